@@ -1,0 +1,21 @@
+"""Faults of the zone manager that callers tell apart."""
+
+from __future__ import annotations
+
+from daemonkit.faults import Broken, Refused, Unreachable
+
+
+class ToolstackError(Broken):
+    """The hypervisor refused or failed; the cause has its own words."""
+
+
+class DomainGone(Refused):
+    """The domain ended."""
+
+
+class LinkDown(Unreachable):
+    """The zone's channel is not connected, or broke while the call was open."""
+
+
+class ProtocolViolation(Broken):
+    """The zone's agent broke the channel's rules; it has been cut off."""

@@ -1,0 +1,1 @@
+"""Toolstacks: what drives domains.  See ``port``."""

@@ -1,0 +1,188 @@
+"""What protectd needs of a hypervisor: the one seam between zones and Xen.
+
+Two implementations ship: ``protect.toolstack.libxl`` (Xen) and ``protect.toolstack.fake`` (Linux
+namespaces, no security boundary).  ``tests/contract/test_toolstack.py`` runs one suite on both.
+Nothing above this module may ask which of them it talks to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import NewType, Protocol
+from uuid import UUID
+
+DomainId = NewType("DomainId", int)
+"""The hypervisor's number of a domain; on the fake, the pid of its first process."""
+
+
+class Mode(Enum):
+    """Virtualisation mode of a domain."""
+
+    PV = "pv"
+    PVH = "pvh"
+
+
+@dataclass(frozen=True, slots=True)
+class DomainSpec:
+    """A domain to create.
+
+    ``environment`` reaches the agent as environment variables (on Xen by way of the kernel's
+    command line, so names and values are ``[A-Za-z0-9_./:=-]`` without blanks, names without dots).
+    Interfaces appear in the guest as ``eth0`` ... in order.
+    """
+
+    uuid: UUID
+    name: str
+    memory_bytes: int
+    vcpus: int = 1
+    mode: Mode = Mode.PV
+    interfaces: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+class DomainState(Enum):
+    """What a domain does."""
+
+    PAUSED = "paused"
+    RUNNING = "running"
+    SHUTDOWN = "shutdown"
+    """It ended by itself, and waits for destroy."""
+
+
+class ShutdownReason(Enum):
+    """Why a domain ended."""
+
+    POWEROFF = "poweroff"
+    REBOOT = "reboot"
+    CRASH = "crash"
+    DESTROYED = "destroyed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class DomainInfo:
+    """A domain as the hypervisor sees it."""
+
+    id: DomainId
+    uuid: UUID
+    name: str
+    state: DomainState
+    memory_bytes: int
+    vcpus: int
+    cpu_time_ns: int
+    shutdown_reason: ShutdownReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainDeath:
+    """A domain ended (it may still have to be destroyed)."""
+
+    uuid: UUID
+    reason: ShutdownReason
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpec:
+    """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``."""
+
+    vdev: str
+    path: Path
+    readonly: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalInfo:
+    """The host: memory is what zones can have at all, free what no domain has now."""
+
+    total_memory_bytes: int
+    free_memory_bytes: int
+    cpus: int
+    version: str
+    security_boundary: bool
+    notices: tuple[str, ...] = ()
+
+
+class Transport(Protocol):
+    """A connected byte stream to a zone's agent."""
+
+    async def read(self, limit: int) -> bytes:
+        """At least one byte, at most ``limit``; ``b""`` once the other side is gone."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Write all of it, waiting while the other side does not read; ConnectionError when gone."""
+        ...
+
+    async def close(self) -> None:
+        """Close at once; never fails; a read under way gives ``b""``."""
+        ...
+
+
+class Toolstack(Protocol):
+    """Domains and their devices.  Errors are ``protect.errors`` (ToolstackError and kin).
+
+    Every method may be cancelled by its caller; the step under way still runs to its end, and what
+    it made can be found with ``list`` and removed with ``destroy``.
+    """
+
+    name: str
+    """``libxl`` or ``fake``; for people to read, never to branch on."""
+
+    async def start(self) -> None:
+        """Connect, adopt what exists, begin to watch."""
+        ...
+
+    async def close(self) -> None:
+        """Stop watching.  Domains go on."""
+        ...
+
+    async def physical_info(self) -> PhysicalInfo: ...
+
+    async def create(self, spec: DomainSpec) -> DomainId:
+        """Make the domain, paused.  When this fails, nothing of the domain is left."""
+        ...
+
+    async def unpause(self, domain: DomainId) -> None: ...
+
+    async def destroy(self, domain: DomainId) -> None:
+        """End it at once and free everything of it; an unknown domain succeeds."""
+        ...
+
+    async def list(self) -> list[DomainInfo]:
+        """Every guest domain there is, ours or not (never dom0)."""
+        ...
+
+    async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
+        """Attach; it appears as ``/dev/<vdev>`` in the guest.  AlreadyExists if vdev is taken."""
+        ...
+
+    async def detach_disk(self, domain: DomainId, vdev: str) -> None:
+        """Detach and free what stood behind it; an unknown vdev succeeds."""
+        ...
+
+    async def disks(self, domain: DomainId) -> list[str]:
+        """The vdevs attached now."""
+        ...
+
+    async def host_interface(self, domain: DomainId, index: int) -> str:
+        """Name of the host's end of interface ``index``; it begins in the host's namespace."""
+        ...
+
+    async def open_channel(self, domain: DomainId) -> Transport:
+        """A new connection to the agent; waits until the agent serves one (see docs/channel.md).
+
+        The caller bounds the wait.  DomainGone when the domain ends meanwhile.
+        """
+        ...
+
+    def deaths(self) -> AsyncIterator[DomainDeath]:
+        """Each end of a domain from now on, including those that ended while nobody watched
+        (as far as they are still listed) once."""
+        ...
+
+    async def console(self, domain: DomainId, limit: int) -> bytes:
+        """The last ``limit`` bytes of its console (untrusted)."""
+        ...

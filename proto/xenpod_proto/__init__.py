@@ -1,0 +1,1 @@
+"""Generated stubs of the contracts.  Never edited by hand: ``make proto`` writes them."""
