@@ -1,0 +1,177 @@
+"""What surrounds every RPC: faults become status codes by one table, each call is logged."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, NoReturn, TypeAlias
+
+import grpc
+import grpc.aio
+
+from daemonkit import faults
+from daemonkit.logs import fields
+
+log = logging.getLogger(__name__)
+
+CODES: Mapping[type[faults.Fault], grpc.StatusCode] = {
+    faults.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
+    faults.Missing: grpc.StatusCode.NOT_FOUND,
+    faults.Exists: grpc.StatusCode.ALREADY_EXISTS,
+    faults.Refused: grpc.StatusCode.FAILED_PRECONDITION,
+    faults.Exhausted: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    faults.TooLate: grpc.StatusCode.DEADLINE_EXCEEDED,
+    faults.Unreachable: grpc.StatusCode.UNAVAILABLE,
+    faults.Denied: grpc.StatusCode.PERMISSION_DENIED,
+    faults.Unsupported: grpc.StatusCode.UNIMPLEMENTED,
+    faults.Broken: grpc.StatusCode.INTERNAL,
+}
+_KINDS: Mapping[grpc.StatusCode, type[faults.Fault]] = {code: kind for kind, code in CODES.items()}
+
+TEXT_LIMIT = 2048
+"""Characters of a status text: it travels percent-encoded in an HTTP/2 trailer, whose size is limited."""
+
+_SLOW = 10.0
+# servicer methods and messages are generated code's; grpc's own types leave them open
+_Behaviour = Callable[[Any, Any], Any]
+_Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+
+
+def code_of(fault: faults.Fault) -> grpc.StatusCode:
+    """The status code of a fault: its nearest kind in the table."""
+    return next((CODES[kind] for kind in type(fault).__mro__ if kind in CODES), grpc.StatusCode.INTERNAL)
+
+
+def fault_of(error: grpc.aio.AioRpcError, operation: str, subject: str) -> faults.Fault:
+    """A callee's status as our own fault, with its words kept."""
+    kind = _KINDS.get(error.code(), faults.Broken)
+    return kind(operation, subject, clip(error.details() or error.code().name))
+
+
+def clip(text: str) -> str:
+    """``text`` bounded to what a status may carry."""
+    return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
+
+
+class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
+    """Wraps every handler of a server."""
+
+    def __init__(self, server: str) -> None:
+        self._server = server
+
+    async def intercept_service(  # type: ignore[override]  # the stubs leave out that there may be none
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | None]],
+        details: grpc.HandlerCallDetails,
+    ) -> _Handler | None:
+        """The handler found for the call, wrapped; None when there is none (UNIMPLEMENTED)."""
+        handler = await continuation(details)
+        if handler is None:
+            return None
+        method = _short(details.method)
+        make = _MAKERS[handler.request_streaming, handler.response_streaming]
+        inner = next(
+            behaviour
+            for behaviour in (
+                handler.unary_unary,
+                handler.unary_stream,
+                handler.stream_unary,
+                handler.stream_stream,
+            )
+            if behaviour is not None
+        )
+        wrap = self._stream if handler.response_streaming else self._unary
+        return make(wrap(method, inner), handler.request_deserializer, handler.response_serializer)
+
+    def _unary(self, method: str, inner: _Behaviour) -> _Behaviour:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
+            begun = time.monotonic()
+            try:
+                reply = await inner(request, context)
+            except BaseException as error:
+                await self._fail(method, begun, error, context)
+            self._log(method, begun, "OK", slow=True)
+            return reply
+
+        return call
+
+    def _stream(self, method: str, inner: _Behaviour) -> _Behaviour:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            begun = time.monotonic()
+            try:
+                replies = inner(request, context)
+                if inspect.isawaitable(replies):
+                    await replies  # it writes through the context
+                else:
+                    async for reply in replies:
+                        yield reply
+            except GeneratorExit:
+                self._log(method, begun, "ABANDONED")
+                raise
+            except BaseException as error:
+                await self._fail(method, begun, error, context)
+            self._log(method, begun, "OK")
+
+        return call
+
+    async def _fail(
+        self,
+        method: str,
+        begun: float,
+        error: BaseException,
+        context: grpc.aio.ServicerContext[Any, Any],
+    ) -> NoReturn:
+        """End the call with the status that ``error`` stands for."""
+        if isinstance(error, asyncio.CancelledError):
+            self._log(method, begun, "CANCELLED")
+            raise error
+        if isinstance(error, grpc.aio.AbortError) or not isinstance(error, Exception):
+            self._log(method, begun, "ABORTED")
+            raise error
+        code, text = _status(method, error)
+        if code is grpc.StatusCode.INTERNAL and not isinstance(error, faults.Fault):
+            log.error("unexpected error in %s", method, exc_info=error, extra=fields(server=self._server))
+        self._log(method, begun, code.name, text)
+        await context.abort(code, clip(text))
+        raise AssertionError("abort returned")
+
+    def _log(self, method: str, begun: float, code: str, text: str = "", *, slow: bool = False) -> None:
+        seconds = time.monotonic() - begun
+        late = slow and seconds >= _SLOW
+        level = logging.WARNING if late else logging.INFO if text else logging.DEBUG
+        if not log.isEnabledFor(level):
+            return
+        values: dict[str, object] = {"server": self._server, "code": code, "ms": seconds * 1000}
+        if text:
+            values["error"] = text
+        log.log(level, "%s%s", "slow call " if late else "", method, extra=fields(**values))
+
+
+def _status(method: str, error: Exception) -> tuple[grpc.StatusCode, str]:
+    if isinstance(error, faults.Fault):
+        return code_of(error), str(error)
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.code(), error.details() or error.code().name
+    if isinstance(error, NotImplementedError):  # the generated servicer's own method
+        return grpc.StatusCode.UNIMPLEMENTED, f"{method} is not implemented"
+    return (
+        grpc.StatusCode.INTERNAL,
+        f"{method}: unexpected {type(error).__name__}; the daemon's log says more",
+    )
+
+
+def _short(method: str) -> str:
+    """``/runtime.v1.RuntimeService/Version`` as ``RuntimeService.Version``."""
+    service, _, rpc = method.strip("/").rpartition("/")
+    return f"{service.rpartition('.')[2]}.{rpc}"
+
+
+_MAKERS: Mapping[tuple[bool, bool], Callable[..., _Handler]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}

@@ -1,0 +1,76 @@
+"""From ``main()`` to the event loop and back: signals, file descriptors, the exit status."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+
+from daemonkit import ready
+from daemonkit.faults import Fault
+
+log = logging.getLogger(__name__)
+
+_FILES = 65_536
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
+    """Run ``serve(stop)`` until it returns; the exit status: 0 orderly, 1 a fault (logged).
+
+    SIGTERM or SIGINT sets ``stop``: serve then finishes what is open and returns.  A second one
+    cancels it.  Anything but a Fault is a bug and keeps its traceback.
+    """
+    _raise_file_limit()
+    try:
+        asyncio.run(_supervise(serve))
+    except Fault as fault:
+        log.error("%s", fault)
+        return 1
+    except asyncio.CancelledError:
+        log.error("stopped before everything was finished")
+        return 1
+    except Exception:
+        log.exception("unexpected error")
+        return 1
+    return 0
+
+
+def fail(message: str) -> int:
+    """Say on stderr why the daemon cannot even begin (before logging is set up); the exit status 2."""
+    sys.stderr.write(f"{message}\n")
+    return 2
+
+
+async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    task = asyncio.ensure_future(serve(stop))
+
+    def on_signal(number: int) -> None:
+        if stop.is_set():
+            log.warning("%s again: stopping at once", signal.Signals(number).name)
+            task.cancel()
+            return
+        log.info("%s: stopping", signal.Signals(number).name)
+        ready.stopping()
+        stop.set()
+
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        await task
+    finally:
+        for number in _SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+def _raise_file_limit() -> None:
+    """Each zone and connection holds several descriptors; take what the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
