@@ -1,0 +1,218 @@
+"""The frames of docs/channel.md: a pure codec, without input or output.
+
+All integers are little-endian.  A header is checked as soon as its 12 bytes are there, before any
+byte of its payload is kept, so a decoder never holds more than one legal frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+
+from protect.errors import ProtocolViolation
+
+HEADER = struct.Struct("<BBHII")
+"""type, flags, zero, stream, length."""
+OFFSET = struct.Struct("<Q")
+CREDIT = struct.Struct("<QQ")
+FIN = 0x01
+VERSION = 1
+WINDOW = 65_536
+"""Most bytes of one stream that may be under way or unconsumed."""
+DATA_TURN = 16_384
+"""Most bytes one DATA frame of ours carries, so that streams get their turns."""
+MAX_STREAM = 0xFFFF_FFFF
+
+
+class Side(Enum):
+    """Who sent a frame."""
+
+    HOST = "host"
+    AGENT = "agent"
+
+
+class Type(IntEnum):
+    """What a frame carries."""
+
+    HELLO = 1
+    CALL = 2
+    REPLY = 3
+    EVENT = 4
+    DATA = 5
+    CREDIT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One row of the table of frames: lengths in bytes, both ends included."""
+
+    senders: frozenset[Side]
+    on_stream: bool
+    shortest: int
+    longest: int
+    may_fin: bool = False
+
+
+_BOTH = frozenset(Side)
+_HOST = frozenset({Side.HOST})
+_AGENT = frozenset({Side.AGENT})
+
+RULES: Mapping[int, Rule] = {
+    Type.HELLO: Rule(_BOTH, False, 0, 4096),
+    Type.CALL: Rule(_HOST, True, 0, 1 << 20),
+    Type.REPLY: Rule(_AGENT, True, 0, 1 << 20),
+    Type.EVENT: Rule(_AGENT, False, 0, 4096),
+    Type.DATA: Rule(_BOTH, True, OFFSET.size, OFFSET.size + WINDOW, may_fin=True),
+    Type.CREDIT: Rule(_BOTH, True, CREDIT.size, CREDIT.size, may_fin=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame; ``payload`` is what follows the header."""
+
+    type: Type
+    stream: int
+    payload: bytes
+    fin: bool = False
+
+
+def violation(cause: str) -> ProtocolViolation:
+    """The peer broke a rule; ``cause`` says which."""
+    return ProtocolViolation("read", "channel", cause)
+
+
+def _header_fault(sender: Side, kind: int, flags: int, zero: int, stream: int, length: int) -> str:
+    """Why this header is not allowed from this sender, or ``""``."""
+    rule = RULES.get(kind)
+    if rule is None:
+        return f"unknown frame type {kind}"
+    name = Type(kind).name
+    if sender not in rule.senders:
+        return f"{name} from the {sender.value}"
+    if flags & ~(FIN if rule.may_fin else 0):
+        return f"{name} with flags {flags:#04x}"
+    if zero:
+        return f"{name} with reserved bytes {zero:#06x}"
+    if (stream != 0) is not rule.on_stream:
+        return f"{name} on stream {stream}"
+    if not rule.shortest <= length <= rule.longest:
+        return f"{name} of {length} bytes"
+    if kind == Type.DATA and length == OFFSET.size and not flags & FIN:
+        return "DATA without bytes and without FIN"
+    return ""
+
+
+def _payload_fault(frame: Frame) -> str:
+    """Why this payload is not allowed whatever came before it, or ``""``."""
+    if frame.type is Type.CREDIT and not frame.fin:
+        consumed, limit = CREDIT.unpack(frame.payload)
+        if not consumed <= limit <= consumed + WINDOW:
+            return f"CREDIT of {consumed} to {limit}"
+    if frame.type is Type.DATA:
+        offset = data_offset(frame)
+        if offset + len(frame.payload) - OFFSET.size >= 1 << 64:
+            return f"DATA at offset {offset} runs past the last offset"
+    return ""
+
+
+def encode(frame: Frame) -> bytes:
+    """The frame's bytes; ValueError for one that no side may send."""
+    header = (frame.type, FIN if frame.fin else 0, 0, frame.stream, len(frame.payload))
+    faults = {_header_fault(side, *header) for side in RULES[frame.type].senders}
+    fault = "" if "" in faults else faults.pop()
+    fault = fault or _payload_fault(frame)
+    if fault:
+        raise ValueError(fault)
+    return HEADER.pack(*header) + frame.payload
+
+
+def data(stream: int, offset: int, content: bytes, fin: bool = False) -> Frame:
+    """A DATA frame: ``content`` begins at byte ``offset`` of the stream."""
+    return Frame(Type.DATA, stream, OFFSET.pack(offset) + content, fin)
+
+
+def credit(stream: int, consumed: int, limit: int, fin: bool = False) -> Frame:
+    """A CREDIT frame."""
+    return Frame(Type.CREDIT, stream, CREDIT.pack(consumed, limit), fin)
+
+
+def data_offset(frame: Frame) -> int:
+    """Where in the stream a DATA frame's bytes (``payload[8:]``) begin."""
+    offset: int = OFFSET.unpack_from(frame.payload)[0]
+    return offset
+
+
+def credit_values(frame: Frame) -> tuple[int, int]:
+    """``consumed`` and ``limit`` of a CREDIT frame."""
+    consumed, limit = CREDIT.unpack(frame.payload)
+    return consumed, limit
+
+
+class Decoder:
+    """Cuts one side's byte stream into frames, whatever pieces it comes in."""
+
+    def __init__(self, sender: Side) -> None:
+        self._sender = sender
+        self._rest = bytearray()
+        self._broken: str | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes kept of a frame that has not come whole."""
+        return len(self._rest)
+
+    def feed(self, untrusted_bytes: bytes) -> list[Frame]:
+        """The frames these bytes complete; ProtocolViolation at the first that breaks a rule.
+
+        After a violation every further call raises it again.
+        """
+        if self._broken is not None:
+            raise violation(self._broken)
+        if self._rest:
+            self._rest += untrusted_bytes
+            source = bytes(self._rest) if self._complete() else None
+            if source is None:
+                return []
+        else:
+            source = untrusted_bytes
+        frames, used = self._cut(source)
+        self._rest = bytearray(memoryview(source)[used:])
+        return frames
+
+    def _complete(self) -> bool:
+        """Whether the kept bytes hold a whole frame (its header is checked as soon as it is there)."""
+        if len(self._rest) < HEADER.size:
+            return False
+        return len(self._rest) >= HEADER.size + self._length(self._rest, 0)
+
+    def _length(self, source: bytes | bytearray, at: int) -> int:
+        header = HEADER.unpack_from(source, at)
+        fault = _header_fault(self._sender, *header)
+        if fault:
+            self._fail(fault)
+        length: int = header[4]
+        return length
+
+    def _cut(self, source: bytes) -> tuple[list[Frame], int]:
+        frames: list[Frame] = []
+        at = 0
+        while len(source) - at >= HEADER.size:
+            end = at + HEADER.size + self._length(source, at)
+            if end > len(source):
+                break
+            kind, flags, _, stream, _ = HEADER.unpack_from(source, at)
+            frame = Frame(Type(kind), stream, source[at + HEADER.size : end], bool(flags & FIN))
+            fault = _payload_fault(frame)
+            if fault:
+                self._fail(fault)
+            frames.append(frame)
+            at = end
+        return frames, at
+
+    def _fail(self, cause: str) -> None:
+        self._broken = cause
+        self._rest = bytearray()
+        raise violation(cause)
