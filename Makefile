@@ -1,8 +1,65 @@
-# Targets are split by what they need: nothing, root, or nested Xen.
-PY := .venv/bin/python
+# Targets are split by what they need: nothing, root, or nested Xen (which needs root too).
+PYTHON ?= python3
+BIN := .venv/bin
+PY := $(BIN)/python
+PYTEST := $(BIN)/pytest
 
-.PHONY: proto
-proto:  ## regenerate the stubs from the contracts
+.DEFAULT_GOAL := help
+.PHONY: help setup debian zone xenbind check test test-unit test-fake test-xen demo demo-xen run bench proto clean
+
+help:  ## this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+setup: debian $(BIN)/.installed zone xenbind  ## install what is missing: Debian packages (as root), .venv, the C parts
+
+debian:
+	@packaging/install-debian-packages
+
+$(BIN)/.installed: pyproject.toml | debian
+	test -x $(PY) || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+zone: debian  ## build the guest side: the agent, the fake's launcher, the zone's root tree
+	@$(MAKE) --no-print-directory -C zone
+
+xenbind: $(BIN)/.installed  ## build the libxl binding
+	@$(PY) -m xenbind.build
+
+check: setup  ## ruff, mypy, import rules, stub drift, sizes: all of them tests
+	$(PYTEST) -q tests/unit/test_checks.py
+
+test: setup  ## every tier
+	$(PYTEST) tests/unit tests/contract tests/zone tests/integration tests/xen
+
+test-unit: $(BIN)/.installed  ## needs nothing: pure logic, checks
+	$(PYTEST) tests/unit
+
+test-fake: setup  ## needs root: real daemons, agent, images, CNI on the fake toolstack
+	$(PYTEST) tests/contract tests/zone tests/integration
+
+test-xen: setup  ## needs root: the same story on real Xen, in QEMU
+	$(PYTEST) tests/xen
+
+demo: setup  ## needs root: a real image runs as a pod, step by step, on the fake toolstack
+	@$(PY) -m localnode.demo --toolstack fake
+
+demo-xen: setup  ## needs root: the same on Xen, in QEMU
+	@$(PY) -m tests.xen.demo
+
+run: setup  ## needs root: both daemons in the foreground; DIR=<folder> holds all of their files
+	@test -n "$(DIR)" || { echo "usage: make run DIR=<folder>" >&2; exit 2; }
+	@exec $(PY) -m localnode.run "$(DIR)"
+
+bench: setup  ## needs root: figures beside containerd and runc; BENCH="--pods 20 --profile"
+	@$(PY) -m tests.bench $(BENCH)
+
+proto: $(BIN)/.installed  ## regenerate the stubs from the contracts
 	cd proto && ../$(PY) -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
-	  --plugin=protoc-gen-mypy=../.venv/bin/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=../.venv/bin/protoc-gen-mypy_grpc \
-	  $$(find xenpod_proto -name '*.proto' | sed 's|^\./||' | sort)
+	  --plugin=protoc-gen-mypy=../$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=../$(BIN)/protoc-gen-mypy_grpc \
+	  $$(find xenpod_proto -name '*.proto' | sort)
+
+clean:  ## remove what was built, keep .venv
+	@$(MAKE) --no-print-directory -C zone clean
+	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -f xenbind/_libxl*.c xenbind/_libxl*.o xenbind/_libxl*.so
