@@ -1,0 +1,98 @@
+"""Image layers made of what Debian's packages installed here: nothing is downloaded."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+BUSYBOX = Path("/bin/busybox")
+_FOLDERS = ("bin", "dev", "etc", "lib64", "proc", "root", "run", "sys", "tmp", "usr", "usr/bin", "var")
+_ACCOUNTS = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    "etc/group": "root:x:0:\nnogroup:x:65534:\n",
+}
+# A pod sandbox's first process elsewhere: ends on SIGTERM, reaps orphans.
+_PAUSE = r"""
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void end(int n) { (void)n; _exit(0); }
+static void reap(int n) { (void)n; while (waitpid(-1, NULL, WNOHANG) > 0); }
+int main(void) {
+	signal(SIGINT, end); signal(SIGTERM, end); signal(SIGCHLD, reap);
+	for (;;) pause();
+}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One member of a layer; ``target`` makes it a hard link, ``content`` a file, neither a directory."""
+
+    path: str
+    mode: int = 0o755
+    content: bytes | None = None
+    target: str = ""
+
+
+def layer(*entries: Entry) -> bytes:
+    """An uncompressed tar, the same for the same entries."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
+        for entry in entries:
+            info = tarfile.TarInfo(entry.path)
+            info.mode = entry.mode
+            if entry.target:
+                info.type, info.linkname = tarfile.LNKTYPE, entry.target
+            elif entry.content is None:
+                info.type = tarfile.DIRTYPE
+            else:
+                info.size = len(entry.content)
+            tar.addfile(info, io.BytesIO(entry.content) if entry.content is not None else None)
+    return out.getvalue()
+
+
+def busybox() -> bytes:
+    """A small system: Debian's dynamic busybox with every applet, the libraries it needs, accounts.
+
+    The applets are hard links to one file, so that masking one in a container masks that one alone.
+    """
+    entries = [Entry(folder, 0o1777 if folder == "tmp" else 0o755) for folder in _FOLDERS]
+    entries += [Entry(name, 0o644, text.encode()) for name, text in _ACCOUNTS.items()]
+    entries.append(Entry("bin/busybox", content=BUSYBOX.read_bytes()))
+    listed = subprocess.run([BUSYBOX, "--list"], check=True, capture_output=True, text=True).stdout.split()
+    entries += [Entry(f"bin/{name}", target="bin/busybox") for name in sorted(set(listed) - {"busybox"})]
+    for library in _libraries(BUSYBOX):
+        entries += _with_folders(str(library).lstrip("/"), library.read_bytes(), entries)
+    return layer(*entries)
+
+
+def pause(folder: Path) -> bytes:
+    """The pause program other runtimes start a sandbox with, compiled in ``folder``."""
+    program = folder / "pause"
+    subprocess.run(
+        ["gcc", "-Os", "-static", "-s", "-Wl,--build-id=none", "-x", "c", "-", "-o", program],
+        input=_PAUSE.encode(),
+        check=True,
+    )
+    return layer(Entry("pause", content=program.read_bytes()))
+
+
+def _with_folders(path: str, content: bytes, before: list[Entry]) -> Iterator[Entry]:
+    known = {entry.path for entry in before}
+    for parent in reversed(Path(path).parents):
+        if str(parent) != "." and str(parent) not in known:
+            yield Entry(str(parent))
+    yield Entry(path, content=content)
+
+
+def _libraries(program: Path) -> list[Path]:
+    """The absolute paths that ldd(1) names: ``libc.so.6 => /lib/... (0x...)`` or ``/lib64/ld... (0x...)``."""
+    listed = subprocess.run(["ldd", program], check=True, capture_output=True, text=True).stdout
+    words = (word for line in listed.splitlines() for word in line.split())
+    return sorted({Path(word) for word in words if word.startswith("/")})
