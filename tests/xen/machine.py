@@ -1,0 +1,159 @@
+"""Boots QEMU → Xen → dom0 and runs one command there, on the host's own files.
+
+dom0 sees the host's root read-only under a tmpfs, so it runs the very checkout and virtual
+environment that called; what the command writes is gone afterwards, but for the results folder
+(``/run/nested/results`` in dom0).  Software emulation is enough; hardware support is not used.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.xen import dom0_image
+from tests.xen.parts import Parts, find_parts
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+HIDDEN = tuple(Path(name) for name in ("/proc", "/sys", "/dev", "/run"))
+"""Folders of the host that dom0 covers with its own."""
+
+CPU = "max,-smap,-smep,-rdtscp,-xsave"
+"""Emulated, a PV dom0 crashes with SMAP, PVH guests die with RDTSCP, and 1% of processes with XSAVE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of the machine; what dom0 does not take is there for zones."""
+
+    machine_mib: int = 5120
+    dom0_mib: int = 2560
+    cpus: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """``status`` is the command's exit code, or None when it did not end (``cause`` says why)."""
+
+    status: int | None
+    cause: str
+    seconds: float
+    console: Path
+
+
+def run(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    deadline: float,
+    environment: Mapping[str, str] | None = None,
+    size: Size | None = None,
+) -> Outcome:
+    """Run ``command`` in dom0, its output going to our standard output.
+
+    ``folder`` (made when absent) keeps ``console.log`` and ``results/``.  After ``deadline`` seconds
+    the machine is switched off.
+    """
+    parts = find_parts()
+    _check_visible(CHECKOUT)
+    job = folder / "job"
+    shutil.rmtree(job, ignore_errors=True)
+    (job / "results").mkdir(parents=True)
+    console = folder / "console.log"
+    _write_job(job, command, environment or {})
+    hypervisor = folder / "xen"
+    hypervisor.write_bytes(gzip.decompress(parts.hypervisor.read_bytes()))
+    image = dom0_image.build(parts, folder)
+    began = time.monotonic()
+    cause = ""
+    with _relayed(folder / "output.log") as output:
+        arguments = _arguments(parts, hypervisor, image, job, console, output, size or Size())
+        with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, pass_fds=[output]) as machine:
+            try:
+                machine.wait(deadline)
+            except subprocess.TimeoutExpired:
+                cause = f"it did not end within {deadline:.0f} s"
+            finally:
+                machine.kill()
+    return _outcome(job, cause, machine.returncode, time.monotonic() - began, console)
+
+
+@contextmanager
+def _relayed(log: Path) -> Iterator[int]:
+    """A pipe whose content goes to our standard output and to ``log`` as it comes."""
+    source, target = os.pipe()
+
+    def relay() -> None:
+        with open(source, "rb", buffering=0) as stream, log.open("wb", buffering=0) as copy:
+            while data := stream.read(65536):
+                copy.write(data)
+                sys.stdout.buffer.write(data)
+                sys.stdout.buffer.flush()
+
+    thread = threading.Thread(target=relay, name="relay")
+    thread.start()
+    try:
+        yield target
+    finally:
+        os.close(target)
+        thread.join()
+
+
+def _check_visible(path: Path) -> None:
+    for hidden in HIDDEN:
+        if path.is_relative_to(hidden):
+            raise ValueError(f"dom0 cannot see a checkout under {hidden}; move it elsewhere: {path}")
+
+
+def _write_job(job: Path, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    lines = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    lines.append(f"cd {shlex.quote(str(CHECKOUT))} || exit 125")
+    lines.append(f"exec {shlex.join(command)}")
+    (job / "command").write_text("\n".join(lines) + "\n")
+    shutil.copy(Path(__file__).parent / "dom0" / "stage2", job / "stage2")
+
+
+def _arguments(
+    parts: Parts, xen: Path, image: Path, job: Path, console: Path, output: int, size: Size
+) -> list[str]:
+    dom0 = "console=hvc0 quiet loglevel=4 panic=5 net.ifnames=0 random.trust_cpu=on mitigations=off"
+    hypervisor = (
+        f"dom0_mem={size.dom0_mib}M,max:{size.dom0_mib}M com1=115200,8n1 console=com1 loglvl=warning "
+        "guest_loglvl=warning spec-ctrl=no"
+    )
+    share = "local,security_model=none,multidevs=remap"
+    return [
+        *(str(parts.qemu), "-nodefaults", "-display", "none", "-no-reboot", "-no-user-config"),
+        *("-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", str(size.cpus), "-m", str(size.machine_mib)),
+        *("-kernel", str(xen), "-append", hypervisor, "-initrd", f"{parts.kernel} {dom0},{image}"),
+        *("-chardev", f"file,id=console,path={console}", "-serial", "chardev:console"),
+        *("-device", "virtio-serial", "-chardev", f"file,id=output,path=/proc/self/fd/{output}"),
+        *("-device", "virtserialport,chardev=output,name=output"),
+        *("-virtfs", f"{share},path=/,mount_tag=hostroot,readonly=on"),
+        *("-virtfs", f"{share},path={job},mount_tag=job"),
+        *("-device", "virtio-rng"),
+    ]
+
+
+def _outcome(job: Path, cause: str, qemu_status: int, seconds: float, console: Path) -> Outcome:
+    try:
+        status: int | None = int((job / "status").read_text())
+    except FileNotFoundError:
+        status = None
+    if status is None and not cause:
+        cause = f"dom0 ended before its command did (QEMU's exit code {qemu_status})"
+    return Outcome(status, cause if status is None else "", seconds, console)
+
+
+def is_dom0() -> bool:
+    """Whether this very process runs in a dom0 with a control interface."""
+    return os.path.exists("/proc/xen/privcmd") and "control_d" in Path("/proc/xen/capabilities").read_text()

@@ -1,0 +1,65 @@
+"""The installed pieces that nested Xen is made of: QEMU, the hypervisor, the dom0 kernel, busybox."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+BOOT = Path("/boot")
+MODULES = Path("/lib/modules")
+
+
+class NotInstalled(Exception):
+    """Something nested Xen needs is not on this machine; the text names the Debian package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What to boot.  ``hypervisor`` is gzipped, as Debian ships it."""
+
+    qemu: Path
+    hypervisor: Path
+    kernel: Path
+    kernel_version: str
+    busybox: Path
+
+
+def find_parts(boot: Path = BOOT, modules: Path = MODULES) -> Parts:
+    """Find the newest installed pieces; :class:`NotInstalled` names the packages that are missing."""
+    absent: list[str] = []
+    qemu = shutil.which("qemu-system-x86_64")
+    if qemu is None:
+        absent.append("qemu-system-x86")
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        absent.append("busybox")
+    hypervisors = sorted(boot.glob("xen-[0-9]*.gz"), key=_version)
+    if not hypervisors:
+        absent.append("xen-hypervisor-4.17-amd64")
+    if not list(Path("/usr/lib").glob("xen-*/bin/xen-init-dom0")):
+        absent.append("xen-utils-4.17")
+    kernels = [k for k in boot.glob("vmlinuz-*") if _suits_dom0(modules / k.name.removeprefix("vmlinuz-"))]
+    if not kernels:
+        absent.append("linux-image-amd64")
+    if absent:
+        raise NotInstalled(f"nested Xen needs Debian packages: apt-get install {' '.join(absent)}")
+    assert qemu is not None and busybox is not None
+    kernel = max(kernels, key=_version)
+    return Parts(
+        qemu=Path(qemu),
+        hypervisor=hypervisors[-1],
+        kernel=kernel,
+        kernel_version=kernel.name.removeprefix("vmlinuz-"),
+        busybox=Path(busybox),
+    )
+
+
+def _version(path: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", path.name)]
+
+
+def _suits_dom0(modules: Path) -> bool:
+    """The cloud kernel has no 9p, by which dom0 reaches the host's files."""
+    return (modules / "modules.dep").exists() and any(modules.glob("kernel/net/9p/9pnet_virtio.ko*"))
