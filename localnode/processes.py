@@ -65,7 +65,10 @@ class Output:
 
 @contextlib.asynccontextmanager
 async def background(
-    *command: str, output: Output, environment: Mapping[str, str] | None = None
+    *command: str,
+    output: Output,
+    environment: Mapping[str, str] | None = None,
+    folder: Path | None = None,
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run ``command`` in a session of its own while the block runs; then SIGTERM, later SIGKILL."""
     if shutil.which(command[0]) is None:
@@ -76,6 +79,7 @@ async def background(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         env={**os.environ, **(environment or {})},
+        cwd=folder,
         start_new_session=True,
     )
     assert process.stdout is not None

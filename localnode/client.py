@@ -1,0 +1,106 @@
+"""A CRI client's few steps, straight on the gRPC stubs: what crictl does, for the demo and the benchmark."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import grpc.aio
+
+from daemonkit.edge import channel
+from xenpod_proto.cri.v1 import runtime_pb2 as pb
+from xenpod_proto.cri.v1.runtime_pb2_grpc import ImageServiceStub, RuntimeServiceStub
+
+_TIMEOUT = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """A pod sandbox that runs."""
+
+    id: str
+    config: pb.PodSandboxConfig
+
+
+class Client:
+    """One CRI endpoint."""
+
+    def __init__(self, link: grpc.aio.Channel, logs: Path) -> None:
+        self.runtime = RuntimeServiceStub(link)
+        self.image = ImageServiceStub(link)
+        self._logs = logs
+
+    async def pull(self, name: str) -> str:
+        """The image's reference, for create."""
+        request = pb.PullImageRequest(image=pb.ImageSpec(image=name))
+        return (await self.image.PullImage(request, timeout=_TIMEOUT)).image_ref
+
+    async def run_pod(self, name: str) -> Pod:
+        """RunPodSandbox with a log directory of its own."""
+        uid = str(uuid4())
+        config = pb.PodSandboxConfig(
+            metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace="default"),
+            hostname=name,
+            log_directory=str(self._logs / uid),
+            linux=pb.LinuxPodSandboxConfig(),
+        )
+        request = pb.RunPodSandboxRequest(config=config)
+        reply = await self.runtime.RunPodSandbox(request, timeout=_TIMEOUT)
+        return Pod(reply.pod_sandbox_id, config)
+
+    async def create(self, pod: Pod, image: str, command: Sequence[str], name: str = "main") -> str:
+        """CreateContainer; its id."""
+        request = pb.CreateContainerRequest(
+            pod_sandbox_id=pod.id,
+            sandbox_config=pod.config,
+            config=pb.ContainerConfig(
+                metadata=pb.ContainerMetadata(name=name),
+                image=pb.ImageSpec(image=image),
+                command=command,
+                log_path=f"{name}.log",
+                linux=pb.LinuxContainerConfig(),
+            ),
+        )
+        return (await self.runtime.CreateContainer(request, timeout=_TIMEOUT)).container_id
+
+    async def start(self, container: str) -> None:
+        request = pb.StartContainerRequest(container_id=container)
+        await self.runtime.StartContainer(request, timeout=_TIMEOUT)
+
+    async def exec(self, container: str, *command: str) -> pb.ExecSyncResponse:
+        """Run to the end; exit code and output."""
+        request = pb.ExecSyncRequest(container_id=container, cmd=command, timeout=60)
+        return await self.runtime.ExecSync(request, timeout=_TIMEOUT)
+
+    async def remove_container(self, container: str) -> None:
+        """Stop at once, remove."""
+        stop = pb.StopContainerRequest(container_id=container, timeout=0)
+        await self.runtime.StopContainer(stop, timeout=_TIMEOUT)
+        remove = pb.RemoveContainerRequest(container_id=container)
+        await self.runtime.RemoveContainer(remove, timeout=_TIMEOUT)
+
+    async def remove_pod(self, sandbox: str) -> None:
+        """Stop and remove, with the containers in it."""
+        await self.runtime.StopPodSandbox(pb.StopPodSandboxRequest(pod_sandbox_id=sandbox), timeout=_TIMEOUT)
+        await self.runtime.RemovePodSandbox(
+            pb.RemovePodSandboxRequest(pod_sandbox_id=sandbox), timeout=_TIMEOUT
+        )
+
+    async def pods(self) -> list[str]:
+        """The ids of all sandboxes."""
+        reply = await self.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=_TIMEOUT)
+        return [item.id for item in reply.items]
+
+    def log(self, pod: Pod, name: str = "main") -> Path:
+        """The container's CRI log file."""
+        return Path(pod.config.log_directory) / f"{name}.log"
+
+
+@contextlib.asynccontextmanager
+async def connect(socket: Path, logs: Path) -> AsyncIterator[Client]:
+    """A client of the endpoint at ``socket``; pods made by it log under ``logs``."""
+    async with channel(socket) as link:
+        yield Client(link, logs)

@@ -1,0 +1,154 @@
+"""Both daemons of a node, with everything of theirs under one folder."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tomllib
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from localnode import network, toml
+from localnode.processes import Failed, Output, Readiness, background
+
+ROOT = Path(__file__).resolve().parents[1]
+_READY = 60.0
+# unix(7) gives a socket's path 107 bytes; the longest of ours below the folder is run/protect/protect.sock.
+_FOLDER_LIMIT = 70
+_EMPTY = """\
+# Every key is explained in packaging/{name}.  What is not set here gets a value that keeps the daemon
+# within this folder; run/{name} is the outcome, written at each start.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where a node's files are."""
+
+    folder: Path
+
+    @property
+    def certs(self) -> Path:
+        return self.folder / "certs.d"
+
+    @property
+    def networks(self) -> Path:
+        return self.folder / "cni" / "net.d"
+
+    @property
+    def addresses(self) -> Path:
+        return self.folder / "state" / "cni"
+
+    @property
+    def logs(self) -> Path:
+        return self.folder / "log"
+
+    @property
+    def run(self) -> Path:
+        return self.folder / "run"
+
+    @property
+    def bridge(self) -> network.Bridge:
+        return network.bridge_for(str(self.folder))
+
+    def protectd_defaults(self, toolstack: str) -> toml.Table:
+        """What protectd's configuration says where the user's file is silent."""
+        return {
+            "toolstack": toolstack,
+            "guest_dir": str(ROOT / "zone" / "build"),
+            "run_dir": str(self.run / "protect"),
+            "state_dir": str(self.folder / "state" / "protect"),
+        }
+
+    def cri_defaults(self, protect_socket: Path) -> toml.Table:
+        """The same for xenpod-cri, which talks to protectd at ``protect_socket``."""
+        return {
+            "run_dir": str(self.run / "xenpod"),
+            "state_dir": str(self.folder / "state" / "xenpod"),
+            "protect_socket": str(protect_socket),
+            "images": {"certs_dir": str(self.certs)},
+            "cni": {"conf_dir": str(self.networks), "netns_dir": str(self.run / "netns")},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A daemon that serves."""
+
+    name: str
+    process: Process
+    output: Output
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that serves."""
+
+    layout: Layout
+    cri_socket: Path
+    protect_socket: Path
+    protectd: Daemon
+    cri: Daemon
+
+    @property
+    def daemons(self) -> tuple[Daemon, Daemon]:
+        return self.protectd, self.cri
+
+
+def prepare(folder: Path, toolstack: str, *, masquerade: bool) -> Layout:
+    """Make the folder, write what is missing of its configuration; what is there is kept as it is."""
+    layout = Layout(folder.resolve())
+    if len(str(layout.folder)) > _FOLDER_LIMIT:
+        raise Failed(f"{layout.folder} is longer than {_FOLDER_LIMIT} characters, too long for unix sockets")
+    for path in (layout.logs, layout.run, layout.certs, layout.networks, layout.run / "netns"):
+        path.mkdir(parents=True, exist_ok=True)
+    if not any(path.suffix in (".conf", ".conflist", ".json") for path in layout.networks.iterdir()):
+        network.write(layout.networks, layout.bridge, layout.addresses, masquerade=masquerade)
+    for name in ("protectd.toml", "cri.toml"):
+        if not (folder / name).exists():
+            (folder / name).write_text(_EMPTY.format(name=name))
+    return layout
+
+
+@contextlib.asynccontextmanager
+async def serve(layout: Layout, toolstack: str) -> AsyncIterator[Node]:
+    """Both daemons serve while the block runs, and are stopped in order after it; zones stay."""
+    settings = _settings(layout, "protectd.toml", layout.protectd_defaults(toolstack))
+    protect_socket = _socket(settings, "protect.sock")
+    settings = _settings(layout, "cri.toml", layout.cri_defaults(protect_socket))
+    cri_socket = _socket(settings, "cri.sock")
+    async with (
+        _daemon(layout, "protectd", "protect", "protectd.toml") as protectd,
+        _daemon(layout, "xenpod-cri", "cri", "cri.toml") as cri,
+    ):
+        yield Node(layout, cri_socket, protect_socket, protectd, cri)
+
+
+@contextlib.asynccontextmanager
+async def _daemon(layout: Layout, name: str, module: str, config: str) -> AsyncIterator[Daemon]:
+    """One daemon, ready; ``<log>/<name>.log`` has what it says."""
+    output = Output(layout.logs / f"{name}.log")
+    readiness = Readiness(layout.run / f"{name}.ready")
+    command = (sys.executable, "-m", module, "--config", str(layout.run / config))
+    environment = readiness.environment
+    async with background(*command, output=output, environment=environment, folder=ROOT) as process:
+        await readiness.wait(process, output, _READY)
+        yield Daemon(name, process, output)
+
+
+def _socket(settings: toml.Table, name: str) -> Path:
+    return Path(str(settings.get("socket") or Path(str(settings["run_dir"])) / name))
+
+
+def _settings(layout: Layout, name: str, defaults: toml.Table) -> toml.Table:
+    """The user's file over ``defaults``, written to ``run/`` for the daemon to read."""
+    own = layout.folder / name
+    try:
+        table = tomllib.loads(own.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise Failed(f"{own}: not TOML: {error}") from error
+    settings = toml.merged(table, defaults)
+    (layout.run / name).write_text(toml.dumps(settings))
+    return settings

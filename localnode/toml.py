@@ -1,0 +1,42 @@
+"""Writes TOML: just what configuration files need (tables, strings, numbers, booleans, lists of them)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+Table = Mapping[str, object]
+
+
+def dumps(table: Table) -> str:
+    """``table`` as TOML; TypeError for a value that has no place in it."""
+    return "".join(_lines(table, ()))
+
+
+def merged(over: Table, under: Table) -> dict[str, object]:
+    """``over``, with what only ``under`` says added, table by table."""
+    result = dict(under)
+    for key, value in over.items():
+        below = result.get(key)
+        both = isinstance(value, Mapping) and isinstance(below, Mapping)
+        result[key] = merged(value, below) if both else value  # type: ignore[arg-type]  # both are tables
+    return result
+
+
+def _lines(table: Table, path: tuple[str, ...]) -> list[str]:
+    plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    lines = [f"\n[{'.'.join(map(json.dumps, path))}]\n"] if path else []
+    lines += [f"{json.dumps(key)} = {_value(value)}\n" for key, value in plain.items()]
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            lines += _lines(value, (*path, key))
+    return lines
+
+
+def _value(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    if isinstance(value, str | bool | int | float):
+        # What json.dumps writes for these is TOML too.
+        return json.dumps(value, ensure_ascii=False)
+    raise TypeError(f"{type(value).__name__} has no place in TOML here")
