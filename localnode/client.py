@@ -38,6 +38,10 @@ class Client:
         request = pb.PullImageRequest(image=pb.ImageSpec(image=name))
         return (await self.image.PullImage(request, timeout=_TIMEOUT)).image_ref
 
+    async def remove_image(self, name: str) -> None:
+        request = pb.RemoveImageRequest(image=pb.ImageSpec(image=name))
+        await self.image.RemoveImage(request, timeout=_TIMEOUT)
+
     async def run_pod(self, name: str) -> Pod:
         """RunPodSandbox with a log directory of its own."""
         uid = str(uuid4())

@@ -17,9 +17,10 @@ ROOT = Path(__file__).resolve().parents[1]
 _READY = 60.0
 # unix(7) gives a socket's path 107 bytes; the longest of ours below the folder is run/protect/protect.sock.
 _FOLDER_LIMIT = 70
-_EMPTY = """\
-# Every key is explained in packaging/{name}.  What is not set here gets a value that keeps the daemon
-# within this folder; run/{name} is the outcome, written at each start.
+_HEAD = """\
+# Every key is explained in packaging/{name}.  A key left out here gets the value below, within this
+# folder; run/{name} is the outcome, written at each start.
+
 """
 
 
@@ -106,10 +107,15 @@ def prepare(folder: Path, toolstack: str, *, masquerade: bool) -> Layout:
         path.mkdir(parents=True, exist_ok=True)
     if not any(path.suffix in (".conf", ".conflist", ".json") for path in layout.networks.iterdir()):
         network.write(layout.networks, layout.bridge, layout.addresses, masquerade=masquerade)
-    for name in ("protectd.toml", "cri.toml"):
-        if not (folder / name).exists():
-            (folder / name).write_text(_EMPTY.format(name=name))
+    protect_socket = layout.run / "protect" / "protect.sock"
+    _write_missing(layout.folder / "protectd.toml", layout.protectd_defaults(toolstack))
+    _write_missing(layout.folder / "cri.toml", layout.cri_defaults(protect_socket))
     return layout
+
+
+def _write_missing(path: Path, defaults: toml.Table) -> None:
+    if not path.exists():
+        path.write_text(_HEAD.format(name=path.name) + toml.dumps(defaults))
 
 
 @contextlib.asynccontextmanager

@@ -1,0 +1,76 @@
+"""What the demo shows: steps with their time, output; coloured on a terminal, plain elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+_WHAT = 46
+_LIMIT = 400
+
+
+class Screen:
+    """One line a step: mark, what, its time, an outcome."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False)
+
+    def title(self, text: str) -> None:
+        self._console.print(Text(f"\n{text}\n", style="bold"))
+
+    @contextlib.contextmanager
+    def step(self, what: str) -> Iterator[Callable[[str], None]]:
+        """Time the block; the function it is given takes the outcome's few words."""
+        outcome = ""
+
+        def done(text: str) -> None:
+            nonlocal outcome
+            outcome = text
+
+        begun = time.monotonic()
+        busy = self._console.status(what) if self._console.is_terminal else contextlib.nullcontext()
+        try:
+            with busy:
+                yield done
+        except BaseException:
+            self._line("✗", "bold red", what, time.monotonic() - begun, "")
+            raise
+        self._line("✓", "bold green", what, time.monotonic() - begun, outcome)
+
+    def block(self, text: str) -> None:
+        """Output of the container (untrusted: shown without control characters, and bounded)."""
+        shown = text[:_LIMIT] + ("..." if len(text) > _LIMIT else "")
+        for line in shown.rstrip("\n").split("\n"):
+            clean = "".join(c if c.isprintable() else "?" for c in line)
+            self._console.print(Text(f"      │ {clean}", style="cyan"))
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+        for column in columns:
+            table.add_column(column)
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self._console.print()
+        self._console.print(table)
+        self._console.print()
+
+    def note(self, text: str) -> None:
+        self._console.print(Text(text, style="dim"))
+
+    def warn(self, text: str) -> None:
+        self._console.print(Text(text, style="yellow"))
+
+    def failed(self, cause: str, logs: str) -> None:
+        self._console.print(Text(f"\nfailed: {cause}", style="bold red"))
+        if logs:
+            self._console.print(Text(logs, style="dim"))
+
+    def _line(self, mark: str, style: str, what: str, seconds: float, outcome: str) -> None:
+        line = Text("  ").append(mark, style=style).append(f" {what:<{_WHAT}}")
+        line.append(f"{seconds * 1000:7.0f} ms", style="magenta").append(f"   {outcome}", style="dim")
+        self._console.print(line, soft_wrap=True)
