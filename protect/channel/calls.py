@@ -1,0 +1,150 @@
+"""The calls that are open in one connection, and what their replies mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from daemonkit import faults
+from protect.channel.frames import MAX_STREAM, Frame, violation
+from protect.channel.hello import printable
+from xenpod_proto.channel.v1 import channel_pb2
+
+MOST_OPEN = 64
+LONGEST_MESSAGE = 4096
+
+RESULTS: Mapping[str, str] = {
+    "create_container": "created",
+    "exec_process": "created",
+    "list_processes": "processes",
+    "get_stats": "stats",
+    "get_facts": "facts",
+}
+"""Which result an operation answers with; all others answer ``done``."""
+CREATING = frozenset({"create_container", "exec_process"})
+
+KINDS: Mapping[int, type[faults.Fault]] = {
+    3: faults.Invalid,
+    4: faults.TooLate,
+    5: faults.Missing,
+    6: faults.Exists,
+    7: faults.Denied,
+    8: faults.Exhausted,
+    9: faults.Refused,
+    12: faults.Unsupported,
+    14: faults.Unreachable,
+}
+"""Fault by google.rpc.Code; all others are Broken."""
+
+
+def fault_of(operation: str, zone_id: str, untrusted_error: channel_pb2.Error) -> faults.Fault:
+    """What the agent's error means to the caller."""
+    kind = KINDS.get(untrusted_error.code, faults.Broken)
+    cause = printable(untrusted_error.message, LONGEST_MESSAGE) or "the agent gave no cause"
+    return kind(operation.replace("_", " "), f"in zone {zone_id}", cause)
+
+
+@dataclass(slots=True)
+class OpenCall:
+    """One call that the agent has not answered; its caller may have gone meanwhile."""
+
+    operation: str
+    answer: asyncio.Future[channel_pb2.Reply]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A validated reply; ``wanted`` tells whether a caller still waits."""
+
+    call: OpenCall
+    reply: channel_pb2.Reply
+
+    @property
+    def wanted(self) -> bool:
+        return not self.call.answer.done()
+
+
+class CallTable:
+    """Ids and callers.  An id stays taken until its reply comes, even when the caller has gone."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, OpenCall] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._resumed = False
+        self._last_id = 0
+        self._failure: Exception | None = None
+
+    @property
+    def creating(self) -> bool:
+        """Whether a call that makes streams is open."""
+        return any(call.operation in CREATING for call in self._open.values())
+
+    async def slot(self, operation: str, early: bool) -> None:
+        """Wait until one more call may be open.
+
+        Unless ``early``, calls that make streams wait for ``resume``: streams made while the old ones
+        are being listed could not be told from them.
+        """
+        held = operation in CREATING and not early
+        while self._failure is None and (len(self._open) >= MOST_OPEN or (held and not self._resumed)):
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            await turn
+        if self._failure is not None:
+            raise self._failure
+
+    def resume(self) -> None:
+        """The old streams are listed."""
+        self._resumed = True
+        self._wake()
+
+    def add(self, operation: str) -> tuple[int, OpenCall]:
+        """Open a call (after ``slot``, without waiting in between)."""
+        call_id = self._last_id % MAX_STREAM + 1
+        while call_id in self._open:
+            call_id = call_id % MAX_STREAM + 1
+        self._last_id = call_id
+        call = OpenCall(operation, asyncio.get_running_loop().create_future())
+        self._open[call_id] = call
+        return call_id, call
+
+    def forget(self, call_id: int) -> None:
+        """The call was never sent."""
+        self._open.pop(call_id, None)
+        self._wake()
+
+    def reply(self, frame: Frame) -> Answer:
+        """Take a REPLY; ProtocolViolation if it answers no open call, or not what was asked."""
+        call = self._open.pop(frame.stream, None)
+        if call is None:
+            raise violation(f"REPLY to call {frame.stream}, which is not open")
+        self._wake()
+        try:
+            untrusted = channel_pb2.Reply.FromString(frame.payload)
+        except DecodeError as error:
+            raise violation(f"REPLY to {call.operation} cannot be parsed") from error
+        result = untrusted.WhichOneof("result")
+        if untrusted.HasField("error"):
+            if result is not None or untrusted.error.code == 0:
+                raise violation(f"REPLY to {call.operation} with an error that is none")
+        elif result != RESULTS.get(call.operation, "done"):
+            raise violation(f"REPLY to {call.operation} with {result or 'nothing'}")
+        return Answer(call, untrusted)
+
+    def fail(self, failure: Exception) -> None:
+        """The connection ended: nobody is answered any more."""
+        self._failure = failure
+        for call in self._open.values():
+            if not call.answer.done():
+                call.answer.set_exception(failure)
+        self._open.clear()
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for turn in waiting:
+            if not turn.done():
+                turn.set_result(None)

@@ -1,0 +1,79 @@
+"""A connection once it is greeted: frames to where they belong, calls and their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from daemonkit.faults import Invalid
+from protect.channel.calls import CallTable, fault_of
+from protect.channel.events import EventGate, checked_exit
+from protect.channel.frames import RULES, Frame, Type, encode, violation
+from protect.channel.table import StreamTable
+from protect.channel.wire import Wire
+from xenpod_proto.channel.v1 import channel_pb2
+
+
+class Connection:
+    """What one HELLO opened."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        streams: StreamTable,
+        process_exited: Callable[[channel_pb2.ProcessExited], None],
+        zone_id: str,
+    ) -> None:
+        self.calls = CallTable()
+        self._wire = wire
+        self._streams = streams
+        self._process_exited = process_exited
+        self._zone_id = zone_id
+        self._events = EventGate()
+
+    async def call(self, operation: str, request: channel_pb2.Request, early: bool) -> channel_pb2.Reply:
+        """Ask and wait; ``early``: as part of setting the connection up.
+
+        Faults as the agent said them; LinkDown when the connection ends first.
+        """
+        payload = request.SerializeToString()
+        if len(payload) > RULES[Type.CALL].longest:
+            name = operation.replace("_", " ")
+            raise Invalid(name, f"in zone {self._zone_id}", f"the request has {len(payload)} bytes")
+        await self.calls.slot(operation, early)
+        call_id, call = self.calls.add(operation)
+        self._wire.call(call_id, encode(Frame(Type.CALL, call_id, payload)))
+        try:
+            reply = await call.answer
+        finally:
+            if self._wire.take_back(call_id):
+                self.calls.forget(call_id)
+        if reply.HasField("error"):
+            raise fault_of(operation, self._zone_id, reply.error)
+        return reply
+
+    def handle(self, frame: Frame) -> None:
+        """Take a frame from the agent; ProtocolViolation if it breaks a rule."""
+        if frame.type is Type.DATA:
+            self._streams.data(frame)
+        elif frame.type is Type.CREDIT:
+            self._streams.credit(frame)
+        elif frame.type is Type.REPLY:
+            self._reply(frame)
+        elif frame.type is Type.EVENT:
+            self._process_exited(self._events.exited(frame))
+        else:
+            raise violation(f"{frame.type.name} after HELLO")
+
+    def _reply(self, frame: Frame) -> None:
+        creating = self.calls.creating
+        answer = self.calls.reply(frame)
+        reply = answer.reply
+        if reply.HasField("created"):
+            self._streams.announce(reply.created, listed=False, fresh=True, wanted=answer.wanted)
+        for process in reply.processes.processes:
+            # A list may overtake the answer to a call that has just made a process.
+            self._streams.announce(process.created, listed=True, fresh=creating, wanted=False)
+            if process.HasField("exited"):
+                checked_exit(process.exited)
+        if answer.wanted:
+            answer.call.answer.set_result(reply)

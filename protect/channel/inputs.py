@@ -1,0 +1,68 @@
+"""Streams that go to the agent (stdin), with back-pressure for who writes them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from daemonkit.faults import Refused
+from protect.channel.streams import Credit, Piece, Sender
+
+
+class InputStream:
+    """One input stream; what was written survives a broken connection, at most 65,536 bytes of it."""
+
+    def __init__(self, number: int, *, fresh: bool, ready: Callable[[InputStream], None]) -> None:
+        self.number = number
+        self.sender = Sender(fresh=fresh)
+        self._ready = ready
+        self._room = asyncio.Event()
+        self._failure: Exception | None = None
+        self._turn = asyncio.Lock()
+
+    async def write(self, data: bytes) -> None:
+        """Queue all of it, waiting while the process does not read.
+
+        Refused when the process closed its end; LinkDown when the link is closed or cut off.  Several
+        writers take turns: one write's bytes stay together.
+        """
+        async with self._turn:
+            at = 0
+            while at < len(data):
+                self._check()
+                room = self.sender.room
+                if room == 0:
+                    self._room.clear()
+                    await self._room.wait()
+                    continue
+                self.sender.add(data[at : at + room])
+                at += room
+                self._ready(self)
+
+    async def finish(self) -> None:
+        """No more bytes: the process reads end of file after the last.  Again: nothing."""
+        async with self._turn:
+            self.sender.close()
+            self._room.set()
+            self._ready(self)
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self.sender.closed:
+            raise Refused("write", "standard input", "it is closed")
+
+    def take(self, most: int) -> Piece | None:
+        """For the writer of the connection."""
+        return self.sender.take(most)
+
+    def credit(self, credit: Credit) -> None:
+        """Take the agent's CREDIT; ProtocolViolation if it breaks a rule."""
+        self.sender.credit(credit)
+        self._room.set()
+        self._ready(self)
+
+    def fail(self, failure: Exception) -> None:
+        """There will be no connection any more."""
+        self._failure = failure
+        self._room.set()

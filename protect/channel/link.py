@@ -1,0 +1,235 @@
+"""The link to one zone's agent: connects, greets, calls, resumes, and cuts off who breaks the rules.
+
+dial -> HELLO -> events.connected -> streams resumed -> frames both ways -> connection lost -> dial ...
+                                                                         -> violation: cut off, stay so
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from typing import Protocol
+
+from daemonkit.faults import Fault, TooLate
+from protect.channel.backoff import Backoff
+from protect.channel.connection import Connection
+from protect.channel.hello import Hello
+from protect.channel.inputs import InputStream
+from protect.channel.outputs import Sink
+from protect.channel.table import StreamTable
+from protect.channel.wire import Wire
+from protect.errors import DomainGone, LinkDown, ProtocolViolation
+from protect.toolstack.port import Transport
+from xenpod_proto.channel.v1 import channel_pb2
+
+__all__ = ["Hello", "InputStream", "Link", "LinkEvents", "Sink"]
+
+log = logging.getLogger(__name__)
+
+STEADY = 10.0
+"""A connection that lasted so long (s) was a good one: its successor is tried for at once."""
+
+_connecting: ContextVar[bool] = ContextVar("connecting", default=False)
+"""Set while ``LinkEvents.connected`` runs, so that its own calls need not wait for its end."""
+
+
+class LinkEvents(Protocol):
+    """What a link tells its owner."""
+
+    async def connected(self, hello: Hello, new_boot: bool) -> None:
+        """After every HELLO, before any stream moves: list the processes, register their outputs.
+
+        Listed outputs that are not registered by then are dropped for good.  ``new_boot``: the agent
+        is not the one of this link's previous connection (true for the first).  An error ends this
+        connection, and the next one tries again.
+        """
+        ...
+
+    def process_exited(self, exited: channel_pb2.ProcessExited) -> None:
+        """A process ended; may come twice, and may be lost with a connection (list after each)."""
+        ...
+
+    def violation(self, cause: str) -> None:
+        """The agent broke the rules and is cut off until ``open`` is called again; told once."""
+        ...
+
+
+class Link:
+    """One zone's channel; reconnects by itself from ``open`` until ``close`` or a violation."""
+
+    def __init__(self, zone_id: str, dial: Callable[[], Awaitable[Transport]], events: LinkEvents) -> None:
+        self._zone_id = zone_id
+        self._dial = dial
+        self._events = events
+        self._streams = StreamTable()
+        self._boot: bytes | None = None
+        self._runner: asyncio.Task[None] | None = None
+        self._connection: Connection | None = None
+        self._backoff = Backoff()
+        self._down: Fault = LinkDown("reach", f"zone {zone_id}", "its channel is not open")
+
+    @property
+    def connected(self) -> bool:
+        """Whether calls can be made now."""
+        return self._connection is not None
+
+    async def open(self, timeout: float) -> Hello:
+        """Connect for the first time, or again after a violation; returns after ``connected`` has.
+
+        TooLate with the last failure in its cause; ProtocolViolation; DomainGone.  After an error the
+        link is closed.
+        """
+        await self.close()
+        opened: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        self._runner = asyncio.create_task(self._run(opened), name=f"link {self._zone_id}")
+        try:
+            async with asyncio.timeout(timeout):
+                return await opened
+        except TimeoutError as error:
+            last = self._down
+            await self.close()
+            cause = f"no connection within {timeout:g} s; last: {last.cause}"
+            raise TooLate("reach", f"zone {self._zone_id}", cause) from error
+        except BaseException:
+            await self.close()
+            raise
+
+    async def call(self, request: channel_pb2.Request, timeout: float) -> channel_pb2.Reply:
+        """Have the agent do something; the reply's result is the one that belongs to the operation.
+
+        The agent's error comes as the matching fault.  LinkDown: not connected, or the connection ended
+        while the call was open (it may have been carried out).  TooLate: no answer within ``timeout``
+        seconds (it may yet be carried out).  Cancelling leaves the link as it was.
+        """
+        operation = request.WhichOneof("op")
+        if operation is None:
+            raise ValueError("a request without an operation")
+        if self._connection is None:
+            raise self._down
+        try:
+            async with asyncio.timeout(timeout):
+                return await self._connection.call(operation, request, _connecting.get())
+        except TimeoutError as error:
+            name = operation.replace("_", " ")
+            raise TooLate(name, f"in zone {self._zone_id}", f"no answer within {timeout:g} s") from error
+
+    def output(self, stream: int, sink: Sink, consumed: int = 0) -> None:
+        """Deliver this stream to the sink, from ``consumed`` on; what came before is held, bounded.
+
+        A registration lasts for the boot, across connections; again with the same sink is harmless.
+        Missing: the stream has ended or was dropped.
+        """
+        self._streams.output(stream, sink, consumed)
+
+    def drop_output(self, stream: int) -> None:
+        """Want no more of this stream: its process can go on writing, nobody reads it."""
+        self._streams.drop_output(stream)
+
+    def input(self, stream: int) -> InputStream:
+        """The way to write this stream, the same for every caller.  Missing: the process closed it."""
+        return self._streams.input(stream)
+
+    async def close(self) -> None:
+        """Disconnect and stay so; sinks get no more, and what they have not consumed stays in the zone."""
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            runner.cancel()
+            await asyncio.gather(runner, return_exceptions=True)
+            self._down = LinkDown("reach", f"zone {self._zone_id}", "its channel is closed")
+        await self._forget(self._down)
+
+    async def _forget(self, why: Fault) -> None:
+        """Everything of the current boot ends on our side."""
+        streams, self._streams, self._boot = self._streams, StreamTable(), None
+        await streams.close(why)
+
+    async def _run(self, opened: asyncio.Future[Hello]) -> None:
+        self._backoff = Backoff()
+        while True:
+            await asyncio.sleep(self._backoff.delay())
+            try:
+                await self._connect(opened)
+            except (ProtocolViolation, DomainGone) as final:
+                await self._cut_off(final, opened)
+                return
+            except (OSError, Fault) as failure:
+                self._note(failure)
+            except Exception as failure:
+                log.exception("the link to zone %s failed", self._zone_id)
+                self._note(failure)
+
+    def _note(self, failure: Exception) -> None:
+        cause = failure.cause if isinstance(failure, Fault) else str(failure) or type(failure).__name__
+        log.info("zone %s: channel down: %s", self._zone_id, cause)
+        self._down = LinkDown("reach", f"zone {self._zone_id}", cause)
+
+    async def _cut_off(self, final: Fault, opened: asyncio.Future[Hello]) -> None:
+        self._down = type(final)("reach", f"zone {self._zone_id}", final.cause)
+        await self._forget(self._down)
+        if isinstance(final, ProtocolViolation):
+            log.warning("zone %s broke the channel's rules and is cut off: %s", self._zone_id, final.cause)
+            self._events.violation(final.cause)
+        if not opened.done():
+            opened.set_exception(self._down)
+
+    async def _connect(self, opened: asyncio.Future[Hello]) -> None:
+        """One connection from dial to its end, which is always an exception."""
+        transport = await self._dial()
+        try:
+            wire = Wire(transport, self._zone_id)
+            hello = await wire.greet()
+            new_boot = hello.boot_id != self._boot
+            if new_boot:
+                await self._forget(LinkDown("reach", f"zone {self._zone_id}", "its agent started anew"))
+                self._boot = hello.boot_id
+            await self._serve(wire, hello, new_boot, opened)
+        finally:
+            await transport.close()
+
+    async def _serve(self, wire: Wire, hello: Hello, new_boot: bool, opened: asyncio.Future[Hello]) -> None:
+        connection = Connection(wire, self._streams, self._events.process_exited, self._zone_id)
+        began = asyncio.get_running_loop().time()
+        end: Exception = LinkDown("reach", f"zone {self._zone_id}", "its channel is closed")
+        self._streams.connected(wire)
+        self._connection = connection
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(wire.write_loop())
+                tasks.create_task(wire.read_loop(connection.handle))
+                await self._greeted(hello, new_boot)
+                self._streams.resume()
+                connection.calls.resume()
+                if not opened.done():
+                    opened.set_result(hello)
+        except ExceptionGroup as failures:
+            end = _first_cause(failures)
+            raise end from None
+        finally:
+            self._connection = None
+            self._streams.disconnected()
+            connection.calls.fail(_as_fault(end, self._zone_id))
+            if asyncio.get_running_loop().time() - began > STEADY:
+                self._backoff.reset()
+
+    async def _greeted(self, hello: Hello, new_boot: bool) -> None:
+        token = _connecting.set(True)
+        try:
+            await self._events.connected(hello, new_boot)
+        finally:
+            _connecting.reset(token)
+
+
+def _first_cause(failures: ExceptionGroup[Exception]) -> Exception:
+    """What ended a connection: a broken rule before all else."""
+    causes = sorted(failures.exceptions, key=lambda cause: not isinstance(cause, ProtocolViolation))
+    return causes[0]
+
+
+def _as_fault(end: Exception, zone_id: str) -> Fault:
+    """What the callers of a connection that ended are told."""
+    if isinstance(end, ProtocolViolation):
+        return ProtocolViolation("reach", f"zone {zone_id}", end.cause)
+    cause = end.cause if isinstance(end, LinkDown) else str(end)
+    return LinkDown("reach", f"zone {zone_id}", f"the connection ended: {cause}")

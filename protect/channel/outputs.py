@@ -1,0 +1,109 @@
+"""Streams that come from the agent: each waits for its sink alone, and holds at most one window."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from protect.channel.streams import Credit, Receiver
+
+log = logging.getLogger(__name__)
+
+
+class Sink(Protocol):
+    """Receives one output stream, in order, each byte once within this process."""
+
+    async def write(self, data: bytes) -> int:
+        """Take the bytes; the absolute offset up to which the stream is dealt with for good.
+
+        What lies behind that offset comes again after a restart of this process.  May take as long as
+        it needs: only this stream waits.  Raising gives the stream up.
+        """
+        ...
+
+    async def finish(self) -> None:
+        """FIN: everything has come.  On return all of it is dealt with for good.
+
+        The agent forgets the stream then, so remember it: a finished stream must not be registered
+        again after a restart.
+        """
+        ...
+
+
+class OutputStream:
+    """One output stream of the current boot."""
+
+    def __init__(self, number: int, *, fresh: bool, credit: Callable[[int, Credit], None]) -> None:
+        self.number = number
+        self.claimable = False
+        """Made by a call whose caller has it: kept until the caller registers or drops it."""
+        self.receiver = Receiver(fresh=fresh)
+        self.sink: Sink | None = None
+        self.forgotten: Callable[[int], None] = lambda number: None
+        self._credit = credit
+        self._held: list[bytes] = []
+        self._pump: asyncio.Task[None] | None = None
+
+    def attach(self, sink: Sink, consumed: int) -> None:
+        """Deliver to this sink from now on; ``consumed`` counts only when nothing was delivered yet."""
+        if not self.receiver.live and self.receiver.delivered < consumed:
+            self.receiver = Receiver(consumed, fresh=False)
+            self._held.clear()
+        self.sink = sink
+        self._go()
+
+    def data(self, offset: int, content: bytes, fin: bool) -> None:
+        """Take a DATA frame; ProtocolViolation if it breaks a rule."""
+        new = self.receiver.data(offset, content, fin)
+        if new:
+            self._held.append(new)
+        self._grant()
+        self._go()
+
+    def close(self) -> None:
+        """Deliver no more."""
+        self._held.clear()
+        if self._pump is not None and self._pump is not asyncio.current_task():
+            self._pump.cancel()
+
+    async def closed(self) -> None:
+        """Wait for the sink's last write to end (after ``close``)."""
+        if self._pump is not None and self._pump is not asyncio.current_task():
+            await asyncio.gather(self._pump, return_exceptions=True)
+
+    def _grant(self) -> None:
+        due = self.receiver.due()
+        if due is not None:
+            self._credit(self.number, due)
+
+    def _go(self) -> None:
+        if self.sink is None or self._pump is not None or not (self._held or self.receiver.ended):
+            return
+        self._pump = asyncio.get_running_loop().create_task(self._deliver(), name=f"output {self.number}")
+
+    async def _deliver(self) -> None:
+        try:
+            while self._held or self.receiver.ended:
+                if await self._deliver_one():
+                    return
+        except Exception:
+            log.exception("giving up output stream %d: its sink failed", self.number)
+            self.forgotten(self.number)
+        finally:
+            self._pump = None
+
+    async def _deliver_one(self) -> bool:
+        """Write what is held, or finish; whether that was the end."""
+        assert self.sink is not None
+        if not self._held:
+            await self.sink.finish()
+            self.receiver.consume(self.receiver.delivered)
+            self.forgotten(self.number)
+            return True
+        content = b"".join(self._held)
+        self._held.clear()
+        self.receiver.consume(await self.sink.write(content))
+        self._grant()
+        return False

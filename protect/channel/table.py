@@ -1,0 +1,176 @@
+"""All streams of one boot of an agent: who knows them, who wants them, what a reconnect asks for."""
+
+from __future__ import annotations
+
+from daemonkit.faults import Missing
+from protect.channel.frames import Frame, credit_values, data_offset, violation
+from protect.channel.inputs import InputStream
+from protect.channel.numbers import NumberSet
+from protect.channel.outputs import OutputStream, Sink
+from protect.channel.streams import Credit
+from protect.channel.wire import Wire
+from xenpod_proto.channel.v1 import channel_pb2
+
+MOST_STREAMS = 4096
+"""Streams known at once; far above what the containers of one pod and their execs have."""
+MOST_RANGES = 65_536
+GIVEN_UP = Credit(0, 0, fin=True)
+
+
+class StreamTable:
+    """Streams by number.  A number the agent has not announced in this boot is a violation."""
+
+    def __init__(self) -> None:
+        self._inputs: dict[int, InputStream] = {}
+        self._outputs: dict[int, OutputStream] = {}
+        self._used = NumberSet()
+        self._wire: Wire | None = None
+        self._resumed = False
+        self._early: dict[int, Credit] = {}
+        self._unwanted: set[int] = set()
+
+    def connected(self, wire: Wire) -> None:
+        """A connection begins: nothing moves before ``resume``."""
+        self._wire = wire
+        self._resumed = False
+
+    def disconnected(self) -> None:
+        """The connection ended."""
+        self._wire = None
+        self._early.clear()
+        self._unwanted.clear()
+        for output in self._outputs.values():
+            output.receiver.disconnected()
+        for source in self._inputs.values():
+            source.sender.disconnected()
+
+    def resume(self) -> None:
+        """Ask for each output somebody wants; tell the agent to drop those that nobody does."""
+        self._resumed = True
+        self._early.clear()
+        for output in list(self._outputs.values()):
+            if output.receiver.live:
+                continue
+            if output.sink is not None:
+                self._send_credit(output.number, output.receiver.resume())
+            elif not output.claimable:
+                self.drop_output(output.number)
+        for number in self._unwanted:
+            self._send_credit(number, GIVEN_UP)
+        self._unwanted.clear()
+
+    def announce(
+        self, created: channel_pb2.ProcessCreated, *, listed: bool, fresh: bool, wanted: bool
+    ) -> None:
+        """The agent names a process's streams (untrusted).
+
+        ``listed``: in a ProcessList, where known numbers come again.  ``fresh``: made in this connection.
+        ``wanted``: the caller that made them waits for them.
+        """
+        outputs = [n for n in (created.stdout_stream, created.stderr_stream) if n]
+        numbers = outputs + ([created.stdin_stream] if created.stdin_stream else [])
+        if len(set(numbers)) != len(numbers):
+            raise violation(f"streams {numbers} of one process are not different")
+        for number in numbers:
+            self._announce_one(number, number in outputs, listed, fresh)
+            if wanted and number in self._outputs:
+                self._outputs[number].claimable = True
+        if len(self._outputs) + len(self._inputs) > MOST_STREAMS or self._used.ranges > MOST_RANGES:
+            raise violation(f"more than {MOST_STREAMS} streams")
+
+    def _announce_one(self, number: int, is_output: bool, listed: bool, fresh: bool) -> None:
+        if number in (self._inputs if is_output else self._outputs):
+            raise violation(f"stream {number} turned round")
+        if number in self._used:
+            if not listed:
+                raise violation(f"stream {number} was used before")
+            if is_output and number not in self._outputs and not self._resumed:
+                self._unwanted.add(number)
+        elif is_output:
+            self._new_output(number, fresh)
+        else:
+            self._new_input(number, fresh)
+
+    def _new_output(self, number: int, fresh: bool) -> OutputStream:
+        output = OutputStream(number, fresh=fresh, credit=self._send_credit)
+        output.forgotten = self.drop_output
+        self._used.add(number)
+        self._outputs[number] = output
+        return output
+
+    def _new_input(self, number: int, fresh: bool) -> InputStream:
+        source = InputStream(number, fresh=fresh, ready=self._ready)
+        self._used.add(number)
+        self._inputs[number] = source
+        early = self._early.pop(number, None)
+        if early is not None:
+            source.credit(early)
+        return source
+
+    def data(self, frame: Frame) -> None:
+        """Take a DATA frame."""
+        output = self._outputs.get(frame.stream)
+        if output is not None:
+            output.data(data_offset(frame), frame.payload[8:], frame.fin)
+        elif frame.stream in self._inputs or frame.stream not in self._used:
+            raise violation(f"DATA on stream {frame.stream}, which is no output")
+
+    def credit(self, frame: Frame) -> None:
+        """Take a CREDIT frame.  Before ``resume`` it may be for a stream that is yet to be announced."""
+        credit = Credit(*credit_values(frame), frame.fin)
+        source = self._inputs.get(frame.stream)
+        if source is not None:
+            source.credit(credit)
+            if source.sender.over:
+                del self._inputs[frame.stream]
+        elif frame.stream in self._outputs:
+            raise violation(f"CREDIT on stream {frame.stream}, which is no input")
+        elif frame.stream not in self._used:
+            if self._resumed or len(self._early) >= MOST_STREAMS:
+                raise violation(f"CREDIT on stream {frame.stream}, which was never used")
+            self._early[frame.stream] = credit
+
+    def output(self, number: int, sink: Sink, consumed: int) -> None:
+        """Deliver a stream; one this process has not heard of is taken to be of this boot."""
+        output = self._outputs.get(number)
+        if output is None:
+            if number in self._used:
+                raise Missing("read", f"stream {number}", "it has ended or was dropped")
+            output = self._new_output(number, fresh=False)
+        output.attach(sink, consumed)
+        if self._resumed and self._wire is not None and not output.receiver.live:
+            self._send_credit(number, output.receiver.resume())
+
+    def drop_output(self, number: int) -> None:
+        """Want no more of a stream; also how a finished one ends.  Unknown or dropped: nothing."""
+        output = self._outputs.pop(number, None)
+        if output is None:
+            return
+        output.close()
+        self._send_credit(number, GIVEN_UP)
+
+    def input(self, number: int) -> InputStream:
+        """The way to write a stream; one this process has not heard of is taken to be of this boot."""
+        source = self._inputs.get(number)
+        if source is None:
+            if number in self._used:
+                raise Missing("write", f"stream {number}", "the process closed it")
+            source = self._new_input(number, fresh=False)
+        return source
+
+    async def close(self, failure: Exception) -> None:
+        """The boot is over, or the link is: writers fail, sinks get no more."""
+        for source in self._inputs.values():
+            source.fail(failure)
+        for output in self._outputs.values():
+            output.close()
+        for output in list(self._outputs.values()):
+            await output.closed()
+
+    def _send_credit(self, number: int, credit: Credit) -> None:
+        if self._wire is not None:
+            self._wire.credit(number, credit)
+
+    def _ready(self, source: InputStream) -> None:
+        if self._wire is not None and source.sender.ready:
+            self._wire.ready(source)
