@@ -1,0 +1,120 @@
+"""The zone kernel as an uncompressed image: unpacked once, since every create would do it again.
+
+Source: Documentation/x86/boot.rst of Linux (the setup header of a bzImage).
+"""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import os
+import shutil
+import struct
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+from daemonkit.faults import Broken, Invalid, Missing
+
+_SETUP_SECTS, _MAGIC, _PAYLOAD = 0x1F1, 0x202, 0x248
+_ELF = b"\x7fELF"
+_LARGEST = 1 << 30
+
+
+def unpacked_kernel(image: Path, cache: Path) -> Path:
+    """The ELF image inside ``image`` (a bzImage, or an ELF image already), kept in ``cache``.
+
+    Missing: no such file; Invalid: not a kernel; Broken: a program that unpacks it is not installed.
+    """
+    try:
+        data = image.read_bytes()
+    except OSError as error:
+        raise Missing("read zone kernel", str(image), error.strerror or str(error)) from error
+    if data.startswith(_ELF):
+        return image
+    target = cache / f"vmlinux-{sha256(data).hexdigest()[:32]}"
+    if not target.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        _write_whole(target, unpack(data, str(image)))
+    return target
+
+
+def unpack(data: bytes, subject: str) -> bytes:
+    """The ELF image inside the bzImage ``data``."""
+    payload = _payload(data, subject)
+    for magic, decompress in _FORMATS:
+        if payload.startswith(magic):
+            try:
+                kernel = decompress(payload)
+            except (OSError, ValueError, EOFError, zlib.error, lzma.LZMAError) as error:
+                raise Invalid("unpack zone kernel", subject, str(error)) from error
+            break
+    else:
+        raise Invalid("unpack zone kernel", subject, f"unknown compression {payload[:6].hex()}")
+    if not kernel.startswith(_ELF):
+        raise Invalid("unpack zone kernel", subject, "what is inside is no ELF image")
+    return kernel
+
+
+def _payload(data: bytes, subject: str) -> bytes:
+    if len(data) < 0x250 or data[_MAGIC : _MAGIC + 4] != b"HdrS":
+        raise Invalid("unpack zone kernel", subject, "neither a bzImage nor an ELF image")
+    offset, length = struct.unpack_from("<II", data, _PAYLOAD)
+    start = ((data[_SETUP_SECTS] or 4) + 1) * 512 + offset
+    if not 0 < length <= len(data) - start:
+        raise Invalid("unpack zone kernel", subject, "its payload lies outside the file")
+    return data[start : start + length]
+
+
+def _xz(payload: bytes) -> bytes:
+    return lzma.LZMADecompressor().decompress(payload, _LARGEST)  # ignores the length that follows
+
+
+def _gzip(payload: bytes) -> bytes:
+    return zlib.decompressobj(wbits=31).decompress(payload, _LARGEST)
+
+
+def _bzip2(payload: bytes) -> bytes:
+    return bz2.BZ2Decompressor().decompress(payload, _LARGEST)
+
+
+def _filter(program: str, *options: str) -> Callable[[bytes], bytes]:
+    """Decompress by a program of that name; the kernel appends the unpacked length, which is cut off."""
+
+    def decompress(payload: bytes) -> bytes:
+        if shutil.which(program) is None:
+            raise Broken(
+                "unpack zone kernel", "", f"{program} is not installed", f"apt-get install {program}"
+            )
+        done = subprocess.run([program, *options], input=payload[:-4], capture_output=True, check=False)
+        if done.returncode:
+            raise ValueError(f"{program}: {done.stderr.decode(errors='replace').strip()}")
+        return done.stdout
+
+    return decompress
+
+
+_FORMATS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
+    (b"\xfd7zXZ\0", _xz),
+    (b"\x1f\x8b\x08", _gzip),
+    (b"BZh", _bzip2),
+    (b"\x5d\0\0", _xz),
+    (b"\x02\x21\x4c\x18", _filter("lz4", "-dc")),
+    (b"\x28\xb5\x2f\xfd", _filter("zstd", "-dcq")),
+)
+
+
+def _write_whole(target: Path, data: bytes) -> None:
+    """All of it or nothing is at ``target``, also after a power cut."""
+    with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".vmlinux-", delete=False) as file:
+        try:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+            os.replace(file.name, target)
+        except BaseException:
+            os.unlink(file.name)
+            raise

@@ -1,0 +1,71 @@
+"""A libxl context: one thread at a time uses it, and libxl serialises nothing between contexts.
+
+libxl's children are its own and ours are ours (selective reaping, see binding.c): the application must
+not handle SIGCHLD itself, and must wait for its children by pid, as asyncio's watchers with a thread
+or a pidfd for each child do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from types import TracebackType
+
+from xenbind import errors
+from xenbind.raw import CData, ffi, lib
+
+_LOG_BYTES = 4096
+log = logging.getLogger(__name__)
+
+
+class Context:
+    """An open context; errors of libxl become :class:`errors.XenError` with what libxl logged."""
+
+    def __init__(self) -> None:
+        """Raises XenError where there is no Xen, and Unavailable where there is no binding."""
+        self.binding: CData = lib.binding_new()
+        if self.binding == ffi.NULL:
+            raise MemoryError("binding_new")
+        try:
+            self.check(
+                "libxl_ctx_alloc", lib.binding_open(self.binding), "(does this kernel run on Xen as dom0?)"
+            )
+        except BaseException:
+            self.close()
+            raise
+        self.ctx: CData = lib.binding_ctx(self.binding)
+
+    def call(self, function: Callable[..., int], *arguments: object, name: str, subject: str = "") -> int:
+        """Call libxl with this context before ``arguments``; raise for a negative result."""
+        return self.check(name, function(self.ctx, *arguments), subject)
+
+    def check(self, name: str, code: int, subject: str = "") -> int:
+        """Raise the error for a negative ``code``; log what libxl warned of otherwise."""
+        detail = self.take_log()
+        if code < 0:
+            raise errors.of(name, code, subject, detail)
+        if detail:
+            log.debug("%s %s: %s", name, subject, detail.strip())
+        if disaster := lib.binding_disaster(self.binding):
+            raise errors.XenError(name, -3, subject, f"libxl lost track of events (errno {disaster})")
+        return code
+
+    def take_log(self) -> str:
+        """What libxl logged since the last call (warnings and errors, 4 KiB at most)."""
+        buffer = ffi.new("char[]", _LOG_BYTES)
+        length = lib.binding_take_log(self.binding, buffer, _LOG_BYTES)
+        return bytes(ffi.buffer(buffer, length)).decode(errors="replace")
+
+    def close(self) -> None:
+        """Free it; again and again is fine.  No call may be under way."""
+        binding, self.binding = self.binding, None
+        if binding is not None:
+            lib.binding_free(binding)
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

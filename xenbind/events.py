@@ -1,0 +1,119 @@
+"""Ends of domains, told by libxl: a context and a thread of their own."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xenbind import errors
+from xenbind.context import Context
+from xenbind.domain import Shutdown
+from xenbind.raw import CData, ffi, lib
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A watched domain shut down (``reason`` tells why; it stays until destroyed), or is gone (None)."""
+
+    domid: int
+    user: int
+    reason: Shutdown | None
+
+
+class DeathWatcher:
+    """Calls ``tell`` from its thread for every end of a domain it was asked to watch.
+
+    ``user`` is a number of the caller's choice that comes back, since domain numbers wrap around.
+    ``failed`` is called at most once, from the same thread, when no more events will come.
+    """
+
+    def __init__(self, tell: Callable[[Ended], None], failed: Callable[[Exception], None]) -> None:
+        self._tell = tell
+        self._failed = failed
+        self._context = Context()
+        self._asked: deque[tuple[int, int] | None] = deque()
+        self._watched: dict[int, CData] = {}  # by user
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="xen-events", daemon=True)
+        self._thread.start()
+
+    def watch(self, domid: int, user: int) -> None:
+        """From any thread; a domain that has ended already is told of, too."""
+        self._asked.append((domid, user))
+        self._wake()
+
+    def close(self) -> None:
+        """Stop; waits for the thread."""
+        self._asked.append(None)
+        self._wake()
+        self._thread.join()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"x")
+        except BlockingIOError:
+            pass  # it is awake already
+
+    def _run(self) -> None:
+        try:
+            with self._context:
+                self._serve()
+        except Exception as error:  # the thread's end must be heard of, whatever its cause
+            self._failed(error)
+
+    def _serve(self) -> None:
+        event = ffi.new("struct binding_event *")
+        while True:
+            code = lib.binding_next_event(self._context.binding, self._wake_read, event)
+            self._context.check("libxl_event_check", code)
+            if code == 1:
+                self._take(event)
+            elif not self._answer():
+                return
+
+    def _answer(self) -> bool:
+        """Do what was asked for; False to stop."""
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            pass
+        while self._asked:
+            asked = self._asked.popleft()
+            if asked is None:
+                return False
+            self._enable(*asked)
+        return True
+
+    def _enable(self, domid: int, user: int) -> None:
+        generator = ffi.new("libxl_evgen_domain_death **")
+        try:
+            self._context.call(
+                lib.libxl_evenable_domain_death,
+                domid,
+                user,
+                generator,
+                name="libxl_evenable_domain_death",
+                subject=f"domain {domid}",
+            )
+        except errors.XenError as error:
+            log.warning("cannot watch domain %d: %s", domid, error)
+            self._tell(Ended(domid, user, None))
+            return
+        self._watched[user] = generator[0]
+
+    def _take(self, event: CData) -> None:
+        if event.type == lib.LIBXL_EVENT_TYPE_DOMAIN_SHUTDOWN:
+            self._tell(Ended(event.domid, event.user, Shutdown.of(event.shutdown_reason)))
+        elif event.type == lib.LIBXL_EVENT_TYPE_DOMAIN_DEATH:
+            generator = self._watched.pop(event.user, None)
+            if generator is not None:
+                lib.libxl_evdisable_domain_death(self._context.ctx, generator)
+            self._tell(Ended(event.domid, event.user, None))

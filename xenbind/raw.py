@@ -1,0 +1,39 @@
+"""The compiled module, or something that says why it is not there at its first use."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from xenbind.errors import Unavailable
+
+
+class _Absent:
+    def __init__(self, cause: str) -> None:
+        self._cause = cause
+
+    def __getattr__(self, name: str) -> Any:
+        raise Unavailable(
+            f"the Xen binding is not there: {self._cause} "
+            "(install Debian's libxen-dev and run `make xenbind`; Xen itself need not run for that)"
+        )
+
+
+def _load() -> tuple[Any, Any]:
+    try:
+        module = import_module("xenbind._libxl")
+    except ImportError as error:
+        absent = _Absent(str(error))
+        return absent, absent
+    return module.ffi, module.lib
+
+
+ffi, lib = _load()
+
+CData = Any
+"""A C value of cffi."""
+
+
+def available() -> bool:
+    """Whether the compiled module is there (not: whether Xen runs)."""
+    return not isinstance(lib, _Absent)

@@ -1,0 +1,55 @@
+"""libxenvchan as a client: a byte stream over pages that the guest grants.
+
+What is in the rings is the guest's; nothing here ever blocks on it.  The end of the guest is not told:
+that comes from :mod:`xenbind.events`, and until ``close`` the guest's pages, and so the domain as a
+zombie, stay.
+"""
+
+from __future__ import annotations
+
+import os
+
+from xenbind.errors import VchanError
+from xenbind.raw import ffi, lib
+
+
+class Client:
+    """A connection to a server in ``domid`` that published itself under ``path`` in xenstore."""
+
+    def __init__(self, domid: int, path: str) -> None:
+        self._channel = lib.libxenvchan_client_init(ffi.NULL, domid, path.encode())
+        if self._channel == ffi.NULL:
+            code = ffi.errno
+            raise VchanError(code, f"connect vchan of domain {domid}: {os.strerror(code)}", path)
+        lib.binding_never_block(self._channel)
+
+    @property
+    def fd(self) -> int:
+        """Readable when the other side did something; call ``consume`` then, and try again."""
+        return int(lib.libxenvchan_fd_for_select(self._channel))
+
+    def consume(self) -> None:
+        """Take the event that made ``fd`` readable.  Waits when there was none: call it only then."""
+        if lib.libxenvchan_wait(self._channel) < 0:
+            raise VchanError(ffi.errno, "wait for vchan")
+
+    def read_into(self, buffer: bytearray) -> int | None:
+        """Bytes read; 0 when there is nothing now, None when the other side closed and all is read."""
+        count = lib.libxenvchan_read(self._channel, ffi.from_buffer(buffer), len(buffer))
+        return None if count < 0 else int(count)
+
+    def write(self, data: bytes | memoryview) -> int | None:
+        """Bytes written; 0 when there is no room now, None when the other side closed."""
+        count = lib.libxenvchan_write(self._channel, ffi.from_buffer(data), len(data))
+        return None if count < 0 else int(count)
+
+    @property
+    def open(self) -> bool:
+        """Whether the server has not closed.  It says nothing about a guest that was destroyed."""
+        return int(lib.libxenvchan_is_open(self._channel)) == 1
+
+    def close(self) -> None:
+        """Let go of the guest's pages; again and again is fine."""
+        channel, self._channel = self._channel, ffi.NULL
+        if channel != ffi.NULL:
+            lib.libxenvchan_close(channel)

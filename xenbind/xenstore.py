@@ -1,0 +1,113 @@
+"""xenstore: the small tree of text through which domains and backends find each other."""
+
+from __future__ import annotations
+
+import errno
+import os
+from types import TracebackType
+
+from xenbind.errors import StoreError
+from xenbind.raw import ffi, lib
+
+_NO_TRANSACTION = 0
+
+
+class Store:
+    """A connection.  Safe for use by several threads; values are bytes, of a guest's nodes untrusted."""
+
+    def __init__(self) -> None:
+        self._handle = lib.xs_open(0)
+        if self._handle == ffi.NULL:
+            raise _error("connect to", "xenstored")
+
+    @property
+    def fd(self) -> int:
+        """Readable when ``next_watch`` has something; only there once something is watched."""
+        return int(lib.xs_fileno(self._handle))
+
+    def read(self, path: str) -> bytes | None:
+        """The value, or None when there is no such node."""
+        length = ffi.new("unsigned int *")
+        found = lib.xs_read(self._handle, _NO_TRANSACTION, path.encode(), length)
+        if found == ffi.NULL:
+            error = _error("read", path)
+            if isinstance(error, FileNotFoundError):
+                return None
+            raise error
+        try:
+            return bytes(ffi.buffer(found, length[0]))
+        finally:
+            lib.free(found)
+
+    def write(self, path: str, value: bytes) -> None:
+        """Make or change a node (its parents are made, too)."""
+        if not lib.xs_write(self._handle, _NO_TRANSACTION, path.encode(), value, len(value)):
+            raise _error("write", path)
+
+    def remove(self, path: str) -> None:
+        """Remove a node and all under it; none there is fine."""
+        if not lib.xs_rm(self._handle, _NO_TRANSACTION, path.encode()):
+            error = _error("remove", path)
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+    def list(self, path: str) -> list[str]:
+        """Names under a node; none when it does not exist."""
+        count = ffi.new("unsigned int *")
+        found = lib.xs_directory(self._handle, _NO_TRANSACTION, path.encode(), count)
+        if found == ffi.NULL:
+            error = _error("list", path)
+            if isinstance(error, FileNotFoundError):
+                return []
+            raise error
+        try:
+            return [ffi.string(found[number]).decode(errors="replace") for number in range(count[0])]
+        finally:
+            lib.free(found)
+
+    def watch(self, path: str, token: str) -> None:
+        """Be told of changes at or under ``path``; it fires once right away."""
+        if not lib.xs_watch(self._handle, path.encode(), token.encode()):
+            raise _error("watch", path)
+
+    def unwatch(self, path: str, token: str) -> None:
+        """No more; events that were under way are dropped."""
+        if not lib.xs_unwatch(self._handle, path.encode(), token.encode()):
+            error = _error("unwatch", path)
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+    def next_watch(self) -> tuple[str, str] | None:
+        """What changed, as (path, token), or None; never waits."""
+        found = lib.xs_check_watch(self._handle)
+        if found == ffi.NULL:
+            if ffi.errno == errno.EAGAIN:
+                return None
+            raise _error("read watch of", "xenstored")
+        try:
+            return ffi.string(found[0]).decode(errors="replace"), ffi.string(found[1]).decode(
+                errors="replace"
+            )
+        finally:
+            lib.free(found)
+
+    def close(self) -> None:
+        """Again and again is fine; no call may be under way."""
+        handle, self._handle = self._handle, ffi.NULL
+        if handle != ffi.NULL:
+            lib.xs_close(handle)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _error(operation: str, path: str) -> OSError:
+    """An OSError of the kind that the C library's errno asks for (FileNotFoundError for ENOENT, ...)."""
+    code = ffi.errno
+    kind: type[OSError] = FileNotFoundError if code == errno.ENOENT else StoreError
+    return kind(code, f"{operation} xenstore: {os.strerror(code)}", path)
