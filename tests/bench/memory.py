@@ -1,0 +1,80 @@
+"""Resident memory of a runtime's processes, from /proc."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+_ROLLUP = re.compile(r"^(Rss|Pss):\s+(\d+) kB$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes: resident, and proportional (shared pages divided among their users)."""
+
+    rss: int = 0
+    pss: int = 0
+
+    def __add__(self, other: Memory) -> Memory:
+        return Memory(self.rss + other.rss, self.pss + other.pss)
+
+
+def of(pids: Iterable[int]) -> Memory:
+    """Together; processes that ended meanwhile count nothing."""
+    return sum(map(_of_one, pids), Memory())
+
+
+def with_argument(text: str, program: str) -> set[int]:
+    """Processes whose program name begins with ``program`` and whose command line has ``text``."""
+    return {pid for pid in _pids() if _name(pid).startswith(program) and text in _command(pid)}
+
+
+def descendants(pids: Iterable[int]) -> set[int]:
+    """Children of ``pids``, and theirs, without ``pids``."""
+    children: dict[int, list[int]] = {}
+    for pid in _pids():
+        children.setdefault(_parent(pid), []).append(pid)
+    found: set[int] = set()
+    waiting = list(pids)
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found.update(below)
+        waiting += below
+    return found
+
+
+def named(pids: Iterable[int], name: str) -> set[int]:
+    return {pid for pid in pids if _name(pid) == name}
+
+
+def _pids() -> list[int]:
+    return [int(path.name) for path in PROC.iterdir() if path.name.isdigit()]
+
+
+def _of_one(pid: int) -> Memory:
+    found = dict(_ROLLUP.findall(_read(pid, "smaps_rollup")))
+    return Memory(int(found.get("Rss", 0)) * 1024, int(found.get("Pss", 0)) * 1024)
+
+
+def _name(pid: int) -> str:
+    return _read(pid, "comm").strip()
+
+
+def _command(pid: int) -> str:
+    return _read(pid, "cmdline")
+
+
+def _parent(pid: int) -> int:
+    """proc(5): the second field after the name, which is in parentheses and may contain anything."""
+    fields = _read(pid, "stat").rpartition(")")[2].split()
+    return int(fields[1]) if fields else 0
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return (PROC / str(pid) / name).read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""

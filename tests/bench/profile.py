@@ -1,0 +1,29 @@
+"""Where the time goes: the daemons' own figures for every RPC, from their debug logs."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.report import percentile
+
+_CALL = re.compile(r"daemonkit\.calls: (?:slow call )?(\S+) server=(\S+) code=(\S+) ms=(\S+)")
+
+
+def show(logs: Path, console: Console) -> None:
+    """A table of RPCs by the time they took in all.  A daemon's time contains that of those it calls."""
+    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for log in sorted(logs.glob("*.log")):
+        for match in _CALL.finditer(log.read_text(errors="replace")):
+            times[log.stem, match[1]].append(float(match[4]))
+    table = Table(title="RPCs inside the daemons, ms", title_justify="left", title_style="bold", box=None)
+    for column in ("daemon", "RPC", "calls", "p50", "p95", "sum"):
+        table.add_column(column, justify="left" if column in ("daemon", "RPC") else "right")
+    for (daemon, rpc), values in sorted(times.items(), key=lambda item: -sum(item[1])):
+        figures = (percentile(values, 50), percentile(values, 95), sum(values))
+        table.add_row(daemon, rpc, str(len(values)), *(f"{figure:.1f}" for figure in figures))
+    console.print(table)

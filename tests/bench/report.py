@@ -1,0 +1,106 @@
+"""The figures as tables: ours, theirs, ours as a multiple of theirs."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from tests.bench.measure import STEPS, Burst, Samples
+from tests.bench.memory import Memory
+
+OURS, THEIRS = "xenpod", "containerd"
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """Daemons idle, daemons under the crowd, and one pod's own processes (without its containers')."""
+
+    idle: Memory
+    crowded: Memory
+    pod: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one runtime showed."""
+
+    samples: Samples
+    burst: Burst
+    footprint: Footprint
+
+
+def percentile(values: Sequence[float], percent: int) -> float:
+    """Inclusive, interpolated; of one value, that value."""
+    if len(values) == 1:
+        return values[0]
+    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
+
+
+def show(figures: Mapping[str, Figures], console: Console) -> None:
+    """Print; columns appear for the runtimes that were measured."""
+    _times(figures, console)
+    _bursts(figures, console)
+    _memory(figures, console)
+
+
+def _times(figures: Mapping[str, Figures], console: Console) -> None:
+    table = _table("one pod after another, ms", figures, ("p50", "p95"))
+    for step in STEPS:
+        row: list[float] = []
+        for percent in (50, 95):
+            row += [percentile(side.samples.seconds[step], percent) * 1000 for side in figures.values()]
+        _add(table, step, row, len(figures), "{:.1f}".format)
+    console.print(table)
+
+
+def _bursts(figures: Mapping[str, Figures], console: Console) -> None:
+    pods = next(iter(figures.values())).burst.pods
+    table = _table(f"{pods} pods at once, s", figures, ("",))
+    rows: Mapping[str, Callable[[Burst], float]] = {
+        "until the last one ran": lambda burst: burst.start,
+        "slowest single pod": lambda burst: burst.slowest,
+        "until the last one was gone": lambda burst: burst.stop,
+    }
+    for name, value in rows.items():
+        _add(table, name, [value(side.burst) for side in figures.values()], len(figures), "{:.2f}".format)
+    console.print(table)
+
+
+def _memory(figures: Mapping[str, Figures], console: Console) -> None:
+    table = _table("memory, MiB", figures, ("RSS", "PSS"))
+    rows: Mapping[str, Callable[[Footprint], Memory]] = {
+        "daemons, idle": lambda side: side.idle,
+        "daemons, with all pods": lambda side: side.crowded,
+        "each pod (without its containers)": lambda side: side.pod,
+    }
+    for name, value in rows.items():
+        sides = [value(side.footprint) for side in figures.values()]
+        row = [side.rss / 2**20 for side in sides] + [side.pss / 2**20 for side in sides]
+        _add(table, name, row, len(figures), "{:.2f}".format)
+    console.print(table)
+
+
+def _table(title: str, figures: Mapping[str, Figures], groups: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
+    table.add_column("", min_width=34)
+    for group in groups:
+        for name in figures:
+            table.add_column(f"{name} {group}".strip(), justify="right")
+        if len(figures) == 2:
+            table.add_column("ratio", justify="right", style="bold")
+    return table
+
+
+def _add(table: Table, name: str, row: Sequence[float], sides: int, text: Callable[[float], str]) -> None:
+    """One row: for each group the sides' values and, of two, the first over the second."""
+    cells = [name]
+    for at in range(0, len(row), sides):
+        values = row[at : at + sides]
+        cells += map(text, values)
+        if sides == 2:
+            cells.append(f"{values[0] / values[1]:.2f}" if values[1] else "-")
+    table.add_row(*cells)

@@ -1,0 +1,69 @@
+"""The runtimes under measurement: each serves CRI, and knows its own processes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from localnode import network, node
+from localnode.client import Client, connect
+from localnode.registry import mirror
+from tests.bench import containerd, memory
+
+WORKLOAD = "sleep"
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A runtime that serves."""
+
+    client: Client
+    daemons: Collection[int]
+    zones: Callable[[], set[int]]
+    """The processes that pods cost, without the containers' own."""
+
+
+@contextlib.asynccontextmanager
+async def ours(folder: Path, registry: str, host: str, settings: str) -> AsyncIterator[Side]:
+    """protectd and xenpod-cri on the fake toolstack; ``settings`` is the start of both configurations."""
+    layout = _prepare_ours(folder, registry, host, settings)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(network.remove, layout.bridge)
+        served = await stack.enter_async_context(node.serve(layout, "fake"))
+        client = await stack.enter_async_context(connect(served.cri_socket, folder / "pods"))
+
+        def zones() -> set[int]:
+            monitors = memory.with_argument(str(layout.run), "fakedom")
+            return _without_workload(monitors | memory.descendants(monitors))
+
+        yield Side(client, [daemon.process.pid for daemon in served.daemons], zones)
+
+
+@contextlib.asynccontextmanager
+async def theirs(folder: Path, registry: str, host: str, pause: str) -> AsyncIterator[Side]:
+    """containerd with runc."""
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(containerd.remove, folder)
+        served = await stack.enter_async_context(containerd.serve(folder, registry, host, pause))
+        client = await stack.enter_async_context(connect(served.socket, folder / "pods"))
+
+        def zones() -> set[int]:
+            shims = memory.with_argument(str(served.socket), "containerd-shim")
+            return _without_workload(shims | memory.descendants(shims))
+
+        yield Side(client, [served.pid], zones)
+
+
+def _prepare_ours(folder: Path, registry: str, host: str, settings: str) -> node.Layout:
+    folder.mkdir(parents=True)
+    for name in ("protectd.toml", "cri.toml"):
+        (folder / name).write_text(settings)
+    layout = node.prepare(folder, "fake", masquerade=False)
+    mirror(layout.certs, host, registry)
+    return layout
+
+
+def _without_workload(pids: set[int]) -> set[int]:
+    return pids - memory.named(pids, WORKLOAD)
