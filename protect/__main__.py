@@ -1,0 +1,147 @@
+"""``protectd --config FILE``: builds the real collaborators, and serves until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from daemonkit import checkpoints, lifecycle, logs, ready
+from daemonkit.config import load
+from daemonkit.edge import serve_unix
+from daemonkit.faults import Broken, Fault, Refused
+from protect.channel.link import Link
+from protect.config import Config, ToolstackKind
+from protect.ledger import Ledger
+from protect.network import Splicer
+from protect.node import Node
+from protect.server import services
+from protect.stdio import WorkloadLog
+from protect.store import SqliteStore
+from protect.toolstack.port import Toolstack
+from protect.zones import deaths, reconcile
+
+_DEFAULT_CONFIG = Path("/etc/protect/protectd.toml")
+_WAL_LIMIT = 4 * 1024 * 1024
+_WAL_PERIOD = 30.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="protectd", description="Keeps zones, one Xen virtual machine each."
+    )
+    parser.add_argument("--config", type=Path, default=_DEFAULT_CONFIG, metavar="FILE")
+    parser.add_argument(
+        "--list-checkpoints",
+        action="store_true",
+        help="print the steps that [faults] kill_at knows, and exit",
+    )
+    options = parser.parse_args(arguments)
+    if options.list_checkpoints:
+        sys.stdout.write("".join(f"{name}\n" for name in checkpoints.names()))
+        return 0
+    try:
+        config = load(Config, options.config)
+        logs.setup(config.log_level)
+        checkpoints.arm(config.faults.kill_at)
+    except (Fault, ValueError) as fault:
+        return lifecycle.fail(f"protectd: {fault}")
+    return lifecycle.run(functools.partial(serve, config))
+
+
+async def serve(config: Config, stop: asyncio.Event) -> None:
+    """Adopt what there is, serve, and leave the zones running when it ends."""
+    async with AsyncExitStack() as stack:
+        _claim(config, stack)
+        store = SqliteStore(config.state_dir / "protect.db")
+        stack.callback(store.close)
+        toolstack = build_toolstack(config)
+        stack.push_async_callback(toolstack.close)
+        await toolstack.start()
+        node = await _node(config, store, toolstack)
+        stack.push_async_callback(_let_go, node)
+        watching = asyncio.ensure_future(deaths.watch(node))
+        stack.callback(watching.cancel)
+        copying = asyncio.ensure_future(_checkpoint_store(store))
+        stack.callback(copying.cancel)
+        for found in await reconcile.load(node):
+            node.tasks.spawn(reconcile.settle(node, found), f"reconcile zone {found.runtime.id}")
+        async with serve_unix(config.socket_path, functools.partial(services.add, node), name="protectd"):
+            ready.ready(f"serving with {len(node.zones)} zones")
+            await _until(stop, watching)
+            node.stop()
+
+
+def build_toolstack(config: Config) -> Toolstack:
+    """The one place that knows which there are."""
+    if config.toolstack is ToolstackKind.FAKE:
+        from protect.toolstack.fake import FakeToolstack
+
+        return FakeToolstack(
+            config.run_dir / "fake", config.guest_dir, settings=config.fake, faults=config.faults.toolstack
+        )
+    from protect.toolstack.libxl import LibxlToolstack
+
+    return LibxlToolstack(config.run_dir / "libxl", config.guest_dir)
+
+
+async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Node:
+    total = config.memory.total
+    if not total:
+        total = max(0, (await toolstack.physical_info()).total_memory_bytes - config.memory.reserve)
+    return Node(
+        config=config,
+        toolstack=toolstack,
+        store=store,
+        links=Link,
+        logs=lambda path, journal: WorkloadLog.open(path, journal),
+        network=Splicer(),
+        ledger=Ledger(total),
+    )
+
+
+def _claim(config: Config, stack: AsyncExitStack) -> None:
+    """One protectd for one state directory."""
+    for directory in (config.run_dir, config.state_dir):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = os.open(config.state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    stack.callback(os.close, lock)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        cause = "another protectd runs on it"
+        raise Refused("use state directory", str(config.state_dir), cause) from None
+
+
+async def _until(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
+    """Told to stop; or deaf to the ends of zones, which only a new start can mend."""
+    stopped = asyncio.ensure_future(stop.wait())
+    await asyncio.wait([stopped, watching], return_when=asyncio.FIRST_COMPLETED)
+    if not stopped.done():
+        stopped.cancel()
+        raise Broken("watch domains", "", "the toolstack tells no more ends") from watching.exception()
+
+
+async def _checkpoint_store(store: SqliteStore) -> None:
+    while True:
+        await asyncio.sleep(_WAL_PERIOD)
+        if store.wal_bytes() > _WAL_LIMIT:
+            await asyncio.to_thread(store.checkpoint)
+
+
+async def _let_go(node: Node) -> None:
+    await node.tasks.close(node.config.timeouts.stop)
+    links = [zone.link for zone in node.zones.values() if zone.link is not None]
+    await asyncio.gather(*(link.close() for link in links))
+    logs_open = [workload.outputs.log for workload in node.workloads.values() if workload.outputs is not None]
+    await asyncio.gather(*(log.close() for log in logs_open))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

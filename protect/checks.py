@@ -1,0 +1,117 @@
+"""Checks of what callers send, and of text that comes out of a zone."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Mapping
+
+from daemonkit.faults import Invalid
+
+ID_LIMIT = 64
+NAME_LIMIT = 256
+PATH_LIMIT = 4096
+SYSCTL_LIMIT = 64
+SYSCTL_VALUE_LIMIT = 1024
+
+_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
+_INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
+# Those a namespace has for itself, sysctl(8): what a pod may set, whatever a zone is made of.
+_SYSCTL = re.compile(
+    r"(?:net(?:\.[A-Za-z0-9_-]+)+|kernel\.shm[a-z_]+|kernel\.msg[a-z_]+|kernel\.sem|fs\.mqueue\.[a-z_]+)"
+)
+
+
+def identifier(operation: str, kind: str, value: str) -> str:
+    """An id of a zone or workload: 1 to 64 of ``[a-z0-9-]``, beginning with a letter or digit."""
+    if not _ID.fullmatch(value):
+        cause = f"{printable(value, 80)!r} is not 1 to 64 of [a-z0-9-], or begins with a dash"
+        raise Invalid(operation, f"{kind} id", cause)
+    return value
+
+
+def name(operation: str, value: str) -> str:
+    """A name for people: at most 256 printable characters."""
+    if len(value) > NAME_LIMIT or not value.isprintable():
+        raise Invalid(operation, "name", f"want at most {NAME_LIMIT} printable characters")
+    return value
+
+
+def hostname(operation: str, value: str) -> str:
+    """A host name of at most 64 bytes, ``""`` for none (sethostname(2), RFC 1123)."""
+    if value and not _HOSTNAME.fullmatch(value):
+        raise Invalid(operation, f"hostname {printable(value, 80)!r}", "want at most 64 of [A-Za-z0-9.-]")
+    return value
+
+
+def interface(operation: str, value: str) -> str:
+    """Name of a network interface: at most 15 bytes."""
+    if not _INTERFACE.fullmatch(value):
+        raise Invalid(operation, f"interface {printable(value, 40)!r}", "want 1 to 15 of [A-Za-z0-9_.-]")
+    return value
+
+
+def path(operation: str, kind: str, value: str) -> str:
+    """An absolute path without ``..``."""
+    wrong = not value.startswith("/") or len(value) > PATH_LIMIT or "\0" in value or ".." in value.split("/")
+    if wrong:
+        cause = f"want an absolute path without .. of at most {PATH_LIMIT} bytes"
+        raise Invalid(operation, f"{kind} {printable(value, 200)!r}", cause)
+    return value
+
+
+def file_name(operation: str, value: str) -> str:
+    """A plain file name."""
+    if value in ("", ".", "..") or "/" in value or "\0" in value or len(value.encode()) > 255:
+        raise Invalid(operation, f"file {printable(value, 80)!r}", "want a plain file name")
+    return value
+
+
+def sysctls(operation: str, values: Mapping[str, str]) -> dict[str, str]:
+    """Namespaced sysctls with one-line values."""
+    if len(values) > SYSCTL_LIMIT:
+        raise Invalid(operation, "sysctls", f"{len(values)} are more than {SYSCTL_LIMIT}")
+    for key, value in values.items():
+        if not _SYSCTL.fullmatch(key) or len(key) > 200:
+            cause = "not one of net.*, kernel.shm*, kernel.msg*, kernel.sem, fs.mqueue.*"
+            raise Invalid(operation, f"sysctl {printable(key, 80)!r}", cause)
+        if len(value) > SYSCTL_VALUE_LIMIT or not value.isprintable():
+            raise Invalid(
+                operation, f"sysctl {key}", f"its value is not a line of {SYSCTL_VALUE_LIMIT} bytes"
+            )
+    return dict(values)
+
+
+def json_object(operation: str, kind: str, value: bytes, limit: int) -> bytes:
+    """A JSON object of at most ``limit`` bytes."""
+    if len(value) > limit:
+        raise Invalid(operation, kind, f"it has {len(value)} bytes, more than {limit}")
+    try:
+        parsed = json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise Invalid(operation, kind, f"not JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise Invalid(operation, kind, "not a JSON object")
+    return value
+
+
+def printable(untrusted: str, limit: int) -> str:
+    """At most ``limit`` characters, none of which controls a terminal or forges a line."""
+    kept = "".join(c if c.isprintable() else "�" for c in untrusted[: limit + 1])
+    return kept if len(kept) <= limit else kept[: limit - 1] + "…"
+
+
+def last_lines(untrusted: bytes, lines: int, limit: int) -> str:
+    """The last lines of a console as one bounded line of plain text, `` | `` between them."""
+    text = untrusted.decode("utf-8", "replace")
+    kept = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
+    plain = [_plain(line) for line in kept[-lines:]]
+    joined = " | ".join(plain)
+    return joined if len(joined) <= limit else "…" + joined[-(limit - 1) :]
+
+
+def _plain(line: str) -> str:
+    line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line)
+    return "".join(c for c in line if c == " " or unicodedata.category(c)[0] not in "CZ")

@@ -1,0 +1,107 @@
+"""What the logic of zones and workloads needs beside the toolstack and the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Protocol
+
+from protect.toolstack.port import Transport
+from xenpod_proto.channel.v1 import channel_pb2
+
+
+class Sink(Protocol):
+    """Receives one output stream of a process."""
+
+    async def write(self, data: bytes) -> int:
+        """Take the data; the absolute offset consumed for good so far."""
+        ...
+
+    async def finish(self) -> None:
+        """The stream has ended, and everything has come."""
+        ...
+
+
+class Input(Protocol):
+    """A stream to a process's stdin, back-pressured."""
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def finish(self) -> None: ...
+
+
+class AgentLink(Protocol):
+    """The channel to one zone's agent; it reconnects by itself until it is closed."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    async def open(self, timeout: float) -> channel_pb2.Hello:
+        """The first connection; TooLate, DomainGone, ProtocolViolation."""
+        ...
+
+    async def call(self, request: channel_pb2.Request, timeout: float) -> channel_pb2.Reply:
+        """One call; the agent's refusal as a fault, LinkDown, TooLate."""
+        ...
+
+    def output(self, stream: int, sink: Sink, consumed: int = 0) -> None: ...
+
+    def drop_output(self, stream: int) -> None: ...
+
+    def input(self, stream: int) -> Input: ...
+
+    async def close(self) -> None: ...
+
+
+class LinkEvents(Protocol):
+    """What a link tells of its zone."""
+
+    async def connected(self, hello: channel_pb2.Hello, new_boot: bool) -> None:
+        """A connection is there; streams resume once this returns."""
+        ...
+
+    def process_exited(self, exited: channel_pb2.ProcessExited) -> None: ...
+
+    def violation(self, cause: str) -> None: ...
+
+
+Dial = Callable[[], Awaitable[Transport]]
+LinkFactory = Callable[[str, Dial, LinkEvents], AgentLink]
+"""(zone id, dial, events) to a link that is not open yet."""
+
+
+class OutputLog(Protocol):
+    """The log of one workload: two sinks whose offsets survive a SIGKILL, and live subscribers."""
+
+    @property
+    def stdout(self) -> LogStream: ...
+
+    @property
+    def stderr(self) -> LogStream: ...
+
+    def subscribe(self) -> AsyncIterator[tuple[str, bytes]]:
+        """Output from now on, ("stdout"|"stderr", data), until both streams have ended."""
+        ...
+
+    async def reopen(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class LogStream(Sink, Protocol):
+    """One stream of a log."""
+
+    @property
+    def consumed(self) -> int: ...
+
+
+LogFactory = Callable[[str, Path], OutputLog]
+"""(log path or "", journal) to an open log; blocking, short."""
+
+
+class Network(Protocol):
+    """Joins a zone's interface to the one that CNI made in a pod's network namespace."""
+
+    async def splice(self, host_interface: str, netns: str, interface: str) -> channel_pb2.ConfigureNetwork:
+        """Splice (may be repeated); what the agent has to set, with index 0."""
+        ...

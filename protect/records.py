@@ -1,0 +1,98 @@
+"""Zones and workloads as JSON objects of the store, and back."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from protect.toolstack.port import DomainId, Mode
+from protect.workloads.values import Reason, Streams, Workload, WorkloadState
+from protect.zones.values import Zone, ZoneSpec, ZoneState
+
+
+def of_zone(zone: Zone) -> dict[str, Any]:
+    spec = zone.spec
+    return {
+        "id": spec.id,
+        "name": spec.name,
+        "hostname": spec.hostname,
+        "profile": spec.profile,
+        "memory_bytes": spec.memory_bytes,
+        "vcpus": spec.vcpus,
+        "mode": spec.mode.value,
+        "interfaces": spec.interfaces,
+        "sysctls": dict(spec.sysctls),
+        "uuid": str(zone.uuid),
+        "state": zone.state.value,
+        "created_at_ns": zone.created_at_ns,
+        "domain_id": zone.domain_id,
+        "boot_id": zone.boot_id,
+        "agent_version": zone.agent_version,
+        "death_reason": zone.death_reason,
+        "died_at_ns": zone.died_at_ns,
+    }
+
+
+def zone(body: dict[str, Any]) -> Zone:
+    spec = ZoneSpec(
+        id=body["id"],
+        name=body["name"],
+        hostname=body["hostname"],
+        profile=body["profile"],
+        memory_bytes=body["memory_bytes"],
+        vcpus=body["vcpus"],
+        mode=Mode(body["mode"]),
+        interfaces=body["interfaces"],
+        sysctls=body["sysctls"],
+    )
+    return Zone(
+        spec=spec,
+        uuid=UUID(body["uuid"]),
+        state=ZoneState(body["state"]),
+        created_at_ns=body["created_at_ns"],
+        domain_id=DomainId(body["domain_id"]),
+        boot_id=body["boot_id"],
+        agent_version=body["agent_version"],
+        death_reason=body["death_reason"],
+        died_at_ns=body["died_at_ns"],
+    )
+
+
+def of_workload(workload: Workload) -> dict[str, Any]:
+    return {
+        "id": workload.id,
+        "zone_id": workload.zone_id,
+        "state": workload.state.value,
+        "created_at_ns": workload.created_at_ns,
+        "vdev": workload.vdev,
+        "log_path": workload.log_path,
+        "tty": workload.tty,
+        "stdin_once": workload.stdin_once,
+        "streams": [workload.streams.stdin, workload.streams.stdout, workload.streams.stderr],
+        "pid": workload.pid,
+        "started_at_ns": workload.started_at_ns,
+        "finished_at_ns": workload.finished_at_ns,
+        "exit_code": workload.exit_code,
+        "reason": workload.reason.value if workload.reason else "",
+        "message": workload.message,
+    }
+
+
+def workload(body: dict[str, Any]) -> Workload:
+    return Workload(
+        id=body["id"],
+        zone_id=body["zone_id"],
+        state=WorkloadState(body["state"]),
+        created_at_ns=body["created_at_ns"],
+        vdev=body["vdev"],
+        log_path=body["log_path"],
+        tty=body["tty"],
+        stdin_once=body["stdin_once"],
+        streams=Streams(*body["streams"]),
+        pid=body["pid"],
+        started_at_ns=body["started_at_ns"],
+        finished_at_ns=body["finished_at_ns"],
+        exit_code=body["exit_code"],
+        reason=Reason(body["reason"]) if body["reason"] else None,
+        message=body["message"],
+    )

@@ -1,0 +1,109 @@
+"""Values from protect.v1 requests, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from daemonkit.faults import Invalid
+from protect import checks
+from protect.config import DEFAULT_PROFILE, Config, Profile
+from protect.workloads.create import WorkloadSpec
+from protect.workloads.exec import ExecSpec
+from protect.zones.values import ZoneSpec
+from xenpod_proto.channel.v1 import channel_pb2
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+_MIB = 1 << 20
+CONFIG_LIMIT = 512 * 1024
+"""Bytes of an OCI configuration."""
+PROCESS_LIMIT = 256 * 1024
+"""Bytes of an OCI process object."""
+FILES_LIMIT = 32
+FILES_BYTES_LIMIT = 384 * 1024
+"""Of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""
+IMAGE_TYPES = ("squashfs", "erofs")
+_NS = 1_000_000_000
+
+
+def zone_spec(config: Config, request: pb.CreateZoneRequest) -> ZoneSpec:
+    operation = "create zone"
+    zone_id = checks.identifier(operation, "zone", request.id)
+    profile = config.profile(request.profile)
+    if request.interfaces > 1:
+        raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
+    memory, vcpus = _size(operation, zone_id, profile, request.resources)
+    return ZoneSpec(
+        id=zone_id,
+        name=checks.name(operation, request.name),
+        hostname=checks.hostname(operation, request.hostname),
+        profile=request.profile or DEFAULT_PROFILE,
+        memory_bytes=memory,
+        vcpus=vcpus,
+        mode=profile.mode,
+        interfaces=request.interfaces,
+        sysctls=checks.sysctls(operation, request.sysctls),
+    )
+
+
+def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources) -> tuple[int, int]:
+    memory = asked.memory_bytes or profile.memory
+    vcpus = asked.vcpus or profile.vcpus
+    if not profile.memory_min <= memory <= profile.memory_max:
+        low, high = profile.memory_min / _MIB, profile.memory_max / _MIB
+        cause = f"{memory / _MIB:.0f} MiB of memory are not between {low:.0f} and {high:.0f} MiB"
+        raise Invalid(operation, zone_id, cause, "the profile sets the limits")
+    if vcpus > profile.vcpus_max:
+        cause = f"{vcpus} vCPUs are more than {profile.vcpus_max}"
+        raise Invalid(operation, zone_id, cause, "the profile sets the limits")
+    return memory, vcpus
+
+
+def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
+    operation = "create workload"
+    workload_id = checks.identifier(operation, "workload", request.id)
+    if request.image_type not in IMAGE_TYPES:
+        kind = checks.printable(request.image_type, 40)
+        raise Invalid(operation, workload_id, f"image type {kind!r} is not one of {', '.join(IMAGE_TYPES)}")
+    if request.stdin_once and not request.stdin:
+        raise Invalid(operation, workload_id, "stdin_once without stdin")
+    return WorkloadSpec(
+        id=workload_id,
+        zone_id=checks.identifier(operation, "zone", request.zone_id),
+        oci_config=checks.json_object(operation, "OCI configuration", request.oci_config, CONFIG_LIMIT),
+        image_path=Path(checks.path(operation, "image", request.image_path)),
+        image_type=request.image_type,
+        tty=request.tty,
+        stdin=request.stdin,
+        stdin_once=request.stdin_once,
+        log_path=checks.path(operation, "log", request.log_path) if request.log_path else "",
+        files=_files(operation, workload_id, request.files),
+    )
+
+
+def _files(operation: str, workload_id: str, files: Iterable[pb.File]) -> tuple[channel_pb2.File, ...]:
+    checked: dict[str, channel_pb2.File] = {}
+    for file in files:
+        name = checks.file_name(operation, file.name)
+        if name in checked:
+            raise Invalid(operation, workload_id, f"two files {name!r}")
+        if file.mode > 0o7777:
+            raise Invalid(operation, workload_id, f"file {name!r}: mode {file.mode:#o}")
+        checked[name] = channel_pb2.File(name=name, mode=file.mode, content=file.content)
+    size = sum(len(file.content) for file in checked.values())
+    if len(checked) > FILES_LIMIT or size > FILES_BYTES_LIMIT:
+        cause = f"{len(checked)} files of {size} bytes; at most {FILES_LIMIT} of {FILES_BYTES_LIMIT} together"
+        raise Invalid(operation, workload_id, cause)
+    return tuple(checked.values())
+
+
+def exec_spec(start: pb.ExecStart) -> ExecSpec:
+    if start.timeout_ns < 0:
+        raise Invalid("exec", start.workload_id, "its timeout is negative")
+    return ExecSpec(
+        workload_id=checks.identifier("exec", "workload", start.workload_id),
+        process=checks.json_object("exec", "OCI process", start.process, PROCESS_LIMIT),
+        tty=start.tty,
+        stdin=start.stdin,
+        timeout=start.timeout_ns / _NS,
+    )

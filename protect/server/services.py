@@ -1,0 +1,17 @@
+"""Every service of protect.v1 on one server."""
+
+from __future__ import annotations
+
+import grpc.aio
+
+from protect.node import Node
+from protect.server.host import HostServicer
+from protect.server.workloads import WorkloadsServicer
+from protect.server.zones import ZonesServicer
+from xenpod_proto.protect.v1 import protect_pb2_grpc
+
+
+def add(node: Node, server: grpc.aio.Server) -> None:
+    protect_pb2_grpc.add_ZonesServicer_to_server(ZonesServicer(node), server)
+    protect_pb2_grpc.add_WorkloadsServicer_to_server(WorkloadsServicer(node), server)
+    protect_pb2_grpc.add_HostServicer_to_server(HostServicer(node), server)

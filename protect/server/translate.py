@@ -1,0 +1,89 @@
+"""protect.v1 messages from values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protect import hub
+from protect.workloads.stats import Row
+from protect.workloads.values import Workload, WorkloadState
+from protect.zones.values import Zone, ZoneState
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+ZONE_STATES: Mapping[ZoneState, pb.ZoneState.ValueType] = {
+    ZoneState.CREATING: pb.ZONE_STATE_CREATING,
+    ZoneState.RUNNING: pb.ZONE_STATE_RUNNING,
+    ZoneState.DEAD: pb.ZONE_STATE_DEAD,
+    ZoneState.DESTROYING: pb.ZONE_STATE_DESTROYING,
+}
+
+WORKLOAD_STATES: Mapping[WorkloadState, pb.WorkloadState.ValueType] = {
+    WorkloadState.CREATED: pb.WORKLOAD_STATE_CREATED,
+    WorkloadState.RUNNING: pb.WORKLOAD_STATE_RUNNING,
+    WorkloadState.EXITED: pb.WORKLOAD_STATE_EXITED,
+}
+
+
+def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
+    return pb.Zone(
+        id=value.id,
+        name=value.spec.name,
+        state=ZONE_STATES[value.state],
+        profile=value.spec.profile,
+        resources=pb.ZoneResources(memory_bytes=value.spec.memory_bytes, vcpus=value.spec.vcpus),
+        created_at_ns=value.created_at_ns,
+        domain_id=value.domain_id,
+        death_reason=value.death_reason,
+        died_at_ns=value.died_at_ns,
+        toolstack=toolstack,
+        channel_connected=connected,
+    )
+
+
+def workload(value: Workload) -> pb.Workload:
+    return pb.Workload(
+        id=value.id,
+        zone_id=value.zone_id,
+        state=WORKLOAD_STATES[value.state],
+        created_at_ns=value.created_at_ns,
+        started_at_ns=value.started_at_ns,
+        finished_at_ns=value.finished_at_ns,
+        pid=value.pid,
+        exit_code=value.exit_code,
+        reason=value.reason.value if value.reason else "",
+        message=value.message,
+    )
+
+
+def event(value: hub.Event, toolstack: str) -> pb.WatchEvent:
+    match value:
+        case hub.ZoneSeen(seen, connected):
+            return pb.WatchEvent(zone=zone(seen, connected=connected, toolstack=toolstack))
+        case hub.ZoneGone(zone_id):
+            return pb.WatchEvent(zone_gone=zone_id)
+        case hub.WorkloadSeen(found):
+            return pb.WatchEvent(workload=workload(found))
+        case hub.WorkloadGone(workload_id):
+            return pb.WatchEvent(workload_gone=workload_id)
+        case hub.Synced():
+            return pb.WatchEvent(synced=pb.Empty())
+
+
+def stats_row(row: Row) -> pb.WorkloadStatsRow:
+    zone_id, stats = row
+    return pb.WorkloadStatsRow(
+        id=stats.id,
+        zone_id=zone_id,
+        timestamp_ns=stats.timestamp_ns,
+        cpu_usage_ns=stats.cpu_usage_ns,
+        memory_usage_bytes=stats.memory_usage_bytes,
+        memory_working_set_bytes=stats.memory_working_set_bytes,
+        memory_rss_bytes=stats.memory_rss_bytes,
+        memory_limit_bytes=stats.memory_limit_bytes,
+        page_faults=stats.page_faults,
+        major_page_faults=stats.major_page_faults,
+        swap_usage_bytes=stats.swap_usage_bytes,
+        pids_current=stats.pids_current,
+        writable_layer_bytes=stats.writable_layer_bytes,
+        writable_layer_inodes=stats.writable_layer_inodes,
+    )

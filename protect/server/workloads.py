@@ -1,0 +1,118 @@
+"""protect.v1.Workloads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+import grpc.aio
+
+from daemonkit.faults import Invalid
+from protect import checks
+from protect.node import Node
+from protect.server import requests, translate
+from protect.workloads import attach, create, delete, exec, reopen, signals, start, stats, wait
+from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2_grpc
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class WorkloadsServicer(protect_pb2_grpc.WorkloadsServicer):
+    """Thin: check, do, translate."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    async def CreateWorkload(self, request: pb.CreateWorkloadRequest, context: Context) -> pb.Workload:
+        return translate.workload(await create.create(self._node, requests.workload_spec(request)))
+
+    async def StartWorkload(self, request: pb.StartWorkloadRequest, context: Context) -> pb.Workload:
+        return translate.workload(await start.start(self._node, _id("start workload", request.id)))
+
+    async def SignalWorkload(
+        self, request: pb.SignalWorkloadRequest, context: Context
+    ) -> pb.SignalWorkloadResponse:
+        workload_id = _id("signal workload", request.id)
+        await signals.send(self._node, workload_id, request.signal, every=request.all)
+        return pb.SignalWorkloadResponse()
+
+    async def WaitWorkload(self, request: pb.WaitWorkloadRequest, context: Context) -> pb.Workload:
+        return translate.workload(await wait.wait(self._node, _id("wait for workload", request.id)))
+
+    async def DeleteWorkload(
+        self, request: pb.DeleteWorkloadRequest, context: Context
+    ) -> pb.DeleteWorkloadResponse:
+        await delete.delete(self._node, _id("delete workload", request.id))
+        return pb.DeleteWorkloadResponse()
+
+    async def GetWorkload(self, request: pb.GetWorkloadRequest, context: Context) -> pb.Workload:
+        operation = "get workload"
+        return translate.workload(self._node.workload(operation, _id(operation, request.id)).workload)
+
+    async def ListWorkloads(
+        self, request: pb.ListWorkloadsRequest, context: Context
+    ) -> pb.ListWorkloadsResponse:
+        found = self._node.visible_workloads(request.zone_id)
+        return pb.ListWorkloadsResponse(workloads=[translate.workload(workload) for workload in found])
+
+    async def Exec(
+        self, request_iterator: AsyncIterator[pb.ExecInput], context: Context
+    ) -> AsyncIterator[pb.ExecOutput]:
+        first = await anext(aiter(request_iterator), None)
+        if first is None or first.WhichOneof("input") != "start":
+            raise Invalid("exec", "", "the first message is not start")
+        commands = _commands(request_iterator)
+        async with aclosing(exec.execute(self._node, requests.exec_spec(first.start), commands)) as outputs:
+            async for output in outputs:
+                yield _output(output)
+
+    async def Attach(
+        self, request_iterator: AsyncIterator[pb.AttachInput], context: Context
+    ) -> AsyncIterator[pb.ExecOutput]:
+        first = await anext(aiter(request_iterator), None)
+        if first is None or first.WhichOneof("input") != "start":
+            raise Invalid("attach", "", "the first message is not start")
+        workload_id = _id("attach", first.start.workload_id)
+        commands = _commands(request_iterator)
+        async with aclosing(attach.attach(self._node, workload_id, commands)) as outputs:
+            async for output in outputs:
+                yield _output(output)
+
+    async def WorkloadStats(
+        self, request: pb.WorkloadStatsRequest, context: Context
+    ) -> pb.WorkloadStatsResponse:
+        rows = await stats.stats(self._node, [_id("stats", one) for one in request.ids])
+        return pb.WorkloadStatsResponse(rows=[translate.stats_row(row) for row in rows])
+
+    async def ReopenLog(self, request: pb.ReopenLogRequest, context: Context) -> pb.ReopenLogResponse:
+        await reopen.reopen(self._node, _id("reopen log", request.id))
+        return pb.ReopenLogResponse()
+
+
+def _id(operation: str, value: str) -> str:
+    return checks.identifier(operation, "workload", value)
+
+
+async def _commands(
+    messages: AsyncIterator[pb.ExecInput] | AsyncIterator[pb.AttachInput],
+) -> AsyncIterator[Command]:
+    async for message in messages:
+        match message.WhichOneof("input"):
+            case "stdin":
+                yield Stdin(message.stdin)
+            case "stdin_eof":
+                yield StdinEnd()
+            case "resize":
+                yield Resize(message.resize.rows, message.resize.columns)
+            case _:
+                raise Invalid("read input", "", "a message after the first is start, or nothing known")
+
+
+def _output(output: exec.Output) -> pb.ExecOutput:
+    if isinstance(output, int):
+        return pb.ExecOutput(exit=pb.ProcessExit(exit_code=output))
+    name, data = output
+    return pb.ExecOutput(stdout=data) if name == "stdout" else pb.ExecOutput(stderr=data)

@@ -1,0 +1,76 @@
+"""Background work of the daemon: nothing is lost, nothing runs unowned, nothing is half cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from daemonkit.faults import Fault
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+class Tasks:
+    """Owns the tasks of a daemon."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def spawn(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        """Run in the background; what goes wrong there is logged."""
+        task = self._own(work, name)
+        task.add_done_callback(_report)
+        return task
+
+    async def conduct(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Run for a caller who may go away: it is then cancelled once, and its undo runs to the end."""
+        task = self._own(work, name)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                task.add_done_callback(_report)
+                task.cancel()
+            raise
+
+    async def close(self, timeout: float) -> None:
+        """Wait for what is under way; cancel what takes longer than ``timeout`` seconds."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=timeout)
+        leftover = list(self._tasks)
+        for task in leftover:
+            task.cancel()
+        await asyncio.gather(*leftover, return_exceptions=True)
+
+    def _own(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def whole(work: Coroutine[Any, Any, T]) -> T:
+    """Run a step that must not be cut: when cancelled, let it end first."""
+    task = asyncio.get_running_loop().create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        if not task.cancelled():
+            # Retrieved: the cancellation is what the caller hears of.
+            task.exception()
+        raise
+
+
+def _report(task: asyncio.Task[Any]) -> None:
+    if task.cancelled():
+        return
+    error = task.exception()
+    if isinstance(error, Fault):
+        log.warning("%s: %s", task.get_name(), error)
+    elif error is not None:
+        log.error("%s failed", task.get_name(), exc_info=error)

@@ -1,0 +1,1 @@
+"""Workloads: the processes that run in zones; pure logic over the ports."""

@@ -1,0 +1,148 @@
+"""CreateWorkload: record, attach the disk, have the agent prepare the container, join its log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from protect.errors import ProtocolViolation
+from protect.node import Node, WorkloadRuntime, ZoneRuntime, now_ns
+from protect.ports import AgentLink
+from protect.store import Intent
+from protect.tasks import whole
+from protect.toolstack.port import DiskSpec
+from protect.workloads.delete import undo_create
+from protect.workloads.outputs import Outputs
+from protect.workloads.values import Streams, Workload, WorkloadState
+from xenpod_proto.channel.v1 import channel_pb2
+
+INTENT = Intent("workload.create")
+
+declare(
+    "workload-create.recorded",
+    "workload-create.disk-attached",
+    "workload-create.log-open",
+    "workload-create.prepared",
+    "workload-create.created",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """A workload to create, validated."""
+
+    id: str
+    zone_id: str
+    oci_config: bytes
+    image_path: Path
+    image_type: str
+    tty: bool = False
+    stdin: bool = False
+    stdin_once: bool = False
+    log_path: str = ""
+    files: Sequence[channel_pb2.File] = ()
+
+
+async def create(node: Node, spec: WorkloadSpec) -> Workload:
+    """A prepared workload that has not started.  On failure nothing of it is left."""
+    zone = node.zone("create workload", spec.zone_id)
+    link = await zone.agent()
+    if not spec.image_path.is_file():
+        raise Invalid("create workload", spec.id, f"there is no image file {spec.image_path}")
+    runtime = admit(node, zone, spec)
+    return await node.tasks.conduct(_conduct(node, runtime, spec, link), f"create workload {spec.id}")
+
+
+def admit(node: Node, zone: ZoneRuntime, spec: WorkloadSpec) -> WorkloadRuntime:
+    """Take the id, the disk name and the record, at once or not at all."""
+    if spec.id in node.workloads:
+        raise Exists("create workload", spec.id, "there is one already")
+    if zone.end:
+        raise Refused("create workload", spec.id, f"zone {zone.id}: {zone.end.cause}")
+    limit = node.config.limits.workloads_per_zone
+    if len(zone.workloads) >= limit:
+        raise Exhausted("create workload", spec.id, f"zone {zone.id} has {limit}, as many as it may")
+    workload = Workload(
+        id=spec.id,
+        zone_id=zone.id,
+        state=WorkloadState.CREATING,
+        created_at_ns=now_ns(),
+        vdev=zone.free_vdev(),
+        log_path=spec.log_path,
+        tty=spec.tty,
+        stdin_once=spec.stdin_once,
+    )
+    runtime = WorkloadRuntime(workload, zone)
+    node.put_workload(runtime, workload, INTENT)
+    zone.workloads[spec.id] = runtime
+    node.workloads[spec.id] = runtime
+    checkpoint("workload-create.recorded")
+    return runtime
+
+
+async def _conduct(node: Node, runtime: WorkloadRuntime, spec: WorkloadSpec, link: AgentLink) -> Workload:
+    async with runtime.lock, AsyncExitStack() as undo:
+        undo.push_async_callback(undo_create, node, runtime)
+        await runtime.zone.end.guard(f"zone {spec.zone_id}", _prepare(node, runtime, spec, link))
+        undo.pop_all()
+    return runtime.workload
+
+
+async def _prepare(node: Node, runtime: WorkloadRuntime, spec: WorkloadSpec, link: AgentLink) -> None:
+    disk = DiskSpec(runtime.workload.vdev, spec.image_path, readonly=True)
+    await whole(node.toolstack.attach_disk(runtime.zone.zone.domain_id, disk))
+    checkpoint("workload-create.disk-attached")
+    outputs = open_log(node, runtime)
+    checkpoint("workload-create.log-open")
+    request = channel_pb2.Request(create_container=_request(runtime, spec))
+    reply = await whole(link.call(request, node.config.timeouts.call))
+    checkpoint("workload-create.prepared")
+    streams = streams_of(runtime, reply.created, tty=spec.tty, stdin=spec.stdin)
+    outputs.begin(link, streams)
+    created = runtime.workload.to(WorkloadState.CREATED, streams=streams, pid=reply.created.pid)
+    node.put_workload(runtime, created)
+    checkpoint("workload-create.created")
+
+
+def open_log(node: Node, runtime: WorkloadRuntime) -> Outputs:
+    """The log of a workload, going on where its journal says."""
+    journal = node.journal(runtime)
+    journal.parent.mkdir(parents=True, exist_ok=True)
+    runtime.outputs = Outputs(node.logs(runtime.workload.log_path, journal))
+    return runtime.outputs
+
+
+def _request(runtime: WorkloadRuntime, spec: WorkloadSpec) -> channel_pb2.CreateContainer:
+    return channel_pb2.CreateContainer(
+        id=spec.id,
+        config_json=spec.oci_config,
+        rootfs_disk=runtime.workload.vdev,
+        rootfs_type=spec.image_type,
+        tty=spec.tty,
+        stdin=spec.stdin,
+        files=spec.files,
+    )
+
+
+def streams_of(
+    runtime: WorkloadRuntime, untrusted: channel_pb2.ProcessCreated, *, tty: bool, stdin: bool
+) -> Streams:
+    """The stream numbers an agent gave, checked: those asked for, each its own."""
+    streams = Streams(untrusted.stdin_stream, untrusted.stdout_stream, untrusted.stderr_stream)
+    numbers = [number for number in (streams.stdin, streams.stdout, streams.stderr) if number]
+    taken = {number for other in runtime.zone.workloads.values() for number in other.workload.streams.all()}
+    right = (
+        bool(streams.stdin) == stdin
+        and streams.stdout != 0
+        and (streams.stderr == 0) == tty
+        and len(set(numbers)) == len(numbers)
+        and not taken.intersection(numbers)
+    )
+    if not right:
+        cause = f"its agent gave streams {streams.stdin}, {streams.stdout}, {streams.stderr}"
+        raise ProtocolViolation("create process", f"in zone {runtime.zone.id}", cause)
+    return streams

@@ -1,0 +1,57 @@
+"""StartWorkload."""
+
+from __future__ import annotations
+
+from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.faults import Broken, Fault, Refused
+from protect.checks import printable
+from protect.node import Node, WorkloadRuntime, now_ns
+from protect.ports import AgentLink
+from protect.tasks import whole
+from protect.workloads.values import START_FAILED, Exit, Reason, Workload, WorkloadState
+from xenpod_proto.channel.v1 import channel_pb2
+
+_MESSAGE = 1024
+
+declare("workload-start.begun", "workload-start.started", "workload-start.running")
+
+
+async def start(node: Node, workload_id: str) -> Workload:
+    """Start it once; Refused when it is not CREATED, Broken when the zone cannot start it.
+
+    No intent is recorded: should we end half-way, the agent says whether it runs.
+    """
+    runtime = node.workload("start workload", workload_id)
+    return await node.tasks.conduct(_conduct(node, runtime), f"start workload {workload_id}")
+
+
+async def _conduct(node: Node, runtime: WorkloadRuntime) -> Workload:
+    async with runtime.lock:
+        state = runtime.workload.state
+        if state is not WorkloadState.CREATED or runtime.deleting:
+            cause = "it is being deleted" if runtime.deleting else f"it is {state.value}, not created"
+            raise Refused("start workload", runtime.id, cause)
+        link = await runtime.zone.agent()
+        checkpoint("workload-start.begun")
+        try:
+            await runtime.zone.end.guard(f"zone {runtime.zone.id}", _start(node, runtime, link))
+        except Broken as fault:
+            _failed(node, runtime, fault)
+            raise
+        checkpoint("workload-start.started")
+        if runtime.workload.state is WorkloadState.CREATED:
+            # Else a reconnect in between has told us already.
+            node.put_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=now_ns()))
+        checkpoint("workload-start.running")
+        return runtime.workload
+
+
+async def _start(node: Node, runtime: WorkloadRuntime, link: AgentLink) -> None:
+    request = channel_pb2.Request(start_container=channel_pb2.StartContainer(id=runtime.id))
+    await whole(link.call(request, node.config.timeouts.call))
+
+
+def _failed(node: Node, runtime: WorkloadRuntime, fault: Fault) -> None:
+    end = Exit(START_FAILED, oom_killed=False, at_ns=now_ns())
+    message = printable(fault.cause, _MESSAGE)
+    node.put_workload(runtime, runtime.workload.exited(end, Reason.START_ERROR, message))

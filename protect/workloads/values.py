@@ -1,0 +1,118 @@
+"""What a workload is: a frozen value and the table of its states.
+
+::
+
+    CREATING ──▶ CREATED ──▶ RUNNING ──▶ EXITED
+                    └──────────────────────▲
+
+CREATING is never shown to callers: it is either finished or undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from daemonkit.faults import Refused
+
+KILLED = 128 + 9
+"""Exit code of a workload whose zone ended under it."""
+
+START_FAILED = 128
+"""Exit code of a workload that never ran."""
+
+
+class WorkloadState(Enum):
+    """What a workload does."""
+
+    CREATING = "creating"
+    CREATED = "created"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+class Reason(Enum):
+    """Why a workload ended."""
+
+    COMPLETED = "Completed"
+    ERROR = "Error"
+    OOM_KILLED = "OOMKilled"
+    START_ERROR = "StartError"
+    ZONE_CRASHED = "ZoneCrashed"
+
+
+NEXT: Mapping[WorkloadState, frozenset[WorkloadState]] = {
+    WorkloadState.CREATING: frozenset({WorkloadState.CREATED}),
+    WorkloadState.CREATED: frozenset({WorkloadState.RUNNING, WorkloadState.EXITED}),
+    WorkloadState.RUNNING: frozenset({WorkloadState.EXITED}),
+    WorkloadState.EXITED: frozenset(),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """The agent's numbers of a process's streams; 0: there is none."""
+
+    stdin: int = 0
+    stdout: int = 0
+    stderr: int = 0
+
+    def outputs(self) -> tuple[int, ...]:
+        return tuple(number for number in (self.stdout, self.stderr) if number)
+
+    def all(self) -> tuple[int, ...]:
+        return tuple(number for number in (self.stdin, self.stdout, self.stderr) if number)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended; ``at_ns`` is ns since the epoch."""
+
+    code: int
+    oom_killed: bool
+    at_ns: int
+
+    @property
+    def reason(self) -> Reason:
+        if self.oom_killed:
+            return Reason.OOM_KILLED
+        return Reason.COMPLETED if self.code == 0 else Reason.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A workload as it is now.  Times are ns since the epoch, 0 for "not yet"."""
+
+    id: str
+    zone_id: str
+    state: WorkloadState
+    created_at_ns: int
+    vdev: str
+    log_path: str = ""
+    tty: bool = False
+    stdin_once: bool = False
+    streams: Streams = Streams()
+    pid: int = 0
+    started_at_ns: int = 0
+    finished_at_ns: int = 0
+    exit_code: int = 0
+    reason: Reason | None = None
+    message: str = ""
+
+    def to(self, state: WorkloadState, **changes: Any) -> Workload:
+        """The workload in another state; Refused when the table does not allow it."""
+        if state not in NEXT[self.state]:
+            cause = f"it is {self.state.value} and cannot be {state.value}"
+            raise Refused("change workload", self.id, cause)
+        return replace(self, state=state, **changes)
+
+    def exited(self, end: Exit, reason: Reason | None = None, message: str = "") -> Workload:
+        return self.to(
+            WorkloadState.EXITED,
+            exit_code=end.code,
+            reason=reason or end.reason,
+            message=message,
+            finished_at_ns=end.at_ns,
+        )

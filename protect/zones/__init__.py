@@ -1,0 +1,1 @@
+"""Zones: one Xen virtual machine each; pure logic over the ports."""

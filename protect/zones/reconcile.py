@@ -1,0 +1,164 @@
+"""At the start of the daemon: what is recorded against what the hypervisor has.
+
+``load`` is quick and makes the zones known, so that serving can begin; ``settle`` then works in
+the background, each zone by itself: a silent or dead one holds up nobody else.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.faults import Fault, TooLate, Unreachable
+from daemonkit.logs import fields
+from protect.node import Node, WorkloadRuntime, ZoneRuntime
+from protect.store import Intent, Saved
+from protect.toolstack.port import DomainInfo, DomainState
+from protect.workloads import delete as delete_workload
+from protect.zones import connect, deaths
+from protect.zones.destroy import dismantle, find_domain
+from protect.zones.events import ZoneEvents
+from protect.zones.values import ZoneState
+
+log = logging.getLogger(__name__)
+
+declare(
+    "reconcile.loaded", "reconcile.undone", "reconcile.buried", "reconcile.connected", "reconcile.adopted"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A recorded zone, its domain if there is one, and what was being done to it."""
+
+    runtime: ZoneRuntime
+    domain: DomainInfo | None
+    intent: Intent | None
+
+
+async def load(node: Node) -> list[Found]:
+    """Fill the registries from the store."""
+    saved = node.store.load()
+    domains = {domain.uuid: domain for domain in await node.toolstack.list()}
+    for zone in saved.zones:
+        runtime = ZoneRuntime(zone)
+        node.zones[zone.id] = runtime
+        if zone.state is ZoneState.DEAD:
+            runtime.end.declare(f"its domain ended: {zone.death_reason}")
+        else:
+            node.ledger.adopt(zone.id, zone.spec.memory_bytes)
+    _load_workloads(node, saved)
+    _remove_stray_files(node)
+    for domain in unknown(node, domains.values()):
+        log.warning("unknown domain left alone", extra=fields(domain=domain.id, name=domain.name))
+    checkpoint("reconcile.loaded")
+    return [
+        Found(runtime, domains.get(runtime.zone.uuid), saved.zone_intents.get(runtime.id))
+        for runtime in node.zones.values()
+    ]
+
+
+async def settle(node: Node, found: Found) -> None:
+    """Bring one zone to rest: adopted, buried, or gone."""
+    runtime = found.runtime
+    match runtime.zone.state:
+        case ZoneState.CREATING | ZoneState.DESTROYING:
+            async with runtime.lock:
+                await dismantle(node, runtime)
+            checkpoint("reconcile.undone")
+        case ZoneState.DEAD:
+            await _bury(node, runtime)
+        case ZoneState.RUNNING if found.domain is None:
+            await _lost(node, runtime)
+        case ZoneState.RUNNING if found.domain and found.domain.state is not DomainState.SHUTDOWN:
+            await runtime.end.guard(f"zone {runtime.id}", _adopt(node, runtime, found.domain))
+            await _finish_connect(node, found)
+        # A domain in SHUTDOWN is told by the toolstack's deaths().
+
+
+async def _lost(node: Node, runtime: ZoneRuntime) -> None:
+    """The domain went while nobody watched: a boot of the host, or another's destroy."""
+    runtime.end.declare("its domain is gone")
+    async with runtime.lock:
+        await deaths.settle(node, runtime, "its domain was gone when protectd started")
+        node.ledger.release(runtime.id)
+    checkpoint("reconcile.buried")
+    await _bury(node, runtime)
+
+
+async def _bury(node: Node, runtime: ZoneRuntime) -> None:
+    """Free what a dead zone's domain may still hold; finish the deletes in it."""
+    async with runtime.lock:
+        domain = await find_domain(node, runtime)
+        if domain is not None:
+            await node.toolstack.destroy(domain)
+    await finish_intents(node, runtime)
+
+
+async def _adopt(node: Node, runtime: ZoneRuntime, domain: DomainInfo) -> None:
+    """Find the agent again, for as long as the zone lives."""
+    runtime.zone = replace(runtime.zone, domain_id=domain.id)
+    if domain.state is DomainState.PAUSED:
+        await node.toolstack.unpause(domain.id)
+    dial = functools.partial(node.toolstack.open_channel, domain.id)
+    runtime.link = node.links(runtime.id, dial, ZoneEvents(node, runtime))
+    while True:
+        try:
+            await runtime.link.open(node.config.timeouts.boot)
+            break
+        except (TooLate, Unreachable) as fault:
+            log.warning("zone is silent: %s", fault, extra=fields(zone=runtime.id))
+    checkpoint("reconcile.connected")
+    await finish_intents(node, runtime)
+    checkpoint("reconcile.adopted")
+    log.info("zone adopted", extra=fields(zone=runtime.id, workloads=len(runtime.workloads)))
+
+
+async def _finish_connect(node: Node, found: Found) -> None:
+    """A ConnectNetwork that we ended in; its namespace may be gone, then its caller begins anew."""
+    if found.intent is None or found.intent.operation != connect.OPERATION:
+        return
+    async with found.runtime.lock:
+        try:
+            await connect.finish(node, found.runtime, found.intent)
+        except Fault as fault:
+            log.warning("an interrupted connect was given up: %s", fault, extra=fields(zone=found.runtime.id))
+            if found.runtime.zone.state is ZoneState.RUNNING:
+                node.put_zone(found.runtime, found.runtime.zone)
+
+
+async def finish_intents(node: Node, runtime: ZoneRuntime) -> None:
+    """Undo half-made workloads, finish half-done deletes."""
+    for workload in list(runtime.workloads.values()):
+        if workload.deleting:
+            await delete_workload.finish(node, workload)
+
+
+def unknown(node: Node, domains: Iterable[DomainInfo]) -> list[DomainInfo]:
+    """Domains that no zone of ours accounts for."""
+    known = {runtime.zone.uuid for runtime in node.zones.values()}
+    return [domain for domain in domains if domain.uuid not in known]
+
+
+def _load_workloads(node: Node, saved: Saved) -> None:
+    for workload in saved.workloads:
+        zone = node.zones[workload.zone_id]
+        runtime = WorkloadRuntime(workload, zone)
+        zone.workloads[workload.id] = runtime
+        node.workloads[workload.id] = runtime
+        intent = saved.workload_intents.get(workload.id)
+        runtime.deleting = intent is not None
+        if workload.reason is not None:
+            runtime.settled.set()
+
+
+def _remove_stray_files(node: Node) -> None:
+    """Directories of zones that are forgotten (we ended between the two)."""
+    directory = node.config.run_dir / "zones"
+    for entry in directory.iterdir() if directory.is_dir() else ():
+        if entry.name not in node.zones:
+            shutil.rmtree(entry, ignore_errors=True)
