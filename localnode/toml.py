@@ -25,8 +25,8 @@ def merged(over: Table, under: Table) -> dict[str, object]:
 
 def _lines(table: Table, path: tuple[str, ...]) -> list[str]:
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    lines = [f"\n[{'.'.join(map(json.dumps, path))}]\n"] if path else []
-    lines += [f"{json.dumps(key)} = {_value(value)}\n" for key, value in plain.items()]
+    lines = [f"\n[{'.'.join(map(_string, path))}]\n"] if path else []
+    lines += [f"{_string(key)} = {_value(value)}\n" for key, value in plain.items()]
     for key, value in table.items():
         if isinstance(value, Mapping):
             lines += _lines(value, (*path, key))
@@ -36,7 +36,13 @@ def _lines(table: Table, path: tuple[str, ...]) -> list[str]:
 def _value(value: object) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_value, value)) + "]"
-    if isinstance(value, str | bool | int | float):
-        # What json.dumps writes for these is TOML too.
-        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, bool | int | float):
+        return json.dumps(value)
     raise TypeError(f"{type(value).__name__} has no place in TOML here")
+
+
+def _string(text: str) -> str:
+    """A basic string: JSON's, but for surrogate pairs, which TOML has not, and DEL, which it wants escaped."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
