@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from google.protobuf.message import DecodeError
 
 from protect.channel.frames import VERSION, Frame, Type, encode, violation
@@ -11,17 +9,6 @@ from xenpod_proto.channel.v1 import channel_pb2
 
 BOOT_ID_LENGTH = 16
 LONGEST_TEXT = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Hello:
-    """What the agent said of itself; texts are printable and at most 256 characters, but its own claims."""
-
-    version: int
-    boot_id: bytes
-    agent_version: str
-    kernel_release: str
-    hypervisor_type: str
 
 
 def printable(untrusted_text: str, longest: int) -> str:
@@ -35,8 +22,11 @@ def host_hello(zone_id: str) -> bytes:
     return encode(Frame(Type.HELLO, 0, hello.SerializeToString()))
 
 
-def agent_hello(frame: Frame) -> Hello:
-    """The agent's answer; ProtocolViolation if it is none, or chose a version we do not speak."""
+def agent_hello(frame: Frame) -> channel_pb2.Hello:
+    """The agent's answer, its texts printable and bounded (but its own claims).
+
+    ProtocolViolation if it is none, or chose a version we do not speak.
+    """
     if frame.type is not Type.HELLO:
         raise violation(f"{frame.type.name} before HELLO")
     try:
@@ -48,8 +38,9 @@ def agent_hello(frame: Frame) -> Hello:
         raise violation(f"HELLO chose version {chosen}, we speak {VERSION}")
     if len(untrusted.boot_id) != BOOT_ID_LENGTH:
         raise violation(f"HELLO with a boot id of {len(untrusted.boot_id)} bytes")
-    return Hello(
-        version=VERSION,
+    return channel_pb2.Hello(
+        version_min=VERSION,
+        version_max=VERSION,
         boot_id=untrusted.boot_id,
         agent_version=printable(untrusted.agent_version, LONGEST_TEXT),
         kernel_release=printable(untrusted.kernel_release, LONGEST_TEXT),

@@ -15,7 +15,6 @@ from typing import Protocol
 from daemonkit.faults import Fault, TooLate
 from protect.channel.backoff import Backoff
 from protect.channel.connection import Connection
-from protect.channel.hello import Hello
 from protect.channel.inputs import InputStream
 from protect.channel.outputs import Sink
 from protect.channel.table import StreamTable
@@ -23,6 +22,7 @@ from protect.channel.wire import Wire
 from protect.errors import DomainGone, LinkDown, ProtocolViolation
 from protect.toolstack.port import Transport
 from xenpod_proto.channel.v1 import channel_pb2
+from xenpod_proto.channel.v1.channel_pb2 import Hello
 
 __all__ = ["Hello", "InputStream", "Link", "LinkEvents", "Sink"]
 

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Protocol
 
 from protect.channel.frames import DATA_TURN, Decoder, Frame, Side, credit, data, encode
-from protect.channel.hello import Hello, agent_hello, host_hello
+from protect.channel.hello import agent_hello, host_hello
 from protect.channel.streams import Credit, Piece
 from protect.errors import LinkDown
 from protect.toolstack.port import Transport
+from xenpod_proto.channel.v1 import channel_pb2
 
 HELLO_DEADLINE = 10.0
 READ_SIZE = 262_144
@@ -60,7 +61,7 @@ class Wire:
             self._ready.append(source)
             self._work.set()
 
-    async def greet(self) -> Hello:
+    async def greet(self) -> channel_pb2.Hello:
         """HELLO both ways, before anything else.
 
         LinkDown when the agent goes or keeps silent for 10 s, ProtocolViolation when it breaks a rule.

@@ -94,7 +94,7 @@ async def link(agent: SimAgent, events: Events):  # type: ignore[no-untyped-def]
 
 async def test_open_greets_and_calls_work(link: Link, agent: SimAgent, events: Events) -> None:
     hello = await link.open(5)
-    assert hello.boot_id == agent.boot_id and hello.version == 1
+    assert hello.boot_id == agent.boot_id and hello.version_max == 1
     assert events.hellos == [(hello, True)]
     assert link.connected
     reply = await link.call(pb.Request(get_facts=pb.GetFacts()), 5)

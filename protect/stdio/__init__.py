@@ -1,0 +1,1 @@
+"""What becomes of a workload's output: the CRI log file, and live readers."""

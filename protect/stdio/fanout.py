@@ -1,0 +1,99 @@
+"""Live readers of a workload's output: each has its own bounded queue, and none holds up the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from daemonkit.faults import Exhausted
+
+QUEUE_BYTES = 1 << 20
+"""How far a reader may fall behind before it is cut off."""
+MOST_READERS = 16
+
+
+class Subscription:
+    """Output from now on: ``async for stream, data in subscription``.
+
+    Ends with the output.  Exhausted when the reader fell too far behind: it is cut off rather than
+    given output with a gap, once it has read what was kept for it.
+    """
+
+    def __init__(self, owner: FanOut) -> None:
+        self._owner = owner
+        self._chunks: deque[tuple[str, bytes]] = deque()
+        self._size = 0
+        self._ended = False
+        self._cut_off = False
+        self._changed = asyncio.Event()
+
+    def __aiter__(self) -> Subscription:
+        return self
+
+    async def __anext__(self) -> tuple[str, bytes]:
+        while not self._chunks:
+            if self._cut_off:
+                cause = f"the reader fell {QUEUE_BYTES} bytes behind"
+                raise Exhausted("attach", "output", cause, "read faster, or read the log")
+            if self._ended:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        stream, data = self._chunks.popleft()
+        self._size -= len(data)
+        return stream, data
+
+    def close(self) -> None:
+        """Want no more."""
+        self._owner.leave(self)
+        self.end()
+
+    def put(self, stream: str, data: bytes) -> None:
+        """For the fan-out."""
+        if self._size + len(data) > QUEUE_BYTES:
+            self._cut_off = True
+            self._owner.leave(self)
+        else:
+            self._chunks.append((stream, data))
+            self._size += len(data)
+        self._changed.set()
+
+    def end(self) -> None:
+        """For the fan-out: nothing comes any more."""
+        self._ended = True
+        self._changed.set()
+
+
+class FanOut:
+    """Hands output to whoever reads now."""
+
+    def __init__(self) -> None:
+        self._readers: set[Subscription] = set()
+        self._ended = False
+
+    def subscribe(self) -> Subscription:
+        """A new reader; Exhausted when there are too many."""
+        if len(self._readers) >= MOST_READERS:
+            raise Exhausted("attach", "output", f"it has {MOST_READERS} readers already")
+        reader = Subscription(self)
+        if self._ended:
+            reader.end()
+        else:
+            self._readers.add(reader)
+        return reader
+
+    def publish(self, stream: str, data: bytes) -> None:
+        """Give it to every reader, at once."""
+        for reader in list(self._readers):
+            reader.put(stream, data)
+
+    def leave(self, reader: Subscription) -> None:
+        """The reader gets no more."""
+        self._readers.discard(reader)
+
+    def end(self) -> None:
+        """The output has ended."""
+        self._ended = True
+        for reader in self._readers:
+            reader.end()
+        self._readers.clear()

@@ -1,0 +1,161 @@
+"""Appends to a log file, each noted in the journal: in the file exactly once, whenever we are killed.
+
+    journal.begin -> write(2), O_APPEND -> journal.commit
+
+An append found under way is accepted when the file is long enough to hold it (nobody else appends),
+else what is there of it is cut off.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from daemonkit.faults import Refused
+from protect.stdio.journal import Append, Journal, Position
+
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+MODE = 0o640
+
+
+def _no_step(name: str) -> None:
+    """Nobody watches the steps."""
+
+
+class LogFile:
+    """One log file and its journal.  Not for two threads at once."""
+
+    def __init__(self, path: str, journal: Journal, step: Callable[[str], None] = _no_step) -> None:
+        """``step`` is told each step's name once it is done."""
+        self._path = path
+        self._journal = journal
+        self._step = step
+        self._fd = -1
+
+    @property
+    def position(self) -> Position:
+        """What is in the file for good."""
+        return self._journal.position
+
+    def open(self) -> None:
+        """Finish what was under way, then open the file (it is created, its directory is not); OSError."""
+        self._settle()
+        if self._fd < 0:
+            self._fd = os.open(self._path, _FLAGS, MODE)
+            self._step("opened")
+
+    def reopen(self) -> None:
+        """Go on in what is now at the path; on OSError the old file stays in use."""
+        self._settle()
+        fd = os.open(self._path, _FLAGS, MODE)
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = fd
+        self._step("reopened")
+
+    def append(self, batch: bytes, position: Position) -> None:
+        """All of the batch and the new position, or (OSError) neither."""
+        self.open()
+        state = os.fstat(self._fd)
+        append = Append(state.st_dev, state.st_ino, state.st_size, len(batch), position)
+        self._journal.begin(append)
+        self._step("noted")
+        try:
+            self._write(batch)
+        except OSError:
+            self._settle()
+            raise
+        self._step("written")
+        self._journal.commit()
+        self._step("committed")
+
+    def advance(self, position: Position) -> None:
+        """A new position that takes no line; OSError when an append under way cannot be settled."""
+        self._settle()
+        self._journal.advance(position)
+        self._step("advanced")
+
+    def close(self) -> None:
+        """Close both; the position stays in the journal."""
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
+        self._journal.close()
+
+    def _write(self, batch: bytes) -> None:
+        rest = memoryview(batch)
+        while rest:
+            # A short write is a full disk or a limit: the next try says which.
+            rest = rest[os.write(self._fd, rest) :]
+
+    def _settle(self) -> None:
+        """Accept or cut off an append that is under way."""
+        append = self._journal.pending
+        if append is None:
+            return
+        fd = self._find(append)
+        try:
+            size = os.fstat(fd).st_size if fd >= 0 else 0
+            if size >= append.size + append.length:
+                self._journal.commit()
+                return
+            if size > append.size:
+                os.ftruncate(fd, append.size)
+                self._step("cut")
+        finally:
+            if fd >= 0:
+                os.close(fd)
+        self._journal.abort()
+        self._step("settled")
+
+    def _find(self, append: Append) -> int:
+        """The file of the append, open for writing; -1 when it is gone.
+
+        The kubelet rotates by renaming within the directory: ``0.log`` becomes ``0.log.<time>``.
+        """
+        if self._fd >= 0:
+            return os.dup(self._fd)
+        path = Path(self._path)
+        names = [path.name]
+        if path.parent.is_dir():
+            names += [n for n in os.listdir(path.parent) if n.startswith(f"{path.name}.")]
+        for name in names:
+            try:
+                fd = os.open(path.parent / name, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            except FileNotFoundError:
+                continue
+            state = os.fstat(fd)
+            if (state.st_dev, state.st_ino) == (append.device, append.inode):
+                return fd
+            os.close(fd)
+        return -1
+
+
+class NoFile:
+    """The log of a workload that has none: only the position is kept."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        if journal.pending is not None:
+            journal.abort()
+
+    @property
+    def position(self) -> Position:
+        return self._journal.position
+
+    def open(self) -> None:
+        """Nothing to open."""
+
+    def reopen(self) -> None:
+        raise Refused("reopen", "log", "the workload has no log file")
+
+    def append(self, batch: bytes, position: Position) -> None:
+        """The lines are dropped."""
+        self._journal.advance(position)
+
+    def advance(self, position: Position) -> None:
+        self._journal.advance(position)
+
+    def close(self) -> None:
+        self._journal.close()
