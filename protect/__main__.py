@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 from daemonkit import checkpoints, lifecycle, logs, ready
-from daemonkit.config import load
+from daemonkit.config import Bytes, load
 from daemonkit.edge import serve_unix
 from daemonkit.faults import Broken, Fault, Refused
 from protect.channel.link import Link
@@ -22,7 +22,7 @@ from protect.ledger import Ledger
 from protect.network import Splicer
 from protect.node import Node
 from protect.server import services
-from protect.stdio import WorkloadLog
+from protect.stdio.log import WorkloadLog
 from protect.store import SqliteStore
 from protect.toolstack.port import Toolstack
 from protect.zones import deaths, reconcile
@@ -34,7 +34,7 @@ _WAL_PERIOD = 30.0
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="protectd", description="Keeps zones, one Xen virtual machine each."
+        prog="protectd", description="Keeps zones: one Xen virtual machine each."
     )
     parser.add_argument("--config", type=Path, default=_DEFAULT_CONFIG, metavar="FILE")
     parser.add_argument(
@@ -94,7 +94,7 @@ def build_toolstack(config: Config) -> Toolstack:
 async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Node:
     total = config.memory.total
     if not total:
-        total = max(0, (await toolstack.physical_info()).total_memory_bytes - config.memory.reserve)
+        total = Bytes(max(0, (await toolstack.physical_info()).total_memory_bytes - config.memory.reserve))
     return Node(
         config=config,
         toolstack=toolstack,

@@ -79,8 +79,8 @@ class OutputLog(Protocol):
     @property
     def stderr(self) -> LogStream: ...
 
-    def subscribe(self) -> AsyncIterator[tuple[str, bytes]]:
-        """Output from now on, ("stdout"|"stderr", data), until both streams have ended."""
+    def subscribe(self) -> Subscription:
+        """Output from now on, until the log is closed."""
         ...
 
     async def reopen(self) -> None: ...
@@ -92,7 +92,24 @@ class LogStream(Sink, Protocol):
     """One stream of a log."""
 
     @property
-    def consumed(self) -> int: ...
+    def consumed(self) -> int:
+        """Where to resume after a restart."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Whether its end is recorded: it must not be asked for again."""
+        ...
+
+
+class Subscription(Protocol):
+    """("stdout"|"stderr", data) as it comes; Exhausted for a reader that fell behind."""
+
+    def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]: ...
+
+    async def __anext__(self) -> tuple[str, bytes]: ...
+
+    def close(self) -> None: ...
 
 
 LogFactory = Callable[[str, Path], OutputLog]

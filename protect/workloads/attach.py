@@ -30,6 +30,7 @@ async def attach(
         yield runtime.workload.exit_code
     finally:
         feeding.cancel()
+        subscription.close()
 
 
 async def _feed(

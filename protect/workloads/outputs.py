@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 
-from protect.ports import AgentLink, LogStream, OutputLog
+from protect.ports import AgentLink, LogStream, OutputLog, Subscription
 from protect.workloads.values import Streams
 
 
@@ -21,10 +20,11 @@ class Outputs:
     def begin(self, link: AgentLink, streams: Streams) -> None:
         """Ask for each stream from where its log ends."""
         self._link = link
-        self._open = set(streams.outputs())
-        for number, sink in ((streams.stdout, self.log.stdout), (streams.stderr, self.log.stderr)):
-            if number:
-                link.output(number, _Watched(self, number, sink), sink.consumed)
+        sinks = ((streams.stdout, self.log.stdout), (streams.stderr, self.log.stderr))
+        wanted = [(number, sink) for number, sink in sinks if number and not sink.finished]
+        self._open = {number for number, _ in wanted}
+        for number, sink in wanted:
+            link.output(number, _Watched(self, number, sink), sink.consumed)
         if not self._open:
             self.drained.set()
 
@@ -33,7 +33,7 @@ class Outputs:
         if not self._open:
             self.drained.set()
 
-    def subscribe(self) -> AsyncIterator[tuple[str, bytes]]:
+    def subscribe(self) -> Subscription:
         return self.log.subscribe()
 
     async def close(self) -> None:

@@ -1,0 +1,1 @@
+"""The `protect` command."""

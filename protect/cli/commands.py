@@ -1,0 +1,107 @@
+"""What each sub-command asks, and shows."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from typing import Any
+
+import grpc.aio
+
+from daemonkit.edge import channel
+from protect.cli import show
+from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2_grpc
+
+_TIMEOUT = 60.0
+_IMPORT_TIMEOUT = 3600.0
+
+Command = Callable[[argparse.Namespace], Coroutine[Any, Any, None]]
+
+
+@contextlib.asynccontextmanager
+async def _zones(options: argparse.Namespace) -> AsyncIterator[protect_pb2_grpc.ZonesAsyncStub]:
+    async with channel(options.socket) as link:
+        yield protect_pb2_grpc.ZonesStub(link)
+
+
+@contextlib.asynccontextmanager
+async def _workloads(options: argparse.Namespace) -> AsyncIterator[protect_pb2_grpc.WorkloadsAsyncStub]:
+    async with channel(options.socket) as link:
+        yield protect_pb2_grpc.WorkloadsStub(link)
+
+
+@contextlib.asynccontextmanager
+async def _host(options: argparse.Namespace) -> AsyncIterator[protect_pb2_grpc.HostAsyncStub]:
+    async with channel(options.socket) as link:
+        yield protect_pb2_grpc.HostStub(link)
+
+
+async def zone_list(options: argparse.Namespace) -> None:
+    async with _zones(options) as zones:
+        show.zones(await zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT), options.output)
+
+
+async def zone_inspect(options: argparse.Namespace) -> None:
+    """The zone, and what it says of itself if it answers."""
+    async with _zones(options) as zones:
+        zone = await zones.GetZone(pb.GetZoneRequest(id=options.id), timeout=_TIMEOUT)
+        facts: pb.ZoneFactsResponse | None = None
+        if zone.state == pb.ZONE_STATE_RUNNING:
+            try:
+                facts = await zones.ZoneFacts(pb.ZoneFactsRequest(id=options.id), timeout=_TIMEOUT)
+            except grpc.aio.AioRpcError as error:
+                show.note(f"the zone says nothing of itself: {error.details()}")
+        show.zone(zone, facts, options.output)
+
+
+async def zone_destroy(options: argparse.Namespace) -> None:
+    async with _zones(options) as zones:
+        for zone_id in options.ids:
+            await zones.DestroyZone(pb.DestroyZoneRequest(id=zone_id), timeout=_TIMEOUT)
+
+
+async def workload_list(options: argparse.Namespace) -> None:
+    async with _workloads(options) as workloads:
+        request = pb.ListWorkloadsRequest(zone_id=options.zone)
+        show.workloads(await workloads.ListWorkloads(request, timeout=_TIMEOUT), options.output)
+
+
+async def workload_inspect(options: argparse.Namespace) -> None:
+    async with _workloads(options) as workloads:
+        workload = await workloads.GetWorkload(pb.GetWorkloadRequest(id=options.id), timeout=_TIMEOUT)
+        show.workload(workload, options.output)
+
+
+async def host(options: argparse.Namespace) -> None:
+    async with _host(options) as service:
+        show.host(await service.Info(pb.InfoRequest(), timeout=_TIMEOUT), options.output)
+
+
+async def watch(options: argparse.Namespace) -> None:
+    """Until interrupted, or until protectd ends."""
+    async with _host(options) as service:
+        async for event in service.Watch(pb.WatchRequest()):
+            show.event(event, options.output)
+
+
+async def image_import(options: argparse.Namespace) -> None:
+    """The file is read by xenpod-cri, hence the absolute path."""
+    async with channel(options.cri_socket) as link:
+        images = images_pb2_grpc.ImagesStub(link)
+        request = images_pb2.ImportRequest(path=options.path, name=options.name)
+        show.images(await images.Import(request, timeout=_IMPORT_TIMEOUT), options.output)
+
+
+COMMANDS: Mapping[str, Command] = {
+    "zone list": zone_list,
+    "zone inspect": zone_inspect,
+    "zone destroy": zone_destroy,
+    "workload list": workload_list,
+    "workload inspect": workload_inspect,
+    "host": host,
+    "watch": watch,
+    "image import": image_import,
+}

@@ -1,0 +1,210 @@
+"""Answers as tables for people, or as JSON for programs (``--output json``)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from xenpod_proto.images.v1 import images_pb2
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+_NS = 1_000_000_000
+_MIB = 1 << 20
+_STATE_STYLES = {"running": "green", "dead": "red", "creating": "yellow", "destroying": "yellow"}
+
+
+def zones(answer: pb.ListZonesResponse, output: str) -> None:
+    if output == "json":
+        return _json(answer)
+    rows = [
+        (zone.id, zone.name, _zone_state(zone.state), _mib(zone.resources.memory_bytes),
+         str(zone.resources.vcpus), zone.profile, str(zone.domain_id), _age(zone.created_at_ns))
+        for zone in answer.zones
+    ]  # fmt: skip
+    _table(("ZONE", "NAME", "STATE", "MEMORY", "VCPUS", "PROFILE", "DOMAIN", "AGE"), rows)
+
+
+def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> None:
+    if output == "json":
+        return _json(answer, facts)
+    rows = [
+        ("id", answer.id),
+        ("name", answer.name),
+        ("state", _zone_state(answer.state)),
+        ("death reason", answer.death_reason),
+        ("toolstack", answer.toolstack),
+        ("domain", str(answer.domain_id)),
+        ("profile", answer.profile),
+        ("memory", _mib(answer.resources.memory_bytes)),
+        ("vcpus", str(answer.resources.vcpus)),
+        ("created", _when(answer.created_at_ns)),
+        ("died", _when(answer.died_at_ns)),
+        ("channel", "connected" if answer.channel_connected else "not connected"),
+    ]
+    if facts is not None:
+        rows += [
+            ("kernel", f"{facts.kernel_release} {facts.kernel_version}"),
+            ("hypervisor", facts.hypervisor_type or "none"),
+            ("hostname", facts.hostname),
+            ("pid 1", facts.pid1),
+            ("agent", facts.agent_version),
+            ("cpus", str(facts.cpus)),
+            ("cgroup", facts.cgroup),
+            ("uptime", f"{facts.uptime_ns / _NS:.1f} s"),
+        ]
+    _pairs(rows)
+
+
+def workloads(answer: pb.ListWorkloadsResponse, output: str) -> None:
+    if output == "json":
+        return _json(answer)
+    rows = [
+        (one.id, one.zone_id, _workload_state(one.state), _end(one), _age(one.created_at_ns))
+        for one in answer.workloads
+    ]
+    _table(("WORKLOAD", "ZONE", "STATE", "EXIT", "AGE"), rows)
+
+
+def workload(answer: pb.Workload, output: str) -> None:
+    if output == "json":
+        return _json(answer)
+    _pairs(
+        [
+            ("id", answer.id),
+            ("zone", answer.zone_id),
+            ("state", _workload_state(answer.state)),
+            ("pid in zone", str(answer.pid or "")),
+            ("exit", _end(answer)),
+            ("message", answer.message),
+            ("created", _when(answer.created_at_ns)),
+            ("started", _when(answer.started_at_ns)),
+            ("finished", _when(answer.finished_at_ns)),
+        ]
+    )
+
+
+def host(answer: pb.InfoResponse, output: str) -> None:
+    if output == "json":
+        return _json(answer)
+    memory = answer.memory
+    _pairs(
+        [
+            ("version", answer.version),
+            ("toolstack", f"{answer.toolstack} ({answer.xen_version})"),
+            ("security boundary", "yes" if answer.security_boundary else "NO"),
+            ("cpus", str(answer.cpus)),
+            ("zone memory", f"{_mib(memory.total_bytes)}, free {_mib(memory.free_bytes)}"),
+            ("profiles", ", ".join(answer.profiles)),
+            *(("notice", notice) for notice in answer.notices),
+            *(("unknown domain", domain) for domain in answer.unknown_domains),
+        ]
+    )
+
+
+def event(answer: pb.WatchEvent, output: str) -> None:
+    """One line each; flushed, since they are read as they come."""
+    if output == "json":
+        line = json_format.MessageToJson(answer, indent=None, preserving_proto_field_name=True)
+    else:
+        line = _event_line(answer)
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
+def images(answer: images_pb2.ImportResponse, output: str) -> None:
+    if output == "json":
+        return _json(answer)
+    rows = [(one.name, one.id, _mib(one.size_bytes)) for one in answer.images]
+    _table(("IMAGE", "ID", "SIZE"), rows)
+
+
+def note(text: str) -> None:
+    """An aside, on stderr."""
+    sys.stderr.write(f"{text}\n")
+
+
+def _event_line(answer: pb.WatchEvent) -> str:
+    match answer.WhichOneof("event"):
+        case "zone":
+            return (
+                f"zone {answer.zone.id} {_zone_state(answer.zone.state)} {answer.zone.death_reason}".rstrip()
+            )
+        case "zone_gone":
+            return f"zone {answer.zone_gone} gone"
+        case "workload":
+            one = answer.workload
+            return f"workload {one.id} {_workload_state(one.state)} {_end(one)}".rstrip()
+        case "workload_gone":
+            return f"workload {answer.workload_gone} gone"
+        case _:
+            return "synced"
+
+
+def _json(*messages: Message | None) -> None:
+    """One JSON object a message, with the contract's own field names."""
+    for message in messages:
+        if message is not None:
+            text = json_format.MessageToJson(
+                message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+            )
+            sys.stdout.write(text + "\n")
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for head in heads:
+        table.add_column(head, no_wrap=True)
+    for row in rows:
+        # Text, not markup: names come from elsewhere.
+        table.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
+    _console().print(table)
+
+
+def _pairs(rows: Sequence[tuple[str, str]]) -> None:
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in rows:
+        if value:
+            table.add_row(Text(name), Text(value))
+    _console().print(table)
+
+
+def _console() -> Console:
+    """Not a terminal: lines are not cut to its width."""
+    return Console() if sys.stdout.isatty() else Console(width=400)
+
+
+def _zone_state(state: pb.ZoneState.ValueType) -> str:
+    return pb.ZoneState.Name(state).removeprefix("ZONE_STATE_").lower()
+
+
+def _workload_state(state: pb.WorkloadState.ValueType) -> str:
+    return pb.WorkloadState.Name(state).removeprefix("WORKLOAD_STATE_").lower()
+
+
+def _end(one: pb.Workload) -> str:
+    return f"{one.exit_code} {one.reason}" if one.state == pb.WORKLOAD_STATE_EXITED else ""
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / _MIB:.0f} MiB"
+
+
+def _when(at_ns: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ns / _NS)) if at_ns else ""
+
+
+def _age(at_ns: int) -> str:
+    seconds = max(0, int(time.time() - at_ns / _NS))
+    for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size:
+            return f"{seconds // size}{unit}"
+    return f"{seconds}s"
