@@ -44,5 +44,5 @@ def _value(value: object) -> str:
 
 
 def _string(text: str) -> str:
-    """A basic string: JSON's, but for surrogate pairs, which TOML has not, and DEL, which it wants escaped."""
+    """A basic string: JSON's, without surrogate pairs, which TOML has not, and with DEL escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
