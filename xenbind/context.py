@@ -56,6 +56,11 @@ class Context:
         length = lib.binding_take_log(self.binding, buffer, _LOG_BYTES)
         return bytes(ffi.buffer(buffer, length)).decode(errors="replace")
 
+    @property
+    def usable(self) -> bool:
+        """Whether it is open, and libxl has not lost track of events in it."""
+        return self.binding is not None and not lib.binding_disaster(self.binding)
+
     def close(self) -> None:
         """Free it; again and again is fine.  No call may be under way."""
         binding, self.binding = self.binding, None

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from xenbind import errors
 from xenbind.context import Context
-from xenbind.domain import Shutdown
+from xenbind.domain import Shutdown, info
 from xenbind.raw import CData, ffi, lib
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ class DeathWatcher:
     """Calls ``tell`` from its thread for every end of a domain it was asked to watch.
 
     ``user`` is a number of the caller's choice that comes back, since domain numbers wrap around.
+    An end may be told of twice.
     ``failed`` is called at most once, from the same thread, when no more events will come.
     """
 
@@ -108,6 +109,17 @@ class DeathWatcher:
             self._tell(Ended(domid, user, None))
             return
         self._watched[user] = generator[0]
+        self._look(domid, user)
+
+    def _look(self, domid: int, user: int) -> None:
+        """libxl tells of an end that was before only at some later event: better twice than too late."""
+        try:
+            found = info(self._context, domid)
+        except errors.DomainNotFound:
+            self._tell(Ended(domid, user, None))
+            return
+        if found.shutdown:
+            self._tell(Ended(domid, user, found.shutdown_reason))
 
     def _take(self, event: CData) -> None:
         if event.type == lib.LIBXL_EVENT_TYPE_DOMAIN_SHUTDOWN:

@@ -33,7 +33,7 @@ class Client:
         if lib.libxenvchan_wait(self._channel) < 0:
             raise VchanError(ffi.errno, "wait for vchan")
 
-    def read_into(self, buffer: bytearray) -> int | None:
+    def read_into(self, buffer: bytearray | memoryview) -> int | None:
         """Bytes read; 0 when there is nothing now, None when the other side closed and all is read."""
         count = lib.libxenvchan_read(self._channel, ffi.from_buffer(buffer), len(buffer))
         return None if count < 0 else int(count)

@@ -19,9 +19,24 @@ from pathlib import Path
 
 from daemonkit.faults import Broken, Invalid, Missing
 
-_SETUP_SECTS, _MAGIC, _PAYLOAD = 0x1F1, 0x202, 0x248
+_SETUP_SECTS, _MAGIC, _VERSION, _PAYLOAD = 0x1F1, 0x202, 0x20E, 0x248
+_HEADER = 32768  # the setup code, which has the version, is at most 64 sectors long
 _ELF = b"\x7fELF"
 _LARGEST = 1 << 30
+
+
+def kernel_version(image: Path) -> str:
+    """What ``uname -r`` will say of a bzImage (not told by an ELF image: Invalid)."""
+    try:
+        with image.open("rb") as file:
+            head = file.read(_HEADER)
+    except OSError as error:
+        raise Missing("read zone kernel", str(image), error.strerror or str(error)) from error
+    if len(head) < _PAYLOAD or head[_MAGIC : _MAGIC + 4] != b"HdrS":
+        raise Invalid("read zone kernel", str(image), "not a bzImage", "set libxl.initramfs as well")
+    (offset,) = struct.unpack_from("<H", head, _VERSION)
+    text = head[offset + 512 :].split(b"\0", 1)[0]
+    return text.split(b" ", 1)[0].decode(errors="replace")
 
 
 def unpacked_kernel(image: Path, cache: Path) -> Path:

@@ -1,0 +1,68 @@
+"""What a zone boots: kernel, initramfs, command line, and how much memory that takes at least."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemonkit.faults import Invalid, Missing
+from protect.toolstack.libxl.kernel import kernel_version, unpacked_kernel
+from protect.toolstack.libxl.settings import LibxlSettings
+
+_BOOT = Path("/boot")
+_CMDLINE_LIMIT = 1023  # MAX_GUEST_CMDLINE of xen.h, with its NUL
+_SLACK = 12 << 20
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
+_VALUE = re.compile(r"[A-Za-z0-9_./:=-]{0,255}")
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """Files for the domain builder; ``minimum_bytes`` is the least memory a zone can boot with."""
+
+    kernel: Path
+    initramfs: Path
+    minimum_bytes: int
+
+
+def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
+    """Locate the files and unpack the kernel.  Missing and Invalid say what to do."""
+    source = settings.kernel or _newest(guest_dir)
+    initramfs = settings.initramfs or guest_dir / f"initramfs-{kernel_version(source)}.cpio"
+    if not initramfs.is_file():
+        hint = "build it with `make -C zone initramfs`, or set libxl.initramfs"
+        raise Missing("find initramfs", str(initramfs), "no such file", hint)
+    kernel = unpacked_kernel(source, cache)
+    # Kernel and initramfs are loaded, then the initramfs is unpacked beside itself.
+    minimum = kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK
+    return Boot(kernel, initramfs, minimum)
+
+
+def _newest(guest_dir: Path) -> Path:
+    versions = [file.stem.removeprefix("initramfs-") for file in guest_dir.glob("initramfs-*.cpio")]
+    kernels = [_BOOT / f"vmlinuz-{version}" for version in versions]
+    present = [kernel for kernel in kernels if kernel.is_file()]
+    if not present:
+        cause = f"none in {_BOOT} that {guest_dir} has an initramfs for"
+        hint = "install linux-image-cloud-amd64 and run `make -C zone initramfs`, or set libxl.kernel"
+        raise Missing("find zone kernel", "", cause, hint)
+    return max(present, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
+
+
+def command_line(arguments: str, environment: Mapping[str, str]) -> str:
+    """The kernel's command line; what the kernel does not know it hands to the agent as environment."""
+    words = ["console=hvc0", "panic=1", *arguments.split(), "XENPOD_CHANNEL=vchan"]
+    for name, value in environment.items():
+        if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+            raise Invalid(
+                "create domain", f"environment {name}={value}", "only [A-Za-z0-9_./:=-] can be passed"
+            )
+        words.append(f"{name}={value}")
+    text = " ".join(words)
+    if len(text) > _CMDLINE_LIMIT:
+        raise Invalid(
+            "create domain", "", f"kernel command line of {len(text)} characters, {_CMDLINE_LIMIT} fit"
+        )
+    return text

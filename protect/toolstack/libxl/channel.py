@@ -1,0 +1,107 @@
+"""Connections to agents by epoch (docs/channel.md): each epoch's ring serves one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+
+from protect.toolstack.libxl.store import AsyncStore
+from protect.toolstack.libxl.transport import VchanTransport
+from xenbind.vchan import Client
+
+log = logging.getLogger(__name__)
+
+_EPOCH = re.compile(rb"[1-9][0-9]{0,8}")
+
+
+class Channels:
+    """Opens connections to domains, and holds those that are open."""
+
+    def __init__(self, store: AsyncStore, stale: float) -> None:
+        self._store = store
+        self._stale = stale
+        self._open: dict[int, VchanTransport] = {}
+        self._used: dict[int, int] = {}  # what the guest wrote into agent-used does not count
+
+    async def connect(self, domid: int) -> VchanTransport:
+        """Wait for the agent's next epoch and connect to it; the caller bounds the wait."""
+        self.shut(domid)
+        data = f"/local/domain/{domid}/data"
+        used = max(self._used.get(domid, 0), _number(await self._store.read(f"{data}/agent-used")))
+        async with self._store.watch(f"{data}/agent-epoch") as changed:
+            while True:
+                epoch = await self._next(changed, data, used)
+                if epoch == used:
+                    await self._knock(domid, epoch)
+                    continue
+                used = self._used[domid] = epoch
+                await self._store.write(f"{data}/agent-used", str(epoch))
+                client = await self._client(domid, epoch)
+                if client is not None:
+                    transport = self._open[domid] = VchanTransport(client)
+                    return transport
+
+    async def _next(self, changed: asyncio.Event, data: str, used: int) -> int:
+        """The first epoch above ``used``; or ``used`` itself when the agent is stuck at it.
+
+        It is when a daemon was killed after it had claimed the epoch and before it connected.
+        """
+        while True:
+            changed.clear()
+            untrusted_epoch = _number(await self._store.read(f"{data}/agent-epoch"))
+            if untrusted_epoch > used:
+                return untrusted_epoch
+            try:
+                async with asyncio.timeout(self._stale if 0 < untrusted_epoch == used else None):
+                    await changed.wait()
+            except TimeoutError:
+                return used
+
+    async def _knock(self, domid: int, epoch: int) -> None:
+        """Connect and leave at once, so that the agent sees a client go, and serves the next epoch."""
+        client = await self._client(domid, epoch)
+        if client is not None:
+            client.close()
+
+    async def _client(self, domid: int, epoch: int) -> Client | None:
+        path = f"/local/domain/{domid}/data/agent/{epoch}"
+        connecting = asyncio.ensure_future(asyncio.to_thread(Client, domid, path))
+        try:
+            return await asyncio.shield(connecting)
+        except OSError as error:
+            log.warning("domain %d offers no usable vchan as epoch %d: %s", domid, epoch, error)
+            return None
+        except asyncio.CancelledError:
+            connecting.add_done_callback(_discard)
+            raise
+
+    def ended(self, domid: int) -> None:
+        """The domain died: what its ring still holds can be read, and then the end."""
+        if transport := self._open.get(domid):
+            transport.ended()
+
+    def shut(self, domid: int) -> None:
+        """Close its connection, if there is one."""
+        if transport := self._open.pop(domid, None):
+            transport.shut()
+
+    def forget(self, domid: int) -> None:
+        """The domain is gone, and its number may come again."""
+        self.shut(domid)
+        self._used.pop(domid, None)
+
+    def close(self) -> None:
+        """Close all connections."""
+        for domid in list(self._open):
+            self.shut(domid)
+
+
+def _discard(connecting: asyncio.Future[Client]) -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result().close()
+
+
+def _number(untrusted: bytes | None) -> int:
+    """An epoch, 0 for none or for what is not one."""
+    return int(untrusted) if untrusted is not None and _EPOCH.fullmatch(untrusted) else 0

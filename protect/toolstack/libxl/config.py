@@ -1,0 +1,41 @@
+"""A domain in libxl's own words (the JSON of libxl_domain_config)."""
+
+from __future__ import annotations
+
+from protect.toolstack.libxl.boot import Boot, command_line
+from protect.toolstack.port import DomainSpec
+
+NO_SCRIPT = "/bin/true"
+"""What libxl runs at hot plug instead of Debian's scripts; the rest is written to xenstore by us."""
+
+_KIB = 1024
+
+
+def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, object]:
+    """``spec``, to be booted from ``boot``.  Invalid when its environment cannot be passed."""
+    kind = spec.mode.value
+    memory = spec.memory_bytes // _KIB
+    return {
+        "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid)},
+        "b_info": {
+            f"type.{kind}": {},
+            "max_vcpus": spec.vcpus,
+            "avail_vcpus": list(range(spec.vcpus)),
+            "max_memkb": memory,
+            "target_memkb": memory,
+            "kernel": str(boot.kernel),
+            "ramdisk": str(boot.initramfs),
+            "cmdline": command_line(arguments, spec.environment),
+        },
+        "nics": [
+            {"devid": number, "nictype": "vif", "script": NO_SCRIPT} for number in range(spec.interfaces)
+        ],
+        "on_poweroff": "preserve",
+        "on_reboot": "preserve",
+        "on_crash": "preserve",
+    }
+
+
+def overhead_bytes(spec: DomainSpec) -> int:
+    """What Xen takes for a domain beside its memory (libxl_get_required_shadow_memory, rounded up)."""
+    return (4 << 20) + spec.vcpus * (1 << 20) + spec.memory_bytes // 128

@@ -1,0 +1,103 @@
+"""The domains we know of, and their ends as libxl tells of them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from itertools import count
+from uuid import UUID
+
+from protect.toolstack.deaths import Deaths
+from protect.toolstack.port import DomainDeath, ShutdownReason
+from xenbind.domain import Shutdown
+from xenbind.events import DeathWatcher, Ended
+
+log = logging.getLogger(__name__)
+
+REASONS = {
+    Shutdown.POWEROFF: ShutdownReason.POWEROFF,
+    Shutdown.REBOOT: ShutdownReason.REBOOT,
+    Shutdown.CRASH: ShutdownReason.CRASH,
+    Shutdown.WATCHDOG: ShutdownReason.CRASH,
+}
+
+
+@dataclass(slots=True)
+class Known:
+    """A domain that is watched; ``reason`` once it has ended."""
+
+    domid: int
+    uuid: UUID
+    name: str
+    watch: int
+    reason: ShutdownReason | None = None
+    ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Registry:
+    """Known domains by number; ``on_end`` is called in the loop, once for each that ends."""
+
+    def __init__(self, on_end: Callable[[Known], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_end = on_end
+        self._numbers = count(1)
+        self._domains: dict[int, Known] = {}
+        self._deaths = Deaths()
+        self._watcher = DeathWatcher(self._from_thread, self._failed)
+
+    def enter(self, domid: int, uuid: UUID, name: str) -> None:
+        """Watch a domain, unless it is watched already."""
+        known = self._domains.get(domid)
+        if known is not None and known.uuid == uuid:
+            return
+        known = self._domains[domid] = Known(domid, uuid, name, next(self._numbers))
+        self._watcher.watch(domid, known.watch)
+
+    def get(self, domid: int) -> Known | None:
+        return self._domains.get(domid)
+
+    def leave(self, domid: int) -> None:
+        """It has been destroyed; who still listens is told so if nothing was told before."""
+        known = self._domains.pop(domid, None)
+        if known is not None:
+            self._end(known, ShutdownReason.DESTROYED)
+
+    def listen(self) -> AsyncIterator[DomainDeath]:
+        """Deaths from now on, and of the known domains that are dead already."""
+        return self._deaths.listen(
+            DomainDeath(known.uuid, known.reason)
+            for known in self._domains.values()
+            if known.reason is not None
+        )
+
+    def close(self) -> None:
+        """Waits for the watcher's thread."""
+        self._watcher.close()
+        self._deaths.close()
+
+    def _from_thread(self, ended: Ended) -> None:
+        self._loop.call_soon_threadsafe(self._heard, ended)
+
+    def _heard(self, ended: Ended) -> None:
+        known = self._domains.get(ended.domid)
+        if known is None or known.watch != ended.user:
+            return  # of an earlier domain with that number
+        if ended.reason is None:
+            self._end(known, ShutdownReason.DESTROYED)
+            del self._domains[known.domid]
+        elif ended.reason is not Shutdown.SUSPEND:
+            self._end(known, REASONS.get(ended.reason, ShutdownReason.UNKNOWN))
+
+    def _end(self, known: Known, reason: ShutdownReason) -> None:
+        if known.reason is None:
+            known.reason = reason
+            known.ended.set()
+            self._on_end(known)
+            self._deaths.tell(DomainDeath(known.uuid, reason))
+
+    def _failed(self, error: Exception) -> None:
+        """Without death events zones would be taken to live for ever: who listens must end."""
+        log.critical("libxl tells of no more ends of domains: %s", error)
+        self._loop.call_soon_threadsafe(self._deaths.close)

@@ -1,0 +1,30 @@
+"""What can be set of the Xen toolstack (``[libxl]`` in protectd.toml)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemonkit.config import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class LibxlSettings:
+    """``kernel``: what zones boot (bzImage or ELF); by default the newest of /boot that the guest
+    directory has an initramfs for."""
+
+    kernel: Path | None = None
+    initramfs: Path | None = None
+    """By default ``<guest_dir>/initramfs-<version of the kernel>.cpio``."""
+    kernel_arguments: str = "quiet"
+    """Added to every zone's kernel command line."""
+    console_dir: Path = Path("/var/log/xen/console")
+    """Where xenconsoled, run with ``--log=guest``, keeps the consoles of guests."""
+    threads: int = 8
+    """How many calls to libxl may be under way at once."""
+    stale_channel: Seconds = Seconds(2.0)
+    """How long to wait for an agent to give up a connection that nobody has any more."""
+
+    def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise ValueError("want threads >= 1")

@@ -1,0 +1,68 @@
+"""xenstore from the event loop: reads and writes in threads, watches by file descriptor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import count
+from typing import ParamSpec, TypeVar
+
+from xenbind.xenstore import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncStore:
+    """One connection.  Errors are OSError."""
+
+    def __init__(self) -> None:
+        self._store = Store()
+        self._tokens = count(1)
+        self._events: dict[str, asyncio.Event] = {}
+        self._fd = -1
+
+    async def read(self, path: str) -> bytes | None:
+        """The value (untrusted where a guest may write), None when there is no such node."""
+        return await self._run(self._store.read, path)
+
+    async def write(self, path: str, value: str) -> None:
+        """Make or change a node."""
+        await self._run(self._store.write, path, value.encode())
+
+    async def list(self, path: str) -> list[str]:
+        """Names under a node."""
+        return await self._run(self._store.list, path)
+
+    @asynccontextmanager
+    async def watch(self, path: str) -> AsyncIterator[asyncio.Event]:
+        """An event that is set at every change of ``path``, and once at first; clear it before you look."""
+        token = str(next(self._tokens))
+        changed = self._events[token] = asyncio.Event()
+        try:
+            await self._run(self._store.watch, path, token)
+            self._listen()
+            yield changed
+        finally:
+            del self._events[token]
+            await self._run(self._store.unwatch, path, token)
+
+    async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.shield(asyncio.to_thread(function, *args, **kwargs))
+
+    def _listen(self) -> None:
+        if self._fd < 0:  # there is none before the first watch
+            self._fd = self._store.fd
+            asyncio.get_running_loop().add_reader(self._fd, self._take)
+
+    def _take(self) -> None:
+        while (fired := self._store.next_watch()) is not None:
+            if event := self._events.get(fired[1]):
+                event.set()
+
+    def close(self) -> None:
+        """No call may be under way."""
+        if self._fd >= 0:
+            asyncio.get_running_loop().remove_reader(self._fd)
+        self._store.close()

@@ -1,0 +1,289 @@
+"""port.Toolstack on Xen."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from protect.errors import DomainGone, ToolstackError
+from protect.toolstack.libxl import boot as booting
+from protect.toolstack.libxl.channel import Channels
+from protect.toolstack.libxl.config import domain_config, overhead_bytes
+from protect.toolstack.libxl.console import Consoles
+from protect.toolstack.libxl.deaths import REASONS, Known, Registry
+from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.settings import LibxlSettings
+from protect.toolstack.libxl.store import AsyncStore
+from protect.toolstack.libxl.workers import Workers
+from protect.toolstack.port import (
+    DiskSpec,
+    DomainDeath,
+    DomainId,
+    DomainInfo,
+    DomainSpec,
+    DomainState,
+    Mode,
+    PhysicalInfo,
+    ShutdownReason,
+    Transport,
+)
+from xenbind import domain as xen
+from xenbind import errors, nic, physinfo
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_MIB = 1 << 20
+
+
+class LibxlToolstack:
+    """Domains by libxl.  ``state_dir`` caches the unpacked kernel."""
+
+    name = "libxl"
+
+    def __init__(self, state_dir: Path, guest_dir: Path, settings: LibxlSettings | None = None) -> None:
+        self._settings = settings or LibxlSettings()
+        self._guest_dir = guest_dir
+        self._cache = state_dir / "kernels"
+        self._steps: set[asyncio.Task[Any]] = set()
+        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._closing = AsyncExitStack()
+        self._creating: dict[UUID, str] = {}
+
+    # -- life of the toolstack
+
+    async def start(self) -> None:
+        try:
+            async with AsyncExitStack() as undo:
+                await self._open(undo)
+                self._closing = undo.pop_all()
+            await self.list()
+        except errors.Unavailable as error:
+            raise ToolstackError("start", "libxl", str(error)) from error
+        except (errors.XenError, OSError) as error:
+            hint = "this machine has to run Xen, with this system as dom0 and xenstored running"
+            raise ToolstackError("start", "libxl", str(error), hint) from error
+
+    async def _open(self, undo: AsyncExitStack) -> None:
+        self._boot = await asyncio.to_thread(booting.find, self._settings, self._guest_dir, self._cache)
+        self._workers = Workers(self._settings.threads)
+        undo.push_async_callback(asyncio.to_thread, self._workers.close)
+        self._physical = await self._workers.run(physinfo.physinfo)
+        self._store = await asyncio.to_thread(AsyncStore)
+        undo.callback(self._store.close)
+        self._channels = Channels(self._store, self._settings.stale_channel)
+        undo.callback(self._channels.close)
+        self._disks = Disks(self._workers, self._store)
+        undo.callback(self._disks.close)
+        self._consoles = Consoles(self._settings.console_dir)
+        self._registry = Registry(lambda known: self._channels.ended(known.domid))
+        undo.push_async_callback(asyncio.to_thread, self._registry.close)
+
+    async def close(self) -> None:
+        while self._steps:
+            await asyncio.wait(self._steps)
+        await self._closing.aclose()
+
+    # -- domains
+
+    async def physical_info(self) -> PhysicalInfo:
+        info = await self._step("read host info", "", self._workers.run(physinfo.physinfo))
+        guests = sum(domain.memory_bytes for domain in await self.list())
+        return PhysicalInfo(
+            total_memory_bytes=info.free_bytes + guests,
+            free_memory_bytes=info.free_bytes,
+            cpus=info.cpus,
+            version=info.version,
+            security_boundary=True,
+            notices=self._consoles.notices(),
+        )
+
+    async def create(self, spec: DomainSpec) -> DomainId:
+        return await self._step("create domain", spec.name, self._create(spec))
+
+    async def _create(self, spec: DomainSpec) -> DomainId:
+        await self._admit(spec)
+        config = domain_config(spec, self._boot, self._settings.kernel_arguments)
+        self._creating[spec.uuid] = spec.name
+        try:
+            domid = await self._workers.run(xen.create, config)
+            try:
+                for interface in await self._workers.run(nic.nics, domid) if spec.interfaces else []:
+                    await self._store.write(f"{interface.backend}/hotplug-status", "connected")
+            except BaseException:
+                await self._workers.run(xen.destroy, domid)
+                raise
+        except errors.XenError as error:
+            await self._explain(spec, error)
+            raise
+        finally:
+            del self._creating[spec.uuid]
+        self._registry.enter(domid, spec.uuid, spec.name)
+        return DomainId(domid)
+
+    async def _admit(self, spec: DomainSpec) -> None:
+        """Refuse what cannot work, before libxl tries for seconds."""
+        if spec.mode is Mode.PVH and not self._physical.pvh:
+            hint = "use pv, or enable virtualisation in the firmware"
+            raise Refused("create domain", spec.name, "this host cannot run pvh guests", hint)
+        if spec.memory_bytes < self._boot.minimum_bytes:
+            need = -(-self._boot.minimum_bytes // _MIB)
+            cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"
+            raise Invalid("create domain", spec.name, cause)
+        known = {(info.uuid, info.name) for info in await self._workers.run(xen.domains)}
+        for uuid, name in {*known, *self._creating.items()}:
+            if spec.uuid == uuid or spec.name == name:
+                raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
+        await self._check_memory(spec)
+
+    async def _check_memory(self, spec: DomainSpec) -> None:
+        need = spec.memory_bytes + overhead_bytes(spec)
+        free = (await self._workers.run(physinfo.physinfo)).free_bytes
+        if need > free:
+            cause = f"needs {need} bytes of memory with what Xen takes for it, {free} are free"
+            raise Exhausted("create domain", spec.name, cause)
+
+    async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
+        """Others may have taken the memory while libxl was at work: then say that."""
+        try:
+            await self._check_memory(spec)
+        except Exhausted as exhausted:
+            raise exhausted from error
+
+    async def unpause(self, domain: DomainId) -> None:
+        await self._step("unpause domain", str(domain), self._unpause(domain))
+
+    async def _unpause(self, domain: DomainId) -> None:
+        self._living("unpause domain", domain)
+        await self._workers.run(xen.unpause, domain)
+
+    async def destroy(self, domain: DomainId) -> None:
+        await self._step("destroy domain", str(domain), self._destroy(domain))
+
+    async def _destroy(self, domain: DomainId) -> None:
+        name = known.name if (known := self._registry.get(domain)) else ""
+        try:
+            await self._workers.run(xen.destroy, domain)
+        except errors.DomainNotFound:
+            log.debug("domain %d is gone already", domain)
+        self._registry.leave(domain)
+        self._channels.forget(domain)
+        self._disks.forget(domain)
+        if name:
+            await asyncio.to_thread(self._consoles.forget, name)
+
+    async def list(self) -> list[DomainInfo]:
+        if self._abandoned:  # their callers were cancelled, and want to find here what came of it
+            await asyncio.wait(self._abandoned)
+        return await self._step("list domains", "", self._list())
+
+    async def _list(self) -> builtins.list[DomainInfo]:
+        listed = []
+        for info in await self._workers.run(xen.domains):
+            if info.domid == 0 or info.dying:  # a dying one only waits for others to let go of its pages
+                continue
+            self._registry.enter(info.domid, info.uuid, info.name)
+            listed.append(_info(info))
+        return listed
+
+    # -- devices
+
+    async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
+        self._living("attach disk", domain)
+        await self._step("attach disk", f"{disk.vdev} of domain {domain}", self._disks.attach(domain, disk))
+
+    async def detach_disk(self, domain: DomainId, vdev: str) -> None:
+        if self._registry.get(domain) is not None:
+            await self._step("detach disk", f"{vdev} of domain {domain}", self._disks.detach(domain, vdev))
+
+    async def disks(self, domain: DomainId) -> builtins.list[str]:
+        self._living("list disks", domain)
+        return await self._step("list disks", str(domain), self._disks.list(domain))
+
+    async def host_interface(self, domain: DomainId, index: int) -> str:
+        self._living("find interface", domain)
+        nics = await self._step("find interface", str(domain), self._workers.run(nic.nics, domain))
+        if index not in [interface.devid for interface in nics]:
+            raise Invalid("find interface", f"{index} of domain {domain}", "it has no such interface")
+        return f"vif{domain}.{index}"
+
+    # -- watching
+
+    async def open_channel(self, domain: DomainId) -> Transport:
+        known = self._living("open channel", domain)
+        connecting = asyncio.ensure_future(self._channels.connect(domain))
+        ended = asyncio.ensure_future(known.ended.wait())
+        try:
+            await asyncio.wait([connecting, ended], return_when=asyncio.FIRST_COMPLETED)
+            if connecting.done():
+                return connecting.result()
+            raise DomainGone("open channel", f"domain {domain}", "it ended")
+        except (errors.XenError, OSError) as error:
+            raise ToolstackError("open channel", f"domain {domain}", str(error)) from error
+        finally:
+            ended.cancel()
+            connecting.cancel()
+
+    def deaths(self) -> AsyncIterator[DomainDeath]:
+        return self._registry.listen()
+
+    async def console(self, domain: DomainId, limit: int) -> bytes:
+        known = self._registry.get(domain)
+        if known is None:
+            raise DomainGone("read console", f"domain {domain}", "no such domain")
+        return await asyncio.to_thread(self._consoles.tail, known.name, limit)
+
+    # -- inside
+
+    async def _step(self, operation: str, subject: str, work: Coroutine[Any, Any, T]) -> T:
+        """Do ``work`` to its end, also when the caller is cancelled; errors of Xen become faults."""
+        task = asyncio.ensure_future(work)
+        self._steps.add(task)
+        task.add_done_callback(self._steps.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                self._abandoned.add(task)
+                task.add_done_callback(self._abandoned.discard)
+                task.add_done_callback(_report)
+            raise
+        except errors.DomainNotFound as error:
+            raise DomainGone(operation, subject, "no such domain") from error
+        except (errors.XenError, OSError) as error:
+            raise ToolstackError(operation, subject, str(error)) from error
+
+    def _living(self, operation: str, domain: DomainId) -> Known:
+        """A domain that lives; DomainGone otherwise."""
+        known = self._registry.get(domain)
+        if known is None or known.reason is not None:
+            raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
+        return known
+
+
+def _report(done: asyncio.Task[Any]) -> None:
+    if not done.cancelled() and (error := done.exception()):
+        log.warning("a step whose caller had gone failed: %s", error)
+
+
+def _info(info: xen.Info) -> DomainInfo:
+    state = (
+        DomainState.SHUTDOWN if info.shutdown else DomainState.PAUSED if info.paused else DomainState.RUNNING
+    )
+    return DomainInfo(
+        id=DomainId(info.domid),
+        uuid=info.uuid,
+        name=info.name,
+        state=state,
+        memory_bytes=info.memory_max_kib * 1024,
+        vcpus=info.vcpus,
+        cpu_time_ns=info.cpu_time_ns,
+        shutdown_reason=REASONS.get(info.shutdown_reason, ShutdownReason.UNKNOWN) if info.shutdown else None,
+    )

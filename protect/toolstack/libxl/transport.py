@@ -1,0 +1,99 @@
+"""A vchan ring as a byte stream (port.Transport)."""
+
+from __future__ import annotations
+
+import asyncio
+
+from xenbind.vchan import Client
+
+_LARGEST = 65536
+
+
+class VchanTransport:
+    """Reads and writes without ever blocking; the ring is the guest's, and so hostile.
+
+    A dead guest does not close its ring: whoever hears of its death says ``ended``, and then reads
+    give what is left in the ring, and the end.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client: Client | None = client
+        self._fd = client.fd
+        self._loop = asyncio.get_running_loop()
+        self._buffer = bytearray(_LARGEST)
+        self._waiting: set[asyncio.Future[None]] = set()
+        self._ended = False
+
+    async def read(self, limit: int) -> bytes:
+        """See port.Transport."""
+        view = memoryview(self._buffer)[: min(limit, _LARGEST)]
+        while self._client is not None:
+            count = self._client.read_into(view)
+            if count is None or (count == 0 and self._ended):
+                return b""
+            if count:
+                return bytes(view[:count])
+            await self._change()
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        """See port.Transport."""
+        rest = memoryview(data)
+        while rest:
+            if self._client is None or self._ended:
+                raise ConnectionResetError("the vchan is closed")
+            count = self._client.write(rest)
+            if count is None:
+                raise ConnectionResetError("the agent closed the vchan")
+            rest = rest[count:]
+            if rest and not count:
+                await self._change()
+
+    async def close(self) -> None:
+        """See port.Transport."""
+        self.shut()
+
+    def shut(self) -> None:
+        """Let go of the guest's pages; until then a destroyed guest stays as a zombie."""
+        client, self._client = self._client, None
+        if client is not None:
+            self._loop.remove_reader(self._fd)
+            client.close()
+            self._wake()
+
+    def ended(self) -> None:
+        """The guest is dead: nothing more will come than is in the ring."""
+        self._ended = True
+        self._wake()
+
+    @property
+    def closed(self) -> bool:
+        return self._client is None
+
+    async def _change(self) -> None:
+        """Wait until the other side did something, the guest ended, or we closed.
+
+        The event channel stays masked while nobody waits, so a guest cannot keep us busy then.
+        """
+        if self._client is None or self._ended:
+            return
+        if not self._waiting:
+            self._loop.add_reader(self._fd, self._on_event)
+        future = self._loop.create_future()
+        self._waiting.add(future)
+        try:
+            await future
+        finally:
+            self._waiting.discard(future)
+            if not self._waiting and self._client is not None:
+                self._loop.remove_reader(self._fd)
+
+    def _on_event(self) -> None:
+        if self._client is not None:
+            self._client.consume()
+        self._wake()
+
+    def _wake(self) -> None:
+        for future in self._waiting:
+            if not future.done():
+                future.set_result(None)
