@@ -86,9 +86,9 @@ def build_toolstack(config: Config) -> Toolstack:
         return FakeToolstack(
             config.run_dir / "fake", config.guest_dir, settings=config.fake, faults=config.faults.toolstack
         )
-    from protect.toolstack.libxl import LibxlToolstack
+    from protect.toolstack.libxl.toolstack import LibxlToolstack
 
-    return LibxlToolstack(config.run_dir / "libxl", config.guest_dir)
+    return LibxlToolstack(config.state_dir / "libxl", config.guest_dir, settings=config.libxl)
 
 
 async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Node:

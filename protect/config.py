@@ -12,6 +12,7 @@ from daemonkit.config import Bytes, Seconds
 from daemonkit.faults import Invalid
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
+from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.port import Mode
 
 _MIB = 1 << 20
@@ -93,6 +94,7 @@ class Config:
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     limits: Limits = Limits()
     timeouts: Timeouts = Timeouts()
+    libxl: LibxlSettings = LibxlSettings()
     fake: FakeSettings = FakeSettings()
     faults: Faults = Faults()
 

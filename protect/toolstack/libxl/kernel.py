@@ -54,6 +54,9 @@ def unpacked_kernel(image: Path, cache: Path) -> Path:
     if not target.exists():
         cache.mkdir(parents=True, exist_ok=True)
         _write_whole(target, unpack(data, str(image)))
+        for older in cache.glob("vmlinux-*"):
+            if older != target:
+                older.unlink(missing_ok=True)
     return target
 
 
