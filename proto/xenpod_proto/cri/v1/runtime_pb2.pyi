@@ -40,7 +40,8 @@ class _ProtocolEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Protocol.Val
     UDP: _Protocol.ValueType  # 1
     SCTP: _Protocol.ValueType  # 2
 
-class Protocol(_Protocol, metaclass=_ProtocolEnumTypeWrapper): ...
+class Protocol(_Protocol, metaclass=_ProtocolEnumTypeWrapper):
+    """Of a port mapping."""
 
 TCP: Protocol.ValueType  # 0
 UDP: Protocol.ValueType  # 1
@@ -57,7 +58,10 @@ class _MountPropagationEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Moun
     PROPAGATION_HOST_TO_CONTAINER: _MountPropagation.ValueType  # 1
     PROPAGATION_BIDIRECTIONAL: _MountPropagation.ValueType  # 2
 
-class MountPropagation(_MountPropagation, metaclass=_MountPropagationEnumTypeWrapper): ...
+class MountPropagation(_MountPropagation, metaclass=_MountPropagationEnumTypeWrapper):
+    """What of later mounts below a volume is seen on the other side: nothing, the host's in the
+    container, both.
+    """
 
 PROPAGATION_PRIVATE: MountPropagation.ValueType  # 0
 PROPAGATION_HOST_TO_CONTAINER: MountPropagation.ValueType  # 1
@@ -75,7 +79,8 @@ class _NamespaceModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Namespa
     NODE: _NamespaceMode.ValueType  # 2
     TARGET: _NamespaceMode.ValueType  # 3
 
-class NamespaceMode(_NamespaceMode, metaclass=_NamespaceModeEnumTypeWrapper): ...
+class NamespaceMode(_NamespaceMode, metaclass=_NamespaceModeEnumTypeWrapper):
+    """Whom a namespace is shared with: the pod, nobody, the node, another container of the pod."""
 
 POD: NamespaceMode.ValueType  # 0
 CONTAINER: NamespaceMode.ValueType  # 1
@@ -92,7 +97,8 @@ class _SupplementalGroupsPolicyEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapp
     Merge: _SupplementalGroupsPolicy.ValueType  # 0
     Strict: _SupplementalGroupsPolicy.ValueType  # 1
 
-class SupplementalGroupsPolicy(_SupplementalGroupsPolicy, metaclass=_SupplementalGroupsPolicyEnumTypeWrapper): ...
+class SupplementalGroupsPolicy(_SupplementalGroupsPolicy, metaclass=_SupplementalGroupsPolicyEnumTypeWrapper):
+    """Whether the groups of the image's /etc/group are added to those of the request, or left out."""
 
 Merge: SupplementalGroupsPolicy.ValueType  # 0
 Strict: SupplementalGroupsPolicy.ValueType  # 1
@@ -107,7 +113,8 @@ class _PodSandboxStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PodSa
     SANDBOX_READY: _PodSandboxState.ValueType  # 0
     SANDBOX_NOTREADY: _PodSandboxState.ValueType  # 1
 
-class PodSandboxState(_PodSandboxState, metaclass=_PodSandboxStateEnumTypeWrapper): ...
+class PodSandboxState(_PodSandboxState, metaclass=_PodSandboxStateEnumTypeWrapper):
+    """NOTREADY: it was stopped, or its zone is gone."""
 
 SANDBOX_READY: PodSandboxState.ValueType  # 0
 SANDBOX_NOTREADY: PodSandboxState.ValueType  # 1
@@ -186,7 +193,8 @@ class _SignalEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Signal.ValueTy
     SIGRTMAXMINUS1: _Signal.ValueType  # 64
     SIGRTMAX: _Signal.ValueType  # 65
 
-class Signal(_Signal, metaclass=_SignalEnumTypeWrapper): ...
+class Signal(_Signal, metaclass=_SignalEnumTypeWrapper):
+    """Names, not the kernel's numbers."""
 
 RUNTIME_DEFAULT: Signal.ValueType  # 0
 SIGABRT: Signal.ValueType  # 1
@@ -267,7 +275,8 @@ class _ContainerStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Contai
     CONTAINER_EXITED: _ContainerState.ValueType  # 2
     CONTAINER_UNKNOWN: _ContainerState.ValueType  # 3
 
-class ContainerState(_ContainerState, metaclass=_ContainerStateEnumTypeWrapper): ...
+class ContainerState(_ContainerState, metaclass=_ContainerStateEnumTypeWrapper):
+    """UNKNOWN: the runtime has lost track of it."""
 
 CONTAINER_CREATED: ContainerState.ValueType  # 0
 CONTAINER_RUNNING: ContainerState.ValueType  # 1
@@ -318,7 +327,8 @@ class _CgroupDriverEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_CgroupDr
     SYSTEMD: _CgroupDriver.ValueType  # 0
     CGROUPFS: _CgroupDriver.ValueType  # 1
 
-class CgroupDriver(_CgroupDriver, metaclass=_CgroupDriverEnumTypeWrapper): ...
+class CgroupDriver(_CgroupDriver, metaclass=_CgroupDriverEnumTypeWrapper):
+    """Who makes cgroups; kubelet and runtime must agree."""
 
 SYSTEMD: CgroupDriver.ValueType  # 0
 CGROUPFS: CgroupDriver.ValueType  # 1
@@ -345,6 +355,8 @@ Global___VersionRequest: _TypeAlias = VersionRequest  # noqa: Y015
 
 @_typing.final
 class VersionResponse(_message.Message):
+    """version is the kubelet's own API version (0.1.0), runtime_api_version CRI's (v1)."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VERSION_FIELD_NUMBER: _builtins.int
@@ -373,6 +385,8 @@ Global___VersionResponse: _TypeAlias = VersionResponse  # noqa: Y015
 
 @_typing.final
 class DNSConfig(_message.Message):
+    """resolv.conf of the pod."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     SERVERS_FIELD_NUMBER: _builtins.int
@@ -401,6 +415,8 @@ Global___DNSConfig: _TypeAlias = DNSConfig  # noqa: Y015
 
 @_typing.final
 class PortMapping(_message.Message):
+    """host_port 0: none; host_ip "": all addresses of the host."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PROTOCOL_FIELD_NUMBER: _builtins.int
@@ -429,6 +445,8 @@ Global___PortMapping: _TypeAlias = PortMapping  # noqa: Y015
 
 @_typing.final
 class Mount(_message.Message):
+    """A volume, or a part of another image, at a path of the container."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTAINER_PATH_FIELD_NUMBER: _builtins.int
@@ -478,6 +496,8 @@ Global___Mount: _TypeAlias = Mount  # noqa: Y015
 
 @_typing.final
 class IDMapping(_message.Message):
+    """length ids from host_id on are seen as container_id and up."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     HOST_ID_FIELD_NUMBER: _builtins.int
@@ -530,6 +550,8 @@ Global___UserNamespace: _TypeAlias = UserNamespace  # noqa: Y015
 
 @_typing.final
 class NamespaceOption(_message.Message):
+    """Which namespaces are shared.  target_id: the container whose processes are seen with pid TARGET."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NETWORK_FIELD_NUMBER: _builtins.int
@@ -562,6 +584,8 @@ Global___NamespaceOption: _TypeAlias = NamespaceOption  # noqa: Y015
 
 @_typing.final
 class Int64Value(_message.Message):
+    """A number that may be absent."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VALUE_FIELD_NUMBER: _builtins.int
@@ -581,6 +605,8 @@ Global___Int64Value: _TypeAlias = Int64Value  # noqa: Y015
 
 @_typing.final
 class LinuxSandboxSecurityContext(_message.Message):
+    """Of the sandbox itself; containers have their own."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAMESPACE_OPTIONS_FIELD_NUMBER: _builtins.int
@@ -642,6 +668,8 @@ Global___LinuxSandboxSecurityContext: _TypeAlias = LinuxSandboxSecurityContext  
 
 @_typing.final
 class SecurityProfile(_message.Message):
+    """seccomp or AppArmor.  localhost_ref names the profile when the type is Localhost."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     class _ProfileType:
@@ -679,6 +707,8 @@ Global___SecurityProfile: _TypeAlias = SecurityProfile  # noqa: Y015
 
 @_typing.final
 class LinuxPodSandboxConfig(_message.Message):
+    """overhead: what the pod costs beside its containers; resources: the sum of their limits."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -734,6 +764,8 @@ Global___LinuxPodSandboxConfig: _TypeAlias = LinuxPodSandboxConfig  # noqa: Y015
 
 @_typing.final
 class PodSandboxMetadata(_message.Message):
+    """Name, uid and namespace of the pod; attempt counts its sandboxes."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -762,6 +794,8 @@ Global___PodSandboxMetadata: _TypeAlias = PodSandboxMetadata  # noqa: Y015
 
 @_typing.final
 class PodSandboxConfig(_message.Message):
+    """The pod as far as it is one for all containers."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -852,6 +886,8 @@ Global___PodSandboxConfig: _TypeAlias = PodSandboxConfig  # noqa: Y015
 
 @_typing.final
 class RunPodSandboxRequest(_message.Message):
+    """runtime_handler "": the default one."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONFIG_FIELD_NUMBER: _builtins.int
@@ -984,6 +1020,8 @@ Global___PodSandboxStatusRequest: _TypeAlias = PodSandboxStatusRequest  # noqa: 
 
 @_typing.final
 class PodIP(_message.Message):
+    """The pod's further addresses."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     IP_FIELD_NUMBER: _builtins.int
@@ -1154,6 +1192,8 @@ Global___PodSandboxStatus: _TypeAlias = PodSandboxStatus  # noqa: Y015
 
 @_typing.final
 class PodSandboxStatusResponse(_message.Message):
+    """info: for people, as JSON, when verbose."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -1224,6 +1264,8 @@ Global___PodSandboxStateValue: _TypeAlias = PodSandboxStateValue  # noqa: Y015
 
 @_typing.final
 class PodSandboxFilter(_message.Message):
+    """All that is set must match."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -1470,6 +1512,8 @@ Global___PodSandboxStatsResponse: _TypeAlias = PodSandboxStatsResponse  # noqa: 
 
 @_typing.final
 class PodSandboxStatsFilter(_message.Message):
+    """All that is set must match."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -1664,6 +1708,8 @@ Global___PodSandboxAttributes: _TypeAlias = PodSandboxAttributes  # noqa: Y015
 
 @_typing.final
 class PodSandboxStats(_message.Message):
+    """Of the whole pod, its zone's own use included."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
@@ -1938,6 +1984,10 @@ Global___WindowsProcessUsage: _TypeAlias = WindowsProcessUsage  # noqa: Y015
 
 @_typing.final
 class ImageSpec(_message.Message):
+    """An image by name or id.  image_ref is what a pull gave; user_specified_image what the pod's
+    author wrote.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -1990,6 +2040,8 @@ Global___ImageSpec: _TypeAlias = ImageSpec  # noqa: Y015
 
 @_typing.final
 class KeyValue(_message.Message):
+    """An environment variable; the value need not be UTF-8."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     KEY_FIELD_NUMBER: _builtins.int
@@ -2012,6 +2064,8 @@ Global___KeyValue: _TypeAlias = KeyValue  # noqa: Y015
 
 @_typing.final
 class LinuxContainerResources(_message.Message):
+    """0 or "": no such limit.  CPU period and quota are in microseconds."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -2080,6 +2134,8 @@ Global___LinuxContainerResources: _TypeAlias = LinuxContainerResources  # noqa: 
 
 @_typing.final
 class HugepageLimit(_message.Message):
+    """page_size as the kernel names it, "2MB"; limit in bytes."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: _builtins.int
@@ -2130,6 +2186,8 @@ Global___SELinuxOption: _TypeAlias = SELinuxOption  # noqa: Y015
 
 @_typing.final
 class Capability(_message.Message):
+    """Names without CAP_; "ALL" stands for all."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ADD_CAPABILITIES_FIELD_NUMBER: _builtins.int
@@ -2158,6 +2216,8 @@ Global___Capability: _TypeAlias = Capability  # noqa: Y015
 
 @_typing.final
 class LinuxContainerSecurityContext(_message.Message):
+    """How far a container's processes are confined.  run_as_username is looked up in the image."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CAPABILITIES_FIELD_NUMBER: _builtins.int
@@ -2269,6 +2329,8 @@ Global___LinuxContainerConfig: _TypeAlias = LinuxContainerConfig  # noqa: Y015
 
 @_typing.final
 class LinuxContainerUser(_message.Message):
+    """What the first process really got."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     UID_FIELD_NUMBER: _builtins.int
@@ -2469,6 +2531,8 @@ Global___WindowsCpuGroupAffinity: _TypeAlias = WindowsCpuGroupAffinity  # noqa: 
 
 @_typing.final
 class ContainerMetadata(_message.Message):
+    """Name in the pod; attempt counts its restarts."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -2491,6 +2555,8 @@ Global___ContainerMetadata: _TypeAlias = ContainerMetadata  # noqa: Y015
 
 @_typing.final
 class Device(_message.Message):
+    """A host device; permissions of "rwm"."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTAINER_PATH_FIELD_NUMBER: _builtins.int
@@ -2516,6 +2582,8 @@ Global___Device: _TypeAlias = Device  # noqa: Y015
 
 @_typing.final
 class CDIDevice(_message.Message):
+    """A device by its fully qualified CDI name."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -2535,6 +2603,10 @@ Global___CDIDevice: _TypeAlias = CDIDevice  # noqa: Y015
 
 @_typing.final
 class ContainerConfig(_message.Message):
+    """command and args replace the image's entrypoint and arguments; log_path is relative to the pod's
+    log_directory.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -2737,6 +2809,8 @@ Global___StartContainerResponse: _TypeAlias = StartContainerResponse  # noqa: Y0
 
 @_typing.final
 class StopContainerRequest(_message.Message):
+    """timeout in seconds; 0: SIGKILL at once."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTAINER_ID_FIELD_NUMBER: _builtins.int
@@ -2827,6 +2901,8 @@ Global___ContainerStateValue: _TypeAlias = ContainerStateValue  # noqa: Y015
 
 @_typing.final
 class ContainerFilter(_message.Message):
+    """All that is set must match."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -3069,6 +3145,10 @@ Global___ContainerStatusRequest: _TypeAlias = ContainerStatusRequest  # noqa: Y0
 
 @_typing.final
 class ContainerStatus(_message.Message):
+    """Times are 0 until they have come.  reason is one word (Completed, Error, OOMKilled), message a
+    sentence.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -3343,6 +3423,8 @@ Global___UpdateContainerResourcesResponse: _TypeAlias = UpdateContainerResources
 
 @_typing.final
 class ExecSyncRequest(_message.Message):
+    """timeout in seconds; 0: none."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTAINER_ID_FIELD_NUMBER: _builtins.int
@@ -3394,6 +3476,8 @@ Global___ExecSyncResponse: _TypeAlias = ExecSyncResponse  # noqa: Y015
 
 @_typing.final
 class ExecRequest(_message.Message):
+    """stderr is not available with a tty."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTAINER_ID_FIELD_NUMBER: _builtins.int
@@ -3580,6 +3664,10 @@ Global___ListImagesRequest: _TypeAlias = ListImagesRequest  # noqa: Y015
 
 @_typing.final
 class Image(_message.Message):
+    """id is the digest of its configuration; repo_digests name it by its manifest; size in bytes;
+    pinned ones are never collected.
+    """
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ID_FIELD_NUMBER: _builtins.int
@@ -3707,6 +3795,8 @@ Global___ImageStatusRequest: _TypeAlias = ImageStatusRequest  # noqa: Y015
 
 @_typing.final
 class ImageStatusResponse(_message.Message):
+    """image is absent when there is none."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -3751,6 +3841,8 @@ Global___ImageStatusResponse: _TypeAlias = ImageStatusResponse  # noqa: Y015
 
 @_typing.final
 class AuthConfig(_message.Message):
+    """Credentials for one pull; auth is base64 of user:password."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     USERNAME_FIELD_NUMBER: _builtins.int
@@ -3941,6 +4033,8 @@ Global___UpdateRuntimeConfigResponse: _TypeAlias = UpdateRuntimeConfigResponse  
 
 @_typing.final
 class RuntimeCondition(_message.Message):
+    """type is RuntimeReady or NetworkReady; with status false, reason and message say why."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TYPE_FIELD_NUMBER: _builtins.int
@@ -4030,6 +4124,8 @@ Global___RuntimeHandlerFeatures: _TypeAlias = RuntimeHandlerFeatures  # noqa: Y0
 
 @_typing.final
 class RuntimeHandler(_message.Message):
+    """A way to run pods, chosen by a RuntimeClass; name "" is the default."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -4142,6 +4238,8 @@ Global___ImageFsInfoRequest: _TypeAlias = ImageFsInfoRequest  # noqa: Y015
 
 @_typing.final
 class UInt64Value(_message.Message):
+    """A number that may be absent."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     VALUE_FIELD_NUMBER: _builtins.int
@@ -4161,6 +4259,8 @@ Global___UInt64Value: _TypeAlias = UInt64Value  # noqa: Y015
 
 @_typing.final
 class FilesystemIdentifier(_message.Message):
+    """Where the filesystem is mounted."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     MOUNTPOINT_FIELD_NUMBER: _builtins.int
@@ -4238,6 +4338,8 @@ Global___WindowsFilesystemUsage: _TypeAlias = WindowsFilesystemUsage  # noqa: Y0
 
 @_typing.final
 class ImageFsInfoResponse(_message.Message):
+    """container_filesystems: where writable layers are, if elsewhere."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     IMAGE_FILESYSTEMS_FIELD_NUMBER: _builtins.int
@@ -4321,6 +4423,8 @@ Global___ListContainerStatsRequest: _TypeAlias = ListContainerStatsRequest  # no
 
 @_typing.final
 class ContainerStatsFilter(_message.Message):
+    """All that is set must match."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     @_typing.final
@@ -4498,6 +4602,8 @@ Global___ContainerAttributes: _TypeAlias = ContainerAttributes  # noqa: Y015
 
 @_typing.final
 class ContainerStats(_message.Message):
+    """Of one container, at the timestamp of each part."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     ATTRIBUTES_FIELD_NUMBER: _builtins.int
@@ -4570,6 +4676,8 @@ Global___WindowsContainerStats: _TypeAlias = WindowsContainerStats  # noqa: Y015
 
 @_typing.final
 class PsiStats(_message.Message):
+    """Pressure: how long work waited for a resource, wholly (full) or in part (some)."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     FULL_FIELD_NUMBER: _builtins.int
@@ -4594,6 +4702,8 @@ Global___PsiStats: _TypeAlias = PsiStats  # noqa: Y015
 
 @_typing.final
 class PsiData(_message.Message):
+    """Total in microseconds; averages in percent over 10, 60 and 300 s."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TOTAL_FIELD_NUMBER: _builtins.int
@@ -4622,6 +4732,8 @@ Global___PsiData: _TypeAlias = PsiData  # noqa: Y015
 
 @_typing.final
 class CpuUsage(_message.Message):
+    """usage_core_nano_seconds is a sum since the start, usage_nano_cores the present rate."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TIMESTAMP_FIELD_NUMBER: _builtins.int
@@ -4680,6 +4792,8 @@ Global___WindowsCpuUsage: _TypeAlias = WindowsCpuUsage  # noqa: Y015
 
 @_typing.final
 class MemoryUsage(_message.Message):
+    """working_set_bytes is usage less what the kernel could drop at once."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     TIMESTAMP_FIELD_NUMBER: _builtins.int
@@ -4846,6 +4960,8 @@ Global___ReopenContainerLogResponse: _TypeAlias = ReopenContainerLogResponse  # 
 
 @_typing.final
 class CheckpointContainerRequest(_message.Message):
+    """location is the file to write; timeout in seconds."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTAINER_ID_FIELD_NUMBER: _builtins.int
@@ -4901,6 +5017,8 @@ Global___GetEventsRequest: _TypeAlias = GetEventsRequest  # noqa: Y015
 
 @_typing.final
 class ContainerEventResponse(_message.Message):
+    """created_at is the event's time; the states are those after it."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTAINER_ID_FIELD_NUMBER: _builtins.int
@@ -4969,6 +5087,8 @@ Global___ListMetricDescriptorsResponse: _TypeAlias = ListMetricDescriptorsRespon
 
 @_typing.final
 class MetricDescriptor(_message.Message):
+    """A metric's name, meaning and labels; label values come in the order of label_keys."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
@@ -5183,6 +5303,8 @@ Global___RuntimeConfigResponse: _TypeAlias = RuntimeConfigResponse  # noqa: Y015
 
 @_typing.final
 class LinuxRuntimeConfiguration(_message.Message):
+    """The driver of every handler."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     CGROUP_DRIVER_FIELD_NUMBER: _builtins.int

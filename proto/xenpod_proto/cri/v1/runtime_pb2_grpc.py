@@ -217,31 +217,37 @@ class RuntimeServiceServicer:
     """
 
     def Version(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Who serves, and which CRI it speaks.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunPodSandbox(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Makes a pod's sandbox and waits until containers can be created in it.  On failure nothing of
+        it is left.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopPodSandbox(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Kills what runs in it, releases its network.  May be repeated; unknown ids succeed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemovePodSandbox(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Stops it if need be, and forgets it with its containers.  Unknown ids succeed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PodSandboxStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """NOT_FOUND for an unknown id.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -253,31 +259,36 @@ class RuntimeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def StreamPodSandboxes(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """As ListPodSandbox, in pieces, for nodes with many pods.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateContainer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Prepares a container in a sandbox that is READY; nothing of its image runs yet.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StartContainer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Starts one that is CREATED.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def StopContainer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Sends the stop signal, and SIGKILL after the timeout (s).  Unknown ids succeed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveContainer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Kills it if need be, and forgets it.  Unknown ids succeed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -301,37 +312,43 @@ class RuntimeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateContainerResources(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Changes limits while it runs.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReopenContainerLog(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """After the log file was renamed (rotated): goes on in a new file of the old name.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExecSync(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Runs a command to its end and answers with all of its output.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Exec(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Answers with a URL at which the client streams the command's stdio.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Attach(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Answers with a URL at which the client streams the container's stdio.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PortForward(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Answers with a URL at which the client reaches ports of the pod.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -373,25 +390,30 @@ class RuntimeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def UpdateRuntimeConfig(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Tells the runtime what the cluster decided, e.g. the node's pod addresses.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Status(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Whether pods can be run (RuntimeReady) and networked (NetworkReady), and what the handlers can
+        do.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckpointContainer(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Writes a checkpoint of a running container to a file.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetContainerEvents(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Each change of a container's state as it happens.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -415,13 +437,15 @@ class RuntimeServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def RuntimeConfig(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """What the kubelet must do alike, e.g. how cgroups are managed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UpdatePodSandboxResources(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Changes the limits of the whole pod while it runs.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -1621,25 +1645,30 @@ class ImageServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ImageStatus(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """An image that is not here is no error: the answer then has none.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PullImage(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Fetches an image, or brings it up to date, and answers with the reference to create containers
+        by.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RemoveImage(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Unknown images succeed.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ImageFsInfo(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """How much of which filesystem images use.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')

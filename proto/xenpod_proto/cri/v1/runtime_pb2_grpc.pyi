@@ -40,25 +40,43 @@ class RuntimeServiceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> RuntimeServiceAsyncStub: ...
     Version: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.VersionRequest, _runtime_pb2.VersionResponse]
+    """Who serves, and which CRI it speaks."""
     RunPodSandbox: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.RunPodSandboxRequest, _runtime_pb2.RunPodSandboxResponse]
+    """Makes a pod's sandbox and waits until containers can be created in it.  On failure nothing of
+    it is left.
+    """
     StopPodSandbox: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.StopPodSandboxRequest, _runtime_pb2.StopPodSandboxResponse]
+    """Kills what runs in it, releases its network.  May be repeated; unknown ids succeed."""
     RemovePodSandbox: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.RemovePodSandboxRequest, _runtime_pb2.RemovePodSandboxResponse]
+    """Stops it if need be, and forgets it with its containers.  Unknown ids succeed."""
     PodSandboxStatus: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.PodSandboxStatusRequest, _runtime_pb2.PodSandboxStatusResponse]
+    """NOT_FOUND for an unknown id."""
     ListPodSandbox: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ListPodSandboxRequest, _runtime_pb2.ListPodSandboxResponse]
     StreamPodSandboxes: _grpc.UnaryStreamMultiCallable[_runtime_pb2.StreamPodSandboxesRequest, _runtime_pb2.StreamPodSandboxesResponse]
+    """As ListPodSandbox, in pieces, for nodes with many pods."""
     CreateContainer: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.CreateContainerRequest, _runtime_pb2.CreateContainerResponse]
+    """Prepares a container in a sandbox that is READY; nothing of its image runs yet."""
     StartContainer: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.StartContainerRequest, _runtime_pb2.StartContainerResponse]
+    """Starts one that is CREATED."""
     StopContainer: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.StopContainerRequest, _runtime_pb2.StopContainerResponse]
+    """Sends the stop signal, and SIGKILL after the timeout (s).  Unknown ids succeed."""
     RemoveContainer: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.RemoveContainerRequest, _runtime_pb2.RemoveContainerResponse]
+    """Kills it if need be, and forgets it.  Unknown ids succeed."""
     ListContainers: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ListContainersRequest, _runtime_pb2.ListContainersResponse]
     StreamContainers: _grpc.UnaryStreamMultiCallable[_runtime_pb2.StreamContainersRequest, _runtime_pb2.StreamContainersResponse]
     ContainerStatus: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ContainerStatusRequest, _runtime_pb2.ContainerStatusResponse]
     UpdateContainerResources: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.UpdateContainerResourcesRequest, _runtime_pb2.UpdateContainerResourcesResponse]
+    """Changes limits while it runs."""
     ReopenContainerLog: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ReopenContainerLogRequest, _runtime_pb2.ReopenContainerLogResponse]
+    """After the log file was renamed (rotated): goes on in a new file of the old name."""
     ExecSync: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ExecSyncRequest, _runtime_pb2.ExecSyncResponse]
+    """Runs a command to its end and answers with all of its output."""
     Exec: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ExecRequest, _runtime_pb2.ExecResponse]
+    """Answers with a URL at which the client streams the command's stdio."""
     Attach: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.AttachRequest, _runtime_pb2.AttachResponse]
+    """Answers with a URL at which the client streams the container's stdio."""
     PortForward: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.PortForwardRequest, _runtime_pb2.PortForwardResponse]
+    """Answers with a URL at which the client reaches ports of the pod."""
     ContainerStats: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ContainerStatsRequest, _runtime_pb2.ContainerStatsResponse]
     ListContainerStats: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ListContainerStatsRequest, _runtime_pb2.ListContainerStatsResponse]
     StreamContainerStats: _grpc.UnaryStreamMultiCallable[_runtime_pb2.StreamContainerStatsRequest, _runtime_pb2.StreamContainerStatsResponse]
@@ -66,14 +84,22 @@ class RuntimeServiceStub:
     ListPodSandboxStats: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ListPodSandboxStatsRequest, _runtime_pb2.ListPodSandboxStatsResponse]
     StreamPodSandboxStats: _grpc.UnaryStreamMultiCallable[_runtime_pb2.StreamPodSandboxStatsRequest, _runtime_pb2.StreamPodSandboxStatsResponse]
     UpdateRuntimeConfig: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.UpdateRuntimeConfigRequest, _runtime_pb2.UpdateRuntimeConfigResponse]
+    """Tells the runtime what the cluster decided, e.g. the node's pod addresses."""
     Status: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.StatusRequest, _runtime_pb2.StatusResponse]
+    """Whether pods can be run (RuntimeReady) and networked (NetworkReady), and what the handlers can
+    do.
+    """
     CheckpointContainer: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.CheckpointContainerRequest, _runtime_pb2.CheckpointContainerResponse]
+    """Writes a checkpoint of a running container to a file."""
     GetContainerEvents: _grpc.UnaryStreamMultiCallable[_runtime_pb2.GetEventsRequest, _runtime_pb2.ContainerEventResponse]
+    """Each change of a container's state as it happens."""
     ListMetricDescriptors: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ListMetricDescriptorsRequest, _runtime_pb2.ListMetricDescriptorsResponse]
     ListPodSandboxMetrics: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ListPodSandboxMetricsRequest, _runtime_pb2.ListPodSandboxMetricsResponse]
     StreamPodSandboxMetrics: _grpc.UnaryStreamMultiCallable[_runtime_pb2.StreamPodSandboxMetricsRequest, _runtime_pb2.StreamPodSandboxMetricsResponse]
     RuntimeConfig: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.RuntimeConfigRequest, _runtime_pb2.RuntimeConfigResponse]
+    """What the kubelet must do alike, e.g. how cgroups are managed."""
     UpdatePodSandboxResources: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.UpdatePodSandboxResourcesRequest, _runtime_pb2.UpdatePodSandboxResourcesResponse]
+    """Changes the limits of the whole pod while it runs."""
 
 @_typing.type_check_only
 class RuntimeServiceAsyncStub(RuntimeServiceStub):
@@ -81,25 +107,43 @@ class RuntimeServiceAsyncStub(RuntimeServiceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Version: _aio.UnaryUnaryMultiCallable[_runtime_pb2.VersionRequest, _runtime_pb2.VersionResponse]  # type: ignore[assignment]
+    """Who serves, and which CRI it speaks."""
     RunPodSandbox: _aio.UnaryUnaryMultiCallable[_runtime_pb2.RunPodSandboxRequest, _runtime_pb2.RunPodSandboxResponse]  # type: ignore[assignment]
+    """Makes a pod's sandbox and waits until containers can be created in it.  On failure nothing of
+    it is left.
+    """
     StopPodSandbox: _aio.UnaryUnaryMultiCallable[_runtime_pb2.StopPodSandboxRequest, _runtime_pb2.StopPodSandboxResponse]  # type: ignore[assignment]
+    """Kills what runs in it, releases its network.  May be repeated; unknown ids succeed."""
     RemovePodSandbox: _aio.UnaryUnaryMultiCallable[_runtime_pb2.RemovePodSandboxRequest, _runtime_pb2.RemovePodSandboxResponse]  # type: ignore[assignment]
+    """Stops it if need be, and forgets it with its containers.  Unknown ids succeed."""
     PodSandboxStatus: _aio.UnaryUnaryMultiCallable[_runtime_pb2.PodSandboxStatusRequest, _runtime_pb2.PodSandboxStatusResponse]  # type: ignore[assignment]
+    """NOT_FOUND for an unknown id."""
     ListPodSandbox: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ListPodSandboxRequest, _runtime_pb2.ListPodSandboxResponse]  # type: ignore[assignment]
     StreamPodSandboxes: _aio.UnaryStreamMultiCallable[_runtime_pb2.StreamPodSandboxesRequest, _runtime_pb2.StreamPodSandboxesResponse]  # type: ignore[assignment]
+    """As ListPodSandbox, in pieces, for nodes with many pods."""
     CreateContainer: _aio.UnaryUnaryMultiCallable[_runtime_pb2.CreateContainerRequest, _runtime_pb2.CreateContainerResponse]  # type: ignore[assignment]
+    """Prepares a container in a sandbox that is READY; nothing of its image runs yet."""
     StartContainer: _aio.UnaryUnaryMultiCallable[_runtime_pb2.StartContainerRequest, _runtime_pb2.StartContainerResponse]  # type: ignore[assignment]
+    """Starts one that is CREATED."""
     StopContainer: _aio.UnaryUnaryMultiCallable[_runtime_pb2.StopContainerRequest, _runtime_pb2.StopContainerResponse]  # type: ignore[assignment]
+    """Sends the stop signal, and SIGKILL after the timeout (s).  Unknown ids succeed."""
     RemoveContainer: _aio.UnaryUnaryMultiCallable[_runtime_pb2.RemoveContainerRequest, _runtime_pb2.RemoveContainerResponse]  # type: ignore[assignment]
+    """Kills it if need be, and forgets it.  Unknown ids succeed."""
     ListContainers: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ListContainersRequest, _runtime_pb2.ListContainersResponse]  # type: ignore[assignment]
     StreamContainers: _aio.UnaryStreamMultiCallable[_runtime_pb2.StreamContainersRequest, _runtime_pb2.StreamContainersResponse]  # type: ignore[assignment]
     ContainerStatus: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ContainerStatusRequest, _runtime_pb2.ContainerStatusResponse]  # type: ignore[assignment]
     UpdateContainerResources: _aio.UnaryUnaryMultiCallable[_runtime_pb2.UpdateContainerResourcesRequest, _runtime_pb2.UpdateContainerResourcesResponse]  # type: ignore[assignment]
+    """Changes limits while it runs."""
     ReopenContainerLog: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ReopenContainerLogRequest, _runtime_pb2.ReopenContainerLogResponse]  # type: ignore[assignment]
+    """After the log file was renamed (rotated): goes on in a new file of the old name."""
     ExecSync: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ExecSyncRequest, _runtime_pb2.ExecSyncResponse]  # type: ignore[assignment]
+    """Runs a command to its end and answers with all of its output."""
     Exec: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ExecRequest, _runtime_pb2.ExecResponse]  # type: ignore[assignment]
+    """Answers with a URL at which the client streams the command's stdio."""
     Attach: _aio.UnaryUnaryMultiCallable[_runtime_pb2.AttachRequest, _runtime_pb2.AttachResponse]  # type: ignore[assignment]
+    """Answers with a URL at which the client streams the container's stdio."""
     PortForward: _aio.UnaryUnaryMultiCallable[_runtime_pb2.PortForwardRequest, _runtime_pb2.PortForwardResponse]  # type: ignore[assignment]
+    """Answers with a URL at which the client reaches ports of the pod."""
     ContainerStats: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ContainerStatsRequest, _runtime_pb2.ContainerStatsResponse]  # type: ignore[assignment]
     ListContainerStats: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ListContainerStatsRequest, _runtime_pb2.ListContainerStatsResponse]  # type: ignore[assignment]
     StreamContainerStats: _aio.UnaryStreamMultiCallable[_runtime_pb2.StreamContainerStatsRequest, _runtime_pb2.StreamContainerStatsResponse]  # type: ignore[assignment]
@@ -107,14 +151,22 @@ class RuntimeServiceAsyncStub(RuntimeServiceStub):
     ListPodSandboxStats: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ListPodSandboxStatsRequest, _runtime_pb2.ListPodSandboxStatsResponse]  # type: ignore[assignment]
     StreamPodSandboxStats: _aio.UnaryStreamMultiCallable[_runtime_pb2.StreamPodSandboxStatsRequest, _runtime_pb2.StreamPodSandboxStatsResponse]  # type: ignore[assignment]
     UpdateRuntimeConfig: _aio.UnaryUnaryMultiCallable[_runtime_pb2.UpdateRuntimeConfigRequest, _runtime_pb2.UpdateRuntimeConfigResponse]  # type: ignore[assignment]
+    """Tells the runtime what the cluster decided, e.g. the node's pod addresses."""
     Status: _aio.UnaryUnaryMultiCallable[_runtime_pb2.StatusRequest, _runtime_pb2.StatusResponse]  # type: ignore[assignment]
+    """Whether pods can be run (RuntimeReady) and networked (NetworkReady), and what the handlers can
+    do.
+    """
     CheckpointContainer: _aio.UnaryUnaryMultiCallable[_runtime_pb2.CheckpointContainerRequest, _runtime_pb2.CheckpointContainerResponse]  # type: ignore[assignment]
+    """Writes a checkpoint of a running container to a file."""
     GetContainerEvents: _aio.UnaryStreamMultiCallable[_runtime_pb2.GetEventsRequest, _runtime_pb2.ContainerEventResponse]  # type: ignore[assignment]
+    """Each change of a container's state as it happens."""
     ListMetricDescriptors: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ListMetricDescriptorsRequest, _runtime_pb2.ListMetricDescriptorsResponse]  # type: ignore[assignment]
     ListPodSandboxMetrics: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ListPodSandboxMetricsRequest, _runtime_pb2.ListPodSandboxMetricsResponse]  # type: ignore[assignment]
     StreamPodSandboxMetrics: _aio.UnaryStreamMultiCallable[_runtime_pb2.StreamPodSandboxMetricsRequest, _runtime_pb2.StreamPodSandboxMetricsResponse]  # type: ignore[assignment]
     RuntimeConfig: _aio.UnaryUnaryMultiCallable[_runtime_pb2.RuntimeConfigRequest, _runtime_pb2.RuntimeConfigResponse]  # type: ignore[assignment]
+    """What the kubelet must do alike, e.g. how cgroups are managed."""
     UpdatePodSandboxResources: _aio.UnaryUnaryMultiCallable[_runtime_pb2.UpdatePodSandboxResourcesRequest, _runtime_pb2.UpdatePodSandboxResourcesResponse]  # type: ignore[assignment]
+    """Changes the limits of the whole pod while it runs."""
 
 class RuntimeServiceServicer(metaclass=_abc_1.ABCMeta):
     """Pod sandboxes, containers, exec and streaming, statistics and events."""
@@ -124,35 +176,42 @@ class RuntimeServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _runtime_pb2.VersionRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.VersionResponse, _abc.Awaitable[_runtime_pb2.VersionResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.VersionResponse, _abc.Awaitable[_runtime_pb2.VersionResponse]]:
+        """Who serves, and which CRI it speaks."""
 
     @_abc_1.abstractmethod
     def RunPodSandbox(
         self,
         request: _runtime_pb2.RunPodSandboxRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.RunPodSandboxResponse, _abc.Awaitable[_runtime_pb2.RunPodSandboxResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.RunPodSandboxResponse, _abc.Awaitable[_runtime_pb2.RunPodSandboxResponse]]:
+        """Makes a pod's sandbox and waits until containers can be created in it.  On failure nothing of
+        it is left.
+        """
 
     @_abc_1.abstractmethod
     def StopPodSandbox(
         self,
         request: _runtime_pb2.StopPodSandboxRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.StopPodSandboxResponse, _abc.Awaitable[_runtime_pb2.StopPodSandboxResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.StopPodSandboxResponse, _abc.Awaitable[_runtime_pb2.StopPodSandboxResponse]]:
+        """Kills what runs in it, releases its network.  May be repeated; unknown ids succeed."""
 
     @_abc_1.abstractmethod
     def RemovePodSandbox(
         self,
         request: _runtime_pb2.RemovePodSandboxRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.RemovePodSandboxResponse, _abc.Awaitable[_runtime_pb2.RemovePodSandboxResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.RemovePodSandboxResponse, _abc.Awaitable[_runtime_pb2.RemovePodSandboxResponse]]:
+        """Stops it if need be, and forgets it with its containers.  Unknown ids succeed."""
 
     @_abc_1.abstractmethod
     def PodSandboxStatus(
         self,
         request: _runtime_pb2.PodSandboxStatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.PodSandboxStatusResponse, _abc.Awaitable[_runtime_pb2.PodSandboxStatusResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.PodSandboxStatusResponse, _abc.Awaitable[_runtime_pb2.PodSandboxStatusResponse]]:
+        """NOT_FOUND for an unknown id."""
 
     @_abc_1.abstractmethod
     def ListPodSandbox(
@@ -166,35 +225,40 @@ class RuntimeServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _runtime_pb2.StreamPodSandboxesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_runtime_pb2.StreamPodSandboxesResponse], _abc.AsyncIterator[_runtime_pb2.StreamPodSandboxesResponse]]: ...
+    ) -> _typing.Union[_abc.Iterator[_runtime_pb2.StreamPodSandboxesResponse], _abc.AsyncIterator[_runtime_pb2.StreamPodSandboxesResponse]]:
+        """As ListPodSandbox, in pieces, for nodes with many pods."""
 
     @_abc_1.abstractmethod
     def CreateContainer(
         self,
         request: _runtime_pb2.CreateContainerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.CreateContainerResponse, _abc.Awaitable[_runtime_pb2.CreateContainerResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.CreateContainerResponse, _abc.Awaitable[_runtime_pb2.CreateContainerResponse]]:
+        """Prepares a container in a sandbox that is READY; nothing of its image runs yet."""
 
     @_abc_1.abstractmethod
     def StartContainer(
         self,
         request: _runtime_pb2.StartContainerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.StartContainerResponse, _abc.Awaitable[_runtime_pb2.StartContainerResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.StartContainerResponse, _abc.Awaitable[_runtime_pb2.StartContainerResponse]]:
+        """Starts one that is CREATED."""
 
     @_abc_1.abstractmethod
     def StopContainer(
         self,
         request: _runtime_pb2.StopContainerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.StopContainerResponse, _abc.Awaitable[_runtime_pb2.StopContainerResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.StopContainerResponse, _abc.Awaitable[_runtime_pb2.StopContainerResponse]]:
+        """Sends the stop signal, and SIGKILL after the timeout (s).  Unknown ids succeed."""
 
     @_abc_1.abstractmethod
     def RemoveContainer(
         self,
         request: _runtime_pb2.RemoveContainerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.RemoveContainerResponse, _abc.Awaitable[_runtime_pb2.RemoveContainerResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.RemoveContainerResponse, _abc.Awaitable[_runtime_pb2.RemoveContainerResponse]]:
+        """Kills it if need be, and forgets it.  Unknown ids succeed."""
 
     @_abc_1.abstractmethod
     def ListContainers(
@@ -222,42 +286,48 @@ class RuntimeServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _runtime_pb2.UpdateContainerResourcesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.UpdateContainerResourcesResponse, _abc.Awaitable[_runtime_pb2.UpdateContainerResourcesResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.UpdateContainerResourcesResponse, _abc.Awaitable[_runtime_pb2.UpdateContainerResourcesResponse]]:
+        """Changes limits while it runs."""
 
     @_abc_1.abstractmethod
     def ReopenContainerLog(
         self,
         request: _runtime_pb2.ReopenContainerLogRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.ReopenContainerLogResponse, _abc.Awaitable[_runtime_pb2.ReopenContainerLogResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.ReopenContainerLogResponse, _abc.Awaitable[_runtime_pb2.ReopenContainerLogResponse]]:
+        """After the log file was renamed (rotated): goes on in a new file of the old name."""
 
     @_abc_1.abstractmethod
     def ExecSync(
         self,
         request: _runtime_pb2.ExecSyncRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.ExecSyncResponse, _abc.Awaitable[_runtime_pb2.ExecSyncResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.ExecSyncResponse, _abc.Awaitable[_runtime_pb2.ExecSyncResponse]]:
+        """Runs a command to its end and answers with all of its output."""
 
     @_abc_1.abstractmethod
     def Exec(
         self,
         request: _runtime_pb2.ExecRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.ExecResponse, _abc.Awaitable[_runtime_pb2.ExecResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.ExecResponse, _abc.Awaitable[_runtime_pb2.ExecResponse]]:
+        """Answers with a URL at which the client streams the command's stdio."""
 
     @_abc_1.abstractmethod
     def Attach(
         self,
         request: _runtime_pb2.AttachRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.AttachResponse, _abc.Awaitable[_runtime_pb2.AttachResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.AttachResponse, _abc.Awaitable[_runtime_pb2.AttachResponse]]:
+        """Answers with a URL at which the client streams the container's stdio."""
 
     @_abc_1.abstractmethod
     def PortForward(
         self,
         request: _runtime_pb2.PortForwardRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.PortForwardResponse, _abc.Awaitable[_runtime_pb2.PortForwardResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.PortForwardResponse, _abc.Awaitable[_runtime_pb2.PortForwardResponse]]:
+        """Answers with a URL at which the client reaches ports of the pod."""
 
     @_abc_1.abstractmethod
     def ContainerStats(
@@ -306,28 +376,34 @@ class RuntimeServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _runtime_pb2.UpdateRuntimeConfigRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.UpdateRuntimeConfigResponse, _abc.Awaitable[_runtime_pb2.UpdateRuntimeConfigResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.UpdateRuntimeConfigResponse, _abc.Awaitable[_runtime_pb2.UpdateRuntimeConfigResponse]]:
+        """Tells the runtime what the cluster decided, e.g. the node's pod addresses."""
 
     @_abc_1.abstractmethod
     def Status(
         self,
         request: _runtime_pb2.StatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.StatusResponse, _abc.Awaitable[_runtime_pb2.StatusResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.StatusResponse, _abc.Awaitable[_runtime_pb2.StatusResponse]]:
+        """Whether pods can be run (RuntimeReady) and networked (NetworkReady), and what the handlers can
+        do.
+        """
 
     @_abc_1.abstractmethod
     def CheckpointContainer(
         self,
         request: _runtime_pb2.CheckpointContainerRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.CheckpointContainerResponse, _abc.Awaitable[_runtime_pb2.CheckpointContainerResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.CheckpointContainerResponse, _abc.Awaitable[_runtime_pb2.CheckpointContainerResponse]]:
+        """Writes a checkpoint of a running container to a file."""
 
     @_abc_1.abstractmethod
     def GetContainerEvents(
         self,
         request: _runtime_pb2.GetEventsRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_runtime_pb2.ContainerEventResponse], _abc.AsyncIterator[_runtime_pb2.ContainerEventResponse]]: ...
+    ) -> _typing.Union[_abc.Iterator[_runtime_pb2.ContainerEventResponse], _abc.AsyncIterator[_runtime_pb2.ContainerEventResponse]]:
+        """Each change of a container's state as it happens."""
 
     @_abc_1.abstractmethod
     def ListMetricDescriptors(
@@ -355,14 +431,16 @@ class RuntimeServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _runtime_pb2.RuntimeConfigRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.RuntimeConfigResponse, _abc.Awaitable[_runtime_pb2.RuntimeConfigResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.RuntimeConfigResponse, _abc.Awaitable[_runtime_pb2.RuntimeConfigResponse]]:
+        """What the kubelet must do alike, e.g. how cgroups are managed."""
 
     @_abc_1.abstractmethod
     def UpdatePodSandboxResources(
         self,
         request: _runtime_pb2.UpdatePodSandboxResourcesRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.UpdatePodSandboxResourcesResponse, _abc.Awaitable[_runtime_pb2.UpdatePodSandboxResourcesResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.UpdatePodSandboxResourcesResponse, _abc.Awaitable[_runtime_pb2.UpdatePodSandboxResourcesResponse]]:
+        """Changes the limits of the whole pod while it runs."""
 
 def add_RuntimeServiceServicer_to_server(servicer: RuntimeServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
@@ -376,9 +454,15 @@ class ImageServiceStub:
     ListImages: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ListImagesRequest, _runtime_pb2.ListImagesResponse]
     StreamImages: _grpc.UnaryStreamMultiCallable[_runtime_pb2.StreamImagesRequest, _runtime_pb2.StreamImagesResponse]
     ImageStatus: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ImageStatusRequest, _runtime_pb2.ImageStatusResponse]
+    """An image that is not here is no error: the answer then has none."""
     PullImage: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.PullImageRequest, _runtime_pb2.PullImageResponse]
+    """Fetches an image, or brings it up to date, and answers with the reference to create containers
+    by.
+    """
     RemoveImage: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.RemoveImageRequest, _runtime_pb2.RemoveImageResponse]
+    """Unknown images succeed."""
     ImageFsInfo: _grpc.UnaryUnaryMultiCallable[_runtime_pb2.ImageFsInfoRequest, _runtime_pb2.ImageFsInfoResponse]
+    """How much of which filesystem images use."""
 
 @_typing.type_check_only
 class ImageServiceAsyncStub(ImageServiceStub):
@@ -388,9 +472,15 @@ class ImageServiceAsyncStub(ImageServiceStub):
     ListImages: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ListImagesRequest, _runtime_pb2.ListImagesResponse]  # type: ignore[assignment]
     StreamImages: _aio.UnaryStreamMultiCallable[_runtime_pb2.StreamImagesRequest, _runtime_pb2.StreamImagesResponse]  # type: ignore[assignment]
     ImageStatus: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ImageStatusRequest, _runtime_pb2.ImageStatusResponse]  # type: ignore[assignment]
+    """An image that is not here is no error: the answer then has none."""
     PullImage: _aio.UnaryUnaryMultiCallable[_runtime_pb2.PullImageRequest, _runtime_pb2.PullImageResponse]  # type: ignore[assignment]
+    """Fetches an image, or brings it up to date, and answers with the reference to create containers
+    by.
+    """
     RemoveImage: _aio.UnaryUnaryMultiCallable[_runtime_pb2.RemoveImageRequest, _runtime_pb2.RemoveImageResponse]  # type: ignore[assignment]
+    """Unknown images succeed."""
     ImageFsInfo: _aio.UnaryUnaryMultiCallable[_runtime_pb2.ImageFsInfoRequest, _runtime_pb2.ImageFsInfoResponse]  # type: ignore[assignment]
+    """How much of which filesystem images use."""
 
 class ImageServiceServicer(metaclass=_abc_1.ABCMeta):
     """Pulling, listing and removing images."""
@@ -414,27 +504,33 @@ class ImageServiceServicer(metaclass=_abc_1.ABCMeta):
         self,
         request: _runtime_pb2.ImageStatusRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.ImageStatusResponse, _abc.Awaitable[_runtime_pb2.ImageStatusResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.ImageStatusResponse, _abc.Awaitable[_runtime_pb2.ImageStatusResponse]]:
+        """An image that is not here is no error: the answer then has none."""
 
     @_abc_1.abstractmethod
     def PullImage(
         self,
         request: _runtime_pb2.PullImageRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.PullImageResponse, _abc.Awaitable[_runtime_pb2.PullImageResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.PullImageResponse, _abc.Awaitable[_runtime_pb2.PullImageResponse]]:
+        """Fetches an image, or brings it up to date, and answers with the reference to create containers
+        by.
+        """
 
     @_abc_1.abstractmethod
     def RemoveImage(
         self,
         request: _runtime_pb2.RemoveImageRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.RemoveImageResponse, _abc.Awaitable[_runtime_pb2.RemoveImageResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.RemoveImageResponse, _abc.Awaitable[_runtime_pb2.RemoveImageResponse]]:
+        """Unknown images succeed."""
 
     @_abc_1.abstractmethod
     def ImageFsInfo(
         self,
         request: _runtime_pb2.ImageFsInfoRequest,
         context: _ServicerContext,
-    ) -> _typing.Union[_runtime_pb2.ImageFsInfoResponse, _abc.Awaitable[_runtime_pb2.ImageFsInfoResponse]]: ...
+    ) -> _typing.Union[_runtime_pb2.ImageFsInfoResponse, _abc.Awaitable[_runtime_pb2.ImageFsInfoResponse]]:
+        """How much of which filesystem images use."""
 
 def add_ImageServiceServicer_to_server(servicer: ImageServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
