@@ -1,0 +1,1 @@
+"""Container Network Interface: network namespaces, configuration, plugin calls."""

@@ -1,0 +1,129 @@
+"""What one pod's network is made of: everything DEL needs, as it was at ADD."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Json = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One plugin of a chain with its own configuration."""
+
+    type: str
+    config: Json
+    capabilities: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A network configuration: plugins that are called one after the other."""
+
+    name: str
+    version: str
+    plugins: tuple[Plugin, ...]
+    source: str = ""
+    """The file it came from."""
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What any of its plugins can do."""
+        return frozenset().union(*(plugin.capabilities for plugin in self.plugins))
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A pod's place in a network."""
+
+    container_id: str
+    netns: Path
+    interface: str
+    chain: Chain
+    args: Mapping[str, str]
+    runtime_config: Json = field(default_factory=dict)
+    result: Json | None = None
+    """The last plugin's result; None until ADD has succeeded."""
+    addresses: tuple[str, ...] = ()
+    """The pod's addresses without prefix length, IPv4 first."""
+
+    def to_json(self) -> str:
+        """For the store."""
+        chain = {
+            "name": self.chain.name,
+            "version": self.chain.version,
+            "source": self.chain.source,
+            "plugins": [
+                {"type": p.type, "config": p.config, "capabilities": sorted(p.capabilities)}
+                for p in self.chain.plugins
+            ],
+        }
+        return json.dumps(
+            {
+                "container_id": self.container_id,
+                "netns": str(self.netns),
+                "interface": self.interface,
+                "chain": chain,
+                "args": dict(self.args),
+                "runtime_config": self.runtime_config,
+                "result": self.result,
+                "addresses": self.addresses,
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Attachment:
+        """The inverse of ``to_json``."""
+        value = json.loads(text)
+        chain = value["chain"]
+        plugins = tuple(
+            Plugin(p["type"], p["config"], frozenset(p["capabilities"])) for p in chain["plugins"]
+        )
+        return cls(
+            container_id=value["container_id"],
+            netns=Path(value["netns"]),
+            interface=value["interface"],
+            chain=Chain(chain["name"], chain["version"], plugins, chain["source"]),
+            args=value["args"],
+            runtime_config=value["runtime_config"],
+            result=value["result"],
+            addresses=tuple(value["addresses"]),
+        )
+
+
+def addresses_of(result: Json, netns: Path, interface: str, limit: int = 64) -> tuple[str, ...]:
+    """The addresses that a result (CNI 0.3 to 1.1) gives ``interface``; ValueError when it is malformed.
+
+    An entry without an interface index counts, as does one whose interface is the one in the namespace.
+    """
+    interfaces = _list(result, "interfaces", limit)
+    found: list[ipaddress.IPv4Interface | ipaddress.IPv6Interface] = []
+    for entry in _list(result, "ips", limit):
+        if not isinstance(entry, Mapping) or not isinstance(entry.get("address"), str):
+            raise ValueError(f"ips: {entry!r:.200} has no address")
+        index = entry.get("interface")
+        if index is not None and not _is_ours(interfaces, index, netns, interface):
+            continue
+        found.append(ipaddress.ip_interface(str(entry["address"])))
+    found.sort(key=lambda address: address.version)
+    return tuple(str(address.ip) for address in found)
+
+
+def _list(result: Json, key: str, limit: int) -> list[object]:
+    value = result.get(key) or []
+    if not isinstance(value, list) or len(value) > limit:
+        raise ValueError(f"{key}: not an array of at most {limit}")
+    return value
+
+
+def _is_ours(interfaces: list[object], index: object, netns: Path, interface: str) -> bool:
+    if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(interfaces):
+        raise ValueError(f"ips: interface {index!r:.50} does not exist")
+    entry = interfaces[index]
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"interfaces: {entry!r:.200} is not an object")
+    return entry.get("name") == interface and entry.get("sandbox") == str(netns)

@@ -1,0 +1,74 @@
+"""Named network namespaces, made with pyroute2 in a thread of their own.
+
+pyroute2's ``netns.create`` forks, which a process with gRPC's threads must not.  ``unshare(2)`` concerns the
+calling thread only, so a thread that ends right after can do it; ``netns.attach`` then binds the thread's
+namespace to its name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import threading
+from concurrent.futures import Future
+from pathlib import Path
+
+from pyroute2 import netns
+
+from cri.together import to_end
+from daemonkit.faults import Broken
+
+_CLONE_NEWNET = 0x40000000
+_MNT_DETACH = 2
+# ip-netns(8)'s own, which others use too.
+_SYSTEM = frozenset({Path("/run/netns"), Path("/var/run/netns")})
+_libc = ctypes.CDLL(None, use_errno=True)
+# attach() makes the directory a shared mount when it is not one yet: one thread at a time.
+_directory = threading.Lock()
+
+
+async def create(path: Path) -> None:
+    """Make a network namespace that lives as long as its name ``path``."""
+    try:
+        # to its end: a thread left behind by a cancelled call would make the name after its removal
+        await to_end(_made(path))
+    except OSError as error:
+        raise Broken("create network namespace", str(path), error.strerror or str(error)) from error
+
+
+def remove(path: Path) -> None:
+    """Take the name away, and with it the namespace; an unknown one succeeds.
+
+    Detaching is instant; the kernel dismantles the namespace on its own time.
+    """
+    while _libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
+        pass  # a name may have been bound more than once
+    with _directory:
+        path.unlink(missing_ok=True)
+        if path.parent not in _SYSTEM and path.parent.is_dir() and not any(path.parent.iterdir()):
+            # attach() mounted a directory of our own on itself; busy or not mounted is fine
+            _libc.umount2(os.fsencode(path.parent), 0)
+
+
+async def _made(path: Path) -> None:
+    done: Future[None] = Future()
+    threading.Thread(target=_in_thread, args=(path, done), name="netns", daemon=True).start()
+    await asyncio.wrap_future(done)
+
+
+def _in_thread(path: Path, done: Future[None]) -> None:
+    try:
+        _create(path)
+    except BaseException as error:
+        done.set_exception(error)
+    else:
+        done.set_result(None)
+
+
+def _create(path: Path) -> None:
+    if _libc.unshare(_CLONE_NEWNET) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    with _directory:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        netns.attach(str(path), "thread-self")

@@ -1,0 +1,146 @@
+"""A pod's network: a namespace, and a chain of plugins called in it (CNI specification, section 4)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+from cri.cni import netns, pod
+from cri.cni.attachment import Attachment, Chain, Json, Plugin, addresses_of
+from cri.cni.conf import ConfDir
+from cri.cni.plugin import Call, Plugins
+from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.faults import Broken, TooLate
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+declare("network.namespace-made", "network.plugin-added", "network.plugin-deleted", "network.namespace-gone")
+
+
+class Network:
+    """Attaches pods to the configured network."""
+
+    def __init__(
+        self, conf: ConfDir, plugins: Plugins, netns_dir: Path, hold_dir: Path, timeout: float
+    ) -> None:
+        self._conf = conf
+        self._plugins = plugins
+        self._netns_dir = netns_dir
+        self._hold_dir = hold_dir
+        self._timeout = timeout
+
+    def check(self) -> Chain:
+        """The configuration in force; Refused, with the reason, when a pod could not be attached now."""
+        chain = self._conf.load()
+        for plugin in chain.plugins:
+            self._plugins.find(plugin.type)
+        return chain
+
+    def plan(self, sandbox_id: str, config: cri.PodSandboxConfig) -> Attachment:
+        """What ``attach`` will do for a pod; nothing is done yet.  Refused when it cannot be done."""
+        netns_path = self._netns_dir / f"xenpod-{sandbox_id[:32]}"
+        return pod.attachment(sandbox_id, config, self.check(), netns_path)
+
+    async def attach(self, attachment: Attachment) -> Attachment:
+        """Make the namespace and ADD; the attachment with its result.  A failure leaves work for detach."""
+        async with self._hold(attachment) as hold:
+            await netns.create(attachment.netns)
+            checkpoint("network.namespace-made")
+            result: Json | None = None
+            for plugin in attachment.chain.plugins:
+                output = await self._plugins.call(_call("ADD", plugin, attachment, result, hold))
+                result = _result(plugin, output)
+                checkpoint("network.plugin-added")
+        try:
+            addresses = addresses_of(result or {}, attachment.netns, attachment.interface)
+        except ValueError as error:
+            raise Broken("read CNI result", attachment.chain.name, str(error)) from None
+        if not addresses:
+            raise Broken("read CNI result", attachment.chain.name, f"no address for {attachment.interface}")
+        return replace(attachment, result=result, addresses=addresses)
+
+    async def detach(self, attachment: Attachment) -> None:
+        """DEL in reverse, and remove the namespace; whatever is gone already succeeds.
+
+        Every plugin is called even when one fails; the first failure is raised, and the namespace kept, so
+        that another try can finish.
+        """
+        async with self._hold(attachment) as hold:
+            failure: Exception | None = None
+            for plugin in reversed(attachment.chain.plugins):
+                try:
+                    await self._plugins.call(_call("DEL", plugin, attachment, attachment.result, hold))
+                except Exception as error:
+                    failure = failure or error
+                checkpoint("network.plugin-deleted")
+            if failure is not None:
+                raise failure
+            await asyncio.to_thread(netns.remove, attachment.netns)
+            checkpoint("network.namespace-gone")
+            self._hold_path(attachment).unlink(missing_ok=True)
+
+    def _hold_path(self, attachment: Attachment) -> Path:
+        return self._hold_dir / f"{attachment.container_id}.lock"
+
+    @contextlib.asynccontextmanager
+    async def _hold(self, attachment: Attachment) -> AsyncIterator[int]:
+        """A lock that our plugins inherit: a daemon started after a SIGKILL waits until the plugins that the
+        dead one called are through, lest their ADD comes after its DEL."""
+        self._hold_dir.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._hold_path(attachment), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                await self._wait(descriptor, attachment)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    async def _wait(self, descriptor: int, attachment: Attachment) -> None:
+        own = os.dup(descriptor)  # the thread's: it may outlast this call
+
+        def lock() -> None:
+            try:
+                fcntl.flock(own, fcntl.LOCK_EX)
+            finally:
+                os.close(own)
+
+        try:
+            async with asyncio.timeout(self._timeout):
+                await asyncio.get_running_loop().run_in_executor(None, lock)
+        except TimeoutError:
+            raise TooLate("wait for CNI plugins of", attachment.container_id, "they still run") from None
+
+
+def _call(command: str, plugin: Plugin, attachment: Attachment, previous: Json | None, hold: int) -> Call:
+    """What a plugin gets on standard input and in its environment (specification, sections 3 and 5)."""
+    config = {**plugin.config, "cniVersion": attachment.chain.version, "name": attachment.chain.name}
+    wanted = {k: v for k, v in attachment.runtime_config.items() if k in plugin.capabilities}
+    if wanted:
+        config["runtimeConfig"] = wanted
+    if previous is not None:
+        config["prevResult"] = previous
+    gone = command == "DEL" and not attachment.netns.exists()
+    environment = {
+        "CNI_CONTAINERID": attachment.container_id,
+        "CNI_NETNS": "" if gone else str(attachment.netns),
+        "CNI_IFNAME": attachment.interface,
+        "CNI_ARGS": ";".join(f"{key}={value}" for key, value in attachment.args.items()),
+    }
+    return Call(command, plugin.type, environment, config, hold)
+
+
+def _result(plugin: Plugin, output: bytes) -> Json:
+    try:
+        value = json.loads(output)
+    except (ValueError, RecursionError) as error:
+        raise Broken("read CNI result of", plugin.type, f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise Broken("read CNI result of", plugin.type, "not a JSON object")
+    return value

@@ -1,0 +1,73 @@
+"""From a pod's configuration to what CNI is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cri.cni.attachment import Attachment, Chain, Json
+from cri.quantity import quantity
+from daemonkit.faults import Invalid, Refused
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+INTERFACE = "eth0"
+_BURST = 2**31 - 1
+"""Bits; the bandwidth plugin wants one, and a burst has no annotation of its own (as in containerd)."""
+_NEEDS = {"portMappings": "portmap", "bandwidth": "bandwidth"}
+"""What must not be left out silently, and the plugin that gives it."""
+_MAX_RATE = 10**15
+
+
+def attachment(sandbox_id: str, config: cri.PodSandboxConfig, chain: Chain, netns: Path) -> Attachment:
+    """The pod's attachment before ADD; Refused when the chain cannot give what the pod asks for."""
+    wanted = _runtime_config(config)
+    for key, plugin in _NEEDS.items():
+        if key in wanted and key not in chain.capabilities:
+            cause = f"it wants {key}, which network {chain.name} has no plugin for"
+            raise Refused(
+                "attach pod", config.metadata.name, cause, f"add the {plugin} plugin to {chain.source}"
+            )
+    args = {
+        "IgnoreUnknown": "1",
+        "K8S_POD_NAMESPACE": config.metadata.namespace,
+        "K8S_POD_NAME": config.metadata.name,
+        "K8S_POD_INFRA_CONTAINER_ID": sandbox_id,
+        "K8S_POD_UID": config.metadata.uid,
+    }
+    return Attachment(sandbox_id, netns, INTERFACE, chain, args, wanted)
+
+
+def _runtime_config(config: cri.PodSandboxConfig) -> Json:
+    wanted: dict[str, object] = {}
+    if mappings := [_port(mapping) for mapping in config.port_mappings if mapping.host_port > 0]:
+        wanted["portMappings"] = mappings
+    if bandwidth := _bandwidth(config):
+        wanted["bandwidth"] = bandwidth
+    if config.HasField("dns_config"):
+        dns = config.dns_config
+        wanted["dns"] = {
+            "servers": list(dns.servers), "searches": list(dns.searches), "options": list(dns.options)
+        }  # fmt: skip
+    return wanted
+
+
+def _port(mapping: cri.PortMapping) -> Json:
+    return {
+        "hostPort": mapping.host_port,
+        "containerPort": mapping.container_port,
+        "protocol": cri.Protocol.Name(mapping.protocol).lower(),
+        "hostIP": mapping.host_ip,
+    }
+
+
+def _bandwidth(config: cri.PodSandboxConfig) -> Json:
+    """kubernetes.io/ingress-bandwidth and egress-bandwidth, bits per second."""
+    found: dict[str, object] = {}
+    for way in ("ingress", "egress"):
+        key = f"kubernetes.io/{way}-bandwidth"
+        if key in config.annotations:
+            try:
+                rate = quantity(config.annotations[key], _MAX_RATE)
+            except ValueError as error:
+                raise Invalid("read annotation", key, str(error)) from None
+            found |= {f"{way}Rate": rate, f"{way}Burst": _BURST}
+    return found

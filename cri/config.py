@@ -1,0 +1,104 @@
+"""What xenpod-cri can be told: ``packaging/cri.toml`` documents every key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from daemonkit.config import Bytes, Seconds
+
+DEFAULT_HANDLER = "xenpod"
+
+
+@dataclass(frozen=True, slots=True)
+class CniConfig:
+    """Where network configurations and plugins are."""
+
+    conf_dir: Path = Path("/etc/cni/net.d")
+    bin_dirs: tuple[Path, ...] = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
+    netns_dir: Path = Path("/run/netns")
+    timeout: Seconds = Seconds(60.0)
+
+    def __post_init__(self) -> None:
+        _absolute(conf_dir=self.conf_dir, netns_dir=self.netns_dir)
+        if not self.bin_dirs:
+            raise ValueError("bin_dirs is empty")
+        for path in self.bin_dirs:
+            _absolute(bin_dirs=path)
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerConfig:
+    """A runtime handler: the profile of protectd that its zones have."""
+
+    profile: str = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDefaults:
+    """What a container gets when the request does not say."""
+
+    nofile: int = 16_384
+    pids_limit: int = 0
+    shm_size: Bytes = Bytes(64 * 1024 * 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneDefaults:
+    """How CRI resources become the size of a zone."""
+
+    memory_overhead: Bytes = Bytes(96 * 1024 * 1024)
+    """Added to the pod's memory limit for the zone's kernel and agent when the request has no overhead."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImagesConfig:
+    """Registries and image storage."""
+
+    certs_dir: Path = Path("/etc/xenpod/certs.d")
+
+    def __post_init__(self) -> None:
+        _absolute(certs_dir=self.certs_dir)
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """Fault injection, for tests; see daemonkit.checkpoints."""
+
+    kill_at: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The whole file."""
+
+    state_dir: Path = Path("/var/lib/xenpod")
+    run_dir: Path = Path("/run/xenpod")
+    socket: Path | None = None
+    protect_socket: Path = Path("/run/protect/protect.sock")
+    log_level: str = "info"
+    faults: Faults = Faults()
+    cni: CniConfig = field(default_factory=CniConfig)
+    container: ContainerDefaults = field(default_factory=ContainerDefaults)
+    zone: ZoneDefaults = field(default_factory=ZoneDefaults)
+    images: ImagesConfig = field(default_factory=ImagesConfig)
+    handlers: Mapping[str, HandlerConfig] = field(default_factory=lambda: {DEFAULT_HANDLER: HandlerConfig()})
+
+    def __post_init__(self) -> None:
+        _absolute(state_dir=self.state_dir, run_dir=self.run_dir, protect_socket=self.protect_socket)
+        if self.socket is not None:
+            _absolute(socket=self.socket)
+        if "" in self.handlers:
+            raise ValueError(f"handlers: the empty handler is always {DEFAULT_HANDLER!r}")
+
+    @property
+    def listen(self) -> Path:
+        """The CRI socket."""
+        return self.socket or self.run_dir / "cri.sock"
+
+
+def _absolute(**paths: Path) -> None:
+    for name, path in paths.items():
+        if not path.is_absolute():
+            raise ValueError(f"key {name!r}: {path} is not absolute")

@@ -1,0 +1,1 @@
+"""Containers: the records, and one file for each thing that can be done with them."""

@@ -1,0 +1,130 @@
+"""CreateContainer: the OCI configuration is written here, the container prepared in its zone by protectd."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cri.container import request
+from cri.container.record import Container, Image, Phase
+from cri.container.signals import stop_signal
+from cri.container.undo import undo
+from cri.ids import new_id
+from cri.names import container_name
+from cri.node import Node, RootImage, now_ns
+from cri.oci.files import pod_files
+from cri.oci.process import process
+from cri.oci.spec import spec
+from cri.oci.user import user
+from cri.oci.values import CREATE
+from cri.sandbox import logdir
+from cri.sandbox.record import Phase as SandboxPhase
+from cri.sandbox.record import Sandbox
+from cri.together import to_end
+from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.faults import Refused
+from daemonkit.logs import fields
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+declare("create-container.recorded", "create-container.prepared", "create-container.created")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A container to be, and what protectd needs to prepare it."""
+
+    container: Container
+    workload: pb.CreateWorkloadRequest
+
+
+async def create(node: Node, asked: cri.CreateContainerRequest) -> str:
+    """The new container's id.  When this fails nothing of it is left, or a leftover is being removed."""
+    sandbox_id = node.sandboxes.find(asked.pod_sandbox_id).id
+    async with node.locks.hold(sandbox_id):
+        sandbox = _ready(node, sandbox_id)
+        request.check(asked.config)
+        image = node.images.resolve(asked.config.image.image)
+        plan = _plan(node, sandbox, asked.config, image)
+        await _make(node, plan)
+    checkpoint("create-container.created")
+    log.info(
+        "container created", extra=fields(container=plan.container.id, sandbox=sandbox_id, image=image.id)
+    )
+    return plan.container.id
+
+
+async def _make(node: Node, plan: Plan) -> None:
+    container = plan.container
+    name = container_name(container.config.metadata, container.sandbox_id)
+    async with AsyncExitStack() as steps:
+        node.container_names.reserve(name, container.id)
+        steps.push_async_callback(_undo, node, container.id)
+        await node.containers.add(container)
+        node.images.hold(container.image.id, container.id)
+        checkpoint("create-container.recorded")
+        await node.zones.create_workload(plan.workload)
+        checkpoint("create-container.prepared")
+        _ready(node, container.sandbox_id)
+        await node.containers.put(replace(container, phase=Phase.CREATED))
+        steps.pop_all()
+
+
+def _ready(node: Node, sandbox_id: str) -> Sandbox:
+    sandbox = node.sandboxes.get(sandbox_id)
+    if sandbox.phase is not SandboxPhase.READY:
+        cause = f"its pod sandbox {sandbox_id} is {sandbox.phase.value}"
+        raise Refused(CREATE, "", f"{cause}: {sandbox.death_reason}" if sandbox.death_reason else cause)
+    return sandbox
+
+
+def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: RootImage) -> Plan:
+    """Everything decided before the first side effect (but the log's directory)."""
+    container_id = new_id()
+    defaults = node.config.container
+    who = user(config.linux.security_context, image)
+    first = process(config, image, who, sandbox.hostname, defaults.nofile)
+    oci = spec(container_id, config, first, defaults)
+    files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses)
+    container = Container(
+        id=container_id,
+        sandbox_id=sandbox.id,
+        phase=Phase.CREATING,
+        created_ns=now_ns(),
+        config=config,
+        image=Image(image.id, image.reference),
+        log_path=_log_path(sandbox, config),
+        process=json.dumps(first),
+        stop_signal=stop_signal(config.stop_signal, image.stop_signal),
+    )
+    workload = pb.CreateWorkloadRequest(
+        zone_id=sandbox.id,
+        id=container_id,
+        oci_config=json.dumps(oci).encode(),
+        image_path=image.path,
+        image_type=image.type,
+        tty=config.tty,
+        stdin=config.stdin,
+        stdin_once=config.stdin_once,
+        log_path=container.log_path,
+        files=[pb.File(name=name, mode=0o644, content=content) for name, content in files.items()],
+    )
+    return Plan(container, workload)
+
+
+def _log_path(sandbox: Sandbox, config: cri.ContainerConfig) -> str:
+    """ "" when either part is missing: then there is no log, as CRI has it."""
+    if not sandbox.config.log_directory or not config.log_path:
+        return ""
+    path = Path(sandbox.config.log_directory) / config.log_path
+    logdir.make(str(path.parent))
+    return str(path)
+
+
+async def _undo(node: Node, container_id: str) -> None:
+    await to_end(undo(node, container_id))

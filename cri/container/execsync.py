@@ -1,0 +1,59 @@
+"""ExecSync: a command in a running container, its output and exit code."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+from cri.container.record import Container, Phase
+from cri.node import Node
+from cri.oci.process import check_words
+from daemonkit.edge import MESSAGE_LIMIT
+from daemonkit.faults import Invalid, Refused
+from daemonkit.logs import fields
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+OUTPUT_LIMIT = MESSAGE_LIMIT - 64 * 1024
+"""Bytes of both streams together: an answer must fit into one message."""
+
+_LONGEST = 7 * 24 * 3600
+
+
+async def exec_sync(node: Node, asked: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
+    """``timeout`` in seconds, 0 for none; TooLate when it is over, and the process is killed.
+
+    Output beyond the limit is read and dropped: a probe that talks too much must not fail for it.
+    """
+    container = node.containers.find(asked.container_id)
+    if container.phase is not Phase.RUNNING:
+        raise Refused("exec in", container.id, f"it is {container.phase.value}")
+    if asked.timeout < 0:
+        raise Invalid("exec in", container.id, f"timeout {asked.timeout} is negative")
+    start = pb.ExecStart(
+        workload_id=container.id,
+        process=exec_process(container, asked.cmd).encode(),
+        timeout_ns=min(asked.timeout, _LONGEST) * 10**9,
+    )
+    stdout, stderr, code, dropped = bytearray(), bytearray(), 0, 0
+    async for output in node.zones.exec(start):
+        room = OUTPUT_LIMIT - len(stdout) - len(stderr)
+        dropped += max(0, len(output.stdout) + len(output.stderr) - room)
+        stdout += output.stdout[:room]
+        stderr += output.stderr[:room]
+        if output.HasField("exit"):
+            code = output.exit.exit_code
+    if dropped:
+        log.warning("exec output cut off", extra=fields(container=container.id, dropped=dropped))
+    return cri.ExecSyncResponse(stdout=bytes(stdout), stderr=bytes(stderr), exit_code=code)
+
+
+def exec_process(container: Container, command: Sequence[str]) -> str:
+    """The container's own OCI process object with another command and without a terminal."""
+    if not command or not command[0]:
+        raise Invalid("exec in", container.id, "no command")
+    check_words("cmd", command)
+    return json.dumps({**json.loads(container.process), "args": list(command), "terminal": False})

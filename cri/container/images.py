@@ -1,0 +1,65 @@
+"""The image store as containers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cri.images.store import Image, ImageStore
+from cri.node import RootImage
+
+_ACCOUNTS = 1024 * 1024
+
+
+class StoredImages:
+    """``cri.node.Images`` over the store."""
+
+    def __init__(self, store: ImageStore) -> None:
+        self._store = store
+
+    def resolve(self, reference: str) -> RootImage:
+        """By id, tag or digest; Missing when it is not here."""
+        image = self._store.resolve(reference)
+        run: Mapping[str, Any] = image.run  # JSON of a registry: checked field by field
+        return RootImage(
+            id=image.id,
+            reference=image.repo_digests[0] if image.repo_digests else image.id,
+            path=str(image.fs_path),
+            type=image.fs_type,
+            env=_words(run, "Env"),
+            entrypoint=_words(run, "Entrypoint"),
+            cmd=_words(run, "Cmd"),
+            user=_word(run, "User"),
+            working_dir=_word(run, "WorkingDir"),
+            stop_signal=_word(run, "StopSignal"),
+            passwd=self._text(image, "/etc/passwd"),
+            group=self._text(image, "/etc/group"),
+        )
+
+    def hold(self, image_id: str, container_id: str) -> None:
+        """The image stays on the disk until ``release``, also when it is removed meanwhile."""
+        self._store.hold(image_id, container_id)
+
+    def release(self, container_id: str) -> None:
+        """The container needs its image no more."""
+        self._store.release(container_id)
+
+    def collect(self) -> None:
+        """Once all holds of a starting daemon are made: removed images that nobody holds go."""
+        self._store.collect()
+
+    def _text(self, image: Image, path: str) -> str:
+        untrusted = self._store.read_file(image, path, _ACCOUNTS)
+        return (untrusted or b"").decode(errors="replace")
+
+
+def _words(run: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    untrusted = run.get(key)
+    if not isinstance(untrusted, list):
+        return ()
+    return tuple(word for word in untrusted if isinstance(word, str))
+
+
+def _word(run: Mapping[str, Any], key: str) -> str:
+    untrusted = run.get(key)
+    return untrusted if isinstance(untrusted, str) else ""

@@ -1,0 +1,28 @@
+"""Takes a container that was never created away again."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from cri.container.record import Phase
+from cri.container.remove import remove
+from cri.node import Node
+from daemonkit.faults import Fault
+from daemonkit.logs import fields
+
+log = logging.getLogger(__name__)
+
+
+async def undo(node: Node, container_id: str) -> bool:
+    """Whether everything is gone; what is not stays recorded, for ``cri.leftovers`` to try again."""
+    try:
+        container = node.containers.get(container_id)
+        if container.phase is Phase.CREATING:
+            await node.containers.note(replace(container, phase=Phase.UNDOING))
+        await remove(node, container_id)
+    except Fault as fault:
+        log.error("a half-made container is left over: %s", fault, extra=fields(container=container_id))
+        node.leftovers.set()
+        return False
+    return True

@@ -1,0 +1,121 @@
+"""xenpod-cri from its configuration to a node that serves."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from cri.changes import StateChanges
+from cri.cni.conf import ConfDir
+from cri.cni.network import Network
+from cri.cni.plugin import Plugins
+from cri.config import Config
+from cri.container.record import NEXT as CONTAINER_NEXT
+from cri.container.record import Container
+from cri.leftovers import Leftovers
+from cri.names import Names, container_name, sandbox_name
+from cri.node import Images, Node, PodNetwork, now_ns
+from cri.registry import Registry
+from cri.sandbox.record import NEXT as SANDBOX_NEXT
+from cri.store.database import Database
+from cri.zones.client import Zones
+from cri.zones.follow import Follower
+from daemonkit.edge import channel
+from daemonkit.faults import Missing
+from daemonkit.logs import fields
+
+log = logging.getLogger(__name__)
+
+_FIRST_SWEEP = 10.0
+
+
+@contextlib.asynccontextmanager
+async def running(config: Config, images: Images, network: PodNetwork | None = None) -> AsyncIterator[Node]:
+    """A node with its records loaded and its tasks running; what was half-done is finished first if protectd
+    is there, else as soon as it is."""
+    async with contextlib.AsyncExitStack() as undo:
+        store = await Database.open(config.state_dir / "cri.db")
+        undo.push_async_callback(store.close)
+        link = channel(config.protect_socket)
+        undo.push_async_callback(link.close, None)
+        node = await _node(config, images, store, Zones(link), network or cni(config))
+        leftovers = Leftovers(node)
+        await undo.enter_async_context(_background(node.follower.run(), leftovers.run()))
+        try:
+            async with asyncio.timeout(_FIRST_SWEEP):
+                await leftovers.first_done.wait()
+        except TimeoutError:
+            log.warning("serving before protectd answers", extra=fields(cause=node.follower.trouble))
+        yield node
+
+
+def cni(config: Config) -> Network:
+    """The network that CNI makes."""
+    settings = config.cni
+    return Network(
+        ConfDir(settings.conf_dir),
+        Plugins(settings.bin_dirs, settings.timeout),
+        settings.netns_dir,
+        config.run_dir / "cni",
+        settings.timeout,
+    )
+
+
+async def _node(config: Config, images: Images, store: Database, zones: Zones, network: PodNetwork) -> Node:
+    sandboxes = Registry("pod sandbox", SANDBOX_NEXT, store.save_sandbox, store.delete_sandbox)
+    containers = Registry("container", CONTAINER_NEXT, store.save_container, store.delete_container)
+    changes = StateChanges(sandboxes, containers, now_ns)
+    leftovers = asyncio.Event()
+    node = Node(
+        config=config,
+        sandboxes=sandboxes,
+        containers=containers,
+        sandbox_names=Names("pod sandbox"),
+        container_names=Names("container"),
+        network=network,
+        zones=zones,
+        follower=Follower(zones, changes, leftovers.set),
+        changes=changes,
+        images=images,
+        leftovers=leftovers,
+    )
+    await _adopt(node, store)
+    return node
+
+
+async def _adopt(node: Node, store: Database) -> None:
+    sandboxes, containers = await store.load()
+    for sandbox in sandboxes:
+        node.sandboxes.adopt(sandbox)
+        node.sandbox_names.reserve(sandbox_name(sandbox.config.metadata), sandbox.id)
+    for container in containers:
+        node.containers.adopt(container)
+        name = container_name(container.config.metadata, container.sandbox_id)
+        node.container_names.reserve(name, container.id)
+        _hold_image(node, container)
+    node.images.collect()
+    log.info("records loaded", extra=fields(sandboxes=len(sandboxes), containers=len(containers)))
+
+
+def _hold_image(node: Node, container: Container) -> None:
+    """The zone has the image open in any case; a store that lost it can only be reported."""
+    try:
+        node.images.hold(container.image.id, container.id)
+    except Missing as fault:
+        log.error("a container's image is gone: %s", fault, extra=fields(container=container.id))
+
+
+@contextlib.asynccontextmanager
+async def _background(*runs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(run) for run in runs]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task, result in zip(tasks, await asyncio.gather(*tasks, return_exceptions=True), strict=True):
+            if isinstance(result, Exception):
+                log.error("background task failed", exc_info=result, extra=fields(task=task.get_name()))

@@ -1,0 +1,111 @@
+"""What every verb works with."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cri.changes import StateChanges
+from cri.cni.attachment import Attachment, Chain
+from cri.config import Config
+from cri.container.record import Container
+from cri.locks import Locks
+from cri.names import Names
+from cri.registry import Registry
+from cri.sandbox.record import Sandbox
+from cri.zones.client import Zones
+from cri.zones.follow import Follower
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+
+@dataclass(frozen=True, slots=True)
+class RootImage:
+    """An image as a container needs it."""
+
+    id: str
+    """``sha256:...`` of its config."""
+    reference: str
+    """``repository@sha256:...`` where known, else the id."""
+    path: str
+    """Its filesystem image on the host, absolute."""
+    type: str
+    """``squashfs`` or ``erofs``."""
+    env: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    user: str = ""
+    working_dir: str = ""
+    stop_signal: str = ""
+    passwd: str = ""
+    """Its /etc/passwd and /etc/group, hostile text; "" where it has none."""
+    group: str = ""
+
+
+class Images(Protocol):
+    """Where images come from."""
+
+    def resolve(self, reference: str) -> RootImage:
+        """By id, tag or digest, as PullImage or ImageStatus answered it; Missing when it is not here."""
+        ...
+
+    def hold(self, image_id: str, container_id: str) -> None:
+        """The image stays on the disk until ``release``, also when it is removed meanwhile."""
+        ...
+
+    def release(self, container_id: str) -> None:
+        """The container needs its image no more."""
+        ...
+
+    def collect(self) -> None:
+        """Once all holds of a starting daemon are made: removed images that nobody holds go."""
+        ...
+
+
+class PodNetwork(Protocol):
+    """What gives pods their addresses."""
+
+    def check(self) -> Chain:
+        """The configuration in force; Refused, with the reason, when a pod could not be attached now."""
+        ...
+
+    def plan(self, sandbox_id: str, config: cri.PodSandboxConfig) -> Attachment:
+        """What ``attach`` will do for a pod; nothing is done yet.  Refused when it cannot be done."""
+        ...
+
+    async def attach(self, attachment: Attachment) -> Attachment:
+        """Do it; the attachment with its result.  A failure leaves work for ``detach``."""
+        ...
+
+    async def detach(self, attachment: Attachment) -> None:
+        """Undo it; whatever is gone already succeeds."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The daemon's collaborators."""
+
+    config: Config
+    sandboxes: Registry[Sandbox]
+    containers: Registry[Container]
+    sandbox_names: Names
+    container_names: Names
+    network: PodNetwork
+    zones: Zones
+    follower: Follower
+    changes: StateChanges
+    images: Images
+    locks: Locks = field(default_factory=Locks)
+    leftovers: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something half-done is left for ``cri.leftovers`` to finish."""
+
+    def containers_of(self, sandbox_id: str) -> list[Container]:
+        """Every container of a sandbox, hidden ones too."""
+        return [container for container in self.containers.all() if container.sandbox_id == sandbox_id]
+
+
+def now_ns() -> int:
+    """Nanoseconds since the epoch."""
+    return time.time_ns()

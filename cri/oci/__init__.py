@@ -1,0 +1,1 @@
+"""The OCI runtime configuration of a container, made of small pure functions."""

@@ -1,0 +1,50 @@
+"""The mounts of a container: kernel file systems, and the files that the host hands over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cri.oci.values import Json
+
+CONTAINERS = "/run/xenpod/containers"
+"""Where a zone keeps its containers."""
+
+MASKED = (
+    "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
+    "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi", "/sys/firmware", "/sys/devices/virtual/powercap",
+)  # fmt: skip
+READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+
+
+def kernel_mounts(shm_size: int) -> list[Json]:
+    """As every OCI runtime has them; sysfs and cgroups read-only."""
+    return [
+        _mount("/proc", "proc", "proc", "nosuid", "noexec", "nodev"),
+        _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        _mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            "nosuid",
+            "noexec",
+            "newinstance",
+            "ptmxmode=0666",
+            "mode=0620",
+            "gid=5",
+        ),
+        _mount("/dev/mqueue", "mqueue", "mqueue", "nosuid", "noexec", "nodev"),
+        _mount("/dev/shm", "tmpfs", "shm", "nosuid", "noexec", "nodev", "mode=1777", f"size={shm_size}"),
+        _mount("/sys", "sysfs", "sysfs", "nosuid", "noexec", "nodev", "ro"),
+        _mount("/sys/fs/cgroup", "cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
+    ]
+
+
+def file_mounts(container_id: str, names: Iterable[str], *, readonly: bool) -> list[Json]:
+    """``files/<name>`` of the container's directory in the zone at ``/etc/<name>``."""
+    way = "ro" if readonly else "rw"
+    base = f"{CONTAINERS}/{container_id}/files"
+    return [_mount(f"/etc/{name}", "bind", f"{base}/{name}", "rbind", "rprivate", way) for name in names]
+
+
+def _mount(destination: str, kind: str, source: str, *options: str) -> Json:
+    return {"destination": destination, "type": kind, "source": source, "options": list(options)}

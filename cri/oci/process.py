@@ -1,0 +1,94 @@
+"""The OCI ``process`` object: what runs, where, as whom, with which rights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from cri.node import RootImage
+from cri.oci.capabilities import capabilities
+from cri.oci.user import User
+from cri.oci.values import CREATE, Json
+from daemonkit.faults import Invalid
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_WORDS = 512 * 1024
+_OOM_MAX = 1000
+
+
+def process(
+    config: cri.ContainerConfig, image: RootImage, who: User, hostname: str, nofile: int
+) -> dict[str, object]:
+    """The first process of a container."""
+    security = config.linux.security_context
+    made: dict[str, object] = {
+        "terminal": config.tty,
+        "user": _user(who),
+        "args": arguments(config, image),
+        "env": environment(config, image, hostname),
+        "cwd": _directory(config.working_dir or image.working_dir),
+        "capabilities": capabilities(security.capabilities),
+        "rlimits": [{"type": "RLIMIT_NOFILE", "soft": nofile, "hard": nofile}] if nofile else [],
+        "noNewPrivileges": security.no_new_privs,
+    }
+    # Lowering it needs CAP_SYS_RESOURCE, which not every host gives; within a zone only the order counts.
+    if 0 < (score := config.linux.resources.oom_score_adj) <= _OOM_MAX:
+        made["oomScoreAdj"] = score
+    return made
+
+
+def arguments(config: cri.ContainerConfig, image: RootImage) -> list[str]:
+    """CRI's command replaces entrypoint and cmd, its args replace cmd alone."""
+    head = list(config.command) or list(image.entrypoint)
+    tail = list(config.args) or ([] if config.command else list(image.cmd))
+    words = head + tail
+    if not words or not words[0]:
+        raise Invalid(CREATE, config.metadata.name, "no command, and the image has none")
+    check_words("command", words)
+    return words
+
+
+def check_words(field: str, words: Sequence[str]) -> None:
+    """Fit for execve(2): no NUL, not too large together."""
+    if any("\0" in word for word in words):
+        raise Invalid(CREATE, field, "it contains a NUL character")
+    if sum(len(word.encode()) + 1 for word in words) > _WORDS:
+        raise Invalid(CREATE, field, f"larger than {_WORDS} bytes together")
+
+
+def environment(config: cri.ContainerConfig, image: RootImage, hostname: str) -> list[str]:
+    """Defaults, then the image's, then CRI's variables; the last of a name counts."""
+    pairs = [PATH, f"HOSTNAME={hostname}", *(["TERM=xterm"] if config.tty else []), *image.env]
+    pairs += [f"{pair.key}={_text(pair.key, pair.value)}" for pair in config.envs]
+    check_words("envs", pairs)
+    return list(_last(pairs))
+
+
+def _last(pairs: Iterable[str]) -> Iterable[str]:
+    found: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, _ = pair.partition("=")
+        if name and equals:
+            found[name] = pair
+    return found.values()
+
+
+def _text(key: str, value: bytes) -> str:
+    """JSON carries text only."""
+    if not key or "=" in key:
+        raise Invalid(CREATE, f"env {key!r:.80}", "not a variable's name")
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise Invalid(CREATE, f"env {key}", "its value is not UTF-8") from None
+
+
+def _directory(path: str) -> str:
+    path = path or "/"
+    if not path.startswith("/") or "\0" in path or len(path) > 4095:
+        raise Invalid(CREATE, f"working directory {path!r:.80}", "not an absolute path")
+    return path
+
+
+def _user(who: User) -> Json:
+    return {"uid": who.uid, "gid": who.gid, "additionalGids": list(who.groups)}

@@ -1,0 +1,61 @@
+"""``linux.resources``: what a container may use of its zone."""
+
+from __future__ import annotations
+
+from cri.oci.values import CREATE, Json
+from daemonkit.faults import Invalid, Unsupported
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+_CPU_SHARES = range(2, 262_145)  # cpu.shares, kernel: sched/core.c
+
+
+def resources(asked: cri.LinuxContainerResources, pids_limit: int) -> Json:
+    """Only what is asked for; 0 is "not said" throughout CRI."""
+    made: dict[str, object] = {
+        # The runtime adds the usual /dev/null, zero, full, random, urandom, tty, ptmx and pts itself.
+        "devices": [{"allow": False, "access": "rwm"}],
+    }
+    if cpu := _cpu(asked):
+        made["cpu"] = cpu
+    if memory := _memory(asked):
+        made["memory"] = memory
+    if pids_limit:
+        made["pids"] = {"limit": pids_limit}
+    if asked.unified:
+        made["unified"] = dict(asked.unified)
+    for page in asked.hugepage_limits:
+        if page.limit:
+            raise Unsupported(CREATE, f"hugepages of {page.page_size!r:.20}", "zones have no huge pages yet")
+    return made
+
+
+def _cpu(asked: cri.LinuxContainerResources) -> Json:
+    cpu: dict[str, object] = {}
+    if asked.cpu_shares:
+        if asked.cpu_shares < 0:
+            raise Invalid(CREATE, f"cpu_shares {asked.cpu_shares}", "negative")
+        cpu["shares"] = min(max(asked.cpu_shares, _CPU_SHARES[0]), _CPU_SHARES[-1])
+    if asked.cpu_quota:
+        cpu["quota"] = asked.cpu_quota
+    if asked.cpu_period:
+        if not 1000 <= asked.cpu_period <= 1_000_000:
+            raise Invalid(
+                CREATE, f"cpu_period {asked.cpu_period}", "not between 1000 and 1000000 microseconds"
+            )
+        cpu["period"] = asked.cpu_period
+    if asked.cpuset_cpus:
+        cpu["cpus"] = asked.cpuset_cpus
+    if asked.cpuset_mems:
+        cpu["mems"] = asked.cpuset_mems
+    return cpu
+
+
+def _memory(asked: cri.LinuxContainerResources) -> Json:
+    if asked.memory_limit_in_bytes < 0 or asked.memory_swap_limit_in_bytes < 0:
+        raise Invalid(CREATE, "memory limit", "negative")
+    memory: dict[str, object] = {}
+    if asked.memory_limit_in_bytes:
+        memory["limit"] = asked.memory_limit_in_bytes
+    if asked.memory_swap_limit_in_bytes:
+        memory["swap"] = asked.memory_swap_limit_in_bytes
+    return memory

@@ -1,0 +1,99 @@
+"""RunPodSandbox: a network namespace attached by CNI, a zone, and the zone's interface joined to it."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import replace
+
+from cri.cni.attachment import Attachment
+from cri.ids import new_id
+from cri.names import sandbox_name
+from cri.node import Node, now_ns
+from cri.sandbox import logdir, request
+from cri.sandbox.record import Phase, Sandbox
+from cri.sandbox.sizing import zone_resources
+from cri.sandbox.undo import undo
+from cri.together import both, to_end
+from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.faults import Refused
+from daemonkit.logs import fields
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+declare(
+    "run-pod.recorded",
+    "run-pod.network-attached",
+    "run-pod.zone-created",
+    "run-pod.both-made",
+    "run-pod.connected",
+    "run-pod.ready",
+)
+
+
+async def run(node: Node, asked: cri.RunPodSandboxRequest) -> str:
+    """The new sandbox's id.  When this fails, nothing of the pod is left, or a leftover is being removed."""
+    sandbox = _plan(node, asked)
+    name = sandbox_name(sandbox.config.metadata)
+    async with AsyncExitStack() as steps:
+        node.sandbox_names.reserve(name, sandbox.id)
+        steps.push_async_callback(_undo, node, sandbox.id)
+        await node.sandboxes.add(sandbox)
+        checkpoint("run-pod.recorded")
+        attached, _ = await both(_attach(node, sandbox), _create_zone(node, sandbox))
+        checkpoint("run-pod.both-made")
+        await node.zones.connect_network(sandbox.id, str(attached.netns), attached.interface)
+        checkpoint("run-pod.connected")
+        await _ready(node, sandbox.id)
+        steps.pop_all()
+    checkpoint("run-pod.ready")
+    log.info("pod runs", extra=fields(sandbox=sandbox.id, name=name, addresses=",".join(attached.addresses)))
+    return sandbox.id
+
+
+def _plan(node: Node, asked: cri.RunPodSandboxRequest) -> Sandbox:
+    """The sandbox to be, of a request that has been checked; no side effects but its log directory."""
+    handler = request.handler_name(asked.runtime_handler, node.config.handlers)
+    request.check(asked.config)
+    zone_resources(asked.config, node.config.zone.memory_overhead)
+    sandbox_id = new_id()
+    place = node.network.plan(sandbox_id, asked.config)
+    logdir.make(asked.config.log_directory)
+    return Sandbox(sandbox_id, Phase.CREATING, now_ns(), handler, asked.config, place)
+
+
+async def _attach(node: Node, sandbox: Sandbox) -> Attachment:
+    attached = await node.network.attach(sandbox.attachment)
+    await node.sandboxes.put(replace(node.sandboxes.get(sandbox.id), attachment=attached))
+    checkpoint("run-pod.network-attached")
+    return attached
+
+
+async def _create_zone(node: Node, sandbox: Sandbox) -> None:
+    meta = sandbox.config.metadata
+    await node.zones.create_zone(
+        pb.CreateZoneRequest(
+            id=sandbox.id,
+            name=f"{meta.namespace}/{meta.name}",
+            hostname=sandbox.hostname,
+            resources=zone_resources(sandbox.config, node.config.zone.memory_overhead),
+            profile=node.config.handlers[sandbox.handler].profile,
+            sysctls=sandbox.config.linux.sysctls,
+            interfaces=1,
+        )
+    )
+    checkpoint("run-pod.zone-created")
+
+
+async def _ready(node: Node, sandbox_id: str) -> None:
+    """Refused when the zone ended in between: the stream of changes notes that on a sandbox not yet ready."""
+    sandbox = node.sandboxes.get(sandbox_id)
+    if sandbox.death_reason:
+        raise Refused("run pod sandbox", sandbox_id, f"its zone ended: {sandbox.death_reason}")
+    await node.sandboxes.put(replace(sandbox, phase=Phase.READY))
+
+
+async def _undo(node: Node, sandbox_id: str) -> None:
+    await to_end(undo(node, sandbox_id))

@@ -1,0 +1,1 @@
+"""The CRI services: each RPC handed to its verb."""

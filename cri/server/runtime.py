@@ -1,0 +1,158 @@
+"""RuntimeService: each RPC handed to its verb."""
+
+from __future__ import annotations
+
+import logging
+from importlib.metadata import version
+
+import grpc.aio
+
+from cri.container import create, execsync, remove, start, stats, stop, view
+from cri.node import Node
+from cri.sandbox import remove as sandbox_remove
+from cri.sandbox import run as sandbox_run
+from cri.sandbox import stop as sandbox_stop
+from cri.sandbox import view as sandbox_view
+from cri.server import status
+from cri.server.unsupported import NotYet
+from daemonkit.faults import Refused
+from daemonkit.logs import fields
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
+
+log = logging.getLogger(__name__)
+
+NAME = "xenpod"
+API_VERSION = "v1"
+KUBE_API_VERSION = "0.1.0"  # VersionResponse.version: the kubelet's runtime API, fixed since its beginning
+
+_Context = grpc.aio.ServicerContext[object, object]
+
+
+class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
+    """``runtime.v1.RuntimeService``."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._rates = stats.Rates()
+
+    async def Version(self, request: cri.VersionRequest, context: _Context) -> cri.VersionResponse:
+        return cri.VersionResponse(
+            version=KUBE_API_VERSION,
+            runtime_name=NAME,
+            runtime_version=version("xenpod"),
+            runtime_api_version=API_VERSION,
+        )
+
+    async def Status(self, request: cri.StatusRequest, context: _Context) -> cri.StatusResponse:
+        return await status.status(self._node, request.verbose)
+
+    async def RuntimeConfig(
+        self, request: cri.RuntimeConfigRequest, context: _Context
+    ) -> cri.RuntimeConfigResponse:
+        """Pods' cgroups are inside their zones: the kubelet's own need no systemd."""
+        linux = cri.LinuxRuntimeConfiguration(cgroup_driver=cri.CGROUPFS)
+        return cri.RuntimeConfigResponse(linux=linux)
+
+    async def UpdateRuntimeConfig(
+        self, request: cri.UpdateRuntimeConfigRequest, context: _Context
+    ) -> cri.UpdateRuntimeConfigResponse:
+        """Tells the pod CIDR, which CNI has in its own configuration."""
+        cidr = request.runtime_config.network_config.pod_cidr
+        log.info("the kubelet tells a pod CIDR; CNI's configuration decides", extra=fields(cidr=cidr))
+        return cri.UpdateRuntimeConfigResponse()
+
+    async def RunPodSandbox(
+        self, request: cri.RunPodSandboxRequest, context: _Context
+    ) -> cri.RunPodSandboxResponse:
+        return cri.RunPodSandboxResponse(pod_sandbox_id=await sandbox_run.run(self._node, request))
+
+    async def StopPodSandbox(
+        self, request: cri.StopPodSandboxRequest, context: _Context
+    ) -> cri.StopPodSandboxResponse:
+        await sandbox_stop.stop(self._node, request.pod_sandbox_id)
+        return cri.StopPodSandboxResponse()
+
+    async def RemovePodSandbox(
+        self, request: cri.RemovePodSandboxRequest, context: _Context
+    ) -> cri.RemovePodSandboxResponse:
+        await sandbox_remove.remove(self._node, request.pod_sandbox_id)
+        return cri.RemovePodSandboxResponse()
+
+    async def PodSandboxStatus(
+        self, request: cri.PodSandboxStatusRequest, context: _Context
+    ) -> cri.PodSandboxStatusResponse:
+        sandbox = self._node.sandboxes.find(request.pod_sandbox_id)
+        info = sandbox_view.info(sandbox) if request.verbose else {}
+        return cri.PodSandboxStatusResponse(status=sandbox_view.status(sandbox), info=info)
+
+    async def ListPodSandbox(
+        self, request: cri.ListPodSandboxRequest, context: _Context
+    ) -> cri.ListPodSandboxResponse:
+        found = [s for s in self._node.sandboxes.visible() if sandbox_view.selected(s, request.filter)]
+        return cri.ListPodSandboxResponse(items=[sandbox_view.item(sandbox) for sandbox in found])
+
+    async def CreateContainer(
+        self, request: cri.CreateContainerRequest, context: _Context
+    ) -> cri.CreateContainerResponse:
+        return cri.CreateContainerResponse(container_id=await create.create(self._node, request))
+
+    async def StartContainer(
+        self, request: cri.StartContainerRequest, context: _Context
+    ) -> cri.StartContainerResponse:
+        await start.start(self._node, request.container_id)
+        return cri.StartContainerResponse()
+
+    async def StopContainer(
+        self, request: cri.StopContainerRequest, context: _Context
+    ) -> cri.StopContainerResponse:
+        await stop.stop(self._node, request.container_id, request.timeout)
+        return cri.StopContainerResponse()
+
+    async def RemoveContainer(
+        self, request: cri.RemoveContainerRequest, context: _Context
+    ) -> cri.RemoveContainerResponse:
+        await remove.remove_found(self._node, request.container_id)
+        return cri.RemoveContainerResponse()
+
+    async def ListContainers(
+        self, request: cri.ListContainersRequest, context: _Context
+    ) -> cri.ListContainersResponse:
+        found = [c for c in self._node.containers.visible() if view.selected(c, request.filter)]
+        return cri.ListContainersResponse(containers=[view.item(container) for container in found])
+
+    async def ContainerStatus(
+        self, request: cri.ContainerStatusRequest, context: _Context
+    ) -> cri.ContainerStatusResponse:
+        container = self._node.containers.find(request.container_id)
+        info = view.info(container) if request.verbose else {}
+        return cri.ContainerStatusResponse(status=view.status(container), info=info)
+
+    async def ReopenContainerLog(
+        self, request: cri.ReopenContainerLogRequest, context: _Context
+    ) -> cri.ReopenContainerLogResponse:
+        container = self._node.containers.find(request.container_id)
+        if not container.live:
+            raise Refused("reopen log of", container.id, f"it is {container.phase.value}")
+        await self._node.zones.reopen_log(container.id)
+        return cri.ReopenContainerLogResponse()
+
+    async def ExecSync(self, request: cri.ExecSyncRequest, context: _Context) -> cri.ExecSyncResponse:
+        return await execsync.exec_sync(self._node, request)
+
+    async def ContainerStats(
+        self, request: cri.ContainerStatsRequest, context: _Context
+    ) -> cri.ContainerStatsResponse:
+        container = self._node.containers.find(request.container_id)
+        return cri.ContainerStatsResponse(stats=await stats.one(self._node, self._rates, container))
+
+    async def ListContainerStats(
+        self, request: cri.ListContainerStatsRequest, context: _Context
+    ) -> cri.ListContainerStatsResponse:
+        asked = cri.ContainerFilter(
+            id=request.filter.id,
+            pod_sandbox_id=request.filter.pod_sandbox_id,
+            label_selector=request.filter.label_selector,
+        )
+        found = [c for c in self._node.containers.visible() if view.selected(c, asked)]
+        return cri.ListContainerStatsResponse(stats=await stats.stats(self._node, self._rates, found))

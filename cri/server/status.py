@@ -1,0 +1,112 @@
+"""Status: whether pods can be run now, and what an operator must know."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from cri.node import Node
+from daemonkit.faults import Fault
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+
+async def status(node: Node, verbose: bool) -> cri.StatusResponse:
+    """RuntimeReady: protectd answers; NetworkReady: a CNI configuration whose plugins are there."""
+    host, trouble = await _host(node)
+    reply = cri.StatusResponse(
+        status=cri.RuntimeStatus(
+            conditions=[
+                _condition("RuntimeReady", "ProtectdNotReady", trouble),
+                _condition("NetworkReady", "NetworkPluginNotReady", _network_trouble(node)),
+            ]
+        ),
+        runtime_handlers=_handlers(node, host),
+        features=cri.RuntimeFeatures(supplemental_groups_policy=True),
+    )
+    if verbose:
+        reply.info.update(_info(node, host))
+    return reply
+
+
+async def _host(node: Node) -> tuple[pb.InfoResponse | None, str]:
+    if not node.follower.synced.is_set():
+        return None, node.follower.trouble
+    try:
+        return await node.zones.info(), ""
+    except Fault as fault:
+        return None, str(fault)
+
+
+def _network_trouble(node: Node) -> str:
+    try:
+        node.network.check()
+    except Fault as fault:
+        return str(fault)
+    return ""
+
+
+def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:
+    return cri.RuntimeCondition(
+        type=kind, status=not trouble, reason=reason if trouble else "", message=trouble
+    )
+
+
+def _handlers(node: Node, host: pb.InfoResponse | None) -> list[cri.RuntimeHandler]:
+    """Those whose profile protectd has; the first is the one meant by ""."""
+    if host is None:
+        return []
+    have = set(host.profiles)
+    names = sorted(name for name, handler in node.config.handlers.items() if handler.profile in have)
+    features = cri.RuntimeHandlerFeatures(recursive_read_only_mounts=False, user_namespaces=False)
+    return [cri.RuntimeHandler(name=name, features=features) for name in ["", *names]]
+
+
+def _info(node: Node, host: pb.InfoResponse | None) -> dict[str, str]:
+    """Each value is JSON, as crictl expects."""
+    return {
+        "config": json.dumps(asdict(node.config), default=_plain),
+        "cni": json.dumps(_cni(node)),
+        "toolstack": json.dumps(_toolstack(host)),
+        "notices": json.dumps(list(host.notices) if host else []),
+    }
+
+
+def _cni(node: Node) -> dict[str, object]:
+    try:
+        chain = node.network.check()
+    except Fault as fault:
+        return {"error": str(fault)}
+    return {
+        "network": chain.name,
+        "source": chain.source,
+        "cniVersion": chain.version,
+        "plugins": [plugin.type for plugin in chain.plugins],
+    }
+
+
+def _toolstack(host: pb.InfoResponse | None) -> dict[str, object]:
+    if host is None:
+        return {"error": "protectd does not answer"}
+    return {
+        "name": host.toolstack,
+        "securityBoundary": host.security_boundary,
+        "notices": list(host.notices),
+        "xenVersion": host.xen_version,
+        "protectdVersion": host.version,
+        "memory": {
+            "totalBytes": host.memory.total_bytes,
+            "reservedBytes": host.memory.reserved_bytes,
+            "freeBytes": host.memory.free_bytes,
+        },
+        "cpus": host.cpus,
+        "profiles": list(host.profiles),
+        "unknownDomains": list(host.unknown_domains),
+    }
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,128 @@
+"""The calls of protect.v1, each with its deadline, statuses as faults."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Iterable
+from typing import TypeVar
+
+import grpc.aio
+
+from daemonkit.calls import fault_of
+from daemonkit.faults import Broken
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
+
+T = TypeVar("T")
+
+_BOOT = 120.0
+_CHANGE = 60.0
+_READ = 10.0
+
+
+class Zones:
+    """protectd's zones, workloads and host."""
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self._zones = rpc.ZonesStub(channel)
+        self._workloads = rpc.WorkloadsStub(channel)
+        self._host = rpc.HostStub(channel)
+
+    async def create_zone(self, request: pb.CreateZoneRequest) -> pb.Zone:
+        """Boot a zone and wait until its agent answers."""
+        return await _call("create zone", request.id, self._zones.CreateZone(request, timeout=_BOOT))
+
+    async def connect_network(self, zone_id: str, netns: str, interface: str) -> None:
+        """Splice the zone's interface to CNI's."""
+        request = pb.ConnectNetworkRequest(zone_id=zone_id, netns_path=netns, interface=interface)
+        await _call("connect network of zone", zone_id, self._zones.ConnectNetwork(request, timeout=_CHANGE))
+
+    async def destroy_zone(self, zone_id: str) -> None:
+        """End a zone; unknown ids succeed."""
+        request = pb.DestroyZoneRequest(id=zone_id)
+        await _call("destroy zone", zone_id, self._zones.DestroyZone(request, timeout=_CHANGE))
+
+    async def create_workload(self, request: pb.CreateWorkloadRequest) -> pb.Workload:
+        """Prepare a container in its zone."""
+        return await _call(
+            "create workload", request.id, self._workloads.CreateWorkload(request, timeout=_CHANGE)
+        )
+
+    async def start_workload(self, workload_id: str) -> pb.Workload:
+        """Start it."""
+        call = self._workloads.StartWorkload(pb.StartWorkloadRequest(id=workload_id), timeout=_CHANGE)
+        return await _call("start workload", workload_id, call)
+
+    async def signal_workload(self, workload_id: str, signal: int) -> None:
+        """Send a signal to its first process; Refused when it does not run."""
+        request = pb.SignalWorkloadRequest(id=workload_id, signal=signal)
+        await _call("signal workload", workload_id, self._workloads.SignalWorkload(request, timeout=_READ))
+
+    async def wait_workload(self, workload_id: str, timeout: float) -> pb.Workload:
+        """Wait until it has ended and its output is in the log; TooLate after ``timeout`` seconds."""
+        call = self._workloads.WaitWorkload(pb.WaitWorkloadRequest(id=workload_id), timeout=timeout)
+        return await _call("wait for workload", workload_id, call)
+
+    async def delete_workload(self, workload_id: str) -> None:
+        """End and forget it; unknown ids succeed."""
+        call = self._workloads.DeleteWorkload(pb.DeleteWorkloadRequest(id=workload_id), timeout=_CHANGE)
+        await _call("delete workload", workload_id, call)
+
+    async def get_workload(self, workload_id: str) -> pb.Workload:
+        """As it is now."""
+        call = self._workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=_READ)
+        return await _call("get workload", workload_id, call)
+
+    async def workload_stats(self, ids: Iterable[str]) -> list[pb.WorkloadStatsRow]:
+        """Of these, or of all when empty."""
+        request = pb.WorkloadStatsRequest(ids=ids)
+        reply = await _call("read stats", "", self._workloads.WorkloadStats(request, timeout=_READ))
+        return list(reply.rows)
+
+    async def reopen_log(self, workload_id: str) -> None:
+        """After its log file was renamed."""
+        call = self._workloads.ReopenLog(pb.ReopenLogRequest(id=workload_id), timeout=_READ)
+        await _call("reopen log", workload_id, call)
+
+    async def exec(self, start: pb.ExecStart) -> AsyncIterator[pb.ExecOutput]:
+        """Run a process without standard input; its output, and its exit as the last item.
+
+        The process is killed when the iteration is given up.
+        """
+        call = self._workloads.Exec(_only(pb.ExecInput(start=start)))
+        exited = False
+        try:
+            async for output in call:
+                exited = output.HasField("exit")
+                yield output
+        except grpc.aio.AioRpcError as error:
+            raise fault_of(error, "exec in", start.workload_id) from None
+        finally:
+            call.cancel()
+        if not exited:
+            raise Broken("exec in", start.workload_id, "protectd ended the stream without an exit code")
+
+    async def info(self) -> pb.InfoResponse:
+        """The host."""
+        return await _call("ask protectd about", "the host", self._host.Info(pb.InfoRequest(), timeout=_READ))
+
+    async def watch(self) -> AsyncIterator[pb.WatchEvent]:
+        """Everything there is, SYNCED, then changes; waits until protectd is there, ends with Unreachable."""
+        call = self._host.Watch(pb.WatchRequest(), wait_for_ready=True)
+        try:
+            async for event in call:
+                yield event
+        except grpc.aio.AioRpcError as error:
+            raise fault_of(error, "watch", "protectd") from None
+        finally:
+            call.cancel()
+
+
+async def _only(item: pb.ExecInput) -> AsyncIterator[pb.ExecInput]:
+    yield item
+
+
+async def _call(operation: str, subject: str, call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except grpc.aio.AioRpcError as error:
+        raise fault_of(error, operation, subject) from None

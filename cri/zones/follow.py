@@ -1,0 +1,88 @@
+"""Follows protectd's stream of changes for as long as the daemon runs."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from cri.zones.client import Zones
+from daemonkit.faults import Fault
+from daemonkit.logs import fields
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+_PAUSE = 0.5
+
+
+class Changes(Protocol):
+    """Who is told.  Ids are never used again, so a change that comes late can be told from news."""
+
+    def known(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Ids of the zones and of the workloads that protectd should have."""
+        ...
+
+    async def zone(self, zone: pb.Zone) -> None: ...
+    async def zone_gone(self, zone_id: str) -> None: ...
+    async def workload(self, workload: pb.Workload) -> None: ...
+    async def workload_gone(self, workload_id: str) -> None: ...
+
+
+class Follower:
+    """Run ``run`` as a task; ``synced`` is set while what we know is what protectd says."""
+
+    def __init__(self, zones: Zones, changes: Changes, on_synced: Callable[[], None]) -> None:
+        self._zones = zones
+        self._changes = changes
+        self._on_synced = on_synced
+        self.synced = asyncio.Event()
+        self.trouble = "protectd has not answered yet"
+
+    async def run(self) -> None:
+        """Follow, and follow again after protectd was away; ends only by cancellation."""
+        while True:
+            try:
+                await self._follow()
+                self.trouble = "protectd ended its stream of changes"
+            except Fault as fault:
+                self.trouble = str(fault)
+            finally:
+                self.synced.clear()
+            log.warning("lost protectd", extra=fields(cause=self.trouble))
+            # The stream itself waits for a protectd that is away; this is for one that answers and refuses.
+            await asyncio.sleep(_PAUSE)
+
+    async def _follow(self) -> None:
+        # Taken before the call: what is made later may be missing in the snapshot, and is not gone.
+        zones, workloads = (set(ids) for ids in self._changes.known())
+        async for event in self._zones.watch():
+            kind = event.WhichOneof("event")
+            if not self.synced.is_set():
+                zones.discard(event.zone.id)
+                workloads.discard(event.workload.id)
+            if kind == "synced":
+                await self._finish_snapshot(zones, workloads)
+            elif kind is not None:
+                await self._apply(kind, event)
+
+    async def _finish_snapshot(self, zones: set[str], workloads: set[str]) -> None:
+        for workload_id in workloads:
+            await self._changes.workload_gone(workload_id)
+        for zone_id in zones:
+            await self._changes.zone_gone(zone_id)
+        self.synced.set()
+        log.info("in step with protectd")
+        self._on_synced()
+
+    async def _apply(self, kind: str, event: pb.WatchEvent) -> None:
+        match kind:
+            case "zone":
+                await self._changes.zone(event.zone)
+            case "zone_gone":
+                await self._changes.zone_gone(event.zone_gone)
+            case "workload":
+                await self._changes.workload(event.workload)
+            case "workload_gone":
+                await self._changes.workload_gone(event.workload_gone)
