@@ -7,6 +7,7 @@ Nothing above this module may ask which of them it talks to.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -163,7 +164,7 @@ class Toolstack(Protocol):
         """Detach and free what stood behind it; an unknown vdev succeeds."""
         ...
 
-    async def disks(self, domain: DomainId) -> list[str]:
+    async def disks(self, domain: DomainId) -> builtins.list[str]:
         """The vdevs attached now."""
         ...
 

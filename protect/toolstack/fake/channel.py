@@ -1,0 +1,94 @@
+"""The channel of a fake zone: a connection to the unix socket that its agent listens on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+from daemonkit.faults import Unreachable
+from protect.errors import DomainGone
+
+_BUFFER = 256 * 1024
+
+
+class UnixTransport:
+    """A port.Transport over a connected stream socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self, limit: int) -> bytes:
+        """See port.Transport."""
+        try:
+            return await self._reader.read(limit)
+        except ConnectionError:
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        """See port.Transport."""
+        if self._writer.is_closing():
+            raise ConnectionResetError("the connection is closed")
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def close(self) -> None:
+        """See port.Transport."""
+        self._writer.transport.abort()
+
+
+class StalledTransport:
+    """A connection that is there, but through which nothing comes or goes (fault injection)."""
+
+    def __init__(self, inner: UnixTransport) -> None:
+        self._inner = inner
+        self._closed = asyncio.Event()
+
+    async def read(self, limit: int) -> bytes:
+        """Nothing until it is closed."""
+        await self._closed.wait()
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        """Waits until it is closed, as if the other side did not read."""
+        await self._closed.wait()
+        raise ConnectionResetError("the connection is closed")
+
+    async def close(self) -> None:
+        """Ends what waits."""
+        self._closed.set()
+        await self._inner.close()
+
+
+async def connect(directory: Path, name: str) -> UnixTransport:
+    """Connect to a domain's agent.
+
+    fakedom listens before the agent runs, so a connection waits in the queue until the agent
+    serves it.  DomainGone: nobody listens any more; Unreachable: the agent does not accept, and
+    its queue is full.
+    """
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+    try:
+        _connect(sock, directory)
+        reader, writer = await asyncio.open_unix_connection(sock=sock, limit=_BUFFER)
+    except (FileNotFoundError, ConnectionRefusedError):
+        sock.close()
+        raise DomainGone("open channel", name, "its agent is gone") from None
+    except BlockingIOError:
+        sock.close()
+        raise Unreachable("open channel", name, "its agent does not accept connections") from None
+    except BaseException:
+        sock.close()
+        raise
+    return UnixTransport(reader, writer)
+
+
+def _connect(sock: socket.socket, directory: Path) -> None:
+    # by descriptor: a socket's address has room for 107 bytes only, a run directory's path may be longer
+    fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        sock.connect(f"/proc/self/fd/{fd}/channel.sock")
+    finally:
+        os.close(fd)

@@ -1,0 +1,100 @@
+"""Making a domain, and taking it apart again."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+from daemonkit.checkpoints import checkpoint, declare
+from protect.errors import ToolstackError
+from protect.toolstack.fake import faultplan, interfaces
+from protect.toolstack.fake.cgroups import Limits
+from protect.toolstack.fake.domain import Domain, read_pid, write_spec
+from protect.toolstack.fake.faultplan import InjectedFault
+from protect.toolstack.fake.home import Home
+from protect.toolstack.fake.launcher import Launch, launch
+from protect.toolstack.fake.process import Process
+from protect.toolstack.fake.settings import FakeSettings
+from protect.toolstack.port import DomainId, DomainSpec
+
+declare("fake-create.written", "fake-create.grouped", "fake-create.launched", "fake-create.wired")
+declare("fake-destroy.killed", "fake-destroy.ungrouped")
+
+
+async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:
+    """The domain, paused; on failure nothing of it is left."""
+    async with AsyncExitStack() as undo:
+        undo.push_async_callback(clear, home, spec)
+        directory = home.directory(spec.uuid)
+        directory.mkdir(mode=0o700)
+        write_spec(directory, spec)
+        checkpoint("fake-create.written")
+        limits = Limits(spec.memory_bytes, spec.vcpus, settings.pids_limit)
+        groups = await asyncio.to_thread(home.cgroups.create, str(spec.uuid), limits)
+        checkpoint("fake-create.grouped")
+        await _launch(home, settings, spec, tuple(groups))
+        checkpoint("fake-create.launched")
+        domain = hold(home, spec)
+        if domain is None or domain.process is None:
+            raise ToolstackError("create domain", spec.name, "its first process ended at once")
+        undo.callback(domain.release)
+        faultplan.after(fault, "create domain", spec.name)
+        if spec.interfaces:
+            await interfaces.create(home.instance, spec.uuid, domain.id, spec.interfaces)
+        checkpoint("fake-create.wired")
+        undo.pop_all()
+        return domain
+
+
+async def clear(home: Home, spec: DomainSpec) -> None:
+    """End and remove everything of a domain, as far as it got; may be done again."""
+    await home.cgroups.remove(str(spec.uuid))
+    checkpoint("fake-destroy.ungrouped")
+    if spec.interfaces:
+        await interfaces.remove(home.instance, spec.uuid, spec.interfaces)
+    await home.forget(spec.uuid)
+
+
+def hold(home: Home, spec: DomainSpec) -> Domain | None:
+    """Find a domain's processes and hold them; None when it never had any."""
+    directory = home.directory(spec.uuid)
+    found = read_pid(directory)
+    if found is None:
+        return None
+    pid, starttime = found
+    process = Process.open(pid, starttime)
+    monitor = None
+    if process is not None and (stat := process.stat()) and stat.parent > 1:
+        monitor = Process.open(stat.parent)
+    return Domain(spec, directory, DomainId(pid), process, monitor)
+
+
+async def settled(home: Home, spec: DomainSpec) -> None:
+    """Wait until no launcher works on the domain any more (one outlives a killed daemon)."""
+    lock = await asyncio.to_thread(_lock, home, spec)
+    os.close(lock)
+
+
+def _lock(home: Home, spec: DomainSpec) -> int:
+    lock = os.open(home.directory(spec.uuid) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return lock
+
+
+async def _launch(home: Home, settings: FakeSettings, spec: DomainSpec, groups: tuple[Path, ...]) -> None:
+    lock = await asyncio.to_thread(_lock, home, spec)
+    try:
+        request = Launch(
+            fakedom=home.fakedom,
+            root=home.root,
+            directory=home.directory(spec.uuid),
+            cgroups=groups,
+            environment=spec.environment,
+            lock=lock,
+        )
+        await launch(request, settings.launch_seconds)
+    finally:
+        os.close(lock)

@@ -1,0 +1,52 @@
+"""Who is told when domains end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from weakref import WeakSet
+
+from protect.toolstack.port import DomainDeath
+
+
+class Listener(AsyncIterator[DomainDeath]):
+    """One caller of ``deaths()``; begins to collect when it is made."""
+
+    def __init__(self, already: Iterable[DomainDeath]) -> None:
+        self._queue: asyncio.Queue[DomainDeath | None] = asyncio.Queue()
+        for death in already:
+            self.tell(death)
+
+    def tell(self, death: DomainDeath | None) -> None:
+        """None: there will be no more."""
+        self._queue.put_nowait(death)
+
+    async def __anext__(self) -> DomainDeath:
+        death = await self._queue.get()
+        if death is None:
+            self.tell(None)
+            raise StopAsyncIteration
+        return death
+
+
+class Deaths:
+    """Tells every listener of every death, once."""
+
+    def __init__(self) -> None:
+        self._listeners: WeakSet[Listener] = WeakSet()
+
+    def listen(self, already: Iterable[DomainDeath]) -> Listener:
+        """From now on, and ``already`` first."""
+        listener = Listener(already)
+        self._listeners.add(listener)
+        return listener
+
+    def tell(self, death: DomainDeath) -> None:
+        """To all who listen now."""
+        for listener in self._listeners:
+            listener.tell(death)
+
+    def close(self) -> None:
+        """End every iteration."""
+        for listener in self._listeners:
+            listener.tell(None)

@@ -1,0 +1,108 @@
+"""Disks of fake domains: a loop device, and its node in the zone's /dev.
+
+The loop device is held open by this process until it is detached or the domain is destroyed, and
+by the zone while it has it mounted; it frees itself when neither does.  So when the daemon is killed
+
+* a disk that the zone has mounted stays, and is held again by the next daemon (``adopt``);
+* a disk that was attached but not yet mounted is gone: ``disks()`` does not name it any more, its
+  node is removed, and the attach has to be done again, as must everything that was under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import stat
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from daemonkit.faults import Exists, Invalid
+from protect.errors import DomainGone
+from protect.loops import Loop, adopt_loop, attach_loop, backing_file
+from protect.toolstack.fake import devnodes
+from protect.toolstack.fake.domain import Domain, write_atomically
+from protect.toolstack.port import DiskSpec
+
+_VDEV = re.compile(r"xvd[a-z]{1,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class DiskRecord:
+    """``disks/<vdev>``: ``file`` is (st_dev, st_ino) of what is behind the loop ``device``, or ()."""
+
+    device: str
+    file: tuple[int, ...]
+    readonly: bool
+
+
+async def attach(domain: Domain, disk: DiskSpec) -> None:
+    """Attach; every step is undone when a later one fails."""
+    if not _VDEV.fullmatch(disk.vdev):
+        raise Invalid("attach disk", disk.vdev, "not a name like xvda")
+    if disk.vdev in domain.loops:
+        raise Exists("attach disk", f"{disk.vdev} of {domain.spec.name}", "attached already")
+    loop = None if _is_block_device(disk.path) else await attach_loop(disk.path, disk.readonly)
+    # from here on destroy and detach find it
+    domain.loops[disk.vdev] = loop
+    try:
+        await asyncio.to_thread(_publish, domain, disk, loop)
+    except BaseException:
+        await detach(domain, disk.vdev)
+        raise
+
+
+async def detach(domain: Domain, vdev: str) -> None:
+    """Detach; succeeds when there is no such disk."""
+    if vdev not in domain.loops:
+        return
+    await asyncio.to_thread(_withdraw, domain, vdev)
+    loop = domain.loops.pop(vdev)
+    if loop is not None:
+        loop.close()
+
+
+def adopt(domain: Domain) -> None:
+    """Hold again the disks that outlived the daemon; forget the others."""
+    directory = domain.directory / "disks"
+    if not directory.is_dir():
+        return
+    for entry in directory.iterdir():
+        if not _VDEV.fullmatch(entry.name):
+            entry.unlink()
+            continue
+        values = json.loads(entry.read_text())
+        record = DiskRecord(values["device"], tuple(values["file"]), values["readonly"])
+        if not record.file:
+            domain.loops[entry.name] = None
+        elif loop := adopt_loop(Path(record.device), (record.file[0], record.file[1])):
+            domain.loops[entry.name] = loop
+        else:
+            _withdraw(domain, entry.name)
+
+
+def _is_block_device(path: Path) -> bool:
+    try:
+        return stat.S_ISBLK(os.stat(path).st_mode)
+    except FileNotFoundError:
+        return False  # attach_loop says so in its own words
+
+
+def _publish(domain: Domain, disk: DiskSpec, loop: Loop | None) -> None:
+    device = loop.path if loop else disk.path
+    record = DiskRecord(str(device), backing_file(loop) if loop else (), disk.readonly)
+    directory = domain.directory / "disks"
+    directory.mkdir(exist_ok=True)
+    write_atomically(directory / disk.vdev, json.dumps(asdict(record)))
+    number = os.makedev(loop.major, loop.minor) if loop else os.stat(device).st_rdev
+    devnodes.make_node(domain.id, disk.vdev, number, disk.readonly)
+
+
+def _withdraw(domain: Domain, vdev: str) -> None:
+    try:
+        if domain.process is not None and domain.process.stat():
+            devnodes.remove_node(domain.id, vdev)
+    except DomainGone:
+        pass  # its /dev went with it
+    (domain.directory / "disks" / vdev).unlink(missing_ok=True)

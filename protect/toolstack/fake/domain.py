@@ -1,0 +1,120 @@
+"""One fake domain: what is written down of it, and what a running daemon holds of it.
+
+Its directory ``<run_dir>/domains/<uuid>/`` has ``spec.json`` (written first, before any side
+effect), ``lock`` (held while fakedom starts it), what fakedom writes (``pid``, ``channel.sock``,
+``console.log``, ``status``) and ``disks/<vdev>``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+from protect.loops import Loop
+from protect.toolstack.fake.process import Process
+from protect.toolstack.port import DomainId, DomainSpec, DomainState, Mode, ShutdownReason
+
+_REASONS = {
+    "poweroff": ShutdownReason.POWEROFF,
+    "reboot": ShutdownReason.REBOOT,
+    "crash": ShutdownReason.CRASH,
+    "killed": ShutdownReason.CRASH,
+}
+
+
+@dataclass(slots=True)
+class Domain:
+    """What the daemon holds of a domain.  ``loops`` by vdev; a disk on a block device has None."""
+
+    spec: DomainSpec
+    directory: Path
+    id: DomainId
+    process: Process | None
+    """Its first process; None when that had ended before we came to look."""
+    monitor: Process | None
+    loops: dict[str, Loop | None] = field(default_factory=dict)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by verbs that change the domain."""
+    reason: ShutdownReason | None = None
+    """Why it ended; None while it lives."""
+    killed: bool = False
+    """Whether it ended because we destroyed it."""
+    destroyed: asyncio.Task[None] | None = None
+
+    @property
+    def state(self) -> DomainState:
+        """SHUTDOWN from the moment its first process has ended."""
+        found = self.process.stat() if self.process and self.reason is None else None
+        if found is None:
+            return DomainState.SHUTDOWN
+        # Nothing inside the zone can stop its pid 1: "T" is our own SIGSTOP before the first unpause.
+        return DomainState.PAUSED if found.state == "T" else DomainState.RUNNING
+
+    def end_reason(self) -> ShutdownReason:
+        """What fakedom's monitor wrote when the first process ended; CRASH if it could not."""
+        try:
+            text = (self.directory / "status").read_text(errors="replace").strip()
+        except FileNotFoundError:
+            return ShutdownReason.CRASH
+        return _REASONS.get(text, ShutdownReason.UNKNOWN)
+
+    def release(self) -> None:
+        """Let go of descriptors; the domain goes on."""
+        for process in (self.process, self.monitor):
+            if process is not None:
+                process.close()
+        for loop in self.loops.values():
+            if loop is not None:
+                loop.close()
+        self.loops.clear()
+
+
+def write_spec(directory: Path, spec: DomainSpec) -> None:
+    """Write down the intent to create."""
+    values = {
+        "uuid": str(spec.uuid),
+        "name": spec.name,
+        "memory_bytes": spec.memory_bytes,
+        "vcpus": spec.vcpus,
+        "mode": spec.mode.value,
+        "interfaces": spec.interfaces,
+        "environment": dict(spec.environment),
+    }
+    write_atomically(directory / "spec.json", json.dumps(values))
+
+
+def read_spec(directory: Path) -> DomainSpec | None:
+    """None when it was not written to its end: then nothing else was done either."""
+    try:
+        values = json.loads((directory / "spec.json").read_text())
+    except FileNotFoundError:
+        return None
+    return DomainSpec(
+        uuid=UUID(values["uuid"]),
+        name=values["name"],
+        memory_bytes=values["memory_bytes"],
+        vcpus=values["vcpus"],
+        mode=Mode(values["mode"]),
+        interfaces=values["interfaces"],
+        environment=values["environment"],
+    )
+
+
+def read_pid(directory: Path) -> tuple[int, int] | None:
+    """Pid and start time of the first process; None when fakedom did not get that far."""
+    with suppress(FileNotFoundError):
+        pid, starttime = (directory / "pid").read_text().split()
+        return int(pid), int(starttime)
+    return None
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """All or nothing, also for a reader at the same time.  Not synced: it need not outlive a boot."""
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text)
+    os.rename(temporary, path)

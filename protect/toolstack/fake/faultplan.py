@@ -1,0 +1,148 @@
+"""Faults on purpose: what a test can have the fake toolstack do wrong.
+
+Given to FakeToolstack, or as ``<run_dir>/faults.toml``, which is read again at every operation::
+
+    [[fault]]
+    at = "attach_disk"     # an operation of the table below
+    kind = "fail"
+    name = "web-*"         # domain names, as a shell pattern; default "*"
+    skip = 0               # let this many pass first
+    times = 1              # then do it this often; 0: always
+    after_ms = 0           # for die and delay
+
+==================  ==========================================================================
+kind                what happens
+==================  ==========================================================================
+fail                the operation fails before it did anything
+half                the operation is done (create: up to the running launcher), then fails
+delay               the operation begins ``after_ms`` later
+die                 at = "unpause": the domain's first process is killed ``after_ms`` later
+stall               at = "open_channel": it connects, but not a byte comes through
+exhausted           at = "create": the host has no memory left (physical_info says so too)
+==================  ==========================================================================
+
+Operations: create, unpause, destroy, attach_disk, detach_disk, host_interface, open_channel.
+A failed create leaves nothing behind, whatever the kind; the other verbs, done by halves, leave
+what they did, to be found and removed like the leftovers of a real hypervisor's error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from daemonkit.config import parse
+from daemonkit.faults import Invalid
+from protect.errors import ToolstackError
+
+
+class Kind(Enum):
+    """What goes wrong."""
+
+    FAIL = "fail"
+    HALF = "half"
+    DELAY = "delay"
+    DIE = "die"
+    STALL = "stall"
+    EXHAUSTED = "exhausted"
+
+
+_CHANGING = frozenset({"create", "unpause", "destroy", "attach_disk", "detach_disk"})
+_ANY = _CHANGING | {"host_interface", "open_channel"}
+_LEGAL: Mapping[Kind, frozenset[str]] = {
+    Kind.FAIL: _ANY,
+    Kind.HALF: _CHANGING,
+    Kind.DELAY: _ANY,
+    Kind.DIE: frozenset({"unpause"}),
+    Kind.STALL: frozenset({"open_channel"}),
+    Kind.EXHAUSTED: frozenset({"create"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class InjectedFault:
+    """One row of a plan; see the module's table."""
+
+    at: str
+    kind: Kind
+    name: str = "*"
+    skip: int = 0
+    times: int = 1
+    after_ms: int = 0
+
+    def __post_init__(self) -> None:
+        if self.at not in _LEGAL[self.kind]:
+            raise ValueError(f"fault {self.kind.value!r} cannot happen at {self.at!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Rows, tried in order; the first that applies happens."""
+
+    fault: tuple[InjectedFault, ...] = ()
+
+
+@dataclass(slots=True)
+class Faults:
+    """A plan at work: counts how often each row has applied."""
+
+    plan: FaultPlan
+    file: Path | None = None
+    _counts: dict[InjectedFault, int] = field(default_factory=dict)
+
+    def take(self, at: str, name: str) -> InjectedFault | None:
+        """The fault that happens to this operation now, counted."""
+        for fault in (*self.plan.fault, *self._from_file()):
+            if fault.at != at or not fnmatchcase(name, fault.name):
+                continue
+            count = self._counts.get(fault, 0)
+            self._counts[fault] = count + 1
+            if count >= fault.skip and (fault.times == 0 or count < fault.skip + fault.times):
+                return fault
+        return None
+
+    def exhausted(self) -> bool:
+        """Whether a create would find no memory now."""
+        for fault in (*self.plan.fault, *self._from_file()):
+            used = self._counts.get(fault, 0) >= fault.skip + fault.times
+            if fault.kind is Kind.EXHAUSTED and (fault.times == 0 or not used):
+                return True
+        return False
+
+    def _from_file(self) -> tuple[InjectedFault, ...]:
+        if self.file is None:
+            return ()
+        try:
+            text = self.file.read_text()
+        except FileNotFoundError:
+            return ()
+        try:
+            return parse(FaultPlan, tomllib.loads(text)).fault
+        except ValueError as error:
+            raise Invalid("read fault plan", str(self.file), str(error)) from error
+
+
+async def before(fault: InjectedFault | None, operation: str, subject: str) -> None:
+    """What happens ahead of an operation."""
+    if fault is None:
+        return
+    if fault.kind is Kind.DELAY:
+        await asyncio.sleep(fault.after_ms / 1000)
+    if fault.kind is Kind.FAIL:
+        raise injected(operation, subject)
+
+
+def after(fault: InjectedFault | None, operation: str, subject: str) -> None:
+    """What happens once it is done."""
+    if fault is not None and fault.kind is Kind.HALF:
+        raise injected(operation, subject)
+
+
+def injected(operation: str, subject: str) -> ToolstackError:
+    """The error of a fault on purpose."""
+    return ToolstackError(operation, subject, "injected fault")

@@ -1,0 +1,72 @@
+"""The run directory of a fake toolstack: where its domains are, and whose it is."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from uuid import UUID
+
+from daemonkit.faults import Refused
+from protect.toolstack.fake.cgroups import Cgroups, find_trees
+
+_GONE = ".gone-"
+
+
+class Home:
+    """``<run_dir>/domains`` and what is named after it.  One process at a time uses it."""
+
+    def __init__(self, run_dir: Path, guest_dir: Path) -> None:
+        self.run_dir = run_dir
+        self.domains = run_dir / "domains"
+        self.instance = sha256(os.fsencode(os.path.realpath(run_dir))).hexdigest()[:8]
+        self.fakedom = guest_dir / "fakedom"
+        self.root = guest_dir / "root"
+        self.cgroups = Cgroups(find_trees(), self.instance)
+        self._lock = -1
+
+    def take(self) -> None:
+        """Make it and lock it; Refused while another process has it."""
+        self.domains.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(self.run_dir / "fake.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(lock)
+            raise Refused("use run directory", str(self.run_dir), "another daemon uses it") from None
+        self._lock = lock
+
+    def leave(self) -> None:
+        """Unlock it."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            os.close(lock)
+
+    def directory(self, uuid: UUID) -> Path:
+        """A domain's own."""
+        return self.domains / str(uuid)
+
+    def known(self) -> list[UUID]:
+        """The domains that have a directory; what a killed daemon was removing is removed here."""
+        found = []
+        for entry in list(self.domains.iterdir()):
+            if entry.name.startswith(_GONE):
+                shutil.rmtree(entry)
+            else:
+                found.append(UUID(entry.name))
+        return found
+
+    async def forget(self, uuid: UUID) -> None:
+        """Remove the directory: at once for whoever looks, and to the end after a kill."""
+        await asyncio.to_thread(self._forget, self.directory(uuid))
+
+    def _forget(self, directory: Path) -> None:
+        doomed = directory.with_name(_GONE + directory.name)
+        try:
+            os.rename(directory, doomed)
+        except FileNotFoundError:
+            return
+        shutil.rmtree(doomed)

@@ -1,0 +1,88 @@
+"""The one door through which the fake starts a process: ``fakedom``, a zone's launcher and monitor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from protect.errors import ToolstackError
+from protect.toolstack.fake.process import Process
+
+_STDERR_LIMIT = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A zone to start: its root tree, its own directory, its groups, the agent's environment."""
+
+    fakedom: Path
+    root: Path
+    directory: Path
+    cgroups: tuple[Path, ...]
+    environment: Mapping[str, str]
+    lock: int
+    """A descriptor that fakedom's foreground process inherits, and with it the lock on it."""
+
+    def command(self) -> list[str]:
+        """fakedom's command line."""
+        line = [str(self.fakedom), "--root", str(self.root), "--dir", str(self.directory)]
+        for group in self.cgroups:
+            line += ["--cgroup", str(group)]
+        for name, value in sorted(self.environment.items()):
+            line += ["--env", f"{name}={value}"]
+        return line
+
+
+async def launch(request: Launch, timeout: float) -> None:
+    """Run fakedom until its foreground process has ended.  ToolstackError with its own words."""
+    name = request.directory.name
+    # stderr is a file, not a pipe: no reader is needed for it, and none can be left behind
+    stderr = os.memfd_create("fakedom-stderr", os.MFD_CLOEXEC)
+    try:
+        try:
+            child = await asyncio.to_thread(_spawn, request, stderr)
+        except OSError as error:
+            hint = "build the guest parts: make -C zone" if isinstance(error, FileNotFoundError) else ""
+            raise ToolstackError("start zone", name, f"{request.fakedom}: {error.strerror}", hint) from error
+        code = await _wait(child, timeout)
+        complaint = os.pread(stderr, _STDERR_LIMIT, 0).decode(errors="replace").strip()
+    finally:
+        os.close(stderr)
+    if code is None:
+        raise ToolstackError("start zone", name, f"fakedom did not finish within {timeout} s", complaint)
+    if code != 0:
+        raise ToolstackError("start zone", name, complaint or f"fakedom ended with {code}")
+
+
+def _spawn(request: Launch, stderr: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        request.command(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        pass_fds=(request.lock,),
+        cwd="/",
+        env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
+    )
+
+
+async def _wait(child: subprocess.Popen[bytes], timeout: float) -> int | None:
+    """Its exit status, or None when it had to be killed."""
+    process = Process.open(child.pid)
+    if process is None:  # it has ended already and is our zombie
+        return child.wait()
+    try:
+        async with asyncio.timeout(timeout):
+            await asyncio.shield(process.ended)
+        return child.wait()
+    except TimeoutError:
+        return None
+    finally:
+        process.close()
+        if child.returncode is None:
+            child.kill()
+            child.wait()

@@ -1,0 +1,106 @@
+"""Processes told apart from later ones with the same number: pid, start time and pidfd.
+
+Source: proc(5) /proc/<pid>/stat, pidfd_open(2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStat:
+    """Of /proc/<pid>/stat: ``state`` is its letter, ``starttime`` clock ticks since boot."""
+
+    state: str
+    parent: int
+    starttime: int
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = text[text.rindex(b")") + 2 :].split()  # the name before it may hold blanks and brackets
+    return ProcessStat(state=fields[0].decode(), parent=int(fields[1]), starttime=int(fields[19]))
+
+
+class Process:
+    """A process held by pidfd, so that its number cannot come to mean another one."""
+
+    def __init__(self, pid: int, pidfd: int) -> None:
+        self.pid = pid
+        self._pidfd = pidfd
+        self._ended: asyncio.Future[None] | None = None
+
+    @classmethod
+    def open(cls, pid: int, starttime: int | None = None) -> Process | None:
+        """None when it has ended (a zombie included) or, by its start time, is another one."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except (ProcessLookupError, OSError):
+            return None
+        found = read_stat(pid)
+        if found is None or found.state in "ZX" or starttime not in (None, found.starttime):
+            os.close(pidfd)
+            return None
+        return cls(pid, pidfd)
+
+    def kill(self) -> None:
+        """SIGKILL; nothing when it has ended."""
+        self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> bool:
+        """Whether it was there to get the signal."""
+        if self._pidfd < 0:
+            return False
+        try:
+            signal.pidfd_send_signal(self._pidfd, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def stat(self) -> ProcessStat | None:
+        """None once it has ended."""
+        found = read_stat(self.pid)
+        # signal 0 after the read proves that the number was still this process's
+        return found if found and found.state not in "ZX" and self._is_there() else None
+
+    def _is_there(self) -> bool:
+        try:
+            signal.pidfd_send_signal(self._pidfd, 0)
+        except (ProcessLookupError, OSError):
+            return False
+        return True
+
+    @property
+    def ended(self) -> asyncio.Future[None]:
+        """Done when it has ended; shield it, it is shared."""
+        if self._ended is None:
+            loop = asyncio.get_running_loop()
+            self._ended = loop.create_future()
+            loop.add_reader(self._pidfd, self._on_end, loop)
+        return self._ended
+
+    def _on_end(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.remove_reader(self._pidfd)
+        if self._ended and not self._ended.done():
+            self._ended.set_result(None)
+
+    def close(self) -> None:
+        """Stop watching; the process goes on."""
+        fd, self._pidfd = self._pidfd, -1
+        if fd < 0:
+            return
+        if self._ended is not None:
+            with suppress(RuntimeError):  # the loop may be closed already
+                asyncio.get_running_loop().remove_reader(fd)
+            self._ended.cancel()
+        os.close(fd)

@@ -1,0 +1,337 @@
+"""A toolstack without a hypervisor: domains are trees of Linux namespaces.
+
+Their first process is the same agent that boots in a Xen guest, so everything above the port runs
+unchanged.  THERE IS NO SECURITY BOUNDARY: the zones share the host's kernel, and whoever is root in
+one is root on the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import UUID
+
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Exhausted, Exists, Invalid
+from protect.errors import DomainGone, ToolstackError
+from protect.toolstack.fake import channel, disks, faultplan, interfaces
+from protect.toolstack.fake.create import clear, create, hold, settled
+from protect.toolstack.fake.deaths import Deaths
+from protect.toolstack.fake.domain import Domain, read_spec
+from protect.toolstack.fake.faultplan import FaultPlan, Faults, Kind
+from protect.toolstack.fake.home import Home
+from protect.toolstack.fake.settings import FakeSettings
+from protect.toolstack.port import (
+    DiskSpec,
+    DomainDeath,
+    DomainId,
+    DomainInfo,
+    DomainSpec,
+    DomainState,
+    PhysicalInfo,
+    ShutdownReason,
+    Transport,
+)
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of the host's own kernel"
+_END_SECONDS = 10.0
+
+
+class FakeToolstack:
+    """port.Toolstack on namespaces; ``run_dir`` is its memory across restarts of the daemon."""
+
+    name = "fake"
+
+    def __init__(
+        self,
+        run_dir: Path,
+        guest_dir: Path,
+        settings: FakeSettings | None = None,
+        faults: FaultPlan | None = None,
+    ) -> None:
+        self._home = Home(run_dir, guest_dir)
+        self._settings = settings or FakeSettings()
+        self._faults = Faults(faults or FaultPlan(), run_dir / "faults.toml")
+        self._domains: dict[UUID, Domain] = {}
+        self._creating: dict[UUID, DomainSpec] = {}
+        self._deaths = Deaths()
+        self._steps: set[asyncio.Task[Any]] = set()
+        self._watches: dict[UUID, asyncio.Task[None]] = {}
+        self._abandoned: set[asyncio.Task[Any]] = set()
+
+    # -- life of the toolstack
+
+    async def start(self) -> None:
+        log.warning("%s", NOTICE)
+        await asyncio.to_thread(self._home.take)
+        known = await asyncio.to_thread(self._home.known)
+        for uuid in known:
+            await self._adopt(uuid)
+        for stray in await asyncio.to_thread(self._home.cgroups.domains):
+            if UUID(stray) not in self._domains:
+                await self._home.cgroups.remove(stray)
+
+    async def close(self) -> None:
+        while self._steps:
+            await asyncio.wait(self._steps)
+        for watch in self._watches.values():
+            watch.cancel()
+        await asyncio.gather(*self._watches.values(), return_exceptions=True)
+        self._deaths.close()
+        if not self._domains:
+            await asyncio.to_thread(self._home.cgroups.remove_instance)
+        for domain in self._domains.values():
+            domain.release()
+        self._domains.clear()
+        self._home.leave()
+
+    async def _adopt(self, uuid: UUID) -> None:
+        spec = await asyncio.to_thread(read_spec, self._home.directory(uuid))
+        if spec is None:  # killed before the intent was written: nothing else was done
+            await self._home.forget(uuid)
+            return
+        await settled(self._home, spec)
+        domain = hold(self._home, spec)
+        if domain is None:
+            log.warning("domain %s was never finished: removing what there is of it", spec.name)
+            await clear(self._home, spec)
+            return
+        if domain.process is None:
+            domain.reason = domain.end_reason()
+        await asyncio.to_thread(disks.adopt, domain)
+        self._enter(domain)
+
+    # -- domains
+
+    async def physical_info(self) -> PhysicalInfo:
+        total = self._settings.memory or _machine_memory() - self._settings.reserve
+        free = 0 if self._faults.exhausted() else max(0, total - self._used())
+        cpus = len(os.sched_getaffinity(0))
+        return PhysicalInfo(total, free, cpus, f"fake on Linux {os.uname().release}", False, (NOTICE,))
+
+    async def create(self, spec: DomainSpec) -> DomainId:
+        return await self._step("create domain", spec.name, self._create(spec))
+
+    async def _create(self, spec: DomainSpec) -> DomainId:
+        fault = self._faults.take("create", spec.name)
+        await faultplan.before(fault, "create domain", spec.name)
+        self._admit(spec, exhausted=fault is not None and fault.kind is Kind.EXHAUSTED)
+        self._creating[spec.uuid] = spec
+        try:
+            domain = await create(self._home, self._settings, spec, fault)
+        finally:
+            del self._creating[spec.uuid]
+        self._enter(domain)
+        return domain.id
+
+    async def unpause(self, domain: DomainId) -> None:
+        found = self._find("unpause domain", domain)
+        fault = self._faults.take("unpause", found.spec.name)
+        await faultplan.before(fault, "unpause domain", found.spec.name)
+        assert found.process is not None
+        if not found.process.signal(signal.SIGCONT):
+            raise DomainGone("unpause domain", found.spec.name, "it has ended")
+        if fault is not None and fault.kind is Kind.DIE:
+            asyncio.get_running_loop().call_later(fault.after_ms / 1000, found.process.kill)
+        faultplan.after(fault, "unpause domain", found.spec.name)
+
+    async def destroy(self, domain: DomainId) -> None:
+        found = self._by_id(domain)
+        if found is None:
+            return
+        if found.destroyed is None:
+            found.destroyed = asyncio.ensure_future(self._destroy(found))
+            found.destroyed.add_done_callback(lambda _: setattr(found, "destroyed", None))
+        await self._step("destroy domain", found.spec.name, found.destroyed)
+
+    async def _destroy(self, domain: Domain) -> None:
+        name = domain.spec.name
+        fault = self._faults.take("destroy", name)
+        await faultplan.before(fault, "destroy domain", name)
+        if domain.reason is None and domain.process is not None:
+            domain.killed = True
+            domain.process.kill()
+            await self._ended(domain)
+        checkpoint("fake-destroy.killed")
+        faultplan.after(fault, "destroy domain", name)
+        async with domain.lock:
+            domain.release()
+            await clear(self._home, domain.spec)
+        self._domains.pop(domain.spec.uuid, None)
+
+    async def list(self) -> list[DomainInfo]:
+        if self._abandoned:  # their callers were cancelled, and want to find here what came of it
+            await asyncio.wait(self._abandoned)
+        return [self._info(domain) for domain in self._domains.values()]
+
+    # -- devices
+
+    async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
+        found = self._find("attach disk", domain)
+        await self._device_step(
+            "attach_disk", f"attach disk {disk.vdev}", found, lambda: disks.attach(found, disk)
+        )
+
+    async def detach_disk(self, domain: DomainId, vdev: str) -> None:
+        found = self._by_id(domain)
+        if found is not None:
+            await self._device_step(
+                "detach_disk", f"detach disk {vdev}", found, lambda: disks.detach(found, vdev)
+            )
+
+    async def disks(self, domain: DomainId) -> builtins.list[str]:
+        return sorted(self._find("list disks", domain).loops)
+
+    async def host_interface(self, domain: DomainId, index: int) -> str:
+        found = self._find("find interface", domain)
+        fault = self._faults.take("host_interface", found.spec.name)
+        await faultplan.before(fault, "find interface", found.spec.name)
+        if not 0 <= index < found.spec.interfaces:
+            raise Invalid("find interface", f"{index} of {found.spec.name}", "it has no such interface")
+        return interfaces.host_name(self._home.instance, found.spec.uuid, index)
+
+    # -- watching
+
+    async def open_channel(self, domain: DomainId) -> Transport:
+        found = self._find("open channel", domain)
+        fault = self._faults.take("open_channel", found.spec.name)
+        await faultplan.before(fault, "open channel", found.spec.name)
+        transport = await channel.connect(found.directory, found.spec.name)
+        if fault is not None and fault.kind is Kind.STALL:
+            return channel.StalledTransport(transport)
+        return transport
+
+    def deaths(self) -> AsyncIterator[DomainDeath]:
+        return self._deaths.listen(
+            DomainDeath(domain.spec.uuid, domain.reason)
+            for domain in self._domains.values()
+            if domain.reason is not None
+        )
+
+    async def console(self, domain: DomainId, limit: int) -> bytes:
+        found = self._by_id(domain)
+        if found is None:
+            raise DomainGone("read console", str(domain), "no such domain")
+        return await asyncio.to_thread(_tail, found.directory / "console.log", limit)
+
+    # -- inside
+
+    async def _step(self, operation: str, subject: str, work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
+        """Do ``work`` to its end, also when the caller is cancelled; OSError becomes ToolstackError."""
+        task = asyncio.ensure_future(work)
+        self._steps.add(task)
+        task.add_done_callback(self._steps.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.done():
+                self._abandon(task, operation, subject)
+            raise
+        except OSError as error:
+            raise ToolstackError(operation, subject, str(error)) from error
+
+    def _abandon(self, task: asyncio.Task[Any], operation: str, subject: str) -> None:
+        def report(done: asyncio.Task[Any]) -> None:
+            self._abandoned.discard(done)
+            if not done.cancelled() and (error := done.exception()):
+                log.warning("%s %s, whose caller had gone, failed: %s", operation, subject, error)
+
+        self._abandoned.add(task)
+        task.add_done_callback(report)
+
+    async def _device_step(
+        self, at: str, operation: str, domain: Domain, work: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        async def locked() -> None:
+            fault = self._faults.take(at, domain.spec.name)
+            await faultplan.before(fault, operation, domain.spec.name)
+            async with domain.lock:
+                await work()
+            faultplan.after(fault, operation, domain.spec.name)
+
+        await self._step(operation, domain.spec.name, locked())
+
+    def _enter(self, domain: Domain) -> None:
+        self._domains[domain.spec.uuid] = domain
+        if domain.reason is None:
+            self._watches[domain.spec.uuid] = asyncio.ensure_future(self._watch(domain))
+
+    async def _watch(self, domain: Domain) -> None:
+        """Wait for the end, and for what the monitor writes of it."""
+        assert domain.process is not None
+        await domain.process.ended
+        if domain.monitor is not None:
+            await domain.monitor.ended
+        domain.reason = ShutdownReason.DESTROYED if domain.killed else domain.end_reason()
+        self._deaths.tell(DomainDeath(domain.spec.uuid, domain.reason))
+        del self._watches[domain.spec.uuid]
+
+    async def _ended(self, domain: Domain) -> None:
+        watch = self._watches.get(domain.spec.uuid)
+        if watch is None:
+            return
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await asyncio.shield(watch)
+        except TimeoutError:
+            raise ToolstackError("destroy domain", domain.spec.name, "its processes do not end") from None
+
+    def _find(self, operation: str, domain: DomainId) -> Domain:
+        """A domain that lives; DomainGone otherwise."""
+        found = self._by_id(domain)
+        if found is None or found.state is DomainState.SHUTDOWN:
+            raise DomainGone(operation, str(domain), "it has ended" if found else "no such domain")
+        return found
+
+    def _by_id(self, domain: DomainId) -> Domain | None:
+        return next((found for found in self._domains.values() if found.id == domain), None)
+
+    def _admit(self, spec: DomainSpec, exhausted: bool) -> None:
+        known = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
+        if any(spec.name == other.name or spec.uuid == other.uuid for other in known):
+            raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
+        total = self._settings.memory or _machine_memory() - self._settings.reserve
+        free = 0 if exhausted else total - self._used()
+        if spec.memory_bytes > free:
+            cause = f"wants {spec.memory_bytes} bytes of memory, {free} of {total} are free"
+            raise Exhausted("create domain", spec.name, cause)
+
+    def _used(self) -> int:
+        specs = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
+        return sum(spec.memory_bytes for spec in specs)
+
+    def _info(self, domain: Domain) -> DomainInfo:
+        return DomainInfo(
+            id=domain.id,
+            uuid=domain.spec.uuid,
+            name=domain.spec.name,
+            state=domain.state,
+            memory_bytes=domain.spec.memory_bytes,
+            vcpus=domain.spec.vcpus,
+            cpu_time_ns=self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)),
+            shutdown_reason=domain.reason,
+        )
+
+
+def _machine_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _tail(path: Path, limit: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit))
+            return file.read(limit)
+    except FileNotFoundError:
+        return b""
