@@ -1,37 +1,73 @@
-"""xenpod-cri: the CRI server."""
+"""``xenpod-cri --config FILE``: builds the real collaborators, and serves until it is told to stop."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
+import functools
 import sys
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import grpc.aio
+
 from cri.config import Config
-from daemonkit import checkpoints, config, lifecycle, logs
+from cri.container.images import StoredImages
+from cri.daemon import cni, running
+from cri.images.manager import ImageManager
+from cri.images.service import add_image_services
+from cri.server.runtime import runtime_service
+from daemonkit import checkpoints, lifecycle, logs, ready
+from daemonkit.config import load
+from daemonkit.edge import serve_unix
 from daemonkit.faults import Fault
+from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
-log = logging.getLogger(__name__)
+_DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")
 
 
-def main() -> int:
-    """Console script."""
-    parser = argparse.ArgumentParser(prog="xenpod-cri", description="CRI server: every pod in its own zone.")
-    parser.add_argument("--config", type=Path, default=Path("/etc/xenpod/cri.toml"), metavar="FILE")
-    given = parser.parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script."""
+    parser = argparse.ArgumentParser(
+        prog="xenpod-cri", description="Serves CRI: every pod in a zone of its own."
+    )
+    parser.add_argument("--config", type=Path, default=_DEFAULT_CONFIG, metavar="FILE")
+    parser.add_argument(
+        "--list-checkpoints",
+        action="store_true",
+        help="print the steps that [faults] kill_at knows, and exit",
+    )
+    options = parser.parse_args(arguments)
+    if options.list_checkpoints:
+        sys.stdout.write("".join(f"{name}\n" for name in checkpoints.names()))
+        return 0
     try:
-        settings = config.load(Config, given.config)
-        logs.setup(settings.log_level)
-        checkpoints.arm(settings.faults.kill_at)
-    except (Fault, ValueError) as error:
-        return lifecycle.fail(f"xenpod-cri: {error}")
-    return lifecycle.run(lambda stop: serve(settings, stop))
+        config = load(Config, options.config)
+        logs.setup(config.log_level)
+        checkpoints.arm(config.faults.kill_at)
+    except (Fault, ValueError) as fault:
+        return lifecycle.fail(f"xenpod-cri: {fault}")
+    return lifecycle.run(functools.partial(serve, config))
 
 
-async def serve(settings: Config, stop: asyncio.Event) -> None:
+async def serve(config: Config, stop: asyncio.Event) -> None:
     """Until ``stop``; pods go on without us."""
-    raise NotImplementedError
+    for directory in (config.run_dir, config.state_dir):
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    async with AsyncExitStack() as stack:
+        images = ImageManager(config.images.settings(config.state_dir))
+        stack.push_async_callback(images.stop)
+        await images.start()
+        node = await stack.enter_async_context(running(config, StoredImages(images.store), cni(config)))
+
+        def add_services(server: grpc.aio.Server) -> None:
+            rpc.add_RuntimeServiceServicer_to_server(runtime_service(node), server)
+            add_image_services(server, images)
+
+        await stack.enter_async_context(serve_unix(config.listen, add_services, name="xenpod-cri"))
+        ready.ready(f"serving with {len(node.sandboxes.visible())} pods")
+        await stop.wait()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cri.images.settings import ImageSettings, Limits
 from daemonkit.config import Bytes, Seconds
 
 DEFAULT_HANDLER = "xenpod"
@@ -57,9 +58,32 @@ class ImagesConfig:
     """Registries and image storage."""
 
     certs_dir: Path = Path("/etc/xenpod/certs.d")
+    compression: str = "zstd"
+    compression_level: int = 1
+    downloads_per_image: int = 3
+    conversions: int = 2
+    connect_timeout: Seconds = Seconds(10.0)
+    stall_timeout: Seconds = Seconds(60.0)
+    pull_timeout: Seconds = Seconds(3600.0)
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         _absolute(certs_dir=self.certs_dir)
+
+    def settings(self, state_dir: Path) -> ImageSettings:
+        """As the image part takes it."""
+        return ImageSettings(
+            state_dir=state_dir,
+            certs_dir=self.certs_dir,
+            compression=self.compression,
+            compression_level=self.compression_level,
+            downloads_per_image=self.downloads_per_image,
+            conversions=self.conversions,
+            connect_seconds=self.connect_timeout,
+            stall_seconds=self.stall_timeout,
+            pull_seconds=self.pull_timeout,
+            limits=self.limits,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ _FIRST_SWEEP = 10.0
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, images: Images, network: PodNetwork | None = None) -> AsyncIterator[Node]:
+async def running(config: Config, images: Images, network: PodNetwork) -> AsyncIterator[Node]:
     """A node with its records loaded and its tasks running; what was half-done is finished first if protectd
     is there, else as soon as it is."""
     async with contextlib.AsyncExitStack() as undo:
@@ -41,7 +41,7 @@ async def running(config: Config, images: Images, network: PodNetwork | None = N
         undo.push_async_callback(store.close)
         link = channel(config.protect_socket)
         undo.push_async_callback(link.close, None)
-        node = await _node(config, images, store, Zones(link), network or cni(config))
+        node = await _node(config, images, store, Zones(link), network)
         leftovers = Leftovers(node)
         await undo.enter_async_context(_background(node.follower.run(), leftovers.run()))
         try:

@@ -29,6 +29,11 @@ KUBE_API_VERSION = "0.1.0"  # VersionResponse.version: the kubelet's runtime API
 _Context = grpc.aio.ServicerContext[object, object]
 
 
+def runtime_service(node: Node) -> rpc.RuntimeServiceServicer:
+    """The service over ``node``."""
+    return RuntimeService(node)  # type: ignore[abstract]  # the rest comes from NotYet's table at run time
+
+
 class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
     """``runtime.v1.RuntimeService``."""
 

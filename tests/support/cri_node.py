@@ -15,7 +15,7 @@ from cri.cni.attachment import Attachment, Chain, Plugin
 from cri.config import CniConfig, Config, HandlerConfig
 from cri.daemon import running
 from cri.node import Node, RootImage
-from cri.server.runtime import RuntimeService
+from cri.server.runtime import runtime_service
 from daemonkit.edge import channel, serve_unix
 from daemonkit.faults import Fault, Missing
 from tests.support.fake_protect import FakeProtect, serving
@@ -24,8 +24,6 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 PLUGIN = Plugin("bridge", {"type": "bridge"}, frozenset({"portMappings"}))
 CHAIN = Chain("test", "1.0.0", (PLUGIN,), "10-test")
-    "test", "1.0.0", (Plugin("bridge", {"type": "bridge"}, frozenset({"portMappings"})),), "10-test"
-)
 IMAGE = RootImage(
     id="sha256:" + "1" * 64,
     reference="localhost/busybox@sha256:" + "2" * 64,
@@ -182,7 +180,7 @@ async def rig(
         node = await stack.enter_async_context(running(config, images, network))
 
         def add(server: grpc.aio.Server) -> None:
-            rpc.add_RuntimeServiceServicer_to_server(RuntimeService(node), server)
+            rpc.add_RuntimeServiceServicer_to_server(runtime_service(node), server)
 
         await stack.enter_async_context(serve_unix(config.listen, add, name="cri", grace=0.1))
         link = await stack.enter_async_context(channel(config.listen))
