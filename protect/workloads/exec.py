@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from daemonkit.faults import Exhausted, Fault, Invalid, Refused, TooLate
@@ -42,26 +42,29 @@ async def execute(
     if runtime.workload.state is not WorkloadState.RUNNING or runtime.deleting:
         raise Refused("exec", f"workload {runtime.id}", "it does not run")
     link = await runtime.zone.agent()
-    run = _admit(node, runtime)
+    run = _admit(node, runtime, ("stdout",) if spec.tty else ("stdout", "stderr"))
+    streams = Streams()
     try:
         streams = await node.tasks.conduct(_begin(node, runtime, link, run, spec), f"exec in {runtime.id}")
         async with contextlib.AsyncExitStack() as helpers:
             feeding = _feed(node, runtime, link, run, streams, commands)
             for work in (feeding, _limit(node, runtime, run, spec.timeout)):
                 helpers.callback(node.tasks.spawn(work, f"exec in {runtime.id}").cancel)
-            while (chunk := await run.take()) is not None:
+            async for chunk in run.output:
                 yield chunk
-        yield run.code if run.code is not None else 0
+            yield await run.exit_code()
     finally:
+        for number in streams.outputs():
+            link.drop_output(number)
         run.fail(Refused("exec", f"workload {runtime.id}", "its caller went away"))
         node.tasks.spawn(_remove(node, runtime, link, run), f"remove exec in {runtime.id}")
 
 
-def _admit(node: Node, runtime: WorkloadRuntime) -> ExecRun:
+def _admit(node: Node, runtime: WorkloadRuntime, streams: Sequence[str]) -> ExecRun:
     limit = node.config.limits.execs_per_zone
     if len(runtime.zone.execs) >= limit:
         raise Exhausted("exec", f"workload {runtime.id}", f"its zone has {limit} execs, as many as it may")
-    run = ExecRun(f"e{secrets.token_hex(8)}", runtime.id)
+    run = ExecRun(f"e{secrets.token_hex(8)}", runtime.id, streams)
     runtime.zone.execs[run.id] = run
     return run
 
@@ -75,13 +78,18 @@ async def _begin(
         tty=spec.tty,
         stdin=spec.stdin,
     )
-    call = link.call(channel_pb2.Request(exec_process=request), node.config.timeouts.call)
-    reply = await runtime.zone.end.guard(f"zone {runtime.zone.id}", whole(call))
-    streams = streams_of(runtime, reply.created, tty=spec.tty, stdin=spec.stdin)
-    link.output(streams.stdout, run.sink("stdout"))
-    if streams.stderr:
-        link.output(streams.stderr, run.sink("stderr"))
-    return streams
+
+    async def ask() -> Streams:
+        call = channel_pb2.Request(exec_process=request)
+        reply = await link.call(call, node.config.timeouts.call)
+        streams = streams_of(runtime, reply.created, tty=spec.tty, stdin=spec.stdin)
+        link.output(streams.stdout, run.output.sink("stdout"))
+        if streams.stderr:
+            link.output(streams.stderr, run.output.sink("stderr"))
+        return streams
+
+    # Whole: streams that were made must not be left without an owner.
+    return await runtime.zone.end.guard(f"zone {runtime.zone.id}", whole(ask()))
 
 
 async def _feed(

@@ -1,0 +1,86 @@
+"""protectd's logic in one process: real store, real links and logs, domains and agents in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from daemonkit.config import Seconds
+from protect.channel.link import Link
+from protect.config import Config, Limits, Timeouts
+from protect.ledger import Ledger
+from protect.node import Node
+from protect.stdio.log import WorkloadLog
+from protect.store import SqliteStore
+from protect.toolstack.port import Mode
+from protect.workloads.create import WorkloadSpec
+from protect.zones import deaths, reconcile
+from protect.zones.values import ZoneSpec
+from tests.support.memory_toolstack import MemoryToolstack
+from xenpod_proto.channel.v1 import channel_pb2
+
+MIB = 1 << 20
+FAST = Timeouts(
+    boot=Seconds(0.5), call=Seconds(2.0), stats=Seconds(0.2), drain=Seconds(0.3), stop=Seconds(2.0)
+)
+
+
+class MemoryNetwork:
+    """Remembers what was spliced."""
+
+    def __init__(self) -> None:
+        self.spliced: list[tuple[str, str, str]] = []
+
+    async def splice(self, host_interface: str, netns: str, interface: str) -> channel_pb2.ConfigureNetwork:
+        self.spliced.append((host_interface, netns, interface))
+        return channel_pb2.ConfigureNetwork(index=0, name="eth0", mtu=1500)
+
+
+@asynccontextmanager
+async def running(
+    folder: Path, toolstack: MemoryToolstack, limits: Limits | None = None, total: int = 4096 * MIB
+) -> AsyncIterator[Node]:
+    """A daemon without its edge; leaving is its orderly stop, and entering again a restart."""
+    config = Config(
+        run_dir=folder / "run", state_dir=folder / "state", limits=limits or Limits(), timeouts=FAST
+    )
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    store = SqliteStore(config.state_dir / "protect.db")
+    node = Node(config, toolstack, store, Link, WorkloadLog.open, MemoryNetwork(), Ledger(total))
+    watching = asyncio.create_task(deaths.watch(node))
+    for found in await reconcile.load(node):
+        node.tasks.spawn(reconcile.settle(node, found), f"reconcile {found.runtime.id}")
+    try:
+        yield node
+    finally:
+        watching.cancel()
+        node.stop()
+        await node.tasks.close(0.1)
+        for zone in node.zones.values():
+            if zone.link is not None:
+                await zone.link.close()
+        for workload in node.workloads.values():
+            if workload.outputs is not None:
+                await workload.outputs.log.close()
+        store.close()
+
+
+def zone_spec(zone_id: str = "z1", memory: int = 256 * MIB, interfaces: int = 0) -> ZoneSpec:
+    return ZoneSpec(zone_id, "web", "host", "default", memory, 1, Mode.PV, interfaces)
+
+
+def workload_spec(folder: Path, workload_id: str = "w1", zone_id: str = "z1", **more: object) -> WorkloadSpec:
+    image = folder / "image.squashfs"
+    image.touch()
+    values: dict[str, object] = {"log_path": str(folder / f"{workload_id}.log")} | more
+    return WorkloadSpec(workload_id, zone_id, b"{}", image, "squashfs", **values)  # type: ignore[arg-type]
+
+
+async def until(condition: object, timeout: float = 5.0) -> None:
+    """Wait for a condition that has no event."""
+    assert callable(condition)
+    async with asyncio.timeout(timeout):
+        while not condition():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.002)
