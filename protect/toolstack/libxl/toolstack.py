@@ -169,6 +169,7 @@ class LibxlToolstack:
 
     async def _destroy(self, domain: DomainId) -> None:
         name = known.name if (known := self._registry.get(domain)) else ""
+        self._channels.shut(domain)  # Xen cannot end a domain quickly while others have its pages
         try:
             await self._workers.run(xen.destroy, domain)
         except errors.DomainNotFound:

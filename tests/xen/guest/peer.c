@@ -1,0 +1,129 @@
+/* First process of a test guest: does what TEST in its environment says (the kernel's command line).
+ *
+ *   poweroff, reboot, crash   end in that way
+ *   echo                      serve vchan epochs as docs/channel.md says, and send back what comes
+ *   stuck                     serve the first epoch, and take nothing from the ring
+ *   mute                      serve nothing
+ *   disk                      wait for /dev/xvda and print its first line; then as mute
+ */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <libxenvchan.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include <xenstore.h>
+
+#define RING 65536
+
+static void fail(const char *what)
+{
+	perror(what);
+	sync();
+	reboot(RB_AUTOBOOT);
+}
+
+static void load_modules(void)
+{
+	for (int n = 0;; n++) {
+		char path[64];
+
+		snprintf(path, sizeof(path), "/modules/%02d.ko", n);
+		int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+		if (fd < 0)
+			return;
+		if (syscall(SYS_finit_module, fd, "", 0))
+			fail(path);
+		close(fd);
+	}
+}
+
+static void echo(struct libxenvchan *channel)
+{
+	static char buffer[RING];
+
+	for (;;) {
+		int got = libxenvchan_read(channel, buffer, sizeof(buffer));
+
+		if (got <= 0 || libxenvchan_send(channel, buffer, (size_t)got) != got)
+			return;
+	}
+}
+
+static void serve(int take)
+{
+	struct xs_handle *store = xs_open(0);
+
+	if (!store)
+		fail("xs_open");
+	for (int epoch = 1;; epoch++) {
+		char path[64], number[16];
+
+		snprintf(path, sizeof(path), "data/agent/%d", epoch);
+		struct libxenvchan *channel = libxenvchan_server_init(NULL, 0, path, RING, RING);
+
+		if (!channel)
+			fail("libxenvchan_server_init");
+		channel->blocking = 1;
+		int length = snprintf(number, sizeof(number), "%d", epoch);
+
+		if (!xs_write(store, XBT_NULL, "data/agent-epoch", number, (unsigned int)length))
+			fail("xs_write");
+		printf("peer: serving epoch %d\n", epoch);
+		while (!take)
+			pause();
+		while (libxenvchan_is_open(channel) == 2)
+			libxenvchan_wait(channel);
+		echo(channel);
+		libxenvchan_close(channel);
+	}
+}
+
+static void show_disk(void)
+{
+	char line[64] = "";
+	int fd;
+
+	while ((fd = open("/dev/xvda", O_RDONLY | O_CLOEXEC)) < 0)
+		usleep(20000);
+	if (read(fd, line, sizeof(line) - 1) < 0)
+		fail("read /dev/xvda");
+	line[strcspn(line, "\n")] = 0;
+	printf("peer: disk says %s\n", line);
+	if (write(open("/dev/xvda", O_WRONLY | O_CLOEXEC), line, 1) >= 0)
+		printf("peer: disk is writable\n");
+	close(fd);
+}
+
+int main(void)
+{
+	const char *test = getenv("TEST");
+
+	setvbuf(stdout, NULL, _IONBF, 0);
+	if (mount("dev", "/dev", "devtmpfs", 0, NULL) || mount("proc", "/proc", "proc", 0, NULL))
+		fail("mount");
+	load_modules();
+	printf("peer: up, %s\n", test ? test : "nothing to do");
+	if (!test)
+		fail("TEST");
+	if (!strcmp(test, "poweroff"))
+		reboot(RB_POWER_OFF);
+	if (!strcmp(test, "reboot"))
+		reboot(RB_AUTOBOOT);
+	if (!strcmp(test, "crash"))
+		return 0; /* the kernel panics when its first process ends */
+	if (!strcmp(test, "echo"))
+		serve(1);
+	if (!strcmp(test, "stuck"))
+		serve(0);
+	if (!strcmp(test, "disk"))
+		show_disk();
+	for (;;)
+		pause();
+}
