@@ -111,17 +111,19 @@ class CallTable:
         self._open[call_id] = call
         return call_id, call
 
-    def forget(self, call_id: int) -> None:
-        """The call was never sent."""
+    def close(self, call_id: int) -> None:
+        """The call was answered, or never sent."""
         self._open.pop(call_id, None)
         self._wake()
 
     def reply(self, frame: Frame) -> Answer:
-        """Take a REPLY; ProtocolViolation if it answers no open call, or not what was asked."""
-        call = self._open.pop(frame.stream, None)
+        """Read a REPLY; ProtocolViolation if it answers no open call, or not what was asked.
+
+        The call stays open until ``close``.
+        """
+        call = self._open.get(frame.stream)
         if call is None:
             raise violation(f"REPLY to call {frame.stream}, which is not open")
-        self._wake()
         try:
             untrusted = channel_pb2.Reply.FromString(frame.payload)
         except DecodeError as error:

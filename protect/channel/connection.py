@@ -46,7 +46,7 @@ class Connection:
             reply = await call.answer
         finally:
             if self._wire.take_back(call_id):
-                self.calls.forget(call_id)
+                self.calls.close(call_id)
         if reply.HasField("error"):
             raise fault_of(operation, self._zone_id, reply.error)
         return reply
@@ -65,15 +65,17 @@ class Connection:
             raise violation(f"{frame.type.name} after HELLO")
 
     def _reply(self, frame: Frame) -> None:
-        creating = self.calls.creating
         answer = self.calls.reply(frame)
         reply = answer.reply
         if reply.HasField("created"):
             self._streams.announce(reply.created, listed=False, fresh=True, wanted=answer.wanted)
         for process in reply.processes.processes:
             # A list may overtake the answer to a call that has just made a process.
-            self._streams.announce(process.created, listed=True, fresh=creating, wanted=False)
+            self._streams.announce(process.created, listed=True, fresh=self.calls.creating, wanted=False)
             if process.HasField("exited"):
                 checked_exit(process.exited)
+        if reply.HasField("processes"):
+            self._streams.listed()
+        self.calls.close(frame.stream)
         if answer.wanted:
             answer.call.answer.set_result(reply)

@@ -26,13 +26,14 @@ class StreamTable:
         self._used = NumberSet()
         self._wire: Wire | None = None
         self._resumed = False
+        self._listed = False
         self._early: dict[int, Credit] = {}
         self._unwanted: set[int] = set()
 
     def connected(self, wire: Wire) -> None:
         """A connection begins: nothing moves before ``resume``."""
         self._wire = wire
-        self._resumed = False
+        self._resumed = self._listed = False
 
     def disconnected(self) -> None:
         """The connection ended."""
@@ -47,7 +48,6 @@ class StreamTable:
     def resume(self) -> None:
         """Ask for each output somebody wants; tell the agent to drop those that nobody does."""
         self._resumed = True
-        self._early.clear()
         for output in list(self._outputs.values()):
             if output.receiver.live:
                 continue
@@ -58,6 +58,11 @@ class StreamTable:
         for number in self._unwanted:
             self._send_credit(number, GIVEN_UP)
         self._unwanted.clear()
+
+    def listed(self) -> None:
+        """The agent has named all it had before this connection."""
+        self._listed = True
+        self._early.clear()
 
     def announce(
         self, created: channel_pb2.ProcessCreated, *, listed: bool, fresh: bool, wanted: bool
@@ -116,7 +121,7 @@ class StreamTable:
             raise violation(f"DATA on stream {frame.stream}, which is no output")
 
     def credit(self, frame: Frame) -> None:
-        """Take a CREDIT frame.  Before ``resume`` it may be for a stream that is yet to be announced."""
+        """Take a CREDIT frame.  Before the first list it may be for a stream that is yet to be announced."""
         credit = Credit(*credit_values(frame), frame.fin)
         source = self._inputs.get(frame.stream)
         if source is not None:
@@ -126,7 +131,7 @@ class StreamTable:
         elif frame.stream in self._outputs:
             raise violation(f"CREDIT on stream {frame.stream}, which is no input")
         elif frame.stream not in self._used:
-            if self._resumed or len(self._early) >= MOST_STREAMS:
+            if self._listed or len(self._early) >= MOST_STREAMS:
                 raise violation(f"CREDIT on stream {frame.stream}, which was never used")
             self._early[frame.stream] = credit
 

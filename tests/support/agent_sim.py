@@ -145,6 +145,9 @@ class SimAgent:
         self.available = asyncio.Event()
         """Cleared: dial waits."""
         self.available.set()
+        self.reading = asyncio.Event()
+        """Cleared: the agent does not read what the host sends."""
+        self.reading.set()
         self.greeting: Callable[[SimAgent, pb.Hello], bytes] = lambda agent, hello: agent.hello()
 
     # What a toolstack would do.
@@ -217,6 +220,11 @@ class SimAgent:
         self._out.append(data)
         self._work.set()
 
+    @property
+    def backlog(self) -> bool:
+        """Whether frames wait to be sent."""
+        return bool(self._out)
+
     def new_stream(self) -> int:
         self._last_stream += 1
         return self._last_stream
@@ -230,6 +238,7 @@ class SimAgent:
         writer = asyncio.create_task(self._writer(transport, greeted))
         try:
             while data := await transport.read(1 << 18):
+                await self.reading.wait()
                 for frame in decoder.feed(data):
                     self._take(frame, greeted)
         except ProtocolViolation as error:

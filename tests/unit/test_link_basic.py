@@ -3,74 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import random
 
 import pytest
 
 from daemonkit import faults
-from protect.channel.link import Hello, Link
+from protect.channel.frames import Frame, Type
+from protect.channel.link import Link
 from protect.errors import DomainGone, LinkDown
 from tests.support.agent_sim import SimAgent
+from tests.support.link_owner import LIST, Collector, Owner, create, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
-
-LIST = pb.Request(list_processes=pb.ListProcesses())
-
-
-def create(container: str, stdin: bool = False, tty: bool = False) -> pb.Request:
-    return pb.Request(create_container=pb.CreateContainer(id=container, stdin=stdin, tty=tty))
-
-
-class Events:
-    """An owner that registers what ``wanted`` says in each ``connected``."""
-
-    def __init__(self) -> None:
-        self.hellos: list[tuple[Hello, bool]] = []
-        self.exits: list[pb.ProcessExited] = []
-        self.violations: list[str] = []
-        self.on_connected: Callable[[], Awaitable[None]] | None = None
-
-    async def connected(self, hello: Hello, new_boot: bool) -> None:
-        self.hellos.append((hello, new_boot))
-        if self.on_connected is not None:
-            await self.on_connected()
-
-    def process_exited(self, exited: pb.ProcessExited) -> None:
-        self.exits.append(exited)
-
-    def violation(self, cause: str) -> None:
-        self.violations.append(cause)
-
-
-class Collector:
-    """A sink that takes everything; ``gate`` cleared holds it up."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.finished = asyncio.Event()
-        self.changed = asyncio.Event()
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    async def write(self, data: bytes) -> int:
-        await self.gate.wait()
-        self.data += data
-        self.changed.set()
-        return len(self.data)
-
-    async def finish(self) -> None:
-        self.finished.set()
-
-    async def until(self, size: int) -> None:
-        async with asyncio.timeout(10):
-            while len(self.data) < size:
-                self.changed.clear()
-                await self.changed.wait()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 - a condition of the other side has no event here
-            await asyncio.sleep(0.001)
 
 
 @pytest.fixture
@@ -79,12 +22,12 @@ async def agent() -> SimAgent:
 
 
 @pytest.fixture
-async def events() -> Events:
-    return Events()
+async def events() -> Owner:
+    return Owner()
 
 
 @pytest.fixture
-async def link(agent: SimAgent, events: Events):  # type: ignore[no-untyped-def]
+async def link(agent: SimAgent, events: Owner):  # type: ignore[no-untyped-def]
     link = Link("z1", agent.dial, events)
     yield link
     await link.close()
@@ -92,7 +35,7 @@ async def link(agent: SimAgent, events: Events):  # type: ignore[no-untyped-def]
     assert agent.faults == []
 
 
-async def test_open_greets_and_calls_work(link: Link, agent: SimAgent, events: Events) -> None:
+async def test_open_greets_and_calls_work(link: Link, agent: SimAgent, events: Owner) -> None:
     hello = await link.open(5)
     assert hello.boot_id == agent.boot_id and hello.version_max == 1
     assert events.hellos == [(hello, True)]
@@ -131,8 +74,6 @@ async def test_too_late_and_cancelled_calls_leave_the_link_healthy(link: Link, a
     with pytest.raises(asyncio.CancelledError):
         await task
     # The late answers come now, and are nobody's.
-    from protect.channel.frames import Frame, Type
-
     for call_id in (1, 2):
         agent.send(Frame(Type.REPLY, call_id, pb.Reply(stats=pb.Stats()).SerializeToString()))
     assert (await link.call(LIST, 5)).HasField("processes")
@@ -174,7 +115,7 @@ async def test_input_is_back_pressured_and_arrives(link: Link, agent: SimAgent) 
     source = agent.inputs[created.stdin_stream]
     source.reading = False
     stdin = link.input(created.stdin_stream)
-    payload = os_random(200_000)
+    payload = random.Random(1).randbytes(200_000)
     writing = asyncio.create_task(stdin.write(payload))
     await until(lambda: len(source.waiting) == 65_536)
     assert not writing.done()
@@ -187,13 +128,7 @@ async def test_input_is_back_pressured_and_arrives(link: Link, agent: SimAgent) 
         await stdin.write(b"more")
 
 
-def os_random(size: int) -> bytes:
-    import random
-
-    return random.Random(1).randbytes(size)
-
-
-async def test_reconnects_and_resumes_both_ways(link: Link, agent: SimAgent, events: Events) -> None:
+async def test_reconnects_and_resumes_both_ways(link: Link, agent: SimAgent, events: Owner) -> None:
     await link.open(5)
     created = (await link.call(create("c1", stdin=True), 5)).created
 
@@ -216,7 +151,7 @@ async def test_reconnects_and_resumes_both_ways(link: Link, agent: SimAgent, eve
     assert [new for _, new in events.hellos] == [True, False]
 
 
-async def test_listed_outputs_nobody_registers_are_given_up(agent: SimAgent, events: Events) -> None:
+async def test_listed_outputs_nobody_registers_are_given_up(agent: SimAgent, events: Owner) -> None:
     first = Link("z1", agent.dial, events)
     await first.open(5)
     kept = (await first.call(create("c1"), 5)).created
@@ -255,7 +190,7 @@ async def test_calls_open_when_the_connection_breaks_are_link_down(link: Link, a
     await until(lambda: link.connected)
 
 
-async def test_exit_events(link: Link, agent: SimAgent, events: Events) -> None:
+async def test_exit_events(link: Link, agent: SimAgent, events: Owner) -> None:
     await link.open(5)
     await link.call(create("c1"), 5)
     agent.exit("c1", 137)
@@ -263,7 +198,7 @@ async def test_exit_events(link: Link, agent: SimAgent, events: Events) -> None:
     assert events.exits[0].exit_code == 137
 
 
-async def test_domain_gone_ends_the_tries(events: Events) -> None:
+async def test_domain_gone_ends_the_tries(events: Owner) -> None:
     async def dial() -> None:
         raise DomainGone("connect", "z1", "it ended")
 
@@ -274,7 +209,7 @@ async def test_domain_gone_ends_the_tries(events: Events) -> None:
     await link.close()
 
 
-async def test_open_is_too_late_when_no_agent_comes(events: Events) -> None:
+async def test_open_is_too_late_when_no_agent_comes(events: Owner) -> None:
     agent = SimAgent()
     agent.available.clear()
     link = Link("z1", agent.dial, events)
@@ -283,7 +218,7 @@ async def test_open_is_too_late_when_no_agent_comes(events: Events) -> None:
     assert not link.connected
 
 
-async def test_a_new_boot_forgets_the_old_streams(link: Link, agent: SimAgent, events: Events) -> None:
+async def test_a_new_boot_forgets_the_old_streams(link: Link, agent: SimAgent, events: Owner) -> None:
     await link.open(5)
     created = (await link.call(create("c1", stdin=True), 5)).created
     stdin = link.input(created.stdin_stream)

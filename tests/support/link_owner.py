@@ -1,0 +1,67 @@
+"""An owner of links, sinks that collect, and waiting for conditions: for tests of the channel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+LIST = pb.Request(list_processes=pb.ListProcesses())
+
+
+def create(container: str, stdin: bool = False, tty: bool = False) -> pb.Request:
+    return pb.Request(create_container=pb.CreateContainer(id=container, stdin=stdin, tty=tty))
+
+
+class Owner:
+    """An owner that registers what ``wanted`` says in each ``connected``."""
+
+    def __init__(self) -> None:
+        self.hellos: list[tuple[pb.Hello, bool]] = []
+        self.exits: list[pb.ProcessExited] = []
+        self.violations: list[str] = []
+        self.on_connected: Callable[[], Awaitable[None]] | None = None
+
+    async def connected(self, hello: pb.Hello, new_boot: bool) -> None:
+        self.hellos.append((hello, new_boot))
+        if self.on_connected is not None:
+            await self.on_connected()
+
+    def process_exited(self, exited: pb.ProcessExited) -> None:
+        self.exits.append(exited)
+
+    def violation(self, cause: str) -> None:
+        self.violations.append(cause)
+
+
+class Collector:
+    """A sink that takes everything; ``gate`` cleared holds it up."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.finished = asyncio.Event()
+        self.changed = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def write(self, data: bytes) -> int:
+        await self.gate.wait()
+        self.data += data
+        self.changed.set()
+        return len(self.data)
+
+    async def finish(self) -> None:
+        self.finished.set()
+
+    async def until(self, size: int) -> None:
+        async with asyncio.timeout(10):
+            while len(self.data) < size:
+                self.changed.clear()
+                await self.changed.wait()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - a condition of the other side has no event here
+            await asyncio.sleep(0.001)
