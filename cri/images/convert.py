@@ -1,0 +1,149 @@
+"""Layers to one filesystem image: their entries merged first, then their data streamed once into tar2sqfs.
+
+No layer is unpacked: an index of names is held in memory, and each layer's plain stream is passed through,
+from which the bytes of those files that are there in the end are copied out.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from cri.images import tarstream, tarwrite
+from cri.images.cancel import Cancel
+from cri.images.errors import Oversized
+from cri.images.layers import LayerIndex, plain_stream
+from cri.images.settings import ImageSettings
+from cri.images.squash import squashfs
+from cri.images.tarstream import Stream
+from cri.images.tree import Content, Node, Tree
+
+# Kept beside the filesystem, so that users can be looked up by name without opening it.
+ACCOUNT_FILES = ("/etc/passwd", "/etc/group")
+
+
+class Filesystem(NamedTuple):
+    """A finished image. length: in bytes; accounts: path to contents of the account files it has."""
+
+    length: int
+    accounts: Mapping[str, bytes]
+
+
+class _Plan(NamedTuple):
+    """What goes into the stream: bare inodes, then files by layer and offset, then further names."""
+
+    bare: list[tuple[bytes, Node]]
+    files: dict[int, list[tuple[bytes, Node, Content]]]
+    links: list[tuple[bytes, bytes]]
+
+
+def convert(
+    blobs: Sequence[Path], indexes: Sequence[LayerIndex], out: Path, settings: ImageSettings, cancel: Cancel
+) -> Filesystem:
+    """Builds out from layers, lowest first; the same layers give the same bytes.
+
+    Raises Unpackable, Oversized, Exhausted (disk), Cancelled; then nothing is left of out.
+    """
+    tree = merge(indexes, out.name, settings, cancel)
+    plan = _plan(tree, out.name, settings)
+    accounts = _Accounts(tree, settings.limits.account_file_bytes)
+
+    def feed(sink: BinaryIO) -> None:
+        for path, node in plan.bare:
+            sink.write(tarwrite.member(path, node)[0])
+        for layer in sorted(plan.files):
+            cancel.check()
+            _copy_files(plan.files[layer], plain_stream(blobs[layer], out.name), sink, accounts, cancel)
+        for path, target in plan.links:
+            sink.write(tarwrite.hard_link(path, target))
+        sink.write(tarwrite.END)
+
+    jobs = max(1, len(os.sched_getaffinity(0)))
+    squashfs(out, feed, settings.compression, settings.compression_level, jobs, cancel)
+    return Filesystem(out.stat().st_size, accounts.found)
+
+
+def merge(indexes: Sequence[LayerIndex], subject: str, settings: ImageSettings, cancel: Cancel) -> Tree:
+    """The merged tree of all layers, lowest first."""
+    limits = settings.limits
+    count = sum(len(index.entries) for index in indexes)
+    if count > limits.entries:
+        raise Oversized("merge", subject, f"{count} entries, more than {limits.entries}")
+    tree = Tree(subject, limits.unpacked_bytes)
+    for layer, index in enumerate(indexes):
+        cancel.check()
+        tree.apply(layer, index.entries)
+    return tree
+
+
+def _plan(tree: Tree, subject: str, settings: ImageSettings) -> _Plan:
+    plan = _Plan([], {}, [])
+    first: dict[int, bytes] = {}
+    size = 0
+    for path, node in tree.walk():
+        if node.serial in first:
+            plan.links.append((path, first[node.serial]))
+            continue
+        first[node.serial] = path
+        size += node.size
+        if node.content is None:
+            plan.bare.append((path, node))
+        else:
+            plan.files.setdefault(node.content.layer, []).append((path, node, node.content))
+    if size > settings.limits.unpacked_bytes:
+        raise Oversized(
+            "merge", subject, f"{size} bytes of files, more than {settings.limits.unpacked_bytes}"
+        )
+    for files in plan.files.values():
+        files.sort(key=lambda file: file[2].offset)
+    return plan
+
+
+def _copy_files(
+    files: list[tuple[bytes, Node, Content]],
+    stream: Stream,
+    sink: BinaryIO,
+    accounts: _Accounts,
+    cancel: Cancel,
+) -> None:
+    for path, node, content in files:
+        cancel.check()
+        header, padding = tarwrite.member(path, node)
+        sink.write(header)
+        stream.skip(content.offset - stream.offset)
+        if accounts.wants(node):
+            data = stream.exactly(content.stored)
+            accounts.keep(node, data)
+            sink.write(data)
+        else:
+            for view in stream.views(content.stored):
+                sink.write(view)
+        if padding:
+            sink.write(bytes(padding))
+
+
+class _Accounts:
+    """The account files of the image, caught while their data passes by."""
+
+    def __init__(self, tree: Tree, limit: int) -> None:
+        self.found: dict[str, bytes] = {}
+        self._paths: dict[int, list[str]] = {}
+        for path in ACCOUNT_FILES:
+            node = tree.find(path.encode())
+            if node is None or node.kind != tarstream.FILE or node.size > limit:
+                continue
+            if node.content is None:
+                self.found[path] = b""
+            elif node.content.extents is None:
+                self._paths.setdefault(node.serial, []).append(path)
+
+    def wants(self, node: Node) -> bool:
+        """Whether the inode is an account file."""
+        return node.serial in self._paths
+
+    def keep(self, node: Node, data: bytes) -> None:
+        """Takes the file's data."""
+        for path in self._paths[node.serial]:
+            self.found[path] = data

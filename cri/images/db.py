@@ -1,0 +1,173 @@
+"""The index of images: one SQLite file. A row is the only thing that gives a file in the store a meaning."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemonkit.faults import Broken
+
+VERSION = 1
+_SCHEMA = """
+CREATE TABLE filesystems (
+  chain_id TEXT PRIMARY KEY, type TEXT NOT NULL, bytes INTEGER NOT NULL
+) STRICT;
+CREATE TABLE accounts (
+  chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
+  path TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (chain_id, path)
+) STRICT;
+CREATE TABLE images (
+  id TEXT PRIMARY KEY, chain_id TEXT NOT NULL REFERENCES filesystems, manifest_digest TEXT NOT NULL,
+  manifest BLOB NOT NULL, config BLOB NOT NULL, layers TEXT NOT NULL, pulled_at INTEGER NOT NULL,
+  removed INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE names (
+  name TEXT PRIMARY KEY, image_id TEXT NOT NULL REFERENCES images ON DELETE CASCADE
+) STRICT;
+CREATE INDEX names_of ON names (image_id);
+"""
+
+
+@dataclass(frozen=True)
+class FilesystemRow:
+    """A filesystem image in the store, named by the chain id of its layers; bytes: its length."""
+
+    chain_id: str
+    type: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class ImageRow:
+    """An image. layers: (digest, compressed bytes), lowest first; pulled_at: nanoseconds since the epoch."""
+
+    id: str
+    chain_id: str
+    manifest_digest: str
+    manifest: bytes
+    config: bytes
+    layers: tuple[tuple[str, int], ...]
+    pulled_at: int
+    removed: bool = False
+
+
+class ImageDb:
+    """Every method is one transaction that is on the disk when it returns; safe to call from any thread."""
+
+    def __init__(self, file: Path) -> None:
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            raise Broken("open", str(file), f"it has version {version}, this program knows {VERSION}")
+        if version == 0:
+            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+
+    def close(self) -> None:
+        """Gives the file back."""
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            self._db.execute("COMMIT")
+
+    def add_filesystem(self, row: FilesystemRow, accounts: dict[str, bytes]) -> None:
+        """A finished filesystem; an older row of the same chain id is replaced."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO filesystems VALUES (?, ?, ?) ON CONFLICT (chain_id) DO UPDATE "
+                "SET type = excluded.type, bytes = excluded.bytes",
+                (row.chain_id, row.type, row.bytes),
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
+                [(row.chain_id, path, data) for path, data in accounts.items()],
+            )
+
+    def add_image(self, row: ImageRow, names: tuple[str, ...]) -> None:
+        """An image with names, which are taken from whatever had them; an image that was removed is back."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?, 0) "
+                "ON CONFLICT (id) DO UPDATE SET removed = 0",
+                (
+                    row.id,
+                    row.chain_id,
+                    row.manifest_digest,
+                    row.manifest,
+                    row.config,
+                    json.dumps(row.layers),
+                    row.pulled_at,
+                ),
+            )
+            db.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", [(name, row.id) for name in names])
+
+    def unname(self, image_id: str) -> None:
+        """Takes all names from an image and marks it removed."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM names WHERE image_id = ?", (image_id,))
+            db.execute("UPDATE images SET removed = 1 WHERE id = ?", (image_id,))
+
+    def delete_image(self, image_id: str) -> None:
+        """Forgets an image and its names."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM images WHERE id = ?", (image_id,))
+
+    def drop_unused(self, chain_ids: list[str]) -> None:
+        """Forgets those of the filesystems that no image has."""
+        with self._transaction() as db:
+            db.executemany(
+                "DELETE FROM filesystems WHERE chain_id = ? "
+                "AND chain_id NOT IN (SELECT chain_id FROM images)",
+                [(chain_id,) for chain_id in chain_ids],
+            )
+
+    def images(self) -> list[ImageRow]:
+        """Every image, the removed ones included."""
+        with self._lock:
+            rows = self._db.execute("SELECT * FROM images").fetchall()
+        return [
+            ImageRow(row[0], row[1], row[2], row[3], row[4], _layers(row[5]), row[6], bool(row[7]))
+            for row in rows
+        ]
+
+    def names(self) -> list[tuple[str, str]]:
+        """(name, image id)."""
+        with self._lock:
+            return self._db.execute("SELECT name, image_id FROM names ORDER BY name").fetchall()
+
+    def filesystems(self) -> list[FilesystemRow]:
+        """Every filesystem."""
+        with self._lock:
+            return [
+                FilesystemRow(*row)
+                for row in self._db.execute("SELECT chain_id, type, bytes FROM filesystems")
+            ]
+
+    def account_file(self, chain_id: str, path: str) -> bytes | None:
+        """A kept account file; None: the image has none there."""
+        with self._lock:
+            row = self._db.execute(
+                "SELECT data FROM accounts WHERE chain_id = ? AND path = ?", (chain_id, path)
+            ).fetchone()
+        return None if row is None else bytes(row[0])
+
+
+def _layers(text: str) -> tuple[tuple[str, int], ...]:
+    return tuple((digest, size) for digest, size in json.loads(text))

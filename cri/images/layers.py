@@ -1,0 +1,79 @@
+"""One layer read through: its plain digest verified, its entries listed, its size bounded."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from cri.images import compression, tarstream
+from cri.images.errors import Corrupt, Oversized
+from cri.images.settings import Limits
+from cri.images.tarstream import Entry, Stream
+
+PIECE = 1 << 20
+
+
+class LayerIndex(NamedTuple):
+    """What a layer holds, its data left where it is; plain_bytes: the length of its tar stream."""
+
+    entries: list[Entry]
+    plain_bytes: int
+
+
+class _Counted:
+    """Chunks passing by, counted and hashed."""
+
+    def __init__(self, chunks: Iterable[bytes], algorithm: str, check: Callable[[int], None]) -> None:
+        self._chunks = chunks
+        self._check = check
+        self.hash = hashlib.new(algorithm)
+        self.bytes = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._chunks:
+            self.bytes += len(chunk)
+            self._check(self.bytes)
+            self.hash.update(chunk)
+            yield chunk
+
+
+def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: Limits) -> LayerIndex:
+    """Reads a compressed layer to its end.
+
+    size: its compressed length, which bounds the plain one by the configured ratio.
+    Raises Corrupt, Unpackable, Oversized.
+    """
+    most = min(limits.unpacked_bytes, max(limits.unpacked_floor_bytes, size * limits.ratio))
+
+    def within(so_far: int) -> None:
+        if so_far > most:
+            raise Oversized("unpack layer", diff_id, f"{size} bytes become more than {most}")
+
+    algorithm, _, wanted = diff_id.partition(":")
+    counted = _Counted(compression.plain(chunks, diff_id), algorithm, within)
+    stream = Stream(iter(counted), diff_id)
+    found: list[Entry] = []
+    for entry in tarstream.entries(stream, limits.header_bytes):
+        if len(found) >= limits.entries:
+            raise Oversized("unpack layer", diff_id, f"more than {limits.entries} entries")
+        found.append(entry)
+    stream.drain()
+    if counted.hash.hexdigest() != wanted:
+        raise Corrupt(
+            "unpack layer", diff_id, "the plain bytes have another digest than the configuration says"
+        )
+    return LayerIndex(found, counted.bytes)
+
+
+def file_chunks(path: Path) -> Iterator[bytes]:
+    """A blob's bytes in pieces of PIECE."""
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(PIECE):
+            yield piece
+
+
+def plain_stream(path: Path, subject: str) -> Stream:
+    """A kept blob's plain bytes, once more."""
+    return Stream(compression.plain(file_chunks(path), subject), subject)

@@ -1,0 +1,115 @@
+"""Where an image's bytes come from: hosts of a registry in turn, or one layout on this machine."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
+from typing import Protocol, TypeVar
+
+import requests
+
+from cri.images.cancel import Cancel
+from cri.images.credentials import Credentials
+from cri.images.errors import Corrupt, Oversized, Unpackable
+from cri.images.hosts import PULL, RESOLVE, Host, hosts_for
+from cri.images.manifests import Descriptor
+from cri.images.names import Reference
+from cri.images.registry import Registry
+from cri.images.settings import ImageSettings
+from daemonkit.faults import Fault, Refused
+
+T = TypeVar("T")
+PIECE = 1 << 20
+# The image itself is at fault, whichever place it comes from.
+_HOPELESS = (Unpackable, Oversized)
+
+
+class Place(Protocol):
+    """One place that may have an image. What it gives is untrusted until its digest was held against it."""
+
+    name: str
+    resolves: bool
+
+    def manifest(self, target: str, most: int) -> tuple[bytes, str]:
+        """At most so many bytes of a manifest by tag or digest, and its media type ("" when not known)."""
+
+    def blob(self, descriptor: Descriptor, cancel: Cancel) -> AbstractContextManager[Iterator[bytes]]:
+        """A blob's bytes in pieces; raises Faults while they are read."""
+
+
+def registry_places(
+    reference: Reference, credentials: Credentials, settings: ImageSettings
+) -> tuple[Place, ...]:
+    """The configured hosts for a name that may give content."""
+    hosts = [host for host in hosts_for(reference.host, settings.certs_dir) if PULL in host.capabilities]
+    if not hosts:
+        raise Refused("pull", str(reference), f"no host of {reference.host} has the capability {PULL!r}")
+    return tuple(_RegistryPlace(host, reference, credentials, settings) for host in hosts)
+
+
+def first_of(places: Sequence[Place], attempt: Callable[[Place], T], cancel: Cancel) -> T:
+    """What the first place that can gives; else the fault of the last one, which is the registry itself."""
+    causes: list[Fault] = []
+    for place in places:
+        cancel.check()
+        try:
+            return attempt(place)
+        except _HOPELESS:
+            raise
+        except Fault as fault:
+            cancel.check()
+            causes.append(fault)
+    last = causes[-1]
+    if len(causes) == 1:
+        raise last
+    before = "; ".join(str(cause) for cause in causes[:-1])
+    raise type(last)(
+        last.operation, last.subject, f"{last.cause}; tried before: {before}"[:2000], last.hint
+    ) from last
+
+
+class _RegistryPlace:
+    def __init__(
+        self, host: Host, reference: Reference, credentials: Credentials, settings: ImageSettings
+    ) -> None:
+        self.name = str(host)
+        self.resolves = RESOLVE in host.capabilities
+        self._make = partial(Registry, host, reference, credentials, settings)
+        self._made: Registry | None = None
+
+    @property
+    def _registry(self) -> Registry:
+        # Made at first use: a broken certificate file of one host must not keep the others from being tried.
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def manifest(self, target: str, most: int) -> tuple[bytes, str]:
+        """See Place."""
+        return self._registry.manifest(target, most)
+
+    @contextmanager
+    def blob(self, descriptor: Descriptor, cancel: Cancel) -> Iterator[Iterator[bytes]]:
+        """See Place."""
+        with self._registry.blob(descriptor.digest) as response:
+            declared = response.headers.get("Content-Length", "")
+            if declared.isdigit() and int(declared) != descriptor.size:
+                cause = f"the host offers {declared} bytes where the manifest says {descriptor.size}"
+                raise Corrupt("pull", f"{descriptor.digest} at {self.name}", cause)
+            with cancel.interrupting(lambda: _hang_up(response)):
+                yield _pieces(response)
+
+
+def _pieces(response: requests.Response) -> Iterator[bytes]:
+    while piece := response.raw.read(PIECE, decode_content=False):
+        yield piece
+
+
+def _hang_up(response: requests.Response) -> None:
+    """Ends a read that another thread is blocked in."""
+    connection = response.raw.connection
+    if connection is not None and connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,197 @@
+"""Pulling one image, step by step; runs in threads, called off through a Cancel."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from cri.images import manifests
+from cri.images.cancel import Cancel
+from cri.images.convert import convert
+from cri.images.db import ImageRow
+from cri.images.errors import Corrupt
+from cri.images.fetch import digest_of, fetch_document, fetch_layer, fetch_manifest, matches
+from cri.images.layers import LayerIndex, file_chunks, read_layer
+from cri.images.manifests import Config, Descriptor, Manifest, Platform
+from cri.images.names import Reference
+from cri.images.places import Place, first_of
+from cri.images.settings import ImageSettings
+from cri.images.sharing import Gate, Shared
+from cri.images.store import Image, ImageStore, now
+from daemonkit.faults import Missing
+
+_MAX_NESTING = 2
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """An image found: the digest it was asked for by (an index's or its own), and all but its layers."""
+
+    target_digest: str
+    manifest_digest: str
+    manifest_bytes: bytes
+    manifest: Manifest
+    config_bytes: bytes
+    config: Config
+
+    @property
+    def chain_id(self) -> str:
+        """Names the stack of layers (OCI image-spec, config.md, "Layer ChainID")."""
+        chain = ""
+        for diff_id in self.config.diff_ids:
+            chain = digest_of(f"{chain} {diff_id}".encode()) if chain else diff_id
+        return chain or f"sha256:{hashlib.sha256().hexdigest()}"
+
+
+class Puller:
+    """Turns what places offer into images of the store. All pulls use one, to share work and bounds."""
+
+    def __init__(self, store: ImageStore, settings: ImageSettings, platform: Platform) -> None:
+        self._store = store
+        self._settings = settings
+        self._platform = platform
+        self._layers: Shared[LayerIndex] = Shared()
+        self._filesystems: Shared[None] = Shared()
+        self._downloads = Gate(2 * settings.downloads_per_image)
+        self._conversions = Gate(settings.conversions)
+
+    def pull(self, reference: Reference, places: Sequence[Place], cancel: Cancel) -> Image:
+        """The image a name stands for now, in the store under that name."""
+        resolved = self._resolve(reference, places, cancel)
+        names = [reference.at(resolved.target_digest)]
+        if reference.tag is not None:
+            names.append(str(reference))
+        return self.keep(resolved, tuple(names), places, cancel)
+
+    def keep(
+        self, resolved: Resolved, names: tuple[str, ...], places: Sequence[Place], cancel: Cancel
+    ) -> Image:
+        """Fetches what the store lacks of an image, builds its filesystem, and names it."""
+        store, manifest = self._store, resolved.manifest
+        with store.leasing(resolved.chain_id, [layer.digest for layer in manifest.layers]):
+            self._filesystems.run(
+                resolved.chain_id, lambda: self._build_filesystem(resolved, places, cancel), cancel
+            )
+            layers = tuple((layer.digest, layer.size) for layer in manifest.layers if _is_file(store, layer))
+            row = ImageRow(
+                manifest.config.digest,
+                resolved.chain_id,
+                resolved.manifest_digest,
+                resolved.manifest_bytes,
+                resolved.config_bytes,
+                layers,
+                now(),
+            )
+            cancel.check()
+            return store.add_image(row, names)
+
+    def fits(self, platform: Platform | None) -> bool:
+        """Whether something for this platform (None: not said) may run here."""
+        return platform is None or manifests.rank(platform, self._platform) is not None
+
+    def from_manifest(
+        self, target: Descriptor, data: bytes, said: str, places: Sequence[Place], cancel: Cancel
+    ) -> Resolved:
+        """Follows an index to the manifest for this platform, and a manifest to its configuration.
+
+        said: the media type its transport says, "" when it says none. Raises Corrupt when data is not the
+        target.
+        """
+        if len(data) != target.size or not matches(data, target.digest):
+            raise Corrupt("read", target.digest, "the manifest has another digest or size")
+        document = manifests.parse_json(data, target.digest)
+        limits, subject = self._settings.limits, target.digest
+        digest = target.digest
+        for _ in range(_MAX_NESTING + 1):
+            kind = manifests.kind_of(document, said, subject)
+            if kind in (manifests.OCI_MANIFEST, manifests.DOCKER_MANIFEST):
+                break
+            entries = manifests.index_entries(document, subject)
+            target = manifests.choose(entries, self._platform, subject)
+            said = target.media_type
+            data = fetch_manifest(places, target, limits.manifest_bytes, cancel)
+            document = manifests.parse_json(data, target.digest)
+        else:
+            raise Corrupt("read", subject, f"indexes nested deeper than {_MAX_NESTING}")
+        manifest = manifests.manifest(document, target.digest, limits.layers)
+        config_bytes = fetch_document(places, manifest.config, limits.config_bytes, cancel)
+        config = manifests.config(config_bytes, manifest.config.digest, len(manifest.layers))
+        if config.platform.os and manifests.rank(config.platform, self._platform) is None:
+            raise Missing("find platform", subject, f"it is for {config.platform}, not {self._platform}")
+        return Resolved(digest, target.digest, data, manifest, config_bytes, config)
+
+    def _resolve(self, reference: Reference, places: Sequence[Place], cancel: Cancel) -> Resolved:
+        most = self._settings.limits.manifest_bytes
+        asked = [place for place in places if place.resolves or reference.digest is not None]
+        if not asked:
+            raise Missing("pull", str(reference), "no configured host may resolve tags", "see hosts.toml")
+
+        def attempt(place: Place) -> tuple[bytes, str]:
+            data, said = place.manifest(reference.target, most)
+            if reference.digest is not None and not matches(data, reference.digest):
+                raise Corrupt("pull", f"{reference} at {place.name}", "the manifest has another digest")
+            # Whoever answers with a login page instead of a manifest does not have the image.
+            manifests.parse_json(data, f"{reference} at {place.name}")
+            return data, said
+
+        data, said = first_of(asked, attempt, cancel)
+        target = Descriptor(said, reference.digest or digest_of(data), len(data))
+        return self.from_manifest(target, data, said, places, cancel)
+
+    def _build_filesystem(self, resolved: Resolved, places: Sequence[Place], cancel: Cancel) -> None:
+        store, chain_id = self._store, resolved.chain_id
+        if store.has_filesystem(chain_id):
+            return
+        indexes = self._fetch_layers(resolved, places, cancel)
+        blobs = [store.blob_path(layer.digest) for layer in resolved.manifest.layers]
+        with self._conversions.passing(cancel), store.work_file(chain_id.partition(":")[2]) as work:
+            built = convert(blobs, indexes, work, self._settings, cancel)
+            store.add_filesystem(work, chain_id, dict(built.accounts))
+
+    def _fetch_layers(self, resolved: Resolved, places: Sequence[Place], cancel: Cancel) -> list[LayerIndex]:
+        """All layers at once, a few at a time; the first that fails calls the others off."""
+        mine = Cancel()
+        pairs = list(zip(resolved.manifest.layers, resolved.config.diff_ids, strict=True))
+        with (
+            cancel.interrupting(mine.set),
+            ThreadPoolExecutor(self._settings.downloads_per_image, "layer") as threads,
+        ):
+            futures = [threads.submit(self._layer, layer, diff_id, places, mine) for layer, diff_id in pairs]
+            failed = [
+                future for future in wait(futures, return_when=FIRST_EXCEPTION).done if future.exception()
+            ]
+            if failed:
+                mine.set()
+                threads.shutdown(cancel_futures=True)
+                cancel.check()
+            # The one that failed first, not those that were called off because of it.
+            return [future.result() for future in (*failed, *futures)][len(failed) :]
+
+    def _layer(self, layer: Descriptor, diff_id: str, places: Sequence[Place], cancel: Cancel) -> LayerIndex:
+        return self._layers.run(
+            (layer.digest, diff_id), lambda: self._fetch_layer(layer, diff_id, places, cancel), cancel
+        )
+
+    def _fetch_layer(
+        self, layer: Descriptor, diff_id: str, places: Sequence[Place], cancel: Cancel
+    ) -> LayerIndex:
+        cancel.check()
+        store, limits = self._store, self._settings.limits
+        path = store.blob_path(layer.digest)
+        if path.is_file():
+            if path.stat().st_size != layer.size:
+                raise Corrupt(
+                    "pull", layer.digest, f"the manifest says {layer.size} bytes, it has another length"
+                )
+            return read_layer(file_chunks(path), layer.size, diff_id, limits)
+        with self._downloads.passing(cancel), store.work_file(layer.digest.partition(":")[2]) as work:
+            index = fetch_layer(places, layer, diff_id, work, limits, cancel)
+            store.put(work, path)
+        return index
+
+
+def _is_file(store: ImageStore, layer: Descriptor) -> bool:
+    # An image whose filesystem was there already may have come with other blobs, or without any.
+    return store.blob_path(layer.digest).is_file()

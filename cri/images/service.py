@@ -1,0 +1,95 @@
+"""CRI's ImageService, and its registration together with xenpod.images.v1."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeAlias
+
+import grpc
+
+from cri.images import names
+from cri.images.credentials import from_cri
+from cri.images.importing import ImportService
+from cri.images.manager import ImageManager
+from cri.images.status import image_message, verbose_info
+from cri.images.store import Image
+from daemonkit.faults import Invalid, Unsupported
+from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
+from xenpod_proto.images.v1 import images_pb2_grpc
+
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+def add_image_services(server: grpc.aio.Server, manager: ImageManager) -> None:
+    """Puts CRI's ImageService and xenpod.images.v1 on a server."""
+    runtime_pb2_grpc.add_ImageServiceServicer_to_server(ImageService(manager), server)
+    images_pb2_grpc.add_ImagesServicer_to_server(ImportService(manager), server)
+
+
+class ImageService(runtime_pb2_grpc.ImageServiceServicer):
+    """One method for each RPC; what fails is raised as a Fault, which the edge turns into a status."""
+
+    def __init__(self, manager: ImageManager) -> None:
+        self._manager = manager
+        self._store = manager.store
+
+    async def PullImage(  # noqa: N802
+        self, request: runtime_pb2.PullImageRequest, context: _Context
+    ) -> runtime_pb2.PullImageResponse:
+        """Answers with the image's id once it is ready to run."""
+        reference = names.parse(_asked(request.image))
+        image = await self._manager.pull(reference, from_cri(request.auth))
+        return runtime_pb2.PullImageResponse(image_ref=image.id)
+
+    async def ListImages(  # noqa: N802
+        self, request: runtime_pb2.ListImagesRequest, context: _Context
+    ) -> runtime_pb2.ListImagesResponse:
+        """All images, or the one the filter names."""
+        wanted = request.filter.image.image
+        found: list[Image] = self._store.images()
+        if wanted:
+            one = self._store.find(wanted)
+            found = [one] if one is not None else []
+        return runtime_pb2.ListImagesResponse(images=[image_message(image) for image in found])
+
+    async def StreamImages(self, request: runtime_pb2.StreamImagesRequest, context: _Context) -> None:  # type: ignore[override]  # noqa: N802
+        """Not there yet."""
+        raise Unsupported("StreamImages", "", "is not there yet", "use ListImages")
+
+    async def ImageStatus(  # noqa: N802
+        self, request: runtime_pb2.ImageStatusRequest, context: _Context
+    ) -> runtime_pb2.ImageStatusResponse:
+        """An empty answer for an image that is not there, as the kubelet expects."""
+        image = self._store.find(_asked(request.image))
+        if image is None:
+            return runtime_pb2.ImageStatusResponse()
+        info = verbose_info(image) if request.verbose else {}
+        return runtime_pb2.ImageStatusResponse(image=image_message(image), info=info)
+
+    async def RemoveImage(  # noqa: N802
+        self, request: runtime_pb2.RemoveImageRequest, context: _Context
+    ) -> runtime_pb2.RemoveImageResponse:
+        """Removes the image with all its names; one that is not there is removed already."""
+        await self._manager.remove(_asked(request.image))
+        return runtime_pb2.RemoveImageResponse()
+
+    async def ImageFsInfo(  # noqa: N802
+        self, request: runtime_pb2.ImageFsInfoRequest, context: _Context
+    ) -> runtime_pb2.ImageFsInfoResponse:
+        """What the store takes on the disk."""
+        usage = await self._manager.usage()
+        filesystem = runtime_pb2.FilesystemUsage(
+            timestamp=time.time_ns(),
+            fs_id=runtime_pb2.FilesystemIdentifier(mountpoint=str(usage.path)),
+            used_bytes=runtime_pb2.UInt64Value(value=usage.bytes),
+            inodes_used=runtime_pb2.UInt64Value(value=usage.inodes),
+        )
+        return runtime_pb2.ImageFsInfoResponse(
+            image_filesystems=[filesystem], container_filesystems=[filesystem]
+        )
+
+
+def _asked(spec: runtime_pb2.ImageSpec) -> str:
+    if not spec.image:
+        raise Invalid("read request", "", "no image is named")
+    return spec.image

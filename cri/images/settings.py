@@ -1,0 +1,53 @@
+"""What an operator can set for images; every default is safe for a node that runs strangers' images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what one image may cost; passing one fails the pull with RESOURCE_EXHAUSTED."""
+
+    manifest_bytes: int = 4 * MIB
+    config_bytes: int = 4 * MIB
+    layers: int = 512
+    # One compressed layer, as its manifest declares it.
+    layer_bytes: int = 16 * GIB
+    # All layers unpacked, holes of sparse files included.
+    unpacked_bytes: int = 64 * GIB
+    # Unpacked over compressed bytes of one layer; only looked at above unpacked_floor_bytes.
+    ratio: int = 200
+    unpacked_floor_bytes: int = 256 * MIB
+    # Names over all layers, whiteouts included; the index of names is held in memory (about 0.5 KiB each).
+    entries: int = 400_000
+    # One PAX or GNU long-name header.
+    header_bytes: int = MIB
+    # /etc/passwd and /etc/group are kept beside the filesystem up to this size.
+    account_file_bytes: int = MIB
+
+
+@dataclass(frozen=True)
+class ImageSettings:
+    """The image part's configuration.
+
+    state_dir: everything durable lies here (blobs, filesystem images, the index).
+    certs_dir: containerd's ``certs.d`` convention; absent is fine.
+    """
+
+    state_dir: Path
+    certs_dir: Path = Path("/etc/containerd/certs.d")
+    compression: str = "zstd"
+    compression_level: int = 1
+    downloads_per_image: int = 3
+    conversions: int = 2
+    connect_seconds: float = 10.0
+    # Longest silence of a registry in the middle of an answer.
+    stall_seconds: float = 60.0
+    pull_seconds: float = 3600.0
+    limits: Limits = field(default_factory=Limits)

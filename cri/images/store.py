@@ -1,0 +1,347 @@
+"""The image store: what there is, under which names, who needs it, and what may go.
+
+On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
+layers), ``filesystems/<hex>.squashfs`` (one per chain of layers), ``ingest/`` (work in progress). A file gets
+its name after its bytes are on the disk, and a meaning by a row of the index; whatever has no row is swept at
+start, so that a kill at any moment leaves nothing. Compressed layers are kept: they cost about a fifth of
+what an unpacked copy would, and spare the download when another image shares them.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cri.images import manifests, names
+from cri.images.db import FilesystemRow, ImageDb, ImageRow
+from cri.images.settings import ImageSettings
+from daemonkit.faults import Invalid, Missing, Refused
+
+FS_TYPE = "squashfs"
+MIN_PREFIX = 4
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image as the rest of the daemon sees it.
+
+    id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
+    JSON document, with Env, Cmd and so on under "config"; fs_path: the read-only filesystem image.
+    """
+
+    id: str
+    repo_tags: tuple[str, ...]
+    repo_digests: tuple[str, ...]
+    size: int
+    config: dict[str, Any]
+    fs_path: Path
+    fs_type: str
+    chain_id: str
+    manifest_digest: str
+    pulled_at: int
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """The part of the configuration that says how to run it (Env, Cmd, Entrypoint, User, ...)."""
+        run: dict[str, Any] = self.config.get("config") or {}
+        return run
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the store takes: bytes as du counts them, and inodes."""
+
+    path: Path
+    bytes: int
+    inodes: int
+
+
+class ImageStore:
+    """Safe to use from any thread; reads come from memory.
+
+    At start: open(), then hold() for every container that exists, then collect().
+    """
+
+    def __init__(self, settings: ImageSettings) -> None:
+        self.root = settings.state_dir / "images"
+        self.ingest = self.root / "ingest"
+        self._filesystems_dir = self.root / "filesystems"
+        self._lock = threading.RLock()
+        self._leases: Counter[Path] = Counter()
+        self._holds: dict[str, str] = {}
+        self._serial = 0
+        for directory in (self.root, self._filesystems_dir, self.root / "blobs"):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._guard = _only_one(self.root / "lock")
+        self._db = ImageDb(self.root / "images.db")
+        self._load()
+
+    def open(self) -> None:
+        """Sweeps what a killed run left unnamed; images removed while in use stay until collect()."""
+        shutil.rmtree(self.ingest, ignore_errors=True)
+        self.ingest.mkdir(mode=0o700)
+        with self._lock:
+            self._forget_broken()
+            self._sweep(list(self._filesystems), self._files())
+
+    def close(self) -> None:
+        """Gives the index and the lock back."""
+        with self._lock:
+            self._db.close()
+            os.close(self._guard)
+
+    # What there is.
+
+    def images(self) -> list[Image]:
+        """Every image that was not removed, in the order of their ids."""
+        with self._lock:
+            return [self._image(row) for row in self._rows.values() if not row.removed]
+
+    def resolve(self, name_or_id: str) -> Image:
+        """The image by name, id, or unique beginning of an id; raises Missing and Invalid."""
+        found = self.find(name_or_id)
+        if found is None:
+            raise Missing("find image", name_or_id[:300], "no such image", "pull it first")
+        return found
+
+    def find(self, name_or_id: str) -> Image | None:
+        """As resolve(), but None when there is no such image."""
+        with self._lock:
+            row = self._by_id(name_or_id)
+            if row is None and not names.is_digest(name_or_id) and not _is_hex(name_or_id, 64, 64):
+                row = self._by_name(name_or_id) or self._by_prefix(name_or_id)
+            return self._image(row) if row is not None and not row.removed else None
+
+    def get(self, image_id: str) -> Image:
+        """The image by its full id, even when it was removed while in use."""
+        with self._lock:
+            row = self._rows.get(image_id)
+            if row is None:
+                raise Missing("find image", image_id[:100], "no such image")
+            return self._image(row)
+
+    def read_file(self, image: Image, path: str, limit: int) -> bytes | None:
+        """/etc/passwd or /etc/group of the image (untrusted); None: none there, or larger than limit."""
+        data = self._db.account_file(image.chain_id, path)
+        return data if data is not None and len(data) <= limit else None
+
+    def manifest(self, image: Image) -> bytes:
+        """The manifest the image was pulled by, byte for byte."""
+        with self._lock:
+            return self._rows[image.id].manifest
+
+    def usage(self) -> Usage:
+        """What lies under the store now."""
+        size = inodes = 0
+        for directory, _, files in os.walk(self.root):
+            for path in (directory, *(os.path.join(directory, name) for name in files)):
+                try:
+                    status = os.lstat(path)
+                except FileNotFoundError:
+                    continue
+                size += status.st_blocks * 512
+                inodes += 1
+        return Usage(self.root, size, inodes)
+
+    # Who needs it.
+
+    def hold(self, image_id: str, owner: str) -> None:
+        """Keeps the image's filesystem until release(owner), also when the image is removed meanwhile."""
+        with self._lock:
+            if image_id not in self._rows:
+                raise Missing("hold image", image_id, "no such image")
+            self._holds[owner] = image_id
+
+    def release(self, owner: str) -> None:
+        """Ends a hold (none is fine); an image that was removed meanwhile goes now."""
+        with self._lock:
+            image_id = self._holds.pop(owner, None)
+            if image_id is not None:
+                self._drop_if_unneeded(image_id)
+
+    def collect(self) -> None:
+        """Lets go of every removed image that nobody holds."""
+        with self._lock:
+            for image_id in [row.id for row in self._rows.values() if row.removed]:
+                self._drop_if_unneeded(image_id)
+
+    def remove(self, name_or_id: str) -> None:
+        """Removes an image with all its names (none such is fine); its files go once nobody holds it."""
+        with self._lock:
+            image = self.find(name_or_id)
+            if image is None:
+                return
+            self._db.unname(image.id)
+            self._load()
+            self._drop_if_unneeded(image.id)
+
+    # Pulling: what comes in.
+
+    def blob_path(self, digest: str) -> Path:
+        """Where a compressed layer lies, or would."""
+        algorithm, _, value = digest.partition(":")
+        return self.root / "blobs" / algorithm / value
+
+    def fs_path(self, chain_id: str) -> Path:
+        """Where a filesystem lies, or would."""
+        return self._filesystems_dir / f"{chain_id.partition(':')[2]}.{FS_TYPE}"
+
+    def has_filesystem(self, chain_id: str) -> bool:
+        """Whether it is there, complete."""
+        with self._lock:
+            return chain_id in self._filesystems
+
+    @contextmanager
+    def leasing(self, chain_id: str, digests: list[str]) -> Iterator[None]:
+        """While the body runs a filesystem and layers stay; then those that no image has are removed."""
+        paths = [self.fs_path(chain_id), *(self.blob_path(digest) for digest in digests)]
+        with self._lock:
+            self._leases.update(paths)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._leases.subtract(paths)
+                self._leases += Counter()
+                self._sweep([chain_id], paths)
+
+    @contextmanager
+    def work_file(self, stem: str) -> Iterator[Path]:
+        """A path for work in progress; what lies there when the body ends is removed."""
+        with self._lock:
+            self._serial += 1
+            path = self.ingest / f"{stem}.{self._serial}"
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def put(self, work: Path, final: Path) -> None:
+        """Names a file whose bytes are synced already."""
+        final.parent.mkdir(mode=0o700, exist_ok=True)
+        work.rename(final)
+        _sync_directory(final.parent)
+
+    def add_filesystem(self, work: Path, chain_id: str, accounts: dict[str, bytes]) -> None:
+        """A finished, synced filesystem image; the caller leases its path."""
+        size = work.stat().st_size
+        self.put(work, self.fs_path(chain_id))
+        with self._lock:
+            self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size), accounts)
+            self._load()
+
+    def add_image(self, row: ImageRow, image_names: tuple[str, ...]) -> Image:
+        """Names an image whose filesystem and layers are there."""
+        with self._lock:
+            self._db.add_image(row, image_names)
+            self._load()
+            return self._image(self._rows[row.id])
+
+    # Inside.
+
+    def _load(self) -> None:
+        self._rows = {row.id: row for row in sorted(self._db.images(), key=lambda row: row.id)}
+        self._names = dict(self._db.names())
+        self._filesystems = {row.chain_id: row for row in self._db.filesystems()}
+        self._documents: dict[str, dict[str, Any]] = {}
+
+    def _image(self, row: ImageRow) -> Image:
+        filesystem = self._filesystems[row.chain_id]
+        mine = [name for name, image_id in self._names.items() if image_id == row.id]
+        if row.id not in self._documents:
+            self._documents[row.id] = manifests.parse_json(row.config, row.id)
+        return Image(
+            row.id,
+            tuple(name for name in mine if "@" not in name),
+            tuple(name for name in mine if "@" in name),
+            filesystem.bytes + len(row.manifest) + len(row.config) + sum(size for _, size in row.layers),
+            self._documents[row.id],
+            self.fs_path(row.chain_id),
+            filesystem.type,
+            row.chain_id,
+            row.manifest_digest,
+            row.pulled_at,
+        )
+
+    def _by_id(self, text: str) -> ImageRow | None:
+        return self._rows.get(text if ":" in text else f"sha256:{text}")
+
+    def _by_name(self, text: str) -> ImageRow | None:
+        try:
+            image_id = self._names.get(str(names.parse(text)))
+        except Invalid:
+            if _is_hex(text, MIN_PREFIX, 64):
+                return None
+            raise
+        return self._rows.get(image_id) if image_id is not None else None
+
+    def _by_prefix(self, text: str) -> ImageRow | None:
+        if not _is_hex(text, MIN_PREFIX, 64):
+            return None
+        fitting = [row for row in self._rows.values() if row.id.partition(":")[2].startswith(text)]
+        return fitting[0] if len(fitting) == 1 else None
+
+    def _drop_if_unneeded(self, image_id: str) -> None:
+        row = self._rows.get(image_id)
+        if row is None or not row.removed or image_id in self._holds.values():
+            return
+        self._db.delete_image(image_id)
+        self._sweep([row.chain_id], [self.fs_path(row.chain_id), *(self.blob_path(d) for d, _ in row.layers)])
+
+    def _forget_broken(self) -> None:
+        """Drops rows whose files are gone: an operator removed them, or the disk lost them."""
+        for row in list(self._rows.values()):
+            path = self.fs_path(row.chain_id)
+            if not path.is_file() or path.stat().st_size != self._filesystems[row.chain_id].bytes:
+                self._db.delete_image(row.id)
+        self._load()
+
+    def _files(self) -> list[Path]:
+        return [*self._filesystems_dir.iterdir(), *(self.root / "blobs").glob("*/*")]
+
+    def _sweep(self, chain_ids: list[str], paths: list[Path]) -> None:
+        """Removes those of the filesystems and files that no image has and no pull leases."""
+        self._db.drop_unused(
+            [chain_id for chain_id in chain_ids if self.fs_path(chain_id) not in self._leases]
+        )
+        self._load()
+        needed = {self.fs_path(chain_id) for chain_id in self._filesystems}
+        needed |= {self.blob_path(digest) for row in self._rows.values() for digest, _ in row.layers}
+        for path in set(paths) - needed - set(self._leases):
+            path.unlink(missing_ok=True)
+
+
+def now() -> int:
+    """Nanoseconds since the epoch."""
+    return time.time_ns()
+
+
+def _is_hex(text: str, least: int, most: int) -> bool:
+    return least <= len(text) <= most and not text.strip("0123456789abcdef")
+
+
+def _only_one(path: Path) -> int:
+    guard = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(guard)
+        raise Refused("open image store", str(path.parent), "another process has it open") from None
+    return guard
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
