@@ -23,8 +23,11 @@ $(BIN)/.installed: pyproject.toml | debian
 zone: debian  ## build the guest side: the agent, the fake's launcher, the zone's root tree
 	@$(MAKE) --no-print-directory -C zone
 
-xenbind: $(BIN)/.installed  ## build the libxl binding
-	@$(PY) -m xenbind.build
+xenbind: $(BIN)/.xenbind  ## build the libxl binding
+
+$(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbind/*.c xenbind/*.h)) xenbind/build.py
+	$(PY) -m xenbind.build
+	@touch $@
 
 check: setup  ## ruff, mypy, import rules, stub drift, sizes: all of them tests
 	$(PYTEST) -q tests/unit/test_checks.py
@@ -62,4 +65,4 @@ proto: $(BIN)/.installed  ## regenerate the stubs from the contracts
 clean:  ## remove what was built, keep .venv
 	@$(MAKE) --no-print-directory -C zone clean
 	rm -rf build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	rm -f xenbind/_libxl*.c xenbind/_libxl*.o xenbind/_libxl*.so
+	rm -f xenbind/_libxl*.c xenbind/_libxl*.o xenbind/_libxl*.so $(BIN)/.xenbind

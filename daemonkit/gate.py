@@ -165,7 +165,9 @@ class Pump:
         self._ways = (_Way(loop, outer, inner, self._ended), _Way(loop, inner, outer, self._ended))
 
     def close(self) -> None:
-        """Cut both directions."""
+        """Cut both directions; again: nothing."""
+        if self._sockets[0].fileno() < 0:
+            return
         for way in self._ways:
             way.stop()
         for sock in self._sockets:

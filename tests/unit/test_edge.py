@@ -249,3 +249,23 @@ async def test_a_client_that_shuts_its_side_gets_the_rest(tmp_path: Path) -> Non
         writer.write_eof()
         assert await asyncio.wait_for(reader.read(), 10)
         writer.close()
+
+
+async def test_connections_that_end_leave_nothing(tmp_path: Path) -> None:
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    path = tmp_path / "s"
+    async with serving(path):
+        await get(path, "warm")
+        before = descriptors()
+        for turn in range(30):
+            _, writer = await asyncio.open_unix_connection(path)
+            if turn % 2:
+                writer.write(b"no HTTP/2 at all" * 1000)
+                writer.transport.abort()
+            writer.close()
+        await get(path, "still")
+        async with asyncio.timeout(10):
+            while descriptors() > before:  # noqa: ASYNC110  # the gate tells nobody, by design
+                await asyncio.sleep(0.01)
