@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -185,3 +186,10 @@ async def rig(
         await stack.enter_async_context(serve_unix(config.listen, add, name="cri", grace=0.1))
         link = await stack.enter_async_context(channel(config.listen))
         yield Rig(config, protect, network, images, node, rpc.RuntimeServiceStub(link))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what a task of the daemon does behind our back; there is no event to wait for from outside."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
