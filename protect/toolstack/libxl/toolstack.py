@@ -41,6 +41,8 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 _MIB = 1 << 20
+_SLACK_KIB = 1024
+"""LIBXL_MAXMEM_CONSTANT: libxl sets a domain's limit by that much above what was asked for."""
 
 
 class LibxlToolstack:
@@ -283,7 +285,7 @@ def _info(info: xen.Info) -> DomainInfo:
         uuid=info.uuid,
         name=info.name,
         state=state,
-        memory_bytes=info.memory_max_kib * 1024,
+        memory_bytes=max(0, info.memory_max_kib - _SLACK_KIB) * 1024,
         vcpus=info.vcpus,
         cpu_time_ns=info.cpu_time_ns,
         shutdown_reason=REASONS.get(info.shutdown_reason, ShutdownReason.UNKNOWN) if info.shutdown else None,
