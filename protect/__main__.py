@@ -19,7 +19,7 @@ from daemonkit.faults import Broken, Fault, Refused
 from protect.channel.link import Link
 from protect.config import Config, ToolstackKind
 from protect.ledger import Ledger
-from protect.network import Splicer
+from protect.network.splice import splice
 from protect.node import Node
 from protect.server import services
 from protect.stdio.log import WorkloadLog
@@ -66,11 +66,13 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
         await toolstack.start()
         node = await _node(config, store, toolstack)
         stack.push_async_callback(_let_go, node)
+        recorded = await reconcile.load(node)
+        # After the load: an end told before would find no zone to be the end of.
         watching = asyncio.ensure_future(deaths.watch(node))
         stack.callback(watching.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
         stack.callback(copying.cancel)
-        for found in await reconcile.load(node):
+        for found in recorded:
             node.tasks.spawn(reconcile.settle(node, found), f"reconcile zone {found.runtime.id}")
         async with serve_unix(config.socket_path, functools.partial(services.add, node), name="protectd"):
             ready.ready(f"serving with {len(node.zones)} zones")
@@ -101,7 +103,7 @@ async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Nod
         store=store,
         links=Link,
         logs=lambda path, journal: WorkloadLog.open(path, journal),
-        network=Splicer(),
+        splice=splice,
         ledger=Ledger(total),
     )
 

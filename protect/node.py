@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
 import time
 from collections.abc import Coroutine, Iterable
@@ -11,10 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from daemonkit.faults import Fault, Missing, Refused, Unreachable
+from daemonkit.logs import fields
 from protect.config import Config
 from protect.hub import Change, Hub, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.ledger import Ledger
-from protect.ports import AgentLink, Input, LinkFactory, LogFactory, Network
+from protect.ports import AgentLink, Input, LinkFactory, LogFactory, Splice
 from protect.store import Intent, Store
 from protect.tasks import Tasks
 from protect.toolstack.port import Toolstack
@@ -24,6 +26,8 @@ from protect.workloads.values import Exit, Workload, WorkloadState
 from protect.zones.values import Zone, ZoneState
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 _ADOPTION = 5.0
 """Seconds a call waits for a zone that is just being adopted."""
@@ -150,7 +154,7 @@ class Node:
     store: Store
     links: LinkFactory
     logs: LogFactory
-    network: Network
+    splice: Splice
     ledger: Ledger
     tasks: Tasks = field(default_factory=Tasks)
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
@@ -188,11 +192,35 @@ class Node:
         runtime.zone = zone
         self.hub.publish(ZoneSeen(zone, runtime.connected))
 
+    def note_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
+        """Record something that is so in any case: a store that fails does not make it untrue.
+
+        The next start finds it out again, from the hypervisor or the agent.
+        """
+        try:
+            self.store.save_zone(zone, intent)
+        except Fault as fault:
+            log.error("not recorded: %s", fault, extra=fields(zone=zone.id, state=zone.state.value))
+        runtime.zone = zone
+        self.hub.publish(ZoneSeen(zone, runtime.connected))
+
     def put_workload(
         self, runtime: WorkloadRuntime, workload: Workload, intent: Intent | None = None
     ) -> None:
         """Record, then believe, then tell."""
         self.store.save_workload(workload, intent)
+        self._believe(runtime, workload)
+
+    def note_workload(self, runtime: WorkloadRuntime, workload: Workload) -> None:
+        """As ``note_zone``; an intent that is recorded stays."""
+        try:
+            self.store.update_workload(workload)
+        except Fault as fault:
+            state = workload.state.value
+            log.error("not recorded: %s", fault, extra=fields(workload=workload.id, state=state))
+        self._believe(runtime, workload)
+
+    def _believe(self, runtime: WorkloadRuntime, workload: Workload) -> None:
         runtime.workload = workload
         if workload.state is WorkloadState.EXITED:
             runtime.settled.set()

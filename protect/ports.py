@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Protocol
 
+from protect.network.guest import GuestNetwork
 from protect.toolstack.port import Transport
 from xenpod_proto.channel.v1 import channel_pb2
 
@@ -116,9 +117,6 @@ LogFactory = Callable[[str, Path], OutputLog]
 """(log path or "", journal) to an open log; blocking, short."""
 
 
-class Network(Protocol):
-    """Joins a zone's interface to the one that CNI made in a pod's network namespace."""
-
-    async def splice(self, host_interface: str, netns: str, interface: str) -> channel_pb2.ConfigureNetwork:
-        """Splice (may be repeated); what the agent has to set, with index 0."""
-        ...
+Splice = Callable[[str, str, str], Awaitable[GuestNetwork]]
+"""(host interface, network namespace, CNI's interface in it): joins the two; what the guest has to set.
+May be repeated."""

@@ -81,6 +81,10 @@ class Store(Protocol):
 
     def save_workload(self, workload: Workload, intent: Intent | None) -> None: ...
 
+    def update_workload(self, workload: Workload) -> None:
+        """Write the workload; an intent it has stays."""
+        ...
+
     def forget_workload(self, workload_id: str) -> None: ...
 
 
@@ -126,14 +130,13 @@ class SqliteStore:
             self._db.execute("DELETE FROM zones WHERE id = ?", (zone_id,))
 
     def save_workload(self, workload: Workload, intent: Intent | None) -> None:
-        row = (workload.id, workload.zone_id, workload.state.value, json.dumps(records.of_workload(workload)))
         with self._transaction():
-            self._db.execute(
-                "INSERT INTO workloads (id, zone_id, state, body) VALUES (?, ?, ?, ?) "
-                "ON CONFLICT (id) DO UPDATE SET state = excluded.state, body = excluded.body",
-                row,
-            )
+            self._put_workload(workload)
             self._set_intent("workload", workload.id, intent)
+
+    def update_workload(self, workload: Workload) -> None:
+        with self._transaction():
+            self._put_workload(workload)
 
     def forget_workload(self, workload_id: str) -> None:
         with self._transaction():
@@ -158,6 +161,14 @@ class SqliteStore:
 
     def close(self) -> None:
         self._db.close()
+
+    def _put_workload(self, workload: Workload) -> None:
+        row = (workload.id, workload.zone_id, workload.state.value, json.dumps(records.of_workload(workload)))
+        self._db.execute(
+            "INSERT INTO workloads (id, zone_id, state, body) VALUES (?, ?, ?, ?) "
+            "ON CONFLICT (id) DO UPDATE SET state = excluded.state, body = excluded.body",
+            row,
+        )
 
     def _set_intent(self, kind: str, object_id: str, intent: Intent | None) -> None:
         if intent is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import Any, TypeVar
 
 from daemonkit.faults import Fault
@@ -53,9 +53,9 @@ class Tasks:
         return task
 
 
-async def whole(work: Coroutine[Any, Any, T]) -> T:
+async def whole(work: Awaitable[T]) -> T:
     """Run a step that must not be cut: when cancelled, let it end first."""
-    task = asyncio.get_running_loop().create_task(work)
+    task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

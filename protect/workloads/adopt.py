@@ -36,7 +36,7 @@ def adopt(
     began = untrusted.state in (channel_pb2.PROCESS_STATE_RUNNING, channel_pb2.PROCESS_STATE_EXITED)
     if state is WorkloadState.CREATED and began and untrusted.started_at_ns:
         started = min(max(untrusted.started_at_ns, runtime.workload.created_at_ns), now_ns())
-        node.put_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=started))
+        node.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=started))
 
 
 def _lost(node: Node, runtime: WorkloadRuntime) -> None:
@@ -44,4 +44,4 @@ def _lost(node: Node, runtime: WorkloadRuntime) -> None:
         return
     log.error("zone has lost a workload", extra=fields(zone=runtime.zone.id, workload=runtime.id))
     end = Exit(LOST, oom_killed=False, at_ns=now_ns())
-    node.put_workload(runtime, runtime.workload.exited(end, Reason.ERROR, "its zone has lost it"))
+    node.note_workload(runtime, runtime.workload.exited(end, Reason.ERROR, "its zone has lost it"))

@@ -52,7 +52,7 @@ async def _settle(node: Node, runtime: WorkloadRuntime, end: Exit) -> None:
             return
         if runtime.outputs is not None:
             await runtime.outputs.close()
-        node.put_workload(runtime, runtime.workload.exited(end))
+        node.note_workload(runtime, runtime.workload.exited(end))
         checkpoint("workload-exit.recorded")
 
 
@@ -73,8 +73,8 @@ async def bury(node: Node, runtime: WorkloadRuntime, cause: str) -> None:
         if runtime.gone or runtime.workload.state in (WorkloadState.EXITED, WorkloadState.CREATING):
             return
         if runtime.exit is not None:
-            node.put_workload(runtime, runtime.workload.exited(runtime.exit))
+            node.note_workload(runtime, runtime.workload.exited(runtime.exit))
             return
         end = Exit(KILLED, oom_killed=False, at_ns=now_ns())
         message = f"the zone ended: {cause}"
-        node.put_workload(runtime, runtime.workload.exited(end, Reason.ZONE_CRASHED, message))
+        node.note_workload(runtime, runtime.workload.exited(end, Reason.ZONE_CRASHED, message))

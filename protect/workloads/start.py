@@ -41,7 +41,7 @@ async def _conduct(node: Node, runtime: WorkloadRuntime) -> Workload:
         checkpoint("workload-start.started")
         if runtime.workload.state is WorkloadState.CREATED:
             # Else a reconnect in between has told us already.
-            node.put_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=now_ns()))
+            node.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=now_ns()))
         checkpoint("workload-start.running")
         return runtime.workload
 
@@ -54,4 +54,4 @@ async def _start(node: Node, runtime: WorkloadRuntime, link: AgentLink) -> None:
 def _failed(node: Node, runtime: WorkloadRuntime, fault: Fault) -> None:
     end = Exit(START_FAILED, oom_killed=False, at_ns=now_ns())
     message = printable(fault.cause, _MESSAGE)
-    node.put_workload(runtime, runtime.workload.exited(end, Reason.START_ERROR, message))
+    node.note_workload(runtime, runtime.workload.exited(end, Reason.START_ERROR, message))

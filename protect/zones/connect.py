@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Refused
+from protect.network.guest import GuestNetwork
 from protect.node import Node, ZoneRuntime
 from protect.store import Intent
 from protect.tasks import whole
@@ -42,8 +43,19 @@ async def finish(node: Node, runtime: ZoneRuntime, intent: Intent) -> None:
 
 async def _steps(node: Node, runtime: ZoneRuntime, netns: str, interface: str) -> None:
     host_interface = await node.toolstack.host_interface(runtime.zone.domain_id, 0)
-    configure = await whole(node.network.splice(host_interface, netns, interface))
+    guest = await whole(node.splice(host_interface, netns, interface))
     checkpoint("zone-connect.spliced")
     link = await runtime.agent()
-    await link.call(channel_pb2.Request(configure_network=configure), node.config.timeouts.call)
+    request = channel_pb2.Request(configure_network=_configuration(guest, interface))
+    await link.call(request, node.config.timeouts.call)
     checkpoint("zone-connect.configured")
+
+
+def _configuration(guest: GuestNetwork, name: str) -> channel_pb2.ConfigureNetwork:
+    """Of the zone's first interface, under the name that CNI's has."""
+    routes = [
+        channel_pb2.Route(destination=route.destination, gateway=route.gateway) for route in guest.routes
+    ]
+    return channel_pb2.ConfigureNetwork(
+        index=0, name=name, mac=guest.mac, mtu=guest.mtu, addresses=guest.addresses, routes=routes
+    )

@@ -57,7 +57,7 @@ async def settle(node: Node, runtime: ZoneRuntime, reason: str) -> None:
     await quiesce(runtime)
     for workload in list(runtime.workloads.values()):
         await bury(node, workload, reason)
-    node.put_zone(runtime, runtime.zone.to(ZoneState.DEAD, death_reason=reason, died_at_ns=now_ns()))
+    node.note_zone(runtime, runtime.zone.to(ZoneState.DEAD, death_reason=reason, died_at_ns=now_ns()))
 
 
 async def last_words(runtime: ZoneRuntime) -> None:

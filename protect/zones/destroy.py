@@ -47,7 +47,8 @@ async def dismantle(node: Node, runtime: ZoneRuntime) -> None:
     A step that fails leaves the zone listed as DESTROYING, to be destroyed again.
     """
     runtime.end.declare("it is being destroyed")
-    node.put_zone(runtime, runtime.zone.to(ZoneState.DESTROYING), INTENT)
+    # Noted: a full disk must not keep a domain alive.
+    node.note_zone(runtime, runtime.zone.to(ZoneState.DESTROYING), INTENT)
     checkpoint("zone-destroy.recorded")
     await quiesce(runtime)
     checkpoint("zone-destroy.quiet")

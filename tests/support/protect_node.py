@@ -11,6 +11,7 @@ from daemonkit.config import Seconds
 from protect.channel.link import Link
 from protect.config import Config, Limits, Timeouts
 from protect.ledger import Ledger
+from protect.network.guest import GuestNetwork, GuestRoute
 from protect.node import Node
 from protect.stdio.log import WorkloadLog
 from protect.store import SqliteStore
@@ -19,7 +20,6 @@ from protect.workloads.create import WorkloadSpec
 from protect.zones import deaths, reconcile
 from protect.zones.values import ZoneSpec
 from tests.support.memory_toolstack import MemoryToolstack
-from xenpod_proto.channel.v1 import channel_pb2
 
 MIB = 1 << 20
 FAST = Timeouts(
@@ -27,15 +27,15 @@ FAST = Timeouts(
 )
 
 
-class MemoryNetwork:
+class MemorySplice:
     """Remembers what was spliced."""
 
     def __init__(self) -> None:
         self.spliced: list[tuple[str, str, str]] = []
 
-    async def splice(self, host_interface: str, netns: str, interface: str) -> channel_pb2.ConfigureNetwork:
+    async def __call__(self, host_interface: str, netns: str, interface: str) -> GuestNetwork:
         self.spliced.append((host_interface, netns, interface))
-        return channel_pb2.ConfigureNetwork(index=0, name="eth0", mtu=1500)
+        return GuestNetwork(b"\2\0\0\0\0\1", 1500, ("10.0.0.2/24",), (GuestRoute("0.0.0.0/0", "10.0.0.1"),))
 
 
 @asynccontextmanager
@@ -48,9 +48,10 @@ async def running(
     )
     config.state_dir.mkdir(parents=True, exist_ok=True)
     store = SqliteStore(config.state_dir / "protect.db")
-    node = Node(config, toolstack, store, Link, WorkloadLog.open, MemoryNetwork(), Ledger(total))
+    node = Node(config, toolstack, store, Link, WorkloadLog.open, MemorySplice(), Ledger(total))
+    recorded = await reconcile.load(node)
     watching = asyncio.create_task(deaths.watch(node))
-    for found in await reconcile.load(node):
+    for found in recorded:
         node.tasks.spawn(reconcile.settle(node, found), f"reconcile {found.runtime.id}")
     try:
         yield node

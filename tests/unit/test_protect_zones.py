@@ -200,8 +200,10 @@ async def test_another_agent_in_the_zone_ends_it(node: Node, toolstack: MemoryTo
 async def test_connect_network(node: Node, toolstack: MemoryToolstack) -> None:
     await launch.launch(node, zone_spec(interfaces=1))
     await connect.connect(node, "z1", "/run/netns/x", "eth0")
-    assert node.network.spliced == [("vif1.0", "/run/netns/x", "eth0")]  # type: ignore[attr-defined]
-    assert toolstack.of_zone("z1").agent.requests[-1].configure_network.mtu == 1500
+    assert node.splice.spliced == [("vif1.0", "/run/netns/x", "eth0")]  # type: ignore[attr-defined]
+    asked = toolstack.of_zone("z1").agent.requests[-1].configure_network
+    assert (asked.name, asked.mtu, asked.addresses) == ("eth0", 1500, ["10.0.0.2/24"])
+    assert [(route.destination, route.gateway) for route in asked.routes] == [("0.0.0.0/0", "10.0.0.1")]
     assert node.store.load().zone_intents == {}
 
 
