@@ -58,7 +58,7 @@ class LineFormatter(logging.Formatter):
 
 def _quote(value: object) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.6g}"
     text = str(value)[:_VALUE_LIMIT]
     return text if text and _PLAIN.issuperset(text) else '"' + _escape(text).replace('"', '\\"') + '"'
 

@@ -136,12 +136,12 @@ async def serve(layout: Layout, toolstack: str) -> AsyncIterator[Node]:
 async def _daemon(layout: Layout, name: str, module: str, config: str) -> AsyncIterator[Daemon]:
     """One daemon, ready; ``<log>/<name>.log`` has what it says."""
     output = Output(layout.logs / f"{name}.log")
-    readiness = Readiness(layout.run / f"{name}.ready")
     command = (sys.executable, "-m", module, "--config", str(layout.run / config))
-    environment = readiness.environment
-    async with background(*command, output=output, environment=environment, folder=ROOT) as process:
-        await readiness.wait(process, output, _READY)
-        yield Daemon(name, process, output)
+    with Readiness(layout.run / f"{name}.ready") as readiness:
+        environment = readiness.environment
+        async with background(*command, output=output, environment=environment, folder=ROOT) as process:
+            await readiness.wait(process, output, _READY)
+            yield Daemon(name, process, output)
 
 
 def _socket(settings: toml.Table, name: str) -> Path:

@@ -108,14 +108,21 @@ class Readiness:
     """The service manager's side of sd_notify(3): waits until a daemon says READY=1."""
 
     def __init__(self, path: Path) -> None:
-        path.unlink(missing_ok=True)
         self._path = path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
-        self._socket.bind(str(path))
 
     @property
     def environment(self) -> dict[str, str]:
         return {"NOTIFY_SOCKET": str(self._path)}
+
+    def __enter__(self) -> Readiness:
+        self._path.unlink(missing_ok=True)
+        self._socket.bind(str(self._path))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+        self._path.unlink(missing_ok=True)
 
     async def wait(self, process: asyncio.subprocess.Process, output: Output, timeout: float) -> None:
         """Failed when the process ends, or ``timeout`` seconds pass, before it is ready."""
@@ -130,8 +137,6 @@ class Readiness:
         finally:
             ready.cancel()
             ended.cancel()
-            self._socket.close()
-            self._path.unlink(missing_ok=True)
 
     async def _ready(self) -> None:
         loop = asyncio.get_running_loop()

@@ -66,9 +66,8 @@ class Screen:
         self._console.print(Text(text, style="yellow"))
 
     def failed(self, cause: str, logs: str) -> None:
-        self._console.print(Text(f"\nfailed: {cause}", style="bold red"))
-        if logs:
-            self._console.print(Text(logs, style="dim"))
+        self._console.print(Text(f"\nfailed: {cause}", style="bold red"), soft_wrap=True)
+        self._console.print(Text(logs, style="dim"), soft_wrap=True)
 
     def _line(self, mark: str, style: str, what: str, seconds: float, outcome: str) -> None:
         line = Text("  ").append(mark, style=style).append(f" {what:<{_WHAT}}")

@@ -27,8 +27,8 @@ def line(message: str, *, journal: bool = False, level: int = logging.INFO, **va
 
 
 def test_a_line_has_its_fields() -> None:
-    text = line("zone runs", zone="a-1", seconds=0.123456, why="two words")
-    assert text.endswith('info zone: zone runs zone=a-1 seconds=0.1235 why="two words"')
+    text = line("zone runs", zone="a-1", seconds=0.12345649, why="two words")
+    assert text.endswith('info zone: zone runs zone=a-1 seconds=0.123456 why="two words"')
 
 
 def test_untrusted_text_cannot_forge_a_line() -> None:

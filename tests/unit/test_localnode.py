@@ -103,16 +103,14 @@ async def test_a_program_that_ends_first_is_a_failure_with_its_last_words(tmp_pa
     async with background("sh", "-c", "echo no disk; exit 3", output=output) as process:
         with pytest.raises(Failed, match="no disk"):
             await output.line_with("ready", 10)
-        readiness = Readiness(tmp_path / "ready")
-        with pytest.raises(Failed, match="ended with status 3"):
+        with Readiness(tmp_path / "r") as readiness, pytest.raises(Failed, match="ended with status 3"):
             await readiness.wait(process, output, 10)
 
 
 async def test_a_program_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     output = Output(tmp_path / "p.log")
     async with background("sleep", "60", output=output) as process:
-        readiness = Readiness(tmp_path / "ready")
-        with pytest.raises(Failed, match="not ready in time"):
+        with Readiness(tmp_path / "r") as readiness, pytest.raises(Failed, match="not ready in time"):
             await readiness.wait(process, output, 0.1)
         with pytest.raises(Failed, match="did not say"):
             await output.line_with("x", 0.1)
