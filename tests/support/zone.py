@@ -1,0 +1,300 @@
+"""A fake zone and a frame-by-frame client of its agent, for tests: no production code above the codec."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from protect.channel import frames
+from protect.channel.frames import Frame, Side, Type
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+ZONE = Path(__file__).parents[2] / "zone"
+BUILD = ZONE / "build"
+DEADLINE = 20.0
+
+
+class Failed(Exception):
+    """The agent answered a call with an Error."""
+
+    def __init__(self, error: pb.Error) -> None:
+        super().__init__(f"{error.code}: {error.message}")
+        self.code = error.code
+        self.message = error.message
+
+
+class Closed(Exception):
+    """The agent closed the connection."""
+
+
+@dataclass
+class Stream:
+    """One output stream as the host sees it; ``take`` is False while the host gives no credit."""
+
+    number: int
+    data: bytearray = field(default_factory=bytearray)
+    consumed: int = 0
+    ended: bool = False
+    take: bool = True
+
+
+class Client:
+    """The host's side of one connection.  It checks what the agent sends against the rules."""
+
+    def __init__(self, path: Path, hello: bool = True, streams: dict[int, Stream] | None = None) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(DEADLINE)
+        with open_directory(path.parent) as where:
+            self.socket.connect(f"{where}/{path.name}")
+        self.decoder = frames.Decoder(Side.AGENT)
+        self.inbox: deque[Frame] = deque()
+        self.replies: dict[int, pb.Reply] = {}
+        self.events: list[pb.ProcessExited] = []
+        self.credits: dict[int, tuple[int, int, bool]] = {}
+        self.streams: dict[int, Stream] = {} if streams is None else streams
+        self.sent: dict[int, int] = {}
+        self.call_id = 0
+        self.hello: pb.Hello | None = None
+        if hello:
+            self.hello = self.greet()
+
+    def send(self, frame: Frame) -> None:
+        self.socket.sendall(frames.encode(frame))
+
+    def greet(self, low: int = 1, high: int = 1) -> pb.Hello:
+        hello = pb.Hello(version_min=low, version_max=high, zone_id="test")
+        self.send(Frame(Type.HELLO, 0, hello.SerializeToString()))
+        frame = self.next_frame()
+        assert frame.type is Type.HELLO
+        return pb.Hello.FromString(frame.payload)
+
+    def next_frame(self) -> Frame:
+        while not self.inbox:
+            try:
+                data = self.socket.recv(1 << 18)
+            except ConnectionResetError as reset:
+                raise Closed from reset
+            if not data:
+                raise Closed
+            self.inbox.extend(self.decoder.feed(data))
+        return self.inbox.popleft()
+
+    def step(self) -> None:
+        """Take and handle one frame."""
+        frame = self.next_frame()
+        if frame.type is Type.REPLY:
+            self.replies[frame.stream] = pb.Reply.FromString(frame.payload)
+        elif frame.type is Type.EVENT:
+            self.events.append(pb.Event.FromString(frame.payload).process_exited)
+        elif frame.type is Type.CREDIT:
+            self.credits[frame.stream] = (*frames.credit_values(frame), frame.fin)
+        else:
+            assert frame.type is Type.DATA
+            self.data(frame)
+
+    def data(self, frame: Frame) -> None:
+        stream = self.streams.setdefault(frame.stream, Stream(frame.stream))
+        content = frame.payload[frames.OFFSET.size :]
+        assert frames.data_offset(frame) == len(stream.data), "DATA at another offset"
+        assert len(content) <= frames.DATA_TURN
+        stream.data += content
+        assert len(stream.data) <= stream.consumed + frames.WINDOW, "DATA beyond the credit"
+        stream.ended = frame.fin
+        if stream.take:
+            self.grant(stream)
+
+    def grant(self, stream: Stream) -> None:
+        stream.consumed = len(stream.data)
+        limit = stream.consumed + frames.WINDOW
+        self.send(frames.credit(stream.number, stream.consumed, limit, fin=stream.ended))
+
+    def until(self, condition: Callable[[], bool], what: str = "condition") -> None:
+        deadline = time.monotonic() + DEADLINE
+        while not condition():
+            assert time.monotonic() < deadline, f"{what} did not come"
+            self.step()
+
+    def begin(self, **op: object) -> int:
+        self.call_id += 1
+        request = pb.Request(**op)
+        self.send(Frame(Type.CALL, self.call_id, request.SerializeToString()))
+        return self.call_id
+
+    def finish(self, call: int) -> pb.Reply:
+        self.until(lambda: call in self.replies, f"reply {call}")
+        reply = self.replies.pop(call)
+        if reply.HasField("error"):
+            raise Failed(reply.error)
+        return reply
+
+    def call(self, **op: object) -> pb.Reply:
+        return self.finish(self.begin(**op))
+
+    def exited(self, container: str, exec_id: str = "") -> pb.ProcessExited:
+        """The exit event of a process, awaited."""
+
+        def found() -> list[pb.ProcessExited]:
+            return [
+                e for e in self.events if (e.process.container_id, e.process.exec_id) == (container, exec_id)
+            ]
+
+        self.until(lambda: bool(found()), f"exit of {container} {exec_id}")
+        return found()[0]
+
+    def output(self, number: int) -> bytes:
+        """All of a stream, awaited to its end."""
+        stream = self.streams.setdefault(number, Stream(number))
+        self.until(lambda: stream.ended, f"end of stream {number}")
+        return bytes(stream.data)
+
+    def write(self, number: int, data: bytes, fin: bool = False) -> None:
+        """To an input stream, as credit allows."""
+        self.credits.setdefault(number, (0, frames.WINDOW, False))
+        while data or fin:
+            at = self.sent.get(number, 0)
+            self.until(lambda at=at: self.credits[number][1] > at or not data, "credit")  # type: ignore[misc]
+            room = max(0, min(self.credits[number][1] - at, 32768))
+            part, data = data[:room], data[room:]
+            last = fin and not data
+            self.send(frames.data(number, at, part, fin=last))
+            self.sent[number] = at + len(part)
+            fin = fin and not last
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@contextmanager
+def open_directory(path: Path) -> Iterator[str]:
+    """A short name for a directory: socket addresses have room for 107 bytes only."""
+    fd = os.open(path, os.O_PATH)
+    try:
+        yield f"/proc/self/fd/{fd}"
+    finally:
+        os.close(fd)
+
+
+class Zone:
+    """A zone on the fake: its launcher, its pid, its channel."""
+
+    def __init__(self, directory: Path, root: Path, cgroups: list[Path]) -> None:
+        self.directory = directory
+        self.channel = directory / "channel.sock"
+        command = [str(BUILD / "fakedom"), "--root", str(root), "--dir", str(directory)]
+        for cgroup in cgroups:
+            command += ["--cgroup", str(cgroup)]
+        command += ["--env", "XENPOD_ZONE=test", "--env", "XENPOD_CHANNEL=fd:3"]
+        command += ["--env", "ASAN_OPTIONS=detect_leaks=0:abort_on_error=1", "--env", "PATH=/usr/bin"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr)
+        self.pid = int((directory / "pid").read_text().split()[0])
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def unpause(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def connect(self, **options: object) -> Client:
+        return Client(self.channel, **options)  # type: ignore[arg-type]
+
+    def attach(self, name: str, device: Path) -> None:
+        """Make a block device of the host appear in the zone."""
+        number = device.stat().st_rdev
+        os.mknod(f"/proc/{self.pid}/root/dev/{name}", 0o600 | 0o060000, number)
+
+    def console(self) -> str:
+        return (self.directory / "console.log").read_text(errors="replace")
+
+    def destroy(self) -> None:
+        try:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.wait_status()
+        os.close(self.pidfd)
+
+    def wait_status(self) -> str:
+        """How it ended, once its monitor has said so."""
+        deadline = time.monotonic() + DEADLINE
+        while not (self.directory / "status").exists():
+            assert time.monotonic() < deadline, "the zone does not end"
+            time.sleep(0.01)
+        return (self.directory / "status").read_text().strip()
+
+
+CAPABILITIES = ["CAP_CHOWN", "CAP_KILL", "CAP_SETUID", "CAP_SETGID", "CAP_DAC_OVERRIDE", "CAP_FOWNER"]
+
+
+def process_json(*args: str, tty: bool = False, user: int = 0) -> dict[str, object]:
+    return {
+        "terminal": tty,
+        "user": {"uid": user, "gid": user},
+        "args": list(args),
+        "env": ["PATH=/bin", "TERM=xterm"],
+        "cwd": "/",
+        "capabilities": {
+            kind: CAPABILITIES for kind in ("bounding", "effective", "permitted", "inheritable")
+        },
+    }
+
+
+def config_json(
+    container: str, *args: str, tty: bool = False, memory: int = 0, shared_pids: bool = False
+) -> bytes:
+    namespaces = [{"type": kind} for kind in ("pid", "ipc", "mount", "cgroup")]
+    config: dict[str, object] = {
+        "ociVersion": "1.0.2",
+        "process": process_json(*args, tty=tty),
+        "root": {"path": "rootfs"},
+        "mounts": [
+            {"destination": "/proc", "type": "proc", "source": "proc"},
+            {"destination": "/dev", "type": "tmpfs", "source": "tmpfs", "options": ["nosuid", "mode=755"]},
+            {
+                "destination": "/dev/pts",
+                "type": "devpts",
+                "source": "devpts",
+                "options": ["newinstance", "ptmxmode=0666", "mode=0620"],
+            },
+            {
+                "destination": "/etc/resolv.conf",
+                "type": "bind",
+                "source": "files/resolv.conf",
+                "options": ["bind", "ro"],
+            },
+        ],
+        "linux": {
+            "cgroupsPath": f"/workloads/{container}",
+            "namespaces": [n for n in namespaces if not (shared_pids and n["type"] == "pid")],
+            "resources": {"memory": {"limit": memory}} if memory else {},
+        },
+    }
+    return json.dumps(config).encode()
+
+
+def creation(
+    container: str,
+    *args: str,
+    tty: bool = False,
+    stdin: bool = False,
+    memory: int = 0,
+    shared_pids: bool = False,
+    disk: str = "xvda",
+) -> pb.CreateContainer:
+    return pb.CreateContainer(
+        id=container,
+        config_json=config_json(container, *args, tty=tty, memory=memory, shared_pids=shared_pids),
+        rootfs_disk=disk,
+        rootfs_type="squashfs",
+        tty=tty,
+        stdin=stdin,
+        files=[pb.File(name="resolv.conf", mode=0o644, content=b"nameserver 192.0.2.53\n")],
+    )

@@ -1,0 +1,46 @@
+/* ConfigureZone: the host name and kernel parameters. */
+#include <string.h>
+#include <unistd.h>
+
+#include "call.h"
+#include "file.h"
+#include "name.h"
+
+/* Dots part the names, unless there are slashes: then dots belong to them (interface names). */
+static int set_parameter(const char *untrusted_name, const char *value, struct fault *fault)
+{
+	char path[320];
+
+	if (!sysctl_valid(untrusted_name))
+		return fault_set(fault, INVALID_ARGUMENT, "sysctl: not a parameter's name");
+	if (path_set(path, sizeof(path), "/proc/sys/%s", untrusted_name) < 0)
+		return fault_errno(fault, "sysctl", untrusted_name);
+	if (!strchr(untrusted_name, '/'))
+		for (char *at = path + strlen("/proc/sys/"); *at; at++)
+			if (*at == '.')
+				*at = '/';
+	if (file_put(path, value) < 0)
+		return fault_errno(fault, "sysctl", untrusted_name);
+	return 0;
+}
+
+static int configure(const ConfigureZone *request, struct fault *fault)
+{
+	if (request->hostname[0]) {
+		if (!hostname_valid(request->hostname))
+			return fault_set(fault, INVALID_ARGUMENT, "hostname: not a host name");
+		if (sethostname(request->hostname, strlen(request->hostname)) < 0)
+			return fault_errno(fault, "sethostname", request->hostname);
+	}
+	for (size_t i = 0; i < request->n_sysctls; i++)
+		if (set_parameter(request->sysctls[i]->key, request->sysctls[i]->value, fault) < 0)
+			return -1;
+	return 0;
+}
+
+void configure_zone(struct call *call)
+{
+	struct fault fault;
+
+	call_end(call, configure(call->request->configure_zone, &fault), &fault);
+}

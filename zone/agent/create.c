@@ -1,0 +1,200 @@
+/* CreateContainer: bundle, disk, root, `crun create`; what fails is undone. */
+#include <stdlib.h>
+
+#include "bundle.h"
+#include "call.h"
+#include "container.h"
+#include "device.h"
+#include "file.h"
+#include "job.h"
+#include "list.h"
+#include "reaper.h"
+#include "rootfs.h"
+#include "say.h"
+
+struct creation {
+	struct call *call;
+	struct container *container;
+	struct device_wait disk;
+	struct job job;
+	struct stdio io;
+	struct fault fault;
+};
+
+static void give_up_waiting(struct container *container)
+{
+	struct creation *creation = container->creation;
+	struct fault fault;
+
+	fault_set(&fault, ABORTED, "create container: %s: it is being deleted", container->id);
+	device_wait_cancel(&creation->disk, &fault);
+}
+
+static void failed(struct creation *creation)
+{
+	struct container *container = creation->container;
+	struct fault fault;
+
+	stdio_close(&creation->io);
+	if (rootfs_unmount(container->directory, &fault) < 0 || bundle_remove(container->directory, &fault) < 0)
+		say("after a failed create: %s", fault.text);
+	call_fail(creation->call, &creation->fault);
+	free(creation);
+	container_free(container);
+	lists_go_on();
+}
+
+static void cleaned(struct job *job, const struct fault *fault)
+{
+	if (fault)
+		say("after a failed create: %s", fault->text);
+	failed(container_of(job, struct creation, job));
+}
+
+/* crun may have left the container behind. */
+static void undo_crun(struct creation *creation)
+{
+	const char *const arguments[] = { "delete", "--force", creation->container->id, NULL };
+	const int nothing[3] = { -1, -1, -1 };
+	struct fault fault;
+
+	if (!crun_knows(creation->container->id)) {
+		failed(creation);
+		return;
+	}
+	creation->job.done = cleaned;
+	if (job_start(&creation->job, arguments, nothing, &fault) < 0) {
+		say("after a failed create: %s", fault.text);
+		failed(creation);
+	}
+}
+
+static int take_over(struct creation *creation, struct fault *fault)
+{
+	struct process *process = &creation->container->init;
+	char pid_path[PATH_SIZE + 16];
+
+	if (path_set(pid_path, sizeof(pid_path), "%s/pid", creation->container->directory) < 0)
+		return fault_errno(fault, "create container", creation->container->id);
+	if (process_read_pid(process, pid_path, fault) < 0 || stdio_terminal(&creation->io, fault) < 0)
+		return -1;
+	return process_attach(process, &creation->io, call_is_fresh(creation->call), fault);
+}
+
+static void created(struct job *job, const struct fault *fault)
+{
+	struct creation *creation = container_of(job, struct creation, job);
+	struct container *container = creation->container;
+
+	if (fault)
+		creation->fault = *fault;
+	if (fault || take_over(creation, &creation->fault) < 0) {
+		container->init.pid = 0;
+		undo_crun(creation);
+		return;
+	}
+	container->init.state = CREATED;
+	call_created(creation->call, &container->init);
+	stdio_close(&creation->io);
+	free(creation);
+	reaper_adopt(&container->init);
+	container_end(container);
+}
+
+static int run_crun(struct creation *creation, struct fault *fault)
+{
+	struct container *container = creation->container;
+	CreateContainer *request = creation->call->request->create_container;
+	char pid_path[PATH_SIZE + 16];
+	const char *arguments[] = {
+		"create", "--bundle", container->directory, "--pid-file", pid_path, NULL, NULL, NULL, NULL,
+	};
+	size_t count = 5;
+
+	if (path_set(pid_path, sizeof(pid_path), "%s/pid", container->directory) < 0)
+		return fault_errno(fault, "create container", container->id);
+	if (rootfs_mount(container->directory, request->rootfs_disk, request->rootfs_type, fault) < 0 ||
+	    stdio_open(&creation->io, request->tty, request->stdin, fault) < 0)
+		return -1;
+	if (request->tty) {
+		arguments[count++] = "--console-socket";
+		arguments[count++] = creation->io.console_path;
+	}
+	arguments[count] = container->id;
+	creation->job.done = created;
+	if (job_start(&creation->job, arguments, creation->io.child, fault) < 0)
+		return -1;
+	stdio_started(&creation->io);
+	return 0;
+}
+
+static void disk_there(struct device_wait *wait, const struct fault *fault)
+{
+	struct creation *creation = container_of(wait, struct creation, disk);
+
+	creation->container->cancel = NULL;
+	if (fault)
+		creation->fault = *fault;
+	if (fault || run_crun(creation, &creation->fault) < 0)
+		failed(creation);
+}
+
+static void wait_for_disk(struct creation *creation)
+{
+	const char *name = creation->call->request->create_container->rootfs_disk;
+
+	creation->disk.done = disk_there;
+	switch (device_wait_begin(&creation->disk, name, &creation->fault)) {
+	case 1:
+		disk_there(&creation->disk, NULL);
+		return;
+	case 0:
+		creation->container->creation = creation;
+		creation->container->cancel = give_up_waiting;
+		return;
+	default:
+		failed(creation);
+	}
+}
+
+static struct creation *begin(struct call *call, struct fault *fault)
+{
+	CreateContainer *request = call->request->create_container;
+	struct creation *creation;
+
+	if (bundle_check(request, fault) < 0)
+		return NULL;
+	if (container_find(request->id)) {
+		fault_set(fault, ALREADY_EXISTS, "create container: %s: it exists", request->id);
+		return NULL;
+	}
+	creation = calloc(1, sizeof(*creation));
+	if (!creation) {
+		fault_errno(fault, "create container", request->id);
+		return NULL;
+	}
+	creation->call = call;
+	creation->io = (struct stdio){ .child = { -1, -1, -1 }, .ours = { -1, -1, -1 }, .console = -1 };
+	creation->container = container_new(request->id, fault);
+	if (!creation->container) {
+		free(creation);
+		return NULL;
+	}
+	container_begin(creation->container, call);
+	return creation;
+}
+
+void create_container(struct call *call)
+{
+	struct fault fault;
+	struct creation *creation = begin(call, &fault);
+
+	if (!creation) {
+		call_fail(call, &fault);
+		return;
+	}
+	if (bundle_write(creation->container->directory, call->request->create_container, &creation->fault) < 0)
+		failed(creation);
+	else
+		wait_for_disk(creation);
+}

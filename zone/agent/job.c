@@ -1,0 +1,173 @@
+#include "job.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "file.h"
+#include "say.h"
+
+enum {
+	ARGUMENTS_MAX = 16,
+	LOG_FD = 3,
+	LOG_SHOWN = 1000,
+};
+
+#define DEADLINE_NS (60 * SECOND_NS)
+#define CRUN "/usr/bin/crun"
+
+static struct job *running;
+static struct job *ended;
+
+extern char **environ;
+
+static void late(struct timer *timer)
+{
+	struct job *job = container_of(timer, struct job, deadline);
+
+	job->late = true;
+	if (kill(job->pid, SIGKILL) < 0)
+		say_errno("kill", "crun that takes too long");
+}
+
+static int prepare(posix_spawn_file_actions_t *actions, posix_spawnattr_t *attributes, const int stdio[3],
+		   int log_fd)
+{
+	sigset_t none, ignored;
+	int error = 0;
+
+	sigemptyset(&none);
+	sigemptyset(&ignored);
+	sigaddset(&ignored, SIGPIPE);
+	for (int i = 0; !error && i < 3; i++)
+		error = stdio[i] < 0 ? posix_spawn_file_actions_addopen(actions, i, "/dev/null", O_RDWR, 0) :
+				       posix_spawn_file_actions_adddup2(actions, stdio[i], i);
+	if (!error)
+		error = posix_spawn_file_actions_adddup2(actions, log_fd, LOG_FD);
+	if (!error)
+		error = posix_spawnattr_setsigmask(attributes, &none);
+	if (!error)
+		error = posix_spawnattr_setsigdefault(attributes, &ignored);
+	if (!error)
+		error = posix_spawnattr_setflags(attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+	return error;
+}
+
+static int spawn(struct job *job, char *const *arguments, const int stdio[3])
+{
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attributes;
+	int error = posix_spawn_file_actions_init(&actions);
+
+	if (error)
+		return error;
+	error = posix_spawnattr_init(&attributes);
+	if (!error) {
+		error = prepare(&actions, &attributes, stdio, job->log_fd);
+		if (!error)
+			error = posix_spawn(&job->pid, CRUN, &actions, &attributes, arguments, environ);
+		posix_spawnattr_destroy(&attributes);
+	}
+	posix_spawn_file_actions_destroy(&actions);
+	return error;
+}
+
+int job_start(struct job *job, const char *const *arguments, const int stdio[3], struct fault *fault)
+{
+	char *all[ARGUMENTS_MAX] = { "crun", "--log=/proc/self/fd/3", "--cgroup-manager=cgroupfs" };
+	size_t count = 3;
+	int error;
+
+	while (*arguments && count < ARGUMENTS_MAX - 1)
+		all[count++] = (char *)*arguments++;
+	job->name = all[3];
+	job->late = false;
+	job->log_fd = memfd_create("crun-log", MFD_CLOEXEC);
+	if (job->log_fd < 0)
+		return fault_errno(fault, "memfd_create", "crun's log");
+	error = spawn(job, all, stdio);
+	if (error) {
+		close(job->log_fd);
+		errno = error;
+		return fault_errno(fault, "start crun", job->name);
+	}
+	job->deadline = (struct timer){ .fire = late };
+	timer_arm(&job->deadline, DEADLINE_NS);
+	job->next = running;
+	running = job;
+	return 0;
+}
+
+bool crun_knows(const char *id)
+{
+	char path[128];
+
+	return path_set(path, sizeof(path), "/run/crun/%s", id) == 0 && access(path, F_OK) == 0;
+}
+
+bool jobs_running(void)
+{
+	return running || ended;
+}
+
+bool job_reaped(pid_t pid, int status)
+{
+	for (struct job **place = &running; *place; place = &(*place)->next) {
+		struct job *job = *place;
+
+		if (job->pid != pid)
+			continue;
+		*place = job->next;
+		timer_stop(&job->deadline);
+		job->next = ended;
+		ended = job;
+		job->status = status;
+		return true;
+	}
+	return false;
+}
+
+static void explain(struct job *job, struct fault *fault)
+{
+	char text[LOG_SHOWN + 1];
+	ssize_t n = pread(job->log_fd, text, LOG_SHOWN, 0);
+	enum code code = INTERNAL;
+
+	if (n < 0)
+		n = 0;
+	while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' '))
+		n--;
+	text[n] = '\0';
+	if (strstr(text, "not found in $PATH") || strstr(text, "No such file or directory") ||
+	    strstr(text, "Permission denied") || strstr(text, "cannot parse"))
+		code = FAILED_PRECONDITION;
+	if (job->late)
+		fault_set(fault, DEADLINE_EXCEEDED, "crun %s: ended after %u s: %s", job->name,
+			  (unsigned int)(DEADLINE_NS / SECOND_NS), text);
+	else if (WIFSIGNALED(job->status))
+		fault_set(fault, INTERNAL, "crun %s: killed by signal %d: %s", job->name, WTERMSIG(job->status),
+			  text);
+	else
+		fault_set(fault, code, "crun %s: status %d: %s", job->name, WEXITSTATUS(job->status),
+			  n ? text : "it gave no reason");
+}
+
+void jobs_finish(void)
+{
+	while (ended) {
+		struct job *job = ended;
+		bool well = WIFEXITED(job->status) && WEXITSTATUS(job->status) == 0;
+		struct fault fault;
+
+		ended = job->next;
+		if (!well)
+			explain(job, &fault);
+		close(job->log_fd);
+		job->done(job, well ? NULL : &fault);
+	}
+}

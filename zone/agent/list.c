@@ -1,0 +1,105 @@
+#include "list.h"
+
+#include <stdlib.h>
+
+#include "call.h"
+#include "container.h"
+#include "link.h"
+
+static struct call *waiting;
+
+/* One process, with everything its message points to. */
+struct entry {
+	ProcessMessage message;
+	ProcessRef ref;
+	ProcessCreated created;
+	ProcessExited exited;
+	ProcessRef exited_ref;
+};
+
+static void describe(struct entry *entry, const struct process *process)
+{
+	static const Xenpod__Channel__V1__ProcessState states[] = {
+		[CREATED] = XENPOD__CHANNEL__V1__PROCESS_STATE__PROCESS_STATE_CREATED,
+		[RUNNING] = XENPOD__CHANNEL__V1__PROCESS_STATE__PROCESS_STATE_RUNNING,
+		[EXITED] = XENPOD__CHANNEL__V1__PROCESS_STATE__PROCESS_STATE_EXITED,
+	};
+
+	entry->message = (ProcessMessage)PROCESS_INIT;
+	process_ref(process, &entry->ref);
+	process_created(process, &entry->created);
+	entry->message.process = &entry->ref;
+	entry->message.created = &entry->created;
+	entry->message.state = states[process->state];
+	entry->message.started_at_ns = process->started_ns;
+	if (process->state == EXITED) {
+		process_exit_message(process, &entry->exited_ref, &entry->exited);
+		entry->message.exited = &entry->exited;
+	}
+}
+
+static void add(struct entry *entries, ProcessMessage **messages, size_t *count, const struct process *process)
+{
+	if (process->state == PREPARING)
+		return;
+	describe(&entries[*count], process);
+	messages[*count] = &entries[*count].message;
+	(*count)++;
+}
+
+static void answer(struct call *call)
+{
+	enum { MOST = CONTAINERS_MAX + EXECS_MAX };
+	struct entry *entries = calloc(MOST, sizeof(*entries));
+	ProcessMessage **messages = calloc(MOST, sizeof(*messages));
+	ProcessList list = PROCESS_LIST_INIT;
+	Reply reply = REPLY_INIT;
+	struct fault fault;
+
+	if (!entries || !messages) {
+		fault_errno(&fault, "list processes", "answer");
+		call_fail(call, &fault);
+	} else {
+		for (struct container *c = container_first(); c; c = c->next) {
+			add(entries, messages, &list.n_processes, &c->init);
+			for (struct exec *exec = c->execs; exec; exec = exec->next)
+				add(entries, messages, &list.n_processes, &exec->process);
+		}
+		list.processes = messages;
+		reply.result_case = XENPOD__CHANNEL__V1__REPLY__RESULT_PROCESSES;
+		reply.processes = &list;
+		call_reply(call, &reply);
+	}
+	free(messages);
+	free(entries);
+}
+
+static bool old_work(void)
+{
+	for (struct container *c = container_first(); c; c = c->next)
+		if (c->jobs && c->jobs_epoch != link_epoch())
+			return true;
+	return false;
+}
+
+void lists_go_on(void)
+{
+	struct call *calls = waiting;
+
+	if (!calls || old_work())
+		return;
+	waiting = NULL;
+	while (calls) {
+		struct call *call = calls;
+
+		calls = call->next;
+		answer(call);
+	}
+}
+
+void list_processes(struct call *call)
+{
+	call->next = waiting;
+	waiting = call;
+	lists_go_on();
+}

@@ -1,0 +1,63 @@
+/* The zone's agent: process 1 of a guest, or of the fake's namespaces. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "boot.h"
+#include "cgroup.h"
+#include "facts.h"
+#include "file.h"
+#include "link.h"
+#include "loop.h"
+#include "network.h"
+#include "power.h"
+#include "reaper.h"
+#include "say.h"
+#include "transport.h"
+
+/* The kernel's killer should take a container instead; where that may not be asked for, go on. */
+static void stay_alive(void)
+{
+	if (file_put("/proc/self/oom_score_adj", "-1000") < 0)
+		say_errno("write", "/proc/self/oom_score_adj");
+}
+
+static const char *setting(const char *name, const char *otherwise)
+{
+	const char *value = getenv(name);
+
+	return value && *value ? value : otherwise;
+}
+
+int main(void)
+{
+	const struct transport *transport;
+	const Hello *hello;
+
+	/* 1. The guest, as a process expects it. */
+	if (boot_root() < 0 || boot_mounts() < 0 || boot_console() < 0)
+		return 1;
+	if (boot_modules() < 0 || cgroup_setup() < 0 || network_loopback() < 0 || boot_directories() < 0)
+		return 1;
+	stay_alive();
+
+	/* 2. One loop, one place for signals. */
+	if (loop_open() < 0 || reaper_open() < 0)
+		return 1;
+
+	/* 3. The channel to the host. */
+	hello = facts_hello();
+	transport = hello ? transport_open(setting("XENPOD_CHANNEL", "vchan")) : NULL;
+	if (!transport)
+		return 1;
+	link_start(transport, hello);
+	say("zone %s is up", setting("XENPOD_ZONE", "(unnamed)"));
+
+	/* 4. Serve until the power goes. */
+	for (bool more = false;;) {
+		loop_round(more);
+		more = link_turn();
+		power_go_on();
+	}
+}

@@ -1,0 +1,120 @@
+#include "rootfs.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include "container.h"
+#include "file.h"
+
+struct paths {
+	char lower[PATH_SIZE + 16];
+	char writable[PATH_SIZE + 16];
+	char upper[PATH_SIZE + 32];
+	char work[PATH_SIZE + 32];
+	char merged[PATH_SIZE + 16];
+};
+
+static int name_paths(struct paths *paths, const char *directory)
+{
+	return path_set(paths->lower, sizeof(paths->lower), "%s/lower", directory) |
+	       path_set(paths->writable, sizeof(paths->writable), "%s/writable", directory) |
+	       path_set(paths->upper, sizeof(paths->upper), "%s/upper", paths->writable) |
+	       path_set(paths->work, sizeof(paths->work), "%s/work", paths->writable) |
+	       path_set(paths->merged, sizeof(paths->merged), "%s/rootfs", directory);
+}
+
+static int make_directories(const char *const *paths, size_t count, struct fault *fault)
+{
+	for (size_t i = 0; i < count; i++)
+		if (mkdir(paths[i], 0755) < 0)
+			return fault_errno(fault, "mkdir", paths[i]);
+	return 0;
+}
+
+/* The overlay's own root looks like the upper layer's: make that look like the image's. */
+static int copy_root_attributes(const struct paths *paths, struct fault *fault)
+{
+	struct stat root;
+
+	if (stat(paths->lower, &root) < 0)
+		return fault_errno(fault, "stat", paths->lower);
+	if (chown(paths->upper, root.st_uid, root.st_gid) < 0)
+		return fault_errno(fault, "chown", paths->upper);
+	if (chmod(paths->upper, root.st_mode & 07777) < 0)
+		return fault_errno(fault, "chmod", paths->upper);
+	return 0;
+}
+
+static int mount_layers(const struct paths *paths, const char *disk, const char *type, struct fault *fault)
+{
+	const char *const mount_points[] = { paths->lower, paths->writable, paths->merged };
+	const char *const layers[] = { paths->upper, paths->work };
+	char options[4 * PATH_SIZE];
+	char device[32];
+
+	if (path_set(device, sizeof(device), "/dev/%s", disk) < 0 ||
+	    path_set(options, sizeof(options), "lowerdir=%s,upperdir=%s,workdir=%s", paths->lower, paths->upper,
+		     paths->work) < 0)
+		return fault_errno(fault, "mount", disk);
+	if (make_directories(mount_points, 3, fault) < 0)
+		return -1;
+	if (mount(device, paths->lower, type, MS_RDONLY, NULL) < 0)
+		return fault_errno(fault, "mount", device);
+	if (mount("tmpfs", paths->writable, "tmpfs", 0, "mode=0700") < 0)
+		return fault_errno(fault, "mount tmpfs", paths->writable);
+	if (make_directories(layers, 2, fault) < 0 || copy_root_attributes(paths, fault) < 0)
+		return -1;
+	if (mount("overlay", paths->merged, "overlay", 0, options) < 0)
+		return fault_errno(fault, "mount overlay", paths->merged);
+	return 0;
+}
+
+int rootfs_mount(const char *directory, const char *disk, const char *type, struct fault *fault)
+{
+	struct fault ignored;
+	struct paths paths;
+
+	if (name_paths(&paths, directory) < 0)
+		return fault_errno(fault, "mount", directory);
+	if (mount_layers(&paths, disk, type, fault) == 0)
+		return 0;
+	rootfs_unmount(directory, &ignored);
+	return -1;
+}
+
+int rootfs_unmount(const char *directory, struct fault *fault)
+{
+	struct paths paths;
+	const char *mount_points[3];
+	int result = 0;
+
+	if (name_paths(&paths, directory) < 0)
+		return fault_errno(fault, "umount2", directory);
+	mount_points[0] = paths.merged;
+	mount_points[1] = paths.writable;
+	mount_points[2] = paths.lower;
+	for (int i = 0; i < 3; i++) {
+		if (umount2(mount_points[i], UMOUNT_NOFOLLOW | MNT_DETACH) < 0 && errno != EINVAL &&
+		    errno != ENOENT)
+			result = fault_errno(fault, "umount2", mount_points[i]);
+		if (rmdir(mount_points[i]) < 0 && errno != ENOENT)
+			result = fault_errno(fault, "rmdir", mount_points[i]);
+	}
+	return result;
+}
+
+int rootfs_usage(const char *directory, uint64_t *bytes, uint64_t *inodes)
+{
+	struct statvfs usage;
+	struct paths paths;
+
+	if (name_paths(&paths, directory) < 0 || statvfs(paths.writable, &usage) < 0)
+		return -1;
+	*bytes = (uint64_t)(usage.f_blocks - usage.f_bfree) * usage.f_frsize;
+	*inodes = usage.f_files - usage.f_ffree;
+	return 0;
+}

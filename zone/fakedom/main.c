@@ -1,0 +1,105 @@
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "fakedom.h"
+
+int because(struct reason *reason, const char *operation, const char *object)
+{
+	snprintf(reason->text, sizeof(reason->text), "%s: %s: %s", operation, object, strerror(errno));
+	return -1;
+}
+
+static int refuse(const char *text)
+{
+	fprintf(stderr, "fakedom: %s\n", text);
+	return -1;
+}
+
+static int parse(int argc, char **argv, struct options *options)
+{
+	static const struct option known[] = {
+		{ "root", required_argument, NULL, 'r' },   { "dir", required_argument, NULL, 'd' },
+		{ "cgroup", required_argument, NULL, 'c' }, { "env", required_argument, NULL, 'e' },
+		{ NULL, 0, NULL, 0 },
+	};
+	size_t cgroups = 0, variables = 0;
+	int which;
+
+	while ((which = getopt_long(argc, argv, "", known, NULL)) >= 0) {
+		if (which == 'r')
+			options->root = optarg;
+		else if (which == 'd')
+			options->directory = optarg;
+		else if (which == 'c' && cgroups < CGROUPS_MAX)
+			options->cgroups[cgroups++] = optarg;
+		else if (which == 'e' && variables < VARIABLES_MAX && strchr(optarg, '='))
+			options->variables[variables++] = optarg;
+		else
+			return refuse("an option that is unknown, not <name>=<value>, or one too many");
+	}
+	if (!options->root || !options->directory || optind != argc)
+		return refuse("usage: fakedom --root DIR --dir DIR [--cgroup DIR]... [--env NAME=VALUE]...");
+	return 0;
+}
+
+/* What the monitor reports: nothing, once the zone is there. */
+static int wait_for(int report)
+{
+	char text[REASON_SIZE];
+	size_t length = 0;
+	ssize_t n;
+
+	while (length < sizeof(text) - 1 && (n = read(report, text + length, sizeof(text) - 1 - length)) != 0) {
+		if (n < 0 && errno != EINTR)
+			return refuse("the monitor's report cannot be read");
+		length += n > 0 ? (size_t)n : 0;
+	}
+	text[length] = '\0';
+	if (length == 1 && text[0] == '+')
+		return 0;
+	return refuse(length ? text : "the monitor ended without a report");
+}
+
+int main(int argc, char **argv)
+{
+	struct options options = { 0 };
+	int report[2];
+	pid_t monitor;
+
+	/* 1. What is wanted. */
+	if (parse(argc, argv, &options) < 0)
+		return 2;
+
+	/* The monitor changes its directory, and so would lose a relative path. */
+	options.root = realpath(options.root, NULL);
+	options.directory = realpath(options.directory, NULL);
+	if (!options.root || !options.directory) {
+		perror("fakedom: --root or --dir");
+		return 2;
+	}
+
+	/* 2. The monitor, which makes the zone and stays. */
+	if (pipe(report) < 0) {
+		perror("fakedom: pipe");
+		return 1;
+	}
+	monitor = fork();
+	if (monitor < 0) {
+		perror("fakedom: fork");
+		return 1;
+	}
+	if (monitor == 0) {
+		close(report[0]);
+		monitor_run(&options, report[1]);
+		_exit(1);
+	}
+	close(report[1]);
+
+	/* 3. The answer. */
+	return wait_for(report[0]) < 0 ? 1 : 0;
+}
