@@ -32,7 +32,8 @@ class Launch:
         line = [str(self.fakedom), "--root", str(self.root), "--dir", str(self.directory)]
         for group in self.cgroups:
             line += ["--cgroup", str(group)]
-        for name, value in sorted(self.environment.items()):
+        # fakedom hands the agent its listening socket as descriptor 3
+        for name, value in sorted({**self.environment, "XENPOD_CHANNEL": "fd:3"}.items()):
             line += ["--env", f"{name}={value}"]
         return line
 
