@@ -102,7 +102,7 @@ class CriNode:
             "domains": sorted(path.name for path in _entries(self.protectd.run_dir / "fake" / "domains")),
             "loops": _loops(self.folder),
             "mounts": _mounts(self.folder, self.netns_dir),
-            "processes": _processes(self.folder),
+            "processes": _processes(self.protectd.folder),
         }
         return {kind: names for kind, names in found.items() if names}
 
@@ -136,7 +136,7 @@ def _mounts(*folders: Path) -> list[str]:
 
 
 def _processes(folder: Path) -> list[str]:
-    """Those that name the folder and are not the daemons."""
+    """Those whose command line names the folder, but for the daemons."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
