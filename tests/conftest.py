@@ -1,0 +1,23 @@
+"""Which tests can run where: those that need root or a Xen dom0 are skipped elsewhere, with the reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+_CAPABILITIES = Path("/proc/xen/capabilities")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    can = {"root": os.geteuid() == 0, "xen": _in_dom0()}
+    why = {"root": "needs root", "xen": "runs in a Xen dom0 (make test-xen boots one)"}
+    for item in items:
+        for marker, here in can.items():
+            if not here and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=why[marker]))
+
+
+def _in_dom0() -> bool:
+    return _CAPABILITIES.exists() and "control_d" in _CAPABILITIES.read_text()
