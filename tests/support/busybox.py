@@ -1,0 +1,91 @@
+"""A root filesystem image with the host's own busybox, and OCI configurations for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+BUSYBOX = Path("/bin/busybox")
+APPLETS = (
+    "sh",
+    "true",
+    "false",
+    "echo",
+    "cat",
+    "sleep",
+    "ls",
+    "id",
+    "seq",
+    "kill",
+    "stty",
+    "tty",
+    "head",
+    "yes",
+    "dd",
+    "ip",
+)
+NAMESPACES = [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]
+
+
+def build(image: Path, scratch: Path) -> Path:
+    """Write the image as squashfs; ``scratch`` is used and removed."""
+    for name in ("bin", "proc", "sys", "dev", "tmp", "etc", "run"):
+        (scratch / name).mkdir(parents=True)
+    shutil.copy(BUSYBOX, scratch / "bin/busybox")
+    for applet in APPLETS:
+        os.link(scratch / "bin/busybox", scratch / "bin" / applet)
+    needed = subprocess.run(["ldd", str(BUSYBOX)], check=False, capture_output=True, text=True).stdout
+    for library in re.findall(r"(/\S+)", needed):
+        target = scratch / library.lstrip("/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(library, target)
+    subprocess.run(["mksquashfs", str(scratch), str(image), "-quiet", "-no-progress"], check=True)
+    shutil.rmtree(scratch)
+    return image
+
+
+def process(*args: str, tty: bool = False) -> dict[str, object]:
+    """An OCI process object."""
+    return {
+        "terminal": tty,
+        "user": {"uid": 0, "gid": 0},
+        "args": list(args),
+        "env": ["PATH=/bin", "TERM=xterm"],
+        "cwd": "/",
+    }
+
+
+def config(workload_id: str, args: Sequence[str], *, tty: bool = False, memory: int = 0) -> bytes:
+    """An OCI configuration; ``memory`` in bytes, 0 for no limit."""
+    resources = {"memory": {"limit": memory, "swap": memory}} if memory else {}
+    return json.dumps(
+        {
+            "ociVersion": "1.0.2",
+            "process": process(*args, tty=tty),
+            "root": {"path": "rootfs", "readonly": False},
+            "mounts": [
+                {"destination": "/proc", "type": "proc", "source": "proc"},
+                {
+                    "destination": "/dev",
+                    "type": "tmpfs",
+                    "source": "tmpfs",
+                    "options": ["nosuid", "mode=755"],
+                },
+                {"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["newinstance"]},
+            ],
+            "linux": {
+                "namespaces": NAMESPACES,
+                "cgroupsPath": f"/workloads/{workload_id}",
+                "resources": resources,
+            },
+        }
+    ).encode()
+
+
+def _mount(destination: str, kind: str, *options: str) -> dict[str, object]:
+    return {"destination": destination, "type": kind, "source": kind, "options": list(options)}
