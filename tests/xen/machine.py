@@ -21,11 +21,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.xen import dom0_image
-from tests.xen.parts import Parts, find_parts
+from tests.xen.parts import NotInstalled, Parts, find_parts, version_key
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HIDDEN = tuple(Path(name) for name in ("/proc", "/sys", "/dev", "/run"))
 """Folders of the host that dom0 covers with its own."""
+
+SHARE = Path("/run/nested")
+"""In dom0: the folder shared with the host."""
 
 CPU = "max,-smap,-smep,-rdtscp,-xsave"
 """Emulated, a PV dom0 crashes with SMAP, PVH guests die with RDTSCP, and 1% of processes with XSAVE."""
@@ -152,6 +155,14 @@ def _outcome(job: Path, cause: str, qemu_status: int, seconds: float, console: P
     if status is None and not cause:
         cause = f"dom0 ended before its command did (QEMU's exit code {qemu_status})"
     return Outcome(status, cause if status is None else "", seconds, console)
+
+
+def zone_kernel() -> Path:
+    """The kernel that zones boot here: Debian's cloud kernel, the smallest there is."""
+    kernels = sorted(Path("/boot").glob("vmlinuz-*-cloud-amd64"), key=version_key)
+    if not kernels:
+        raise NotInstalled("nested Xen needs a Debian package: apt-get install linux-image-cloud-amd64")
+    return kernels[-1]
 
 
 def is_dom0() -> bool:

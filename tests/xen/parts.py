@@ -35,7 +35,7 @@ def find_parts(boot: Path = BOOT, modules: Path = MODULES) -> Parts:
     busybox = shutil.which("busybox")
     if busybox is None:
         absent.append("busybox")
-    hypervisors = sorted(boot.glob("xen-[0-9]*.gz"), key=_version)
+    hypervisors = sorted(boot.glob("xen-[0-9]*.gz"), key=version_key)
     if not hypervisors:
         absent.append("xen-hypervisor-4.17-amd64")
     if not list(Path("/usr/lib").glob("xen-*/bin/xen-init-dom0")):
@@ -46,7 +46,7 @@ def find_parts(boot: Path = BOOT, modules: Path = MODULES) -> Parts:
     if absent:
         raise NotInstalled(f"nested Xen needs Debian packages: apt-get install {' '.join(absent)}")
     assert qemu is not None and busybox is not None
-    kernel = max(kernels, key=_version)
+    kernel = max(kernels, key=version_key)
     return Parts(
         qemu=Path(qemu),
         hypervisor=hypervisors[-1],
@@ -56,7 +56,8 @@ def find_parts(boot: Path = BOOT, modules: Path = MODULES) -> Parts:
     )
 
 
-def _version(path: Path) -> list[int]:
+def version_key(path: Path) -> list[int]:
+    """Orders files by the numbers in their names."""
     return [int(number) for number in re.findall(r"\d+", path.name)]
 
 

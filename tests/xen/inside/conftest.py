@@ -1,0 +1,142 @@
+"""Fixtures for tests in dom0: guests that boot tests/xen/guest/peer.c instead of the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from protect.loops import take_loop
+from protect.toolstack.libxl.boot import Boot
+from protect.toolstack.libxl.config import domain_config
+from protect.toolstack.libxl.kernel import unpacked_kernel
+from protect.toolstack.libxl.settings import LibxlSettings
+from protect.toolstack.libxl.toolstack import LibxlToolstack
+from protect.toolstack.port import DomainId, DomainSpec, Mode
+from tests.xen import machine
+from xenbind import domain, errors
+from xenbind.context import Context
+from xenbind.events import DeathWatcher, Ended
+
+MIB = 1 << 20
+
+MakeSpec = Callable[..., DomainSpec]
+
+
+@pytest.fixture(scope="session")
+def guest(tmp_path_factory: pytest.TempPathFactory) -> LibxlSettings:
+    """The test guest's kernel and initramfs, on tmpfs: libxl reads them at each create."""
+    folder = tmp_path_factory.mktemp("guest")
+    initramfs = Path(shutil.copy(machine.SHARE / "guest.cpio", folder / "guest.cpio"))
+    return LibxlSettings(kernel=machine.zone_kernel(), initramfs=initramfs)
+
+
+@pytest.fixture(scope="session")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The unpacked kernel is kept here for all tests."""
+    return tmp_path_factory.mktemp("kernels")
+
+
+@pytest.fixture
+def spec() -> MakeSpec:
+    """Makes a domain that does ``test`` (see peer.c)."""
+
+    def make(test: str, mode: Mode = Mode.PV, interfaces: int = 0, memory: int = 80 * MIB) -> DomainSpec:
+        uuid = uuid4()
+        name = f"test-{uuid.hex[:12]}"
+        return DomainSpec(uuid, name, memory, 1, mode, interfaces, {"TEST": test})
+
+    return make
+
+
+@pytest.fixture
+def boot(guest: LibxlSettings, kernels: Path) -> Boot:
+    assert guest.kernel and guest.initramfs
+    return Boot(unpacked_kernel(guest.kernel, kernels / "kernels"), guest.initramfs, 0)
+
+
+@pytest.fixture
+def context() -> Iterator[Context]:
+    """A context; domains that its test leaves behind are destroyed."""
+    with Context() as context:
+        before = {info.domid for info in domain.domains(context)}
+        yield context
+        for info in domain.domains(context):
+            if info.domid not in before and not info.dying:
+                domain.destroy(context, info.domid)
+
+
+@pytest.fixture
+def create(context: Context, boot: Boot, spec: MakeSpec) -> Callable[..., int]:
+    """Makes a domain by the binding alone, paused."""
+
+    def make(test: str, mode: Mode = Mode.PV, interfaces: int = 0) -> int:
+        return domain.create(context, domain_config(spec(test, mode, interfaces), boot, "quiet"))
+
+    return make
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[DeathWatcher, queue.Queue[Ended]]]:
+    """A watcher and what it told."""
+    told: queue.Queue[Ended] = queue.Queue()
+    broken: list[Exception] = []
+    watcher = DeathWatcher(told.put, broken.append)
+    yield watcher, told
+    watcher.close()
+    assert not broken
+
+
+@pytest.fixture
+async def toolstack(guest: LibxlSettings, kernels: Path) -> AsyncIterator[LibxlToolstack]:
+    """A started toolstack; domains that its test leaves behind are destroyed."""
+    toolstack = LibxlToolstack(kernels, Path("/nonexistent"), guest)
+    await toolstack.start()
+    before = {info.id for info in await toolstack.list()}
+    yield toolstack
+    for info in await toolstack.list():
+        if info.id not in before:
+            await toolstack.destroy(info.id)
+    await toolstack.close()
+
+
+async def until_console(toolstack: LibxlToolstack, domid: int, text: bytes, seconds: float = 60.0) -> bytes:
+    """The console once ``text`` is in it."""
+    seen = b""
+
+    async def said() -> bool:
+        nonlocal seen
+        seen = await toolstack.console(DomainId(domid), 65536)
+        return text in seen
+
+    await until(said, seconds)
+    return seen
+
+
+async def until(true: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+    """Look again and again: for what the kernel or xenconsoled does in its own time, telling nobody."""
+    async with asyncio.timeout(seconds):
+        while not await true():  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+
+
+def gone(context: Context, domid: int) -> bool:
+    try:
+        domain.info(context, domid)
+    except errors.DomainNotFound:
+        return True
+    return False
+
+
+@pytest.fixture
+def block_device(tmp_path: Path) -> Iterator[str]:
+    file = tmp_path / "disk.img"
+    file.write_bytes(b"hello disk\n".ljust(4096, b"\0"))
+    loop = take_loop(file)
+    yield str(loop.path)
+    loop.close()

@@ -1,0 +1,243 @@
+"""What is particular to the libxl toolstack; what both toolstacks promise is in tests/contract."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from daemonkit.faults import Exhausted, Exists, Invalid
+from protect.errors import DomainGone
+from protect.toolstack.libxl.settings import LibxlSettings
+from protect.toolstack.libxl.toolstack import LibxlToolstack
+from protect.toolstack.port import DiskSpec, DomainDeath, DomainId, Mode, ShutdownReason, Transport
+from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console
+from xenbind.xenstore import Store
+
+PATIENCE = 90.0
+
+
+async def _booted(toolstack: LibxlToolstack, spec: MakeSpec, test: str, mode: Mode = Mode.PV) -> DomainId:
+    domid = await toolstack.create(spec(test, mode, 1))
+    await toolstack.unpause(domid)
+    return domid
+
+
+async def _connect(toolstack: LibxlToolstack, domid: DomainId) -> Transport:
+    return await asyncio.wait_for(toolstack.open_channel(domid), PATIENCE)
+
+
+async def _exactly(transport: Transport, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        chunk = await asyncio.wait_for(transport.read(65536), PATIENCE)
+        assert chunk, "the end came too early"
+        received += chunk
+    return received
+
+
+@pytest.mark.parametrize("mode", Mode)
+async def test_connections_follow_each_other(toolstack: LibxlToolstack, spec: MakeSpec, mode: Mode) -> None:
+    domid = await _booted(toolstack, spec, "echo", mode)
+    first = await _connect(toolstack, domid)
+    payload = bytes(range(256)) * 4096
+    sending = asyncio.create_task(first.write(payload))
+    assert await _exactly(first, len(payload)) == payload
+    await sending
+    await first.write(b"never to be seen by the second")
+    second = await _connect(toolstack, domid)
+    assert await first.read(100) == b""
+    with pytest.raises(ConnectionError):
+        await first.write(b"x")
+    await second.write(b"abc")
+    assert await _exactly(second, 3) == b"abc"
+
+
+async def test_a_claim_without_a_connection_does_not_wedge_the_agent(
+    toolstack: LibxlToolstack, spec: MakeSpec
+) -> None:
+    """As after a SIGKILL between the two."""
+    domid = await _booted(toolstack, spec, "echo")
+    await until_console(toolstack, domid, b"serving epoch 1")
+    with Store() as store:
+        store.write(f"/local/domain/{domid}/data/agent-used", b"1")
+    transport = await _connect(toolstack, domid)
+    await transport.write(b"abc")
+    assert await _exactly(transport, 3) == b"abc"
+
+
+@pytest.mark.parametrize("untrusted", [b"", b"0", b"-1", b"1" * 4000, b"\xff\0", b"99"])
+async def test_nonsense_epochs_only_make_the_caller_wait(
+    toolstack: LibxlToolstack, spec: MakeSpec, untrusted: bytes
+) -> None:
+    domid = await toolstack.create(spec("mute"))
+    with Store() as store:
+        store.write(f"/local/domain/{domid}/data/agent-epoch", untrusted)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(toolstack.open_channel(domid), 0.5)
+
+
+async def test_a_ring_that_nobody_reads_holds_up_only_its_writer(
+    toolstack: LibxlToolstack, spec: MakeSpec
+) -> None:
+    domid = await _booted(toolstack, spec, "stuck")
+    transport = await _connect(toolstack, domid)
+    writing = asyncio.create_task(transport.write(bytes(1 << 20)))
+    reading = asyncio.create_task(transport.read(1))
+    assert await toolstack.list()
+    await asyncio.sleep(0.5)
+    assert not writing.done() and not reading.done()
+    await toolstack.destroy(domid)
+    assert await asyncio.wait_for(reading, PATIENCE) == b""
+    with pytest.raises(ConnectionError):
+        await asyncio.wait_for(writing, PATIENCE)
+    assert domid not in [info.id for info in await toolstack.list()]
+
+
+async def test_a_crash_ends_the_wait_for_the_channel(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
+    deaths = toolstack.deaths()
+    wanted = spec("crash")
+    domid = await toolstack.create(wanted)
+    await toolstack.unpause(domid)
+    with pytest.raises(DomainGone):
+        await _connect(toolstack, domid)
+    death = await asyncio.wait_for(anext(deaths), PATIENCE)
+    assert death == DomainDeath(wanted.uuid, ShutdownReason.CRASH)
+    assert b"Kernel panic" in await toolstack.console(domid, 65536)
+
+
+async def test_disks_come_and_go_while_it_runs(
+    toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path
+) -> None:
+    image = tmp_path / "disk.img"
+    image.write_bytes(b"what the image says\n".ljust(4096, b"\0"))
+    domid = await _booted(toolstack, spec, "disk")
+    await until_console(toolstack, domid, b"up, disk")
+    await toolstack.attach_disk(domid, DiskSpec("xvda", image))
+    with pytest.raises(Exists):
+        await toolstack.attach_disk(domid, DiskSpec("xvda", image))
+    assert _loops_of(image) == 1
+    console = await until_console(toolstack, domid, b"disk says")
+    assert b"disk says what the image says" in console
+    assert b"disk is writable" not in console
+    assert await toolstack.disks(domid) == ["xvda"]
+    await toolstack.detach_disk(domid, "xvda")
+    await toolstack.detach_disk(domid, "xvda")
+    assert await toolstack.disks(domid) == []
+    await _released(image)
+
+
+async def test_a_paused_guest_cannot_keep_a_disk(
+    toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path
+) -> None:
+    image = tmp_path / "disk.img"
+    image.write_bytes(bytes(4096))
+    domid = await toolstack.create(spec("mute"))
+    await toolstack.attach_disk(domid, DiskSpec("xvda", image))
+    await toolstack.detach_disk(domid, "xvda")
+    assert await toolstack.disks(domid) == []
+    await toolstack.attach_disk(domid, DiskSpec("xvdb", image))
+    await toolstack.destroy(domid)
+    await _released(image)
+
+
+async def _released(image: Path) -> None:
+    async def released() -> bool:
+        return _loops_of(image) == 0
+
+    await until(released)
+
+
+def _loops_of(image: Path) -> int:
+    found = 0
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        with contextlib.suppress(OSError):
+            found += backing.read_text().strip() == str(image)
+    return found
+
+
+async def test_interfaces(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
+    domid = await toolstack.create(spec("mute", interfaces=2))
+    names = [await toolstack.host_interface(domid, index) for index in (0, 1)]
+    assert names == [f"vif{domid}.0", f"vif{domid}.1"]
+    assert set(names) <= set(os.listdir("/sys/class/net"))
+    with pytest.raises(Invalid):
+        await toolstack.host_interface(domid, 2)
+    await toolstack.destroy(domid)
+
+    async def released() -> bool:
+        return not set(names) & set(os.listdir("/sys/class/net"))
+
+    await until(released)
+
+
+async def test_memory(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
+    info = await toolstack.physical_info()
+    with pytest.raises(Invalid, match=r"need \d+ MiB"):
+        await toolstack.create(spec("mute", memory=16 * MIB))
+    with pytest.raises(Exhausted, match=str(info.free_memory_bytes)[:3]):
+        await toolstack.create(spec("mute", memory=info.total_memory_bytes))
+    wanted = spec("mute")
+    domid = await toolstack.create(wanted)
+    after = await toolstack.physical_info()
+    assert info.free_memory_bytes - after.free_memory_bytes >= wanted.memory_bytes
+    assert abs(info.total_memory_bytes - after.total_memory_bytes) < 8 * MIB
+    assert [found.memory_bytes for found in await toolstack.list() if found.id == domid] == [80 * MIB]
+
+
+async def test_a_cancelled_create_can_be_found(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
+    wanted = spec("mute")
+    creating = asyncio.create_task(toolstack.create(wanted))
+    await asyncio.sleep(0.1)
+    creating.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    assert wanted.uuid in [info.uuid for info in await toolstack.list()]
+
+
+async def test_another_process_finds_everything(
+    toolstack: LibxlToolstack, spec: MakeSpec, guest: LibxlSettings, kernels: Path, tmp_path: Path
+) -> None:
+    """What a daemon finds that was killed: living and dead domains, disks, the channel."""
+    image = tmp_path / "disk.img"
+    image.write_bytes(bytes(4096))
+    living, dead = spec("echo"), spec("poweroff")
+    domid = await toolstack.create(living)
+    await toolstack.attach_disk(domid, DiskSpec("xvda", image))
+    await toolstack.unpause(domid)
+    deaths = toolstack.deaths()
+    await toolstack.unpause(await toolstack.create(dead))
+    await asyncio.wait_for(anext(deaths), PATIENCE)
+    held = await _connect(toolstack, domid)
+    await held.close()
+    second = LibxlToolstack(kernels, Path("/nonexistent"), guest)
+    await second.start()
+    try:
+        listed = {info.uuid: info for info in await second.list()}
+        assert listed[living.uuid].id == domid
+        assert listed[dead.uuid].shutdown_reason is ShutdownReason.POWEROFF
+        heard = second.deaths()
+        assert await asyncio.wait_for(anext(heard), PATIENCE) == DomainDeath(
+            dead.uuid, ShutdownReason.POWEROFF
+        )
+        assert await second.disks(domid) == ["xvda"]
+        transport = await _connect(second, domid)
+        await transport.write(b"abc")
+        assert await _exactly(transport, 3) == b"abc"
+        await second.destroy(domid)
+        assert await asyncio.wait_for(anext(heard), PATIENCE) == DomainDeath(
+            living.uuid, ShutdownReason.DESTROYED
+        )
+    finally:
+        await second.close()
+
+
+async def test_creates_run_beside_each_other(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
+    specs = [spec("mute", memory=72 * MIB) for _ in range(4)]
+    ids = await asyncio.gather(*(toolstack.create(wanted) for wanted in specs))
+    assert {wanted.uuid for wanted in specs} <= {info.uuid for info in await toolstack.list()}
+    await asyncio.gather(*(toolstack.destroy(domid) for domid in ids))
+    assert not {wanted.uuid for wanted in specs} & {info.uuid for info in await toolstack.list()}
