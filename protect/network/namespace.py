@@ -1,4 +1,4 @@
-"""Netlink work in a network namespace: in a thread of its own, never in a forked process.
+"""Netlink work in network namespaces: in a thread of its own, never in a forked process.
 
 A thread that has entered another namespace must not be used for anything else, so each piece of
 work gets a fresh thread that ends with it.  Nothing is forked: that and gRPC's threads do not mix.
@@ -10,7 +10,8 @@ import asyncio
 import ctypes
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from pyroute2 import IPRoute
@@ -28,48 +29,57 @@ _slots = threading.BoundedSemaphore(_AT_ONCE)
 """The kernel does one such thing at a time anyway (rtnl); more threads would only wait in it."""
 
 
-async def in_namespace(netns: str | None, work: Callable[[IPRoute], T]) -> T:
-    """``work`` with a netlink socket of the namespace at the path ``netns`` (None: our own).
-
-    The work is done to its end even when the caller is cancelled.  Missing: no such namespace;
-    NetlinkError as ``work`` lets it pass.
-    """
+async def in_own_thread(work: Callable[[], T]) -> T:
+    """``work`` in a fresh thread, to its end even when the caller is cancelled."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def settle(result: T | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]  # T may itself include None
+    def settle(settle_with: Callable[[], None]) -> None:
+        if not done.done():
+            settle_with()
 
     def run() -> None:
-        result, error = None, None
+        settle_with: Callable[[], None]
         try:
             with _slots:
-                result = _work_in(netns, work)
-        except BaseException as caught:  # handed over to the caller, whatever it is
-            error = caught
-        try:
-            loop.call_soon_threadsafe(settle, result, error)
-        except RuntimeError:
-            pass  # the loop has been closed: nobody waits
+                result = work()
+        except BaseException as error:  # handed over to the caller, whatever it is
+            caught = error
+            settle_with = lambda: done.set_exception(caught)  # noqa: E731
+        else:
+            settle_with = lambda: done.set_result(result)  # noqa: E731
+        with suppress(RuntimeError):  # the loop has been closed: nobody waits
+            loop.call_soon_threadsafe(settle, settle_with)
 
     threading.Thread(target=run, name="netlink", daemon=True).start()
     return await asyncio.shield(done)
 
 
-def _work_in(netns: str | None, work: Callable[[IPRoute], T]) -> T:
-    if netns is not None:
-        _enter(netns)
+async def in_namespace(netns: str | None, work: Callable[[IPRoute], T]) -> T:
+    """``work`` with a netlink socket of the namespace at the path ``netns`` (None: our own).
+
+    Missing: no such namespace; NetlinkError as ``work`` lets it pass.
+    """
+
+    def run() -> T:
+        if netns is not None:
+            with opened(netns) as fd:
+                enter(fd, netns)
+        with netlink_socket() as netlink:
+            return work(netlink)
+
+    return await in_own_thread(run)
+
+
+def netlink_socket() -> IPRoute:
+    """In the calling thread's namespace."""
     # no multicast groups: this socket must not overflow with other people's events
-    with IPRoute(groups=0) as netlink:
-        return work(netlink)
+    return IPRoute(groups=0)
 
 
-def _enter(netns: str) -> None:
+@contextmanager
+def opened(netns: str) -> Iterator[int]:
+    """A descriptor of a namespace; Missing when there is none."""
     try:
         fd = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -77,10 +87,16 @@ def _enter(netns: str) -> None:
     except OSError as error:
         raise Broken("enter network namespace", netns, error.strerror or str(error)) from error
     try:
-        if _libc.setns(fd, _CLONE_NEWNET) != 0:
-            raise Missing("enter network namespace", netns, os.strerror(ctypes.get_errno()))
+        yield fd
     finally:
         os.close(fd)
+
+
+def enter(fd: int, netns: str) -> None:
+    """Move the calling thread, for good."""
+    if _libc.setns(fd, _CLONE_NEWNET) != 0:
+        cause = os.strerror(ctypes.get_errno())
+        raise Missing("enter network namespace", netns, cause, "is it still a network namespace?")
 
 
 def explain(error: NetlinkError) -> str:

@@ -1,0 +1,99 @@
+"""What a zone has to set on its interface: read off the one that CNI made for the pod.
+
+Only what the zone channel can say is taken over: unicast routes of the main table with their
+gateway.  Metrics, preferred sources and permanent neighbours are not.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyroute2 import IPRoute
+
+from daemonkit.faults import Missing
+
+_TABLE_MAIN = 254
+_TYPE_UNICAST = 1
+_PROTO_KERNEL = 2
+_PROTO_RA = 9
+_SCOPE_GLOBAL = 0
+_NEXTHOP_ONLINK = 4
+_DEFAULTS: Mapping[int, str] = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
+_WIDTHS: Mapping[int, int] = {socket.AF_INET: 32, socket.AF_INET6: 128}
+
+Message = Any
+"""A decoded netlink message; pyroute2 has no types for them."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRoute:
+    """``destination`` in CIDR notation; ``gateway`` is "" for a route on the link."""
+
+    destination: str
+    gateway: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestNetwork:
+    """``mac`` is 6 bytes, ``addresses`` are in CIDR notation, ``routes`` in an order that works."""
+
+    mac: bytes
+    mtu: int
+    addresses: tuple[str, ...]
+    routes: tuple[GuestRoute, ...]
+
+
+def read_guest_network(netlink: IPRoute, interface: str) -> GuestNetwork:
+    """Of the interface by its name, in the namespace of ``netlink``.  Missing: no such interface."""
+    link = find_link(netlink, interface)
+    if link is None:
+        raise Missing("read interface", interface, "no such interface in the network namespace")
+    index = link["index"]
+    return GuestNetwork(
+        mac=bytes.fromhex(link.get("address").replace(":", "")),
+        mtu=link.get("mtu"),
+        addresses=tuple(_addresses(netlink.get_addr(index=index))),
+        routes=tuple(_in_order(route for family in _DEFAULTS for route in _routes(netlink, family, index))),
+    )
+
+
+def find_link(netlink: IPRoute, name: str) -> Message | None:
+    """The link of that name, or None."""
+    # by dump: asking for one by name is answered with its own error class for each kind of absence
+    return next(iter(netlink.get_links(ifname=name)), None)
+
+
+def _addresses(messages: Iterable[Message]) -> Iterator[str]:
+    for message in messages:
+        if message["scope"] == _SCOPE_GLOBAL:  # the guest makes its own link-local ones
+            # on point-to-point links IFA_ADDRESS is the other side's
+            own = message.get("local") or message.get("address")
+            yield f"{own}/{message['prefixlen']}"
+
+
+def _routes(netlink: IPRoute, family: int, interface: int) -> Iterator[GuestRoute]:
+    for message in netlink.get_routes(family=family, table=_TABLE_MAIN):
+        if message["type"] != _TYPE_UNICAST or message["proto"] in (_PROTO_KERNEL, _PROTO_RA):
+            continue  # the guest's kernel makes the connected ones of its own
+        destination = f"{message.get('dst') or _DEFAULTS[family]}/{message['dst_len']}"
+        if destination.startswith(("fe80:", "ff00:")):
+            continue
+        for hop in message.get("multipath") or [message]:
+            if hop.get("oif") == interface or hop.get("oif") is None and hop["oif"] == interface:
+                yield from _hop(destination, family, hop)
+
+
+def _hop(destination: str, family: int, hop: Message) -> Iterator[GuestRoute]:
+    gateway = hop.get("gateway") or ""
+    if gateway and hop["flags"] & _NEXTHOP_ONLINK:  # said to be on the link although no route says so
+        yield GuestRoute(f"{gateway}/{_WIDTHS[family]}", "")
+    yield GuestRoute(destination, gateway)
+
+
+def _in_order(routes: Iterable[GuestRoute]) -> list[GuestRoute]:
+    """On-link routes before those by gateways that they reach; each once."""
+    unique = dict.fromkeys(routes)
+    return sorted(unique, key=lambda route: route.gateway != "")

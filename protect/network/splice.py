@@ -1,0 +1,152 @@
+"""Joins a zone's interface to the one that CNI made for the pod, so that the zone is the pod's end.
+
+The zone's host interface moves into the pod's network namespace, and whatever arrives at either of
+the two is sent out at the other (tc: ingress qdisc, u32 match-all, mirred redirect).  The redirect
+takes frames before the namespace's own stack sees them, so nothing there answers for the pod's
+address, while the addresses stay on the CNI interface, where CNI CHECK and DEL expect them.
+
+When a namespace is deleted, a veth in it is destroyed; a physical or Xen backend interface returns
+to the initial namespace, and can be spliced again.
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
+from daemonkit.faults import Broken, Missing
+from protect.network.guest import GuestNetwork, find_link, read_guest_network
+from protect.network.namespace import enter, explain, in_own_thread, netlink_socket, opened
+
+_INGRESS = 0xFFFF0000
+_PRIORITY = 1
+_EVERY_PROTOCOL = 0x0003  # ETH_P_ALL
+_MATCH_ALL = "0x0/0x0+0"
+_CLASS = 0x10000  # u32 wants one; the redirect comes first
+_OWN = "/proc/self/ns/net"
+
+
+async def splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
+    """Join the two; done already is fine.  What the guest has to set on its own interface.
+
+    Missing: no such namespace, or an interface is in neither namespace; Broken: the kernel refused.
+    """
+    return await in_own_thread(lambda: _splice(host_interface, netns, interface))
+
+
+async def unsplice(host_interface: str, netns: str) -> None:
+    """Move the host interface back out of the namespace; fine when it, or that, is gone."""
+    await in_own_thread(lambda: _unsplice(host_interface, netns))
+
+
+def _splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
+    with opened(netns) as target:
+        try:
+            with netlink_socket() as here:
+                enter(target, netns)
+                with netlink_socket() as there:
+                    guest = read_guest_network(there, interface)
+                    _bring(here, there, host_interface, target)
+                    _configure(there, host_interface, guest.mtu)
+                    _redirect(there, interface, host_interface)
+                    _redirect(there, host_interface, interface)
+                    return guest
+        except NetlinkError as error:
+            raise Broken("splice interface", f"{host_interface} to {interface}", explain(error)) from error
+
+
+def _bring(here: IPRoute, there: IPRoute, name: str, target: int) -> None:
+    """Have the interface in the namespace, wherever of the two it is now."""
+    if find_link(there, name) is not None:
+        return
+    link = find_link(here, name)
+    if link is None:
+        hint = "was it in a network namespace that has been deleted?"
+        raise Missing("splice interface", name, "no such interface", hint)
+    here.link("set", index=link["index"], net_ns_fd=target)
+
+
+def _configure(there: IPRoute, name: str, mtu: int) -> None:
+    # The interface only passes frames on: the namespace's stack must not speak IPv6 on it.
+    switch = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")  # of this thread's namespace
+    if switch.exists():
+        switch.write_text("1")
+    there.link("set", index=_index(there, name), mtu=mtu, state="up")
+
+
+def _redirect(there: IPRoute, source: str, target: str) -> None:
+    """Send what arrives at ``source`` out at ``target``."""
+    here, out = _index(there, source), _index(there, target)
+    # A redirect in place stays untouched: without it for a moment, the namespace's own stack would
+    # see segments of the guest's connections, and reset them.
+    if out in _targets(there, here):
+        return
+    _clear(there, here)
+    there.tc("add", "ingress", here, _INGRESS)
+    action = {"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": out}
+    there.tc(
+        "add-filter",
+        "u32",
+        here,
+        parent=_INGRESS,
+        prio=_PRIORITY,
+        protocol=_EVERY_PROTOCOL,
+        keys=[_MATCH_ALL],
+        target=_CLASS,
+        action=action,
+    )
+
+
+def _targets(there: IPRoute, index: int) -> set[int]:
+    """Interfaces that frames arriving at ``index`` are redirected to."""
+    found = set()
+    for message in there.get_filters(index=index, parent=_INGRESS):
+        found |= set(_mirred_targets(message))
+    return found
+
+
+def _mirred_targets(message: Any) -> list[int]:
+    options = message.get_attr("TCA_OPTIONS")
+    actions = options.get_attr("TCA_U32_ACT") if options is not None else None
+    if actions is None:
+        return []
+    found = []
+    for _, action in actions["attrs"]:
+        parameters = action.get_attr("TCA_ACT_OPTIONS").get_attr("TCA_MIRRED_PARMS")
+        found.append(int(parameters["ifindex"]))
+    return found
+
+
+def _clear(there: IPRoute, index: int) -> None:
+    try:
+        there.tc("del", "ingress", index, _INGRESS)
+    except NetlinkError as error:
+        if error.code not in (errno.ENOENT, errno.EINVAL):  # there was none
+            raise
+
+
+def _index(netlink: IPRoute, name: str) -> int:
+    link = find_link(netlink, name)
+    if link is None:
+        raise Missing("splice interface", name, "it went away meanwhile")
+    return int(link["index"])
+
+
+def _unsplice(host_interface: str, netns: str) -> None:
+    with opened(_OWN) as own:
+        try:
+            with opened(netns) as target:
+                enter(target, netns)
+        except Missing:
+            return
+        try:
+            with netlink_socket() as there:
+                link = find_link(there, host_interface)
+                if link is not None:
+                    there.link("set", index=link["index"], state="down", net_ns_fd=own)
+        except NetlinkError as error:
+            raise Broken("unsplice interface", host_interface, explain(error)) from error
