@@ -47,7 +47,7 @@ class Screen:
         shown = text[:_LIMIT] + ("..." if len(text) > _LIMIT else "")
         for line in shown.rstrip("\n").split("\n"):
             clean = "".join(c if c.isprintable() else "?" for c in line)
-            self._console.print(Text(f"      │ {clean}", style="cyan"))
+            self._console.print(Text(f"      │ {clean}", style="cyan"), soft_wrap=True)
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
@@ -63,7 +63,7 @@ class Screen:
         self._console.print(Text(text, style="dim"))
 
     def warn(self, text: str) -> None:
-        self._console.print(Text(text, style="yellow"))
+        self._console.print(Text(text, style="yellow"), soft_wrap=True)
 
     def failed(self, cause: str, logs: str) -> None:
         self._console.print(Text(f"\nfailed: {cause}", style="bold red"), soft_wrap=True)

@@ -24,6 +24,7 @@ HOST = "bench.example"
 IMAGE = f"{HOST}/debian/busybox:1"
 PAUSE = f"{HOST}/pause:1"
 _WARM_UP = 2
+_WIDTH = 130
 
 
 def main() -> int:
@@ -37,7 +38,8 @@ def main() -> int:
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="xenpod-bench-"))
     try:
-        asyncio.run(_bench(folder, arguments, Console()))
+        console = Console(width=None if sys.stdout.isatty() else _WIDTH)
+        asyncio.run(_bench(folder, arguments, console))
     finally:
         shutil.rmtree(folder)
     return 0
@@ -55,13 +57,20 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
         if arguments.only != report.OURS:
             serve = sides.theirs(folder / "c", address, HOST, PAUSE)
             running[report.THEIRS] = await stack.enter_async_context(serve)
-        figures = await _measure(running, arguments.pods, arguments.crowd, console)
+        pulled = {name: await side.client.pull(IMAGE) for name, side in running.items()}
+        samples = await _one_by_one(running, pulled, arguments.pods)
+        calls = profile.read(folder / "x" / "log") if arguments.profile else {}
+        console.print(f"{arguments.pods} pods one after another: done; now {arguments.crowd} at once")
+        figures = {}
+        for name, side in running.items():
+            burst, footprint = await _crowd(side, pulled[name], arguments.crowd)
+            figures[name] = report.Figures(samples[name], burst, footprint)
         report.show(figures, console)
-        if arguments.profile and report.OURS in running:
-            profile.show(folder / "x" / "log", console)
+        if calls:
+            profile.show(calls, console)
         if arguments.json:
-            samples = {name: dict(side.samples.seconds) for name, side in figures.items()}
-            await asyncio.to_thread(arguments.json.write_text, json.dumps(samples, indent=1))
+            seconds = {name: side.seconds for name, side in samples.items()}
+            await asyncio.to_thread(arguments.json.write_text, json.dumps(seconds, indent=1))
 
 
 def _push(address: str, folder: Path) -> None:
@@ -70,22 +79,16 @@ def _push(address: str, folder: Path) -> None:
     images.push(address, PAUSE.partition("/")[2], pause)
 
 
-async def _measure(
-    running: Mapping[str, Side], pods: int, crowd: int, console: Console
-) -> dict[str, report.Figures]:
+async def _one_by_one(
+    running: Mapping[str, Side], pulled: Mapping[str, str], pods: int
+) -> dict[str, Samples]:
     """The sides take turns, so that a busy moment of the machine meets both."""
-    pulled = {name: await side.client.pull(IMAGE) for name, side in running.items()}
     samples = {name: Samples() for name in running}
     for number in range(-_WARM_UP, pods):
         for name, side in running.items():
             kept = samples[name] if number >= 0 else Samples()
             await one_pod(side.client, pulled[name], f"pod-{number + _WARM_UP}", kept)
-    console.print(f"{pods} pods one after another: done; now {crowd} at once", style="dim")
-    figures = {}
-    for name, side in running.items():
-        burst, footprint = await _crowd(side, pulled[name], crowd)
-        figures[name] = report.Figures(samples[name], burst, footprint)
-    return figures
+    return samples
 
 
 async def _crowd(side: Side, image: str, count: int) -> tuple[Burst, report.Footprint]:

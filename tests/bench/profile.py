@@ -14,13 +14,23 @@ from tests.bench.report import percentile
 _CALL = re.compile(r"daemonkit\.calls: (?:slow call )?(\S+) server=(\S+) code=(\S+) ms=(\S+)")
 
 
-def show(logs: Path, console: Console) -> None:
-    """A table of RPCs by the time they took in all.  A daemon's time contains that of those it calls."""
-    times: dict[tuple[str, str], list[float]] = defaultdict(list)
+Calls = dict[tuple[str, str], list[float]]
+"""Milliseconds by daemon and RPC."""
+
+
+def read(logs: Path) -> Calls:
+    """Every call logged so far."""
+    times: Calls = defaultdict(list)
     for log in sorted(logs.glob("*.log")):
         for match in _CALL.finditer(log.read_text(errors="replace")):
             times[log.stem, match[1]].append(float(match[4]))
-    table = Table(title="RPCs inside the daemons, ms", title_justify="left", title_style="bold", box=None)
+    return times
+
+
+def show(times: Calls, console: Console) -> None:
+    """A table of RPCs by the time they took in all.  A daemon's time contains that of those it calls."""
+    table = Table(title="RPCs inside the daemons, one pod after another, ms", title_justify="left")
+    table.title_style, table.box = "bold", None
     for column in ("daemon", "RPC", "calls", "p50", "p95", "sum"):
         table.add_column(column, justify="left" if column in ("daemon", "RPC") else "right")
     for (daemon, rpc), values in sorted(times.items(), key=lambda item: -sum(item[1])):
