@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -109,6 +110,12 @@ class Zones:
             inputs += [pb.ExecInput(stdin=stdin), pb.ExecInput(stdin_eof=True)]
         return await collected(self.clients.workloads.Exec(iter(inputs), timeout=TIMEOUT))
 
+    def said(self) -> str:
+        """What protectd and the zones said last."""
+        consoles = (self.protectd.run_dir / "fake/domains").glob("*/console.log")
+        texts = [f"{path.parent.name}:\n{path.read_text(errors='replace')[-2000:]}" for path in consoles]
+        return "\n".join([self.protectd.daemon.tail(), *texts])
+
     def left(self) -> list[str]:
         return leftovers.of(self.folder, self.protectd.run_dir)
 
@@ -150,6 +157,9 @@ async def serving(folder: Path, image: Path, **settings: object) -> AsyncIterato
             zones = Zones(protectd, clients, own_image)
             try:
                 yield zones
+            except BaseException:
+                sys.stderr.write(zones.said())
+                raise
             finally:
                 await _clean(zones)
     finally:
