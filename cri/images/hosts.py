@@ -161,6 +161,8 @@ def _strings(value: Any, key: str, file: Path) -> list[str]:
 
 
 def _clients(value: Any, file: Path) -> tuple[ClientPair, ...]:
+    if not isinstance(value, str | list):
+        raise _wrong(file, "client is not a string or a list")
     pairs: list[ClientPair] = []
     for item in [value] if isinstance(value, str) else value:
         names = _strings(item, "client", file)

@@ -171,7 +171,8 @@ def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: Stream
     known = _KINDS.get(kind)
     if known is None:
         raise _bad(stream, f"{shown(name)} is of the unknown type {kind!r}")
-    if known is FILE and kind != b"7" and name.endswith(b"/"):
+    if kind == b"\0" and name.endswith(b"/"):
+        # How v7 wrote directories.
         known = DIR
     if b"size" in pax:
         size = _decimal(pax[b"size"], stream)

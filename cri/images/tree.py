@@ -122,9 +122,15 @@ class Tree:
 
     def find(self, path: bytes) -> Node | None:
         """The inode a process in the image would reach by this path, symlinks followed; None: nothing."""
-        trail = self._resolve(_clean(path)[:-1], create=False)
+        try:
+            return self._follow(_clean(path))
+        except Unpackable:
+            return None
+
+    def _follow(self, parts: list[bytes]) -> Node | None:
+        trail = self._resolve(parts[:-1], create=False)
         hops = 0
-        base = _clean(path)[-1]
+        base = parts[-1]
         while trail is not None:
             node = trail.nodes[-1].names.get(base)
             if node is None or node.kind != tarstream.SYMLINK:
@@ -221,7 +227,7 @@ class Tree:
     def _resolve(self, parts: list[bytes], create: bool) -> _Trail | None:
         """The directory a path leads to; None: it is not there, or something on the way is no directory.
 
-        Missing directories are made (root's, 0755) when create is set, as every unpacker does.
+        Raises Unpackable for a loop of symlinks. Missing directories are made (root's, 0755) when create is set, as every unpacker does.
         """
         nodes: list[Node | None] = [self.root]
         names: list[bytes] = []
@@ -239,7 +245,8 @@ class Tree:
             if node is not None and node.kind == tarstream.SYMLINK:
                 hops += 1
                 if hops > MAX_SYMLINKS:
-                    return None
+                    where = tarstream.shown(b"/".join(parts))
+                    raise Unpackable("merge", self._subject, f"too many symlinks on the way to {where}")
                 if node.target.startswith(b"/"):
                     nodes, names = [self.root], []
                 pending += [p for p in reversed(node.target.split(b"/")) if p not in (b"", b".")]

@@ -1,0 +1,213 @@
+"""Layers to squashfs, mounted and compared with what umoci unpacks, path by path."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cri.images.cancel import Cancel
+from cri.images.convert import Filesystem, convert
+from cri.images.layers import read_layer
+from cri.images.settings import ImageSettings
+from daemonkit.faults import Fault
+from tests.support.images import BuiltImage, Layer, Seen, build, packed, seen, write_layout
+
+pytestmark = pytest.mark.root
+NEEDED = ("umoci", "tar2sqfs", "mount")
+
+
+@pytest.fixture(autouse=True)
+def _tools() -> None:
+    for tool in NEEDED:
+        if shutil.which(tool) is None:
+            pytest.skip(f"{tool} is not installed")
+
+
+def _convert(image: BuiltImage, directory: Path) -> tuple[Path, Filesystem]:
+    settings = ImageSettings(directory)
+    directory.mkdir()
+    blobs, indexes = [], []
+    for number, blob in enumerate(image.layers):
+        blobs.append(directory / f"layer{number}")
+        blobs[-1].write_bytes(blob.data)
+        indexes.append(read_layer([blob.data], len(blob.data), blob.diff_id, settings.limits))
+    out = directory / "fs"
+    return out, convert(blobs, indexes, out, settings, Cancel())
+
+
+@contextmanager
+def _mounted(image: Path, at: Path) -> Iterator[Path]:
+    at.mkdir()
+    subprocess.run(["mount", "-t", "squashfs", "-o", "loop,ro", image, at], check=True)
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", at], check=True)
+
+
+def _ours(image: BuiltImage, directory: Path) -> dict[bytes, Seen]:
+    out, _ = _convert(image, directory)
+    with _mounted(out, directory / "mounted") as root:
+        return seen(root)
+
+
+def _umoci(image: BuiltImage, directory: Path) -> dict[bytes, Seen]:
+    directory.mkdir()
+    layout = write_layout(directory / "layout", image)
+    command = ["umoci", "unpack", "--image", f"{layout}:latest", directory / "bundle"]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    return seen(directory / "bundle/rootfs")
+
+
+def _timeless(one: Seen | None) -> Seen | None:
+    """umoci gives directories the time of unpacking where a later entry made something in them."""
+    return replace(one, mtime=0) if one is not None and one.kind == "d" else one
+
+
+def _differences(image: BuiltImage, directory: Path) -> dict[bytes, tuple[Seen | None, Seen | None]]:
+    reference, ours = _umoci(image, directory / "umoci"), _ours(image, directory / "ours")
+    pairs = {name: (_timeless(reference.get(name)), _timeless(ours.get(name))) for name in reference | ours}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def test_odd_layers_give_the_reference_tree(tmp_path: Path) -> None:
+    capability = bytes.fromhex("0100000200040000000000000000000000000000")
+    one = (
+        Layer()
+        .dir("./", mode=0o751)
+        .dir("a", mode=0o2775, gid=4_000_000_000)
+        .file("a/x", b"hello", mode=0o4755)
+    )
+    one.link("a/y", "a/x").symlink("s", "a").file("s/z", b"through", uid=65534, gid=70000).file(
+        "big", b"q" * 300_000
+    )
+    one.add("null", tarfile.CHRTYPE, devmajor=1, devminor=3, mode=0o666).add("fifo", tarfile.FIFOTYPE)
+    one.add("loop", tarfile.BLKTYPE, devmajor=7, devminor=1 << 18, mode=0o660)
+    one.file("a/cap", b"1", xattrs={"security.capability": capability, "user.x": b"\xff\x00\n=1"})
+    one.dir("xd", xattrs={"user.on.dir": b"1", "trusted.t": b"2"})
+    one.file("l" * 200 + "/" + "m" * 255, b"1").file("u\udcff", b"2").file("ümlaut", b"3").file(
+        "new\nline", b"4"
+    )
+    one.file("/abs", b"a").file("../../up", b"u").file("a/../b/../c", b"c").file("empty")
+    one.symlink("dangling", "/no/where").symlink("long", "t" * 4000).file("h1", b"one").file("h2", b"lower")
+    two = Layer().file("h1", b"new").link("k", "h2").file("h2", b"upper").file(".wh.big").dir("a", mode=0o700)
+    two.file("a/.wh.y").symlink("s2", "/").file("s2/viaroot", b"1").link("linked-symlink", "s")
+    two.link("escaped", "../../../a/x").symlink("dir-again", "a").link("null2", "null")
+    three = (
+        Layer(tarfile.GNU_FORMAT)
+        .dir("empty")
+        .file("empty/now", b"dir")
+        .file("b" * 150, b"gnu", uid=3_000_000)
+    )
+    assert (
+        _differences(build([one.tar(), packed(two.tar(), "zstd"), packed(three.tar(), "")]), tmp_path) == {}
+    )
+
+
+def _random_layer(rng: random.Random, files: list[str]) -> Layer:
+    names = [
+        "w",
+        "x",
+        "y",
+        "d",
+        "d/e",
+        "d/f",
+        "d/g",
+        "d/g/h",
+        "d/g/i",
+        "a/b/c",
+        "./a",
+        "/b",
+        "../c",
+        "b/../../a/z",
+    ]
+    targets = ["d", "d/g", "w", "/", "..", "../c", "nope/x", "../../..", "/b/../a", "."]
+    layer = Layer()
+    for _ in range(rng.randint(1, 7)):
+        name, choice = rng.choice(names), rng.random()
+        if choice < 0.35:
+            data = bytes([rng.randrange(97, 123)]) * rng.choice([0, 1, 600, 140_000])
+            files.append(name)
+            layer.file(name, data, mode=rng.choice([0o644, 0o4755, 0]), uid=rng.choice([0, 3_000_000]))
+        elif choice < 0.55:
+            layer.dir(name, mode=rng.choice([0o755, 0o1777]))
+        elif choice < 0.68:
+            layer.symlink(name, rng.choice(targets))
+        elif choice < 0.80 and files:
+            layer.link(name, rng.choice(files))
+        else:
+            above, _, base = name.rpartition("/")
+            layer.file(f"{above}/" * bool(above) + rng.choice([f".wh.{base}", ".wh..wh..opq"]))
+    return layer
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_layers_give_the_reference_tree_or_are_refused_by_both(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    files: list[str] = []
+    image = build([_random_layer(rng, files).tar() for _ in range(rng.randint(1, 3))])
+    try:
+        ours = _ours(image, tmp_path / "ours")
+    except Fault:
+        with pytest.raises(subprocess.CalledProcessError):
+            _umoci(image, tmp_path / "umoci")
+        return
+    reference = _umoci(image, tmp_path / "umoci")
+    for name in reference | ours:
+        assert _timeless(ours.get(name)) == _timeless(reference.get(name)), name
+
+
+def test_times_of_directories_are_those_of_their_entries(tmp_path: Path) -> None:
+    image = build([Layer().dir("d", mtime=1000).file("d/f", mtime=2000).dir("d/e", mtime=3000).tar()])
+    tree = _ours(image, tmp_path / "ours")
+    assert [tree[name].mtime for name in (b"d", b"d/f", b"d/e")] == [1000, 2000, 3000]
+
+
+def test_same_image_same_bytes(tmp_path: Path) -> None:
+    rng = random.Random(1)
+    layer = Layer()
+    for number in range(300):
+        layer.file(f"d{number % 7}/f{number}", rng.randbytes(rng.choice([10, 5000, 300_000])))
+    image = build([layer.tar(), Layer().file("d1/f1", b"x").tar()])
+    digests = set()
+    for number in range(3):
+        out, _ = _convert(image, tmp_path / str(number))
+        digests.add(hashlib.sha256(out.read_bytes()).hexdigest())
+    assert len(digests) == 1
+
+
+def test_a_sparse_file_of_ten_gigabytes(tmp_path: Path) -> None:
+    head = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "sparse"}
+    size = 10 << 30
+    extents = [(0, 512), (5 << 30, 1024), (size - 512, 512)]
+    stored = b"%d\n" % len(extents) + b"".join(b"%d\n%d\n" % extent for extent in extents)
+    stored += bytes(-len(stored) % 512)
+    body = b"A" * 512 + b"B" * 1024 + b"C" * 512
+    layer = Layer().file("x", stored + body, pax_headers=head | {"GNU.sparse.realsize": str(size)})
+    out, built = _convert(build([layer.tar()]), tmp_path / "ours")
+    assert built.length < 2 << 20
+    with _mounted(out, tmp_path / "mounted") as root, (root / "sparse").open("rb") as file:
+        assert (root / "sparse").stat().st_size == size
+        for (offset, length), byte in zip(extents, b"ABC", strict=True):
+            file.seek(max(offset - 1, 0))
+            assert file.read(length + 2).strip(b"\0") == bytes([byte]) * length
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_files_and_a_deep_path(tmp_path: Path) -> None:
+    layer = Layer(tarfile.USTAR_FORMAT)
+    for number in range(100_000):
+        layer.file(f"d{number % 100}/f{number}", b"x" * (number % 3))
+    deep = Layer().file("p/" * 1000 + "f", b"deep")
+    tree = _ours(build([layer.tar(), deep.tar()]), tmp_path / "ours")
+    assert len(tree) == 100_000 + 100 + 1 + 1001
+    assert tree[b"p/" * 1000 + b"f"].size == 4
