@@ -7,6 +7,9 @@ tree=$1
 agent=$2
 new=$tree.new
 
+# Builds of one checkout may run at the same time.
+exec 9>"$tree.lock"
+flock 9
 rm -rf "$new"
 for directory in dev etc lib/modules mnt proc run sys tmp usr/bin var; do
 	mkdir -p "$new/$directory"

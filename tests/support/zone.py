@@ -161,7 +161,8 @@ class Client:
         self.credits.setdefault(number, (0, frames.WINDOW, False))
         while data or fin:
             at = self.sent.get(number, 0)
-            self.until(lambda at=at: self.credits[number][1] > at or not data, "credit")  # type: ignore[misc]
+            if data:
+                self.until(lambda at=at: self.credits[number][1] > at, "credit")  # type: ignore[misc]
             room = max(0, min(self.credits[number][1] - at, 32768))
             part, data = data[:room], data[room:]
             last = fin and not data
