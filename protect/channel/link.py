@@ -194,37 +194,50 @@ class Link:
         end: Exception = LinkDown("reach", f"zone {self._zone_id}", "its channel is closed")
         self._streams.connected(wire)
         self._connection = connection
+        # Not a task group: in Python 3.11 one whose tasks fail while it is cancelled forgets the cancel.
+        tasks = [
+            asyncio.create_task(work, name=f"link {self._zone_id}")
+            for work in (
+                wire.write_loop(),
+                wire.read_loop(connection.handle),
+                self._set_up(connection, hello, new_boot, opened),
+            )
+        ]
         try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(wire.write_loop())
-                tasks.create_task(wire.read_loop(connection.handle))
-                await self._greeted(hello, new_boot)
-                self._streams.resume()
-                connection.calls.resume()
-                if not opened.done():
-                    opened.set_result(hello)
-        except ExceptionGroup as failures:
-            end = _first_cause(failures)
-            raise end from None
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            end = _first_cause(done)
+            raise end
         finally:
             self._connection = None
+            for task in tasks:
+                task.cancel()
             self._streams.disconnected()
             connection.calls.fail(_as_fault(end, self._zone_id))
             if asyncio.get_running_loop().time() - began > STEADY:
                 self._backoff.reset()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _greeted(self, hello: Hello, new_boot: bool) -> None:
-        token = _connecting.set(True)
+    async def _set_up(
+        self, connection: Connection, hello: Hello, new_boot: bool, opened: asyncio.Future[Hello]
+    ) -> None:
+        _connecting.set(True)
         try:
             await self._events.connected(hello, new_boot)
-        finally:
-            _connecting.reset(token)
+        except asyncio.CancelledError as error:
+            # Ours is heard by who waits for us; one that comes from inside must not leave us half set up.
+            raise LinkDown("reach", f"zone {self._zone_id}", "its set-up was cancelled") from error
+        self._streams.resume()
+        connection.calls.resume()
+        if not opened.done():
+            opened.set_result(hello)
 
 
-def _first_cause(failures: ExceptionGroup[Exception]) -> Exception:
+def _first_cause(done: set[asyncio.Task[None]]) -> Exception:
     """What ended a connection: a broken rule before all else."""
-    causes = sorted(failures.exceptions, key=lambda cause: not isinstance(cause, ProtocolViolation))
-    return causes[0]
+    causes = [task.exception() for task in done if not task.cancelled()]
+    failures = [cause for cause in causes if isinstance(cause, Exception)]
+    failures.sort(key=lambda cause: not isinstance(cause, ProtocolViolation))
+    return failures[0]
 
 
 def _as_fault(end: Exception, zone_id: str) -> Fault:

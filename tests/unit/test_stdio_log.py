@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import re
 import resource
 import subprocess
 import sys
@@ -17,28 +16,10 @@ from daemonkit.faults import Broken, Exhausted, Refused
 from protect.stdio.fanout import QUEUE_BYTES
 from protect.stdio.journal import Journal
 from protect.stdio.log import WorkloadLog
+from tests.support.log_reader import log_files, read_log
 from tests.support.log_writer import content
 
-LINE = re.compile(rb"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z (stdout|stderr) ([FP]) (.*)$", re.DOTALL)
 ROOT = Path(__file__).parent.parent.parent
-
-
-def read_log(*paths: Path) -> dict[str, bytes]:
-    """Each stream's bytes as the log tells them; every line must be well-formed."""
-    streams = {"stdout": b"", "stderr": b""}
-    for path in paths:
-        raw = path.read_bytes()
-        assert raw == b"" or raw.endswith(b"\n")
-        for line in raw.split(b"\n")[:-1]:
-            match = LINE.match(line)
-            assert match, line[:100]
-            streams[match[1].decode()] += match[3] + (b"\n" if match[2] == b"F" else b"")
-    return streams
-
-
-def log_files(path: Path) -> list[Path]:
-    """Rotated files by age, then the current one."""
-    return [*sorted(path.parent.glob(f"{path.name}.*")), *([path] if path.exists() else [])]
 
 
 async def test_lines_of_both_streams_and_an_unterminated_end(tmp_path: Path) -> None:
