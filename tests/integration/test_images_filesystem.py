@@ -73,44 +73,48 @@ def _timeless(one: Seen | None) -> Seen | None:
     return replace(one, mtime=0) if one is not None and one.kind == "d" else one
 
 
-def _differences(image: BuiltImage, directory: Path) -> dict[bytes, tuple[Seen | None, Seen | None]]:
-    reference, ours = _umoci(image, directory / "umoci"), _ours(image, directory / "ours")
+def _differences(
+    reference: dict[bytes, Seen], ours: dict[bytes, Seen]
+) -> dict[bytes, tuple[Seen | None, Seen | None]]:
     pairs = {name: (_timeless(reference.get(name)), _timeless(ours.get(name))) for name in reference | ours}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def test_odd_layers_give_the_reference_tree(tmp_path: Path) -> None:
+def _lower() -> Layer:
     capability = bytes.fromhex("0100000200040000000000000000000000000000")
-    one = (
-        Layer()
-        .dir("./", mode=0o751)
-        .dir("a", mode=0o2775, gid=4_000_000_000)
-        .file("a/x", b"hello", mode=0o4755)
-    )
-    one.link("a/y", "a/x").symlink("s", "a").file("s/z", b"through", uid=65534, gid=70000).file(
-        "big", b"q" * 300_000
-    )
-    one.add("null", tarfile.CHRTYPE, devmajor=1, devminor=3, mode=0o666).add("fifo", tarfile.FIFOTYPE)
-    one.add("loop", tarfile.BLKTYPE, devmajor=7, devminor=1 << 18, mode=0o660)
-    one.file("a/cap", b"1", xattrs={"security.capability": capability, "user.x": b"\xff\x00\n=1"})
-    one.dir("xd", xattrs={"user.on.dir": b"1", "trusted.t": b"2"})
-    one.file("l" * 200 + "/" + "m" * 255, b"1").file("u\udcff", b"2").file("ümlaut", b"3").file(
-        "new\nline", b"4"
-    )
-    one.file("/abs", b"a").file("../../up", b"u").file("a/../b/../c", b"c").file("empty")
-    one.symlink("dangling", "/no/where").symlink("long", "t" * 4000).file("h1", b"one").file("h2", b"lower")
-    two = Layer().file("h1", b"new").link("k", "h2").file("h2", b"upper").file(".wh.big").dir("a", mode=0o700)
-    two.file("a/.wh.y").symlink("s2", "/").file("s2/viaroot", b"1").link("linked-symlink", "s")
-    two.link("escaped", "../../../a/x").symlink("dir-again", "a").link("null2", "null")
-    three = (
-        Layer(tarfile.GNU_FORMAT)
-        .dir("empty")
-        .file("empty/now", b"dir")
-        .file("b" * 150, b"gnu", uid=3_000_000)
-    )
-    assert (
-        _differences(build([one.tar(), packed(two.tar(), "zstd"), packed(three.tar(), "")]), tmp_path) == {}
-    )
+    layer = Layer()
+    layer.dir("./", mode=0o751).dir("a", mode=0o2775, gid=4_000_000_000)
+    layer.file("a/x", b"hello", mode=0o4755).link("a/y", "a/x")
+    layer.symlink("s", "a").file("s/z", b"through", uid=65534, gid=70000)
+    layer.file("big", b"q" * 300_000).file("empty").add("fifo", tarfile.FIFOTYPE)
+    layer.add("null", tarfile.CHRTYPE, devmajor=1, devminor=3, mode=0o666)
+    layer.add("loop", tarfile.BLKTYPE, devmajor=7, devminor=1 << 18, mode=0o660)
+    layer.file("a/cap", b"1", xattrs={"security.capability": capability, "user.x": b"\xff\x00\n=1"})
+    layer.dir("xd", xattrs={"user.on.dir": b"1", "trusted.t": b"2"})
+    layer.file("l" * 200 + "/" + "m" * 255, b"1").file("u\udcff", b"2").file("ümlaut", b"3")
+    layer.file("new\nline", b"4").symlink("dangling", "/no/where").symlink("long", "t" * 4000)
+    layer.file("/abs", b"a").file("../../up", b"u").file("a/../b/../c", b"c")
+    return layer.file("h1", b"one").file("h2", b"lower")
+
+
+def _middle() -> Layer:
+    layer = Layer()
+    layer.file("h1", b"new").link("k", "h2").file("h2", b"upper").file(".wh.big").dir("a", mode=0o700)
+    layer.file("a/.wh.y").symlink("s2", "/").file("s2/viaroot", b"1").link("linked-symlink", "s")
+    return layer.link("escaped", "../../../a/x").symlink("dir-again", "a").link("null2", "null")
+
+
+def _upper() -> Layer:
+    layer = Layer(tarfile.GNU_FORMAT)
+    return layer.dir("empty").file("empty/now", b"dir").file("b" * 150, b"gnu", uid=3_000_000)
+
+
+def test_odd_layers_give_the_reference_tree(tmp_path: Path) -> None:
+    tars = [_lower().tar(), _middle().tar(), _upper().tar()]
+    reference = _umoci(build(tars), tmp_path / "umoci")
+    # umoci's release in Debian knows no zstd.
+    ours = _ours(build([packed(tars[0]), packed(tars[1], "zstd"), packed(tars[2], "")]), tmp_path / "ours")
+    assert _differences(reference, ours) == {}
 
 
 def _random_layer(rng: random.Random, files: list[str]) -> Layer:
@@ -161,9 +165,7 @@ def test_random_layers_give_the_reference_tree_or_are_refused_by_both(tmp_path: 
         with pytest.raises(subprocess.CalledProcessError):
             _umoci(image, tmp_path / "umoci")
         return
-    reference = _umoci(image, tmp_path / "umoci")
-    for name in reference | ours:
-        assert _timeless(ours.get(name)) == _timeless(reference.get(name)), name
+    assert _differences(_umoci(image, tmp_path / "umoci"), ours) == {}
 
 
 def test_times_of_directories_are_those_of_their_entries(tmp_path: Path) -> None:
