@@ -89,9 +89,16 @@ def _header_fault(sender: Side, kind: int, flags: int, zero: int, stream: int, l
     rule = RULES.get(kind)
     if rule is None:
         return f"unknown frame type {kind}"
-    name = Type(kind).name
     if sender not in rule.senders:
-        return f"{name} from the {sender.value}"
+        return f"{Type(kind).name} from the {sender.value}"
+    return _form_fault(rule, kind, flags, zero, stream, length)
+
+
+def _form_fault(rule: Rule, kind: int, flags: int, zero: int, stream: int, length: int) -> str:
+    fits = rule.shortest <= length <= rule.longest and (stream != 0) is rule.on_stream
+    if fits and not (flags or zero) and (kind != Type.DATA or length > OFFSET.size):
+        return ""
+    name = Type(kind).name
     if flags & ~(FIN if rule.may_fin else 0):
         return f"{name} with flags {flags:#04x}"
     if zero:
@@ -121,9 +128,7 @@ def _payload_fault(frame: Frame) -> str:
 def encode(frame: Frame) -> bytes:
     """The frame's bytes; ValueError for one that no side may send."""
     header = (frame.type, FIN if frame.fin else 0, 0, frame.stream, len(frame.payload))
-    faults = {_header_fault(side, *header) for side in RULES[frame.type].senders}
-    fault = "" if "" in faults else faults.pop()
-    fault = fault or _payload_fault(frame)
+    fault = _form_fault(RULES[frame.type], *header) or _payload_fault(frame)
     if fault:
         raise ValueError(fault)
     return HEADER.pack(*header) + frame.payload
