@@ -10,6 +10,15 @@ import pytest
 _CAPABILITIES = Path("/proc/xen/capabilities")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--toolstack",
+        choices=("fake", "libxl"),
+        default="fake",
+        help="what tests/contract/test_toolstack.py tests",
+    )
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     can = {"root": os.geteuid() == 0, "xen": _in_dom0()}
     why = {"root": "needs root", "xen": "runs in a Xen dom0 (make test-xen boots one)"}

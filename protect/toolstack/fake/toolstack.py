@@ -20,9 +20,9 @@ from uuid import UUID
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid
 from protect.errors import DomainGone, ToolstackError
+from protect.toolstack.deaths import Deaths
 from protect.toolstack.fake import channel, disks, faultplan, interfaces
 from protect.toolstack.fake.create import clear, create, hold, settled
-from protect.toolstack.fake.deaths import Deaths
 from protect.toolstack.fake.domain import Domain, read_spec
 from protect.toolstack.fake.faultplan import FaultPlan, Faults, Kind
 from protect.toolstack.fake.home import Home

@@ -1,0 +1,334 @@
+"""What every toolstack promises (protect/toolstack/port.py), on each that this host has."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from daemonkit.faults import Exhausted, Exists, Invalid, Missing
+from protect.errors import DomainGone
+from protect.network.splice import splice, unsplice
+from protect.toolstack.port import DiskSpec, DomainDeath, DomainId, DomainState, ShutdownReason
+from tests.support.pod_network import MTU, PodNetwork
+from tests.support.stage import PATIENCE, Stage, soon, until
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+pytestmark = pytest.mark.root
+NOBODY = DomainId(2_000_000_000)
+T = TypeVar("T")
+
+
+# -- the life of a domain
+
+
+async def test_a_domain_is_paused_until_it_is_let_run(stage: Stage) -> None:
+    info = await stage.create(vcpus=1)
+    assert info.state is DomainState.PAUSED
+    assert (info.memory_bytes, info.vcpus, info.shutdown_reason) == (stage.spec().memory_bytes, 1, None)
+    connecting = asyncio.create_task(stage.connect(info.id))
+    await asyncio.sleep(0.3)
+    assert not connecting.done(), "its agent answers although it is paused"
+    before = (await stage.info(info.uuid)).cpu_time_ns
+    await stage.toolstack.unpause(info.id)
+    agent = await connecting
+    facts = (await agent.call(get_facts=pb.GetFacts())).facts
+    assert facts.pid1 == "init"
+    after = await stage.info(info.uuid)
+    assert after.state is DomainState.RUNNING and after.cpu_time_ns > before
+
+
+async def test_destroy_frees_everything_and_may_be_repeated(stage: Stage) -> None:
+    info = await stage.create()
+    await asyncio.gather(*(stage.toolstack.destroy(info.id) for _ in range(3)))
+    assert await stage.info(info.uuid) is None
+    await stage.toolstack.destroy(info.id)
+    await stage.toolstack.destroy(NOBODY)
+
+
+async def test_names_and_uuids_are_taken_once(stage: Stage) -> None:
+    first = stage.spec()
+    await stage.toolstack.create(first)
+    with pytest.raises(Exists):
+        await stage.toolstack.create(replace(stage.spec(), name=first.name))
+    with pytest.raises(Exists):
+        await stage.toolstack.create(replace(stage.spec(), uuid=first.uuid))
+    wanted = [replace(stage.spec(), name="contract-same") for _ in range(3)]
+    made = await asyncio.gather(*map(stage.toolstack.create, wanted), return_exceptions=True)
+    assert sum(isinstance(each, Exists) for each in made) == 2
+
+
+async def test_more_memory_than_there_is(stage: Stage) -> None:
+    physical = await stage.toolstack.physical_info()
+    wanted = stage.spec(memory_bytes=physical.total_memory_bytes + (1 << 30))
+    with pytest.raises(Exhausted):
+        await stage.toolstack.create(wanted)
+    assert await stage.info(wanted.uuid) is None
+    info = await stage.create()
+    after = await stage.toolstack.physical_info()
+    assert physical.free_memory_bytes - after.free_memory_bytes >= info.memory_bytes
+    assert physical.cpus >= 1 and physical.version
+
+
+async def test_many_at_once(stage: Stage) -> None:
+    agents = await asyncio.gather(*(stage.boot(interfaces=1) for _ in range(stage.many)))
+    assert len({agent.domain for agent in agents}) == stage.many
+    facts = await asyncio.gather(*(agent.call(get_facts=pb.GetFacts()) for agent in agents))
+    assert [reply.facts.pid1 for reply in facts] == ["init"] * stage.many
+    names = [await stage.toolstack.host_interface(agent.domain, 0) for agent in agents]
+    assert len(set(names)) == stage.many and all(len(name) <= 15 for name in names)
+    await asyncio.gather(*(stage.toolstack.destroy(agent.domain) for agent in agents))
+
+
+async def test_a_cancelled_create_can_be_found_and_destroyed(stage: Stage) -> None:
+    for delay in (0.0, 0.005, 0.02):
+        wanted = stage.spec(interfaces=1)
+        creating = asyncio.create_task(stage.toolstack.create(wanted))
+        await asyncio.sleep(delay)
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        info = await stage.info(wanted.uuid)
+        if delay:  # cancelled before its first step, it has done nothing
+            assert info is not None and info.state is DomainState.PAUSED
+        if info is not None:
+            await stage.toolstack.destroy(info.id)
+        assert await stage.info(wanted.uuid) is None
+
+
+async def test_a_cancelled_destroy_goes_on(stage: Stage) -> None:
+    info = await stage.create()
+    destroying = asyncio.create_task(stage.toolstack.destroy(info.id))
+    await asyncio.sleep(0)
+    destroying.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await destroying
+    await stage.toolstack.destroy(info.id)
+    assert await stage.info(info.uuid) is None
+
+
+@pytest.mark.parametrize("verb", ["unpause", "attach_disk", "disks", "host_interface", "open_channel"])
+async def test_nobody_can_be_worked_with(stage: Stage, verb: str, images: tuple[Path, Path]) -> None:
+    arguments = {"attach_disk": (DiskSpec("xvda", images[0]),), "host_interface": (0,)}
+    with pytest.raises(DomainGone):
+        await getattr(stage.toolstack, verb)(NOBODY, *arguments.get(verb, ()))
+
+
+# -- its end
+
+
+async def test_the_end_by_its_own_will(stage: Stage) -> None:
+    deaths = stage.toolstack.deaths()
+    agent = await stage.boot()
+    info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
+    await agent.call(power_off=pb.PowerOff())
+    assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.POWEROFF)
+    ended = await stage.info(info.uuid)
+    assert ended is not None and ended.id == info.id
+    assert (ended.state, ended.shutdown_reason) == (DomainState.SHUTDOWN, ShutdownReason.POWEROFF)
+    with pytest.raises(DomainGone):
+        await stage.toolstack.open_channel(info.id)
+    await stage.toolstack.destroy(info.id)
+    assert await stage.info(info.uuid) is None
+    await _silent(deaths)
+
+
+async def test_the_end_by_a_crash(stage: Stage) -> None:
+    agent = await stage.boot()
+    deaths = stage.toolstack.deaths()
+    info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
+    await stage.crash(info.id)
+    assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.CRASH)
+    assert (await stage.info(info.uuid)).shutdown_reason is ShutdownReason.CRASH
+
+
+async def test_the_end_by_destroy_is_told_to_all_who_listen(stage: Stage) -> None:
+    info = await stage.create()
+    listeners = [stage.toolstack.deaths() for _ in range(2)]
+    await stage.toolstack.destroy(info.id)
+    for deaths in listeners:
+        assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.DESTROYED)
+        await _silent(deaths)
+
+
+async def _silent(deaths: object) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(deaths), 0.2)  # type: ignore[call-overload]
+
+
+# -- disks
+
+
+async def test_a_disk_is_seen_in_the_guest_and_comes_and_goes(
+    stage: Stage, images: tuple[Path, Path]
+) -> None:
+    agent = await stage.boot()
+    toolstack, domain = stage.toolstack, agent.domain
+    for number, image in enumerate(images):
+        await toolstack.attach_disk(domain, DiskSpec("xvda", image))
+        assert await toolstack.disks(domain) == ["xvda"]
+        with pytest.raises(Exists):
+            await toolstack.attach_disk(domain, DiskSpec("xvda", images[0]))
+        assert await agent.run(f"c{number}", "xvda", "cat", "/marker") == (0, image.stem.encode() + b"\n")
+        await asyncio.gather(*(toolstack.detach_disk(domain, "xvda") for _ in range(2)))
+        await toolstack.detach_disk(domain, "xvda")
+        assert await toolstack.disks(domain) == []
+
+
+async def test_disks_beside_each_other(stage: Stage, images: tuple[Path, Path]) -> None:
+    agent = await stage.boot()
+    vdevs = ["xvda", "xvdb", "xvdc"]
+    await asyncio.gather(
+        *(stage.toolstack.attach_disk(agent.domain, DiskSpec(vdev, images[1])) for vdev in vdevs)
+    )
+    assert await stage.toolstack.disks(agent.domain) == vdevs
+    outputs = await asyncio.gather(*(agent.run(vdev, vdev, "cat", "/marker") for vdev in vdevs))
+    assert outputs == [(0, b"two\n")] * 3
+
+
+async def test_disks_that_cannot_be(stage: Stage, images: tuple[Path, Path], tmp_path: Path) -> None:
+    info = await stage.create()
+    odd = tmp_path / "odd"
+    odd.write_bytes(bytes(513))
+    with pytest.raises(Missing):
+        await stage.toolstack.attach_disk(info.id, DiskSpec("xvda", tmp_path / "nothing"))
+    with pytest.raises(Invalid):
+        await stage.toolstack.attach_disk(info.id, DiskSpec("xvda", odd))
+    for vdev in ("../null", "sda", "xvd", ""):
+        with pytest.raises(Invalid):
+            await stage.toolstack.attach_disk(info.id, DiskSpec(vdev, images[0]))
+    assert await stage.toolstack.disks(info.id) == []
+
+
+# -- interfaces
+
+
+async def test_a_spliced_interface_is_the_pods_end(stage: Stage, pod_network: PodNetwork) -> None:
+    agent = await stage.boot(interfaces=1)
+    name = await stage.toolstack.host_interface(agent.domain, 0)
+    assert pod_network.ping("10.77.0.5", 1), "the pod's namespace itself answers before the splice"
+    guest = await splice(name, pod_network.path, "eth0")
+    assert (guest.mtu, guest.addresses) == (MTU, ("10.77.0.5/24", "fd77::5/64"))
+    assert {(r.destination, r.gateway) for r in guest.routes} == {
+        ("0.0.0.0/0", "10.77.0.1"),
+        ("::/0", "fd77::1"),
+    }
+    assert not pod_network.ping("10.77.0.5", 1), "the namespace's own stack answers for the guest"
+    await agent.configure(0, guest)
+    await until(lambda: pod_network.ping("10.77.0.5", 1) and pod_network.ping("fd77::5", 1), seconds=30)
+    assert await splice(name, pod_network.path, "eth0") == guest
+    assert pod_network.ping("10.77.0.5") and pod_network.ping("fd77::5")
+    stats = (await agent.call(get_stats=pb.GetStats())).stats.zone.interfaces
+    assert next(each for each in stats if each.name == "eth0").rx_packets >= 4
+    await unsplice(name, pod_network.path)
+    assert name not in pod_network.interfaces() and not pod_network.ping("10.77.0.5", 1)
+
+
+async def test_interfaces_there_are_and_are_not(stage: Stage) -> None:
+    info = await stage.create(interfaces=2)
+    names = [await stage.toolstack.host_interface(info.id, index) for index in range(2)]
+    assert len(set(names)) == 2
+    assert set(names) <= set(os.listdir("/sys/class/net"))
+    for index in (2, -1):
+        with pytest.raises(Invalid):
+            await stage.toolstack.host_interface(info.id, index)
+    await stage.toolstack.destroy(info.id)
+    await until(lambda: not set(names) & set(os.listdir("/sys/class/net")))
+
+
+async def test_a_splice_to_nothing(stage: Stage, pod_network: PodNetwork) -> None:
+    info = await stage.create(interfaces=1)
+    name = await stage.toolstack.host_interface(info.id, 0)
+    with pytest.raises(Missing):
+        await splice(name, "/run/netns/no-such", "eth0")
+    with pytest.raises(Missing):
+        await splice(name, pod_network.path, "eth7")
+    with pytest.raises(Missing):
+        await splice("no-such", pod_network.path, "eth0")
+    assert name in os.listdir("/sys/class/net")
+    await unsplice(name, "/run/netns/no-such")
+
+
+# -- the channel
+
+
+async def test_a_new_connection_replaces_the_one_before(stage: Stage) -> None:
+    agent = await stage.boot()
+    second = await stage.connect(agent.domain)
+    assert (await second.call(get_facts=pb.GetFacts())).facts.pid1 == "init"
+
+
+async def test_a_transport_ends_with_its_domain(stage: Stage) -> None:
+    info = await stage.create()
+    await stage.toolstack.unpause(info.id)
+    transport = await asyncio.wait_for(stage.toolstack.open_channel(info.id), PATIENCE)
+    reading = asyncio.create_task(transport.read(100))
+    await stage.toolstack.destroy(info.id)
+    assert await soon(reading) == b""
+    with pytest.raises(ConnectionError):
+        for _ in range(1000):
+            await asyncio.wait_for(transport.write(bytes(65536)), PATIENCE)
+    await transport.close()
+
+
+async def test_closing_wakes_a_reader(stage: Stage) -> None:
+    info = await stage.create()
+    await stage.toolstack.unpause(info.id)
+    transport = await asyncio.wait_for(stage.toolstack.open_channel(info.id), PATIENCE)
+    reading = asyncio.create_task(transport.read(100))
+    await asyncio.sleep(0.05)
+    await transport.close()
+    await transport.close()
+    assert await soon(reading) == b""
+
+
+async def test_the_console_is_bounded(stage: Stage) -> None:
+    agent = await stage.boot()
+    assert len(await stage.toolstack.console(agent.domain, 64)) <= 64
+
+
+# -- a restart
+
+
+async def test_after_a_restart_all_is_found_again(stage: Stage, images: tuple[Path, Path]) -> None:
+    agent = await stage.boot(interfaces=1)
+    paused = await stage.create()
+    domain = agent.domain
+    name = await stage.toolstack.host_interface(domain, 0)
+    await stage.toolstack.attach_disk(domain, DiskSpec("xvda", images[0]))
+    await agent.begin("c1", "xvda", "sleep", "1000")
+    before = {info.id: (info.uuid, info.name, info.state) for info in await stage.toolstack.list()}
+    await stage.restart()
+    after = {info.id: (info.uuid, info.name, info.state) for info in await stage.toolstack.list()}
+    assert {domain, paused.id} <= set(before) and after == before
+    assert await stage.toolstack.host_interface(domain, 0) == name
+    assert await stage.toolstack.disks(domain) == ["xvda"]
+    again = await stage.connect(domain)
+    listed = (await again.call(list_processes=pb.ListProcesses())).processes.processes
+    assert [process.state for process in listed] == [pb.PROCESS_STATE_RUNNING]
+    with pytest.raises(Exists):
+        await stage.toolstack.attach_disk(domain, DiskSpec("xvda", images[1]))
+    await again.call(delete_container=pb.DeleteContainer(id="c1"))
+    await stage.toolstack.detach_disk(domain, "xvda")
+    await stage.toolstack.attach_disk(domain, DiskSpec("xvda", images[1]))
+    assert await again.run("c2", "xvda", "cat", "/marker") == (0, b"two\n")
+    deaths = stage.toolstack.deaths()
+    await stage.toolstack.destroy(paused.id)
+    assert await soon(anext(deaths)) == DomainDeath(paused.uuid, ShutdownReason.DESTROYED)
+
+
+async def test_an_end_that_nobody_watched_is_told(stage: Stage) -> None:
+    agent = await stage.boot()
+    info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
+    deaths = stage.toolstack.deaths()
+    await agent.call(power_off=pb.PowerOff())
+    await soon(anext(deaths))
+    await stage.restart()
+    for _ in range(2):
+        later = stage.toolstack.deaths()
+        assert await soon(anext(later)) == DomainDeath(info.uuid, ShutdownReason.POWEROFF)
+        await _silent(later)
