@@ -16,17 +16,18 @@ debian:
 	@packaging/install-debian-packages
 
 $(BIN)/.installed: pyproject.toml | debian
-	test -x $(PY) || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "installing the Python packages into .venv"
+	@test -x $(PY) || $(PYTHON) -m venv .venv
+	@$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 zone: debian  ## build the guest side: the agent, the fake's launcher, the zone's root tree
-	@$(MAKE) --no-print-directory -C zone
+	@$(MAKE) --silent --jobs=$(shell nproc) -C zone
 
 xenbind: $(BIN)/.xenbind  ## build the libxl binding
 
 $(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbind/*.c xenbind/*.h)) xenbind/build.py
-	$(PY) -m xenbind.build
+	@$(PY) -m xenbind.build
 	@touch $@
 
 check: setup  ## ruff, mypy, import rules, stub drift, sizes: all of them tests

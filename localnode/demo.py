@@ -27,9 +27,9 @@ def main() -> int:
     """Exit status 0 when every step succeeded."""
     parser = argparse.ArgumentParser(prog="localnode.demo", description=__doc__)
     parser.add_argument("--toolstack", choices=("fake", "libxl"), default="fake")
-    parser.add_argument("--keep", action="store_true", help="keep the folder with logs and configuration")
+    parser.add_argument("--folder", type=Path, help="keep logs and configuration here")
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="xenpod-demo-"))
+    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="xenpod-demo-"))
     screen = Screen()
     try:
         asyncio.run(_demo(folder, arguments.toolstack, screen))
@@ -38,9 +38,7 @@ def main() -> int:
         screen.failed(details or str(error), _log_tails(folder))
         return 1
     finally:
-        if arguments.keep:
-            screen.note(f"kept {folder}")
-        else:
+        if not arguments.folder:
             shutil.rmtree(folder)
     return 0
 
