@@ -15,21 +15,36 @@
 
 enum { CHANNEL_FD = 3 };
 
-static int join_cgroups(const struct options *options, struct reason *reason)
+/*
+ * By "tasks" where there is one (v1): a lone thread that moves itself needs no lock on every process of
+ * the system, and the taking of that, by "cgroup.procs", waits for an RCU grace period (5 to 20 ms).
+ */
+static int join_cgroup(const char *cgroup, const char *file)
 {
 	char path[4096];
+	int fd, result;
 
+	if (snprintf(path, sizeof(path), "%s/%s", cgroup, file) >= (int)sizeof(path)) {
+		errno = ENAMETOOLONG;
+		return -1;
+	}
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	result = write(fd, "0", 1) == 1 ? 0 : -1;
+	close(fd);
+	return result;
+}
+
+static int join_cgroups(const struct options *options, struct reason *reason)
+{
 	for (size_t i = 0; options->cgroups[i]; i++) {
-		int fd;
+		int result = join_cgroup(options->cgroups[i], "tasks");
 
-		if (snprintf(path, sizeof(path), "%s/cgroup.procs", options->cgroups[i]) >= (int)sizeof(path)) {
-			errno = ENAMETOOLONG;
+		if (result < 0 && errno == ENOENT)
+			result = join_cgroup(options->cgroups[i], "cgroup.procs");
+		if (result < 0)
 			return because(reason, "join cgroup", options->cgroups[i]);
-		}
-		fd = open(path, O_WRONLY | O_CLOEXEC);
-		if (fd < 0 || write(fd, "0", 1) != 1)
-			return because(reason, "join cgroup", options->cgroups[i]);
-		close(fd);
 	}
 	return 0;
 }
