@@ -135,6 +135,7 @@ def _arguments(
     )
     share = "local,security_model=none,multidevs=remap"
     return [
+        *("setpriv", "--pdeathsig", "KILL"),  # the machine must not outlive us, however we end
         *(str(parts.qemu), "-nodefaults", "-display", "none", "-no-reboot", "-no-user-config"),
         *("-accel", "tcg,thread=multi", "-cpu", CPU, "-smp", str(size.cpus), "-m", str(size.machine_mib)),
         *("-kernel", str(xen), "-append", hypervisor, "-initrd", f"{parts.kernel} {dom0},{image}"),

@@ -7,6 +7,7 @@ The exit code is the command's; 125 when the machine failed.  Results that the c
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -19,6 +20,7 @@ FAILED = 125
 
 def main() -> int:
     arguments = _parse()
+    end_in_order()
     with tempfile.TemporaryDirectory(prefix="xenpod-nested-") as scratch:
         folder = (arguments.folder or Path(scratch)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,9 +34,19 @@ def main() -> int:
         except NotInstalled as error:
             sys.stderr.write(f"{error}\n")
             return FAILED
-        if outcome.status != 0:
-            _show(outcome)
-        return FAILED if outcome.status is None else outcome.status
+        return report(outcome)
+
+
+def end_in_order() -> None:
+    """SIGTERM ends us as an error would, so that the machine is switched off."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(FAILED))
+
+
+def report(outcome: machine.Outcome) -> int:
+    """Our exit code; why, and the end of dom0's console, when it is not 0."""
+    if outcome.status != 0:
+        _show(outcome)
+    return FAILED if outcome.status is None else outcome.status
 
 
 def _parse() -> argparse.Namespace:

@@ -1,0 +1,25 @@
+"""What is built on the host before dom0 can use it: the zone's initramfs, the binding, a test guest."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.xen import guest_image
+from tests.xen.machine import CHECKOUT, zone_kernel
+
+
+def guest_parts() -> None:
+    """The agent's initramfs for the zone kernel, and xenbind; quick when they are there."""
+    subprocess.run(["make", "-s", "-C", "zone", "initramfs", f"KVER={_version()}"], cwd=CHECKOUT, check=True)
+    subprocess.run([sys.executable, "-m", "xenbind.build"], cwd=CHECKOUT, check=True)
+
+
+def test_guest(folder: Path) -> Path:
+    """The initramfs of the guest that tests of the binding boot."""
+    return guest_image.build(_version(), folder)
+
+
+def _version() -> str:
+    return zone_kernel().name.removeprefix("vmlinuz-")
