@@ -17,6 +17,11 @@
 
 #define DEADLINE_NS (10 * SECOND_NS)
 
+/* Those of earlier connections count too. */
+enum { WAITS_MAX = 64 };
+
+static unsigned int waits;
+
 struct wait {
 	struct call *call;
 	struct watch events;
@@ -49,6 +54,7 @@ static struct call *end_wait(struct wait *wait)
 	loop_drop(&wait->events);
 	close(wait->events.fd);
 	free(wait);
+	waits--;
 	return call;
 }
 
@@ -79,8 +85,11 @@ static void links_changed(struct watch *watch, uint32_t events)
 
 static int wait_begin(struct call *call, struct fault *fault)
 {
-	struct wait *wait = calloc(1, sizeof(*wait));
+	struct wait *wait;
 
+	if (waits >= WAITS_MAX)
+		return fault_set(fault, RESOURCE_EXHAUSTED, "wait for interface: %d calls wait already", WAITS_MAX);
+	wait = calloc(1, sizeof(*wait));
 	if (!wait)
 		return fault_errno(fault, "wait for interface", "memory");
 	*wait = (struct wait){
@@ -95,6 +104,7 @@ static int wait_begin(struct call *call, struct fault *fault)
 		free(wait);
 		return -1;
 	}
+	waits++;
 	timer_arm(&wait->deadline, DEADLINE_NS);
 	/* It may have come just before the socket. */
 	links_changed(&wait->events, 0);

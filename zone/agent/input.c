@@ -182,18 +182,22 @@ const char *input_data(struct input *input, uint64_t offset, const uint8_t *byte
 {
 	size_t taken = 0;
 
-	if (input->done)
-		return NULL;
 	if (input->fin)
 		return "DATA after FIN";
+	if (input->done) {
+		input->fin = fin;
+		return NULL;
+	}
 	if (offset != input->received)
 		return "DATA at another offset";
 	if (input->granted < input->received || length > input->granted - input->received)
 		return "DATA beyond the credit";
 	if (length && input->written == input->received)
 		taken = write_some(input, bytes, length);
-	if (input->done)
+	if (input->done) {
+		input->fin = fin;
 		return NULL;
+	}
 	input->received += taken;
 	if (taken < length && !keep(input, bytes + taken, length - taken))
 		return "no memory for DATA";

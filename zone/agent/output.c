@@ -224,14 +224,14 @@ static void forget(struct output *output)
 
 const char *output_credit(struct output *output, uint64_t consumed, uint64_t limit, bool fin)
 {
-	if (consumed < output->consumed)
-		return "CREDIT goes back";
-	if (consumed > output->end)
-		return "CREDIT for bytes that were never sent";
 	if (fin) {
 		forget(output);
 		return NULL;
 	}
+	if (consumed < output->consumed)
+		return "CREDIT goes back";
+	if (consumed > output->end)
+		return "CREDIT for bytes that were never sent";
 	if (output->stream.credited && limit < output->limit)
 		return "CREDIT takes credit back";
 	if (!output->stream.credited)

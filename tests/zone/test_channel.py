@@ -1,0 +1,349 @@
+"""The channel's rules: what is wrong closes the connection, and a new one goes on where the old one was."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import struct
+import time
+from collections.abc import Callable
+
+import pytest
+
+from protect.channel import frames
+from protect.channel.frames import Frame, Type
+from tests.support.golden_frames import PATH
+from tests.support.zone import Client, Closed, Stream, Zone, creation
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+pytestmark = pytest.mark.root
+
+BAD = [g for g in json.loads(PATH.read_text()) if g["direction"] == "host" and g["error"] is not None]
+
+
+def start(client: Client, name: str, *args: str, **options: bool) -> pb.ProcessCreated:
+    created = client.call(create_container=creation(name, *args, **options)).created  # type: ignore[arg-type]
+    client.call(start_container=pb.StartContainer(id=name))
+    return created
+
+
+def raw(kind: int, stream: int, payload: bytes = b"", flags: int = 0) -> bytes:
+    return struct.pack("<BBHII", kind, flags, 0, stream, len(payload)) + payload
+
+
+def closes(client: Client) -> None:
+    """The agent ends the connection; what it had sent before may still come."""
+    with pytest.raises((Closed, BrokenPipeError)):
+        while True:
+            client.step()
+
+
+def alive(zone: Zone, name: str = "c1") -> None:
+    """The next connection works and the container has gone on."""
+    client = zone.connect()
+    (process,) = client.call(list_processes=pb.ListProcesses()).processes.processes
+    assert process.process.container_id == name and process.state == pb.PROCESS_STATE_RUNNING
+    client.close()
+
+
+def test_every_malformed_frame(zone: Zone, client: Client) -> None:
+    start(client, "c1", "sleep", "100")
+    for golden in BAD:
+        hostile = zone.connect()
+        hostile.socket.sendall(bytes.fromhex(golden["hex"]))
+        try:
+            closes(hostile)
+        except TimeoutError:
+            pytest.fail(f"{golden['name']} did not close the connection")
+        hostile.close()
+    alive(zone)
+
+
+OPEN_BREAKS: list[tuple[str, Callable[[pb.ProcessCreated], bytes]]] = [
+    ("a second HELLO", lambda c: raw(Type.HELLO, 0)),
+    ("a CALL that is no Request", lambda c: raw(Type.CALL, 1, b"\xff\xff\xff")),
+    ("DATA for an output", lambda c: raw(Type.DATA, c.stdout_stream, struct.pack("<Q", 0) + b"x")),
+    ("DATA at another offset", lambda c: raw(Type.DATA, c.stdin_stream, struct.pack("<Q", 1) + b"x")),
+    ("DATA for an unused number", lambda c: raw(Type.DATA, 4_000_000, struct.pack("<Q", 0) + b"x")),
+    (
+        "DATA after FIN",
+        lambda c: (
+            raw(Type.DATA, c.stdin_stream, struct.pack("<Q", 0), 1)
+            + raw(Type.DATA, c.stdin_stream, struct.pack("<Q", 0) + b"x")
+        ),
+    ),
+    ("CREDIT for an input", lambda c: raw(Type.CREDIT, c.stdin_stream, struct.pack("<QQ", 0, 9))),
+    ("CREDIT for an unused number", lambda c: raw(Type.CREDIT, 4_000_000, struct.pack("<QQ", 0, 9))),
+    ("CREDIT for what was not sent", lambda c: raw(Type.CREDIT, c.stdout_stream, struct.pack("<QQ", 50, 99))),
+    ("CREDIT that takes back", lambda c: raw(Type.CREDIT, c.stdout_stream, struct.pack("<QQ", 0, 9))),
+    (
+        "DATA beyond the credit",
+        lambda c: b"".join(
+            raw(Type.DATA, c.stdin_stream, struct.pack("<Q", at) + bytes(32768))
+            for at in range(0, 1 << 20, 32768)
+        ),
+    ),
+    (
+        "a call id that is open",
+        lambda c: (
+            raw(
+                Type.CALL,
+                9,
+                pb.Request(create_container=creation("w", "true", disk="xvdx")).SerializeToString(),
+            )
+            + raw(Type.CALL, 9, pb.Request(get_facts=pb.GetFacts()).SerializeToString())
+        ),
+    ),
+    (
+        "too many calls",
+        lambda c: b"".join(
+            raw(Type.CALL, n, pb.Request(configure_network=pb.ConfigureNetwork(index=9)).SerializeToString())
+            for n in range(1, 66)
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize("why,frame", OPEN_BREAKS, ids=[why for why, _ in OPEN_BREAKS])
+def test_breaking_a_rule(zone: Zone, why: str, frame: Callable[[pb.ProcessCreated], bytes]) -> None:
+    client = zone.connect()
+    # A process that does not read: its stdin is never consumed beyond the pipe.
+    created = start(client, "c1", "sleep", "100", stdin=True)
+    client.socket.settimeout(5)
+    with pytest.raises((Closed, BrokenPipeError, ConnectionResetError)):
+        client.socket.sendall(frame(created))
+        while True:
+            client.step()
+    again = zone.connect()
+    listed = again.begin(list_processes=pb.ListProcesses())
+    # Creations of the broken connection wait for their disk; the list waits for them.
+    if why == "a call id that is open":
+        again.call(delete_container=pb.DeleteContainer(id="w"))
+    processes = again.finish(listed).processes.processes
+    assert [p.process.container_id for p in processes] == ["c1"]
+    assert processes[0].state == pb.PROCESS_STATE_RUNNING
+
+
+def test_the_first_frame_must_be_hello(zone: Zone) -> None:
+    for frame in (raw(Type.CALL, 1), raw(Type.HELLO, 0, b"\xff")):
+        client = Client(zone.channel, hello=False)
+        client.socket.sendall(frame)
+        closes(client)
+
+
+def test_no_common_version(zone: Zone) -> None:
+    client = Client(zone.channel, hello=False)
+    hello = client.greet(2, 9)
+    assert (hello.version_min, hello.version_max) == (0, 0)
+    closes(client)
+    assert zone.connect().hello.version_max == 1  # type: ignore[union-attr]
+
+
+def test_a_newer_host(zone: Zone) -> None:
+    client = Client(zone.channel, hello=False)
+    assert client.greet(1, 9).version_max == 1
+    client.call(get_facts=pb.GetFacts())
+
+
+def test_an_unknown_call(client: Client) -> None:
+    client.call_id += 1
+    client.socket.sendall(raw(Type.CALL, client.call_id, b"\xfa\x3e\x00"))
+    client.until(lambda: client.call_id in client.replies)
+    assert client.replies[client.call_id].error.code == 12
+
+
+def test_bytes_one_by_one(zone: Zone) -> None:
+    client = Client(zone.channel, hello=False)
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    hello = pb.Hello(version_min=1, version_max=1).SerializeToString()
+    call = pb.Request(get_facts=pb.GetFacts()).SerializeToString()
+    for byte in raw(Type.HELLO, 0, hello) + raw(Type.CALL, 77, call):
+        client.socket.sendall(bytes([byte]))
+    assert client.next_frame().type is Type.HELLO
+    client.until(lambda: 77 in client.replies)
+
+
+def test_a_new_connection_replaces_the_old(zone: Zone, client: Client) -> None:
+    second = zone.connect()
+    assert second.hello is not None and client.hello is not None
+    assert second.hello.boot_id == client.hello.boot_id
+    closes(client)
+    second.call(get_facts=pb.GetFacts())
+
+
+def test_random_bytes(zone: Zone, client: Client) -> None:
+    start(client, "c1", "sleep", "100")
+    source = random.Random(7)
+    for _ in range(150):
+        hostile = Client(zone.channel, hello=source.random() < 0.7)
+        kind = source.choice([1, 2, 5, 6])
+        payload = source.randbytes(source.randrange(60))
+        try:
+            hostile.socket.sendall(raw(kind, source.choice([0, 1, 2, 3]), payload))
+            hostile.socket.sendall(source.randbytes(source.randrange(200)))
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        hostile.close()
+    alive(zone)
+
+
+COUNT = (
+    "i=0; while [ $i -lt 4000 ]; do echo line $i of the long text that has to come whole and in order;"
+    " i=$((i+1)); done"
+)
+EXPECTED = "".join(
+    f"line {n} of the long text that has to come whole and in order\n" for n in range(4000)
+).encode()
+
+
+def test_resume_under_load(zone: Zone) -> None:
+    """Connections that break at any point: every byte once, in order."""
+    source = random.Random(11)
+    client = zone.connect()
+    created = start(client, "c1", "sh", "-c", COUNT)
+    stream = Stream(created.stdout_stream)
+    breaks = 0
+    while not stream.ended:
+        client.streams[stream.number] = stream
+        try:
+            for _ in range(source.randrange(1, 5)):
+                if stream.ended:
+                    break
+                client.step()
+        finally:
+            client.close()
+        breaks += 1
+        # What came last may not have been worked off: then it is asked for again.
+        stream.consumed = source.randrange(stream.consumed, len(stream.data) + 1)
+        del stream.data[stream.consumed :]
+        if stream.ended and stream.consumed < len(EXPECTED):
+            stream.ended = False
+        client = zone.connect()
+        client.send(
+            frames.credit(stream.number, stream.consumed, stream.consumed + frames.WINDOW, fin=stream.ended)
+        )
+    assert bytes(stream.data) == EXPECTED
+    assert breaks > 5
+    client.call(delete_container=pb.DeleteContainer(id="c1"))
+
+
+def test_a_stream_is_silent_until_credit(zone: Zone) -> None:
+    client = zone.connect()
+    created = start(client, "c1", "sh", "-c", "echo one; sleep 100")
+    client.until(lambda: created.stdout_stream in client.streams)
+    client.close()
+    client = zone.connect()
+    client.call(get_facts=pb.GetFacts())
+    client.call(get_facts=pb.GetFacts())
+    assert created.stdout_stream not in client.streams
+    # Asked for again from the second byte, and no further than the third.
+    stream = client.streams.setdefault(
+        created.stdout_stream, Stream(created.stdout_stream, bytearray(b"o"), take=False)
+    )
+    client.send(frames.credit(stream.number, 1, 3))
+    client.until(lambda: len(stream.data) > 1, "output")
+    assert stream.data == b"one"
+
+
+def test_exits_while_nobody_is_connected(zone: Zone) -> None:
+    client = zone.connect()
+    created = start(client, "c1", "sh", "-c", "sleep 0.2; echo bye; exit 9")
+    client.close()
+    time.sleep(0.6)
+    client = zone.connect()
+    (process,) = client.call(list_processes=pb.ListProcesses()).processes.processes
+    assert process.exited.exit_code == 9 and process.created == created
+    client.send(frames.credit(created.stdout_stream, 0, frames.WINDOW))
+    assert client.output(created.stdout_stream) == b"bye\n"
+
+
+def test_stdin_goes_on_in_a_new_connection(zone: Zone) -> None:
+    client = zone.connect()
+    created = start(client, "c1", "sh", "-c", "sleep 0.5; cat", stdin=True)
+    data = os.urandom(400_000)
+    stream = Stream(created.stdout_stream)
+    number = created.stdin_stream
+    client.streams[stream.number] = stream
+    client.send(frames.data(number, 0, data[:60000]))
+    client.close()
+    client = Client(zone.channel, streams={stream.number: stream})
+    client.until(lambda: number in client.credits, "the agent's own CREDIT")
+    consumed = client.credits[number][0]
+    assert consumed <= 60000
+    client.send(frames.credit(stream.number, stream.consumed, stream.consumed + frames.WINDOW))
+    client.sent[number] = consumed
+    client.write(number, data[consumed:], fin=True)
+    assert client.output(stream.number) == data
+    client.until(lambda: client.credits[number][2], "end of stdin")
+    # The end is told to every later connection too, in case it was lost.
+    client.close()
+    client = zone.connect()
+    client.until(lambda: client.credits.get(number) == (len(data), len(data), True), "end of stdin, again")
+
+
+def test_back_pressure(zone: Zone, client: Client) -> None:
+    """Without credit the writer blocks; the agent's memory does not grow; others are served."""
+    stuck = client.call(create_container=creation("c1", "yes")).created
+    client.streams[stuck.stdout_stream] = Stream(stuck.stdout_stream, take=False)
+    client.call(start_container=pb.StartContainer(id="c1"))
+    stream = client.streams[stuck.stdout_stream]
+    client.until(lambda: len(stream.data) == frames.WINDOW, "a window full")
+    created = start(client, "c2", "seq", "1", "50000")
+    assert len(client.output(created.stdout_stream)) == 288894
+    assert len(stream.data) == frames.WINDOW
+    client.grant(stream)
+    client.until(lambda: len(stream.data) == 2 * frames.WINDOW, "another window")
+
+
+def test_fair_turns(client: Client) -> None:
+    """Two endless writers and a third that says little: it is heard, and so are calls."""
+    for name in ("c1", "c2"):
+        start(client, name, "yes")
+    created = start(client, "c3", "sh", "-c", "for i in 1 2 3 4 5; do echo $i; sleep 0.02; done")
+    begun = time.monotonic()
+    assert client.output(created.stdout_stream) == b"1\n2\n3\n4\n5\n"
+    client.call(get_facts=pb.GetFacts())
+    assert time.monotonic() - begun < 10
+    heard = sorted(len(stream.data) for stream in client.streams.values())[-2:]
+    assert heard[0] > heard[1] / 4
+
+
+def test_giving_up_an_output(client: Client) -> None:
+    """The process is not blocked by a reader that has gone."""
+    created = client.call(create_container=creation("c1", "sh", "-c", "seq 1 200000; exit 3")).created
+    client.send(frames.credit(created.stdout_stream, 0, 0, fin=True))
+    client.call(start_container=pb.StartContainer(id="c1"))
+    assert client.exited("c1").exit_code == 3
+    assert created.stdout_stream not in client.streams
+    client.send(frames.credit(created.stdout_stream, 0, 65536))
+    client.call(get_facts=pb.GetFacts())
+
+
+def test_output_after_an_exec_of_a_lost_connection(zone: Zone) -> None:
+    """A creation whose connection ends: the list tells, and its streams wait for credit."""
+    client = zone.connect()
+    client.begin(create_container=creation("c1", "sh", "-c", "echo hi"))
+    # Answered first, and proof that the creation has begun.
+    client.call(get_facts=pb.GetFacts())
+    client.close()
+    client = zone.connect()
+    (process,) = client.call(list_processes=pb.ListProcesses()).processes.processes
+    client.call(start_container=pb.StartContainer(id="c1"))
+    client.exited("c1")
+    assert not client.streams
+    client.send(frames.credit(process.created.stdout_stream, 0, frames.WINDOW))
+    assert client.output(process.created.stdout_stream) == b"hi\n"
+
+
+def test_sixty_four_calls(client: Client) -> None:
+    client.call(configure_zone=pb.ConfigureZone(hostname="x"))
+    body = pb.Request(get_facts=pb.GetFacts()).SerializeToString()
+    client.socket.sendall(b"".join(raw(Type.CALL, 1000 + n, body) for n in range(64)))
+    client.until(lambda: all(1000 + n in client.replies for n in range(64)))
+
+
+def test_hello_frame_limits() -> None:
+    """This file's raw() and the codec agree, so that what is tested is the agent."""
+    assert raw(Type.CALL, 5, b"abc") == frames.encode(Frame(Type.CALL, 5, b"abc"))
