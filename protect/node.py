@@ -50,6 +50,9 @@ class End:
     def __bool__(self) -> bool:
         return self._declared.is_set()
 
+    async def wait(self) -> None:
+        await self._declared.wait()
+
     async def guard(self, zone_id: str, work: Coroutine[Any, Any, T]) -> T:
         """Do the work, but not beyond the end: its kind of fault with its cause."""
         if self:

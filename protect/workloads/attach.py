@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from daemonkit.faults import Refused
 from protect.node import Node, WorkloadRuntime
-from protect.ports import AgentLink
+from protect.ports import AgentLink, Subscription
 from protect.workloads.exec import Output
 from protect.workloads.terminal import Command, feed
 from protect.workloads.values import WorkloadState
@@ -23,14 +23,22 @@ async def attach(
     link = await runtime.zone.agent()
     subscription = runtime.outputs.subscribe()
     feeding = node.tasks.spawn(_feed(node, runtime, link, commands), f"stdin of {workload_id}")
+    stopping = node.tasks.spawn(_end_with(node, subscription), f"attach to {workload_id}")
     try:
         async for chunk in subscription:
             yield chunk
-        await runtime.settled.wait()
+        await node.stopping.guard(f"workload {workload_id}", runtime.settled.wait())
         yield runtime.workload.exit_code
     finally:
         feeding.cancel()
+        stopping.cancel()
         subscription.close()
+
+
+async def _end_with(node: Node, subscription: Subscription) -> None:
+    """A stop of the daemon does not wait for output."""
+    await node.stopping.wait()
+    subscription.close()
 
 
 async def _feed(

@@ -35,6 +35,7 @@ class ZoneEvents:
             self._node.tasks.spawn(deaths.condemn(self._node, runtime, cause), f"end zone {runtime.id}")
             return
         await resync.resync(self._node, runtime)
+        self._node.tasks.spawn(resync.finish_intents(self._node, runtime), f"finish in zone {runtime.id}")
         self._node.hub.publish(ZoneSeen(runtime.zone, runtime.connected))
 
     def process_exited(self, exited: channel_pb2.ProcessExited) -> None:

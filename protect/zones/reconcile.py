@@ -18,17 +18,14 @@ from daemonkit.logs import fields
 from protect.node import Node, WorkloadRuntime, ZoneRuntime
 from protect.store import Intent, Saved
 from protect.toolstack.port import DomainInfo, DomainState
-from protect.workloads import delete as delete_workload
-from protect.zones import connect, deaths
+from protect.zones import connect, deaths, resync
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import ZoneEvents
 from protect.zones.values import ZoneState
 
 log = logging.getLogger(__name__)
 
-declare(
-    "reconcile.loaded", "reconcile.undone", "reconcile.buried", "reconcile.connected", "reconcile.adopted"
-)
+declare("reconcile.loaded", "reconcile.undone", "reconcile.buried", "reconcile.adopted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +93,7 @@ async def _bury(node: Node, runtime: ZoneRuntime) -> None:
         domain = await find_domain(node, runtime)
         if domain is not None:
             await node.toolstack.destroy(domain)
-    await finish_intents(node, runtime)
+    await resync.finish_intents(node, runtime)
 
 
 async def _adopt(node: Node, runtime: ZoneRuntime, domain: DomainInfo) -> None:
@@ -112,8 +109,6 @@ async def _adopt(node: Node, runtime: ZoneRuntime, domain: DomainInfo) -> None:
             break
         except (TooLate, Unreachable) as fault:
             log.warning("zone is silent: %s", fault, extra=fields(zone=runtime.id))
-    checkpoint("reconcile.connected")
-    await finish_intents(node, runtime)
     checkpoint("reconcile.adopted")
     log.info("zone adopted", extra=fields(zone=runtime.id, workloads=len(runtime.workloads)))
 
@@ -129,13 +124,6 @@ async def _finish_connect(node: Node, found: Found) -> None:
             log.warning("an interrupted connect was given up: %s", fault, extra=fields(zone=found.runtime.id))
             if found.runtime.zone.state is ZoneState.RUNNING:
                 node.put_zone(found.runtime, found.runtime.zone)
-
-
-async def finish_intents(node: Node, runtime: ZoneRuntime) -> None:
-    """Undo half-made workloads, finish half-done deletes."""
-    for workload in list(runtime.workloads.values()):
-        if workload.deleting:
-            await delete_workload.finish(node, workload)
 
 
 def unknown(node: Node, domains: Iterable[DomainInfo]) -> list[DomainInfo]:

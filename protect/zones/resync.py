@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.node import Node, ZoneRuntime
-from protect.workloads import adopt, exits
+from protect.workloads import adopt, delete, exits
 from xenpod_proto.channel.v1 import channel_pb2
 
 log = logging.getLogger(__name__)
 
 _PROCESS_LIMIT = 4096
+
+declare("resync.listed", "resync.joined")
 
 
 async def resync(node: Node, runtime: ZoneRuntime) -> None:
@@ -22,15 +25,22 @@ async def resync(node: Node, runtime: ZoneRuntime) -> None:
         return
     call = channel_pb2.Request(list_processes=channel_pb2.ListProcesses())
     reply = await runtime.link.call(call, node.config.timeouts.call)
+    checkpoint("resync.listed")
     untrusted = _by_workload(runtime, reply.processes)
     for workload in list(runtime.workloads.values()):
         adopt.adopt(node, workload, runtime.link, untrusted.get(workload.id))
-    for process in reply.processes.processes:
+    orphans: list[channel_pb2.ProcessRef] = []
+    for process in reply.processes.processes[:_PROCESS_LIMIT]:
+        if process.process.container_id not in runtime.workloads:
+            continue
         if process.process.exec_id and process.process.exec_id not in runtime.execs:
-            await _end_orphan(node, runtime, process.process)
+            orphans.append(process.process)
         elif process.HasField("exited"):
             exits.on_exit(node, runtime, process.exited)
+    checkpoint("resync.joined")
     runtime.answering.set()
+    if orphans:
+        node.tasks.spawn(_end_orphans(node, runtime, orphans), f"end execs in zone {runtime.id}")
 
 
 def _by_workload(
@@ -46,12 +56,20 @@ def _by_workload(
     return found
 
 
-async def _end_orphan(node: Node, runtime: ZoneRuntime, process: channel_pb2.ProcessRef) -> None:
-    """An exec whose caller went away with an earlier protectd."""
-    if runtime.link is None or process.container_id not in runtime.workloads:
-        return
-    request = channel_pb2.Request(delete_exec=channel_pb2.DeleteExec(process=process))
-    try:
-        await runtime.link.call(request, node.config.timeouts.call)
-    except Fault as fault:
-        log.warning("an orphaned exec is left: %s", fault, extra=fields(zone=runtime.id))
+async def _end_orphans(node: Node, runtime: ZoneRuntime, orphans: list[channel_pb2.ProcessRef]) -> None:
+    """Execs whose callers went away with an earlier protectd."""
+    link = await runtime.agent()
+    for orphan in orphans:
+        request = channel_pb2.Request(delete_exec=channel_pb2.DeleteExec(process=orphan))
+        call = link.call(request, node.config.timeouts.call)
+        await runtime.end.guard(f"zone {runtime.id}", call)
+
+
+async def finish_intents(node: Node, runtime: ZoneRuntime) -> None:
+    """Undo half-made workloads, finish half-done deletes; those that fail wait for the next connection."""
+    for workload in list(runtime.workloads.values()):
+        if workload.deleting:
+            try:
+                await delete.finish(node, workload)
+            except Fault as fault:
+                log.warning("not removed yet: %s", fault, extra=fields(workload=workload.id))

@@ -247,7 +247,7 @@ async def until_ids(zones: Zones, ids: list[str]) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("step", ["reconcile.loaded", "reconcile.connected", "reconcile.adopted"])
+@pytest.mark.parametrize("step", ["reconcile.loaded", "resync.listed", "resync.joined", "reconcile.adopted"])
 async def test_restart(zones: Zones, step: str) -> None:
     """Killed while it adopts, and again; what runs does not notice."""
     await witness(zones)
