@@ -128,7 +128,7 @@ async def test_stdin_is_whole_through_cuts(zone: Zone) -> None:
     sink = Collector()
     link.output(created.stdout_stream, sink)
     rng = random.Random(1)
-    whole = rng.randbytes(2_000_000)
+    whole = rng.randbytes(6_000_000)
 
     async def write() -> None:
         stdin = link.input(created.stdin_stream)
@@ -137,14 +137,15 @@ async def test_stdin_is_whole_through_cuts(zone: Zone) -> None:
         await stdin.finish()
 
     async def cut() -> None:
-        for _ in range(12):
-            await asyncio.sleep(rng.random() * 0.03)
+        for count in range(1, 6):
+            await until(lambda count=count: len(owner.hellos) == count)  # type: ignore[misc]
+            await asyncio.sleep(rng.random() * 0.01)
             await dialled.cut()
 
     await asyncio.gather(write(), cut())
     await asyncio.wait_for(sink.finished.wait(), 30)
     assert sink.data == whole
-    assert len(owner.hellos) > 3 and owner.violations == []
+    assert len(owner.hellos) == 6 and owner.violations == []
     with pytest.raises((Refused, Missing)):
         await link.input(created.stdin_stream).write(b"more")
     await link.close()
