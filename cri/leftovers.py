@@ -11,8 +11,8 @@ from cri.container.remove import remove as remove_container
 from cri.container.undo import undo as undo_container
 from cri.node import Node
 from cri.sandbox.record import Phase as SandboxPhase
-from cri.sandbox.remove import remove_held
-from cri.sandbox.stop import stop_held
+from cri.sandbox.remove import remove as remove_sandbox
+from cri.sandbox.stop import stop as stop_sandbox
 from cri.sandbox.undo import undo as undo_sandbox
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
@@ -68,19 +68,16 @@ class Leftovers:
 
     async def _sandbox(self, sandbox_id: str) -> bool:
         node = self._node
-        async with node.locks.hold(sandbox_id):
-            if not node.sandboxes.has(sandbox_id):
-                return True
-            sandbox = node.sandboxes.get(sandbox_id)
-            match sandbox.phase:
-                case SandboxPhase.UNDOING:
-                    return await undo_sandbox(node, sandbox_id)
-                case SandboxPhase.CREATING if sandbox_id in self._inherited:
-                    return await undo_sandbox(node, sandbox_id)
-                case SandboxPhase.STOPPING if sandbox_id in self._inherited:
-                    return await _tried(sandbox_id, stop_held(node, sandbox))
-                case SandboxPhase.REMOVING if sandbox_id in self._inherited:
-                    return await _tried(sandbox_id, remove_held(node, sandbox))
+        phase = node.sandboxes.get(sandbox_id).phase if node.sandboxes.has(sandbox_id) else None
+        match phase:
+            case SandboxPhase.UNDOING:
+                return await undo_sandbox(node, sandbox_id)
+            case SandboxPhase.CREATING if sandbox_id in self._inherited:
+                return await undo_sandbox(node, sandbox_id)
+            case SandboxPhase.STOPPING if sandbox_id in self._inherited:
+                return await _tried(sandbox_id, stop_sandbox(node, sandbox_id))
+            case SandboxPhase.REMOVING if sandbox_id in self._inherited:
+                return await _tried(sandbox_id, remove_sandbox(node, sandbox_id))
         return True
 
 

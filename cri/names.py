@@ -21,6 +21,10 @@ class Names:
                 f"reserve {self._kind} name", name, f"it is reserved for {first}", "remove that one first"
             )
 
+    def holder(self, name: str) -> str | None:
+        """Who has it."""
+        return self._holders.get(name)
+
     def release(self, name: str, holder: str) -> None:
         """Give ``name`` back; nothing happens when another holds it."""
         if self._holders.get(name) == holder:

@@ -36,7 +36,8 @@ _CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
     ("grpc.http2.bdp_probe", 0),
     # A daemon that restarts is back within a second: do not wait out an exponential back-off.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    # Despite its name also how long one attempt may take: a busy daemon must get the time to greet.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
     ("grpc.max_reconnect_backoff_ms", 1000),
     # A unix socket's path must never be sent to a proxy of the environment.
     ("grpc.enable_http_proxy", 0),

@@ -11,7 +11,7 @@ from pathlib import Path
 from cri.container import request
 from cri.container.record import Container, Image, Phase
 from cri.container.signals import stop_signal
-from cri.container.undo import undo
+from cri.container.undo import make_room, undo
 from cri.ids import new_id
 from cri.names import container_name
 from cri.node import Node, RootImage, now_ns
@@ -62,6 +62,7 @@ async def create(node: Node, asked: cri.CreateContainerRequest) -> str:
 async def _make(node: Node, plan: Plan) -> None:
     container = plan.container
     name = container_name(container.config.metadata, container.sandbox_id)
+    await make_room(node, name)
     async with AsyncExitStack() as steps:
         node.container_names.reserve(name, container.id)
         steps.push_async_callback(_undo, node, container.id)

@@ -16,6 +16,8 @@ log = logging.getLogger(__name__)
 
 async def undo(node: Node, container_id: str) -> bool:
     """Whether everything is gone; what is not stays recorded, for ``cri.leftovers`` to try again."""
+    if not node.containers.has(container_id):
+        return True
     try:
         container = node.containers.get(container_id)
         if container.phase is Phase.CREATING:
@@ -26,3 +28,10 @@ async def undo(node: Node, container_id: str) -> bool:
         node.leftovers.set()
         return False
     return True
+
+
+async def make_room(node: Node, name: str) -> None:
+    """When ``name`` is held by a leftover, finish that first: it is the same request again."""
+    holder = node.container_names.holder(name)
+    if holder and node.containers.has(holder) and node.containers.get(holder).phase is Phase.UNDOING:
+        await undo(node, holder)

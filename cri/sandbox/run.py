@@ -13,7 +13,7 @@ from cri.node import Node, now_ns
 from cri.sandbox import logdir, request
 from cri.sandbox.record import Phase, Sandbox
 from cri.sandbox.sizing import zone_resources
-from cri.sandbox.undo import undo
+from cri.sandbox.undo import make_room, undo
 from cri.together import both, to_end
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Refused
@@ -37,6 +37,7 @@ async def run(node: Node, asked: cri.RunPodSandboxRequest) -> str:
     """The new sandbox's id.  When this fails, nothing of the pod is left, or a leftover is being removed."""
     sandbox = _plan(node, asked)
     name = sandbox_name(sandbox.config.metadata)
+    await make_room(node, name)
     async with AsyncExitStack() as steps:
         node.sandbox_names.reserve(name, sandbox.id)
         steps.push_async_callback(_undo, node, sandbox.id)

@@ -227,6 +227,7 @@ async def _arm(bench: Bench, victim: Daemon, step: str) -> None:
     await victim.stop()
     _faults(bench, victim, step)
     await victim.start()
+    await _in_step(bench)
 
 
 async def _restart(bench: Bench, victim: Daemon) -> None:
