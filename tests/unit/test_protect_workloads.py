@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit.faults import Broken, Exhausted, Exists, Fault, Invalid, Missing, Refused, TooLate
+from daemonkit.faults import (
+    Broken,
+    Exhausted,
+    Exists,
+    Fault,
+    Invalid,
+    Missing,
+    Refused,
+    TooLate,
+    Unreachable,
+)
 from protect.config import Limits
 from protect.errors import ToolstackError
 from protect.node import Node
@@ -535,3 +545,49 @@ async def test_a_workload_its_zone_has_lost(tmp_path: Path, toolstack: MemoryToo
     async with running(tmp_path, toolstack) as node:
         ended = await wait.wait(node, "w1")
         assert (ended.exit_code, ended.message) == (255, "its zone has lost it")
+
+
+async def test_what_could_not_be_undone_is_undone_at_the_next_connection(
+    node: Node, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+) -> None:
+    agent.errors["create_container"] = pb.Error(code=13, message="create: w1: failed")
+    agent.unanswered.add("delete_container")
+    with pytest.raises(Fault):
+        await create.create(node, workload_spec(tmp_path))
+    assert toolstack.of_zone("z1").disks
+    with pytest.raises(Missing):
+        await start.start(node, "w1")
+    agent.unanswered.clear()
+    agent.cut()
+    await until(lambda: no_trace(node, toolstack, agent))
+
+
+async def test_an_attach_ends_with_the_daemon(node: Node, tmp_path: Path) -> None:
+    await create.create(node, workload_spec(tmp_path))
+    attached = asyncio.create_task(anext(attach.attach(node, "w1", endless())))
+    waiting = asyncio.create_task(wait.wait(node, "w1"))
+    await asyncio.sleep(0.01)
+    node.stop()
+    for task in (attached, waiting):
+        with pytest.raises(Unreachable, match="stopping"):
+            await task
+
+
+async def test_a_full_disk_does_not_hide_an_end(
+    node: Node, agent: SimAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create.create(node, workload_spec(tmp_path))
+    await start.start(node, "w1")
+
+    def full(*_: object) -> None:
+        raise Exhausted("write state", "the store", "database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.store, "save_workload", full)
+        patch.setattr(node.store, "update_workload", full)
+        with pytest.raises(Exhausted, match="disk is full"):
+            await create.create(node, workload_spec(tmp_path, "w2"))
+        end(agent, "w1", 5)
+        assert (await wait.wait(node, "w1")).exit_code == 5
+    assert "w2" not in node.workloads
+    await create.create(node, workload_spec(tmp_path, "w2"))

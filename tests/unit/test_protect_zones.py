@@ -327,3 +327,24 @@ async def test_a_slow_watcher_is_cut_off(node: Node) -> None:
     again = node.hub.watch()
     assert isinstance(await anext(again), hub.ZoneSeen)
     await again.aclose()
+
+
+async def test_a_full_disk_keeps_no_domain_alive(
+    node: Node, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await launch.launch(node, zone_spec())
+
+    def full(*_: object) -> None:
+        raise Exhausted("write state", "the store", "database or disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(node.store, "save_zone", full)
+        patch.setattr(node.store, "forget_zone", full)
+        with pytest.raises(Exhausted, match="disk is full"):
+            await launch.launch(node, zone_spec("z2"))
+        assert list(node.zones) == ["z1"] and node.ledger.reserved_bytes == 256 * MIB
+        with pytest.raises(Exhausted, match="disk is full"):
+            await destroy.destroy(node, "z1")
+        assert toolstack.destroyed == ["z1"]
+    await destroy.destroy(node, "z1")
+    assert nothing_left(node, toolstack)
