@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -30,18 +31,20 @@ def squashfs(
     Cancelled, and what feed raises.
     """
     options = ["-c", compression, *(["-X", f"level={level}"] if compression in _LEVELLED else [])]
-    command = [TOOL, "--quiet", "--no-skip", *options, "-b", str(BLOCK_BYTES), "-j", str(jobs), str(out)]
-    with tempfile.TemporaryFile() as errors:
-        process = _start(command, errors)
+    # The tool is given an open file: it cannot remove it, so that a failure can be looked into.
+    with tempfile.TemporaryFile() as errors, out.open("x+b") as file:
+        target = f"/proc/self/fd/{file.fileno()}"
+        command = [TOOL, "--quiet", "--force", "--no-skip", *options, "-b", str(BLOCK_BYTES), "-j", str(jobs)]
+        process = _start([*command, target], errors, file.fileno())
         try:
             with cancel.interrupting(process.kill):
                 broken = _pump(process, feed)
                 status = process.wait()
             cancel.check()
             if status or broken:
-                raise _failure(out, status, errors)
-            out.chmod(0o444)
-            _sync(out)
+                raise _failure(out, file, status, errors)
+            os.fchmod(file.fileno(), 0o444)
+            os.fsync(file.fileno())
         except BaseException:
             process.kill()
             process.wait()
@@ -49,7 +52,7 @@ def squashfs(
             raise
 
 
-def _start(command: list[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
+def _start(command: list[str], errors: IO[bytes], target: int) -> subprocess.Popen[bytes]:
     # Without SOURCE_DATE_EPOCH the file's own times are 0, whatever the daemon's environment.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
     try:
@@ -60,6 +63,7 @@ def _start(command: list[str], errors: IO[bytes]) -> subprocess.Popen[bytes]:
             stderr=errors,
             env=environment,
             bufsize=0,
+            pass_fds=(target,),
         )
     except FileNotFoundError as error:
         raise Refused(
@@ -83,16 +87,20 @@ def _pump(process: subprocess.Popen[bytes], feed: Callable[[BinaryIO], None]) ->
     return False
 
 
-def _failure(out: Path, status: int, errors: IO[bytes]) -> Exception:
+def _failure(out: Path, file: IO[bytes], status: int, errors: IO[bytes]) -> Exception:
     errors.seek(0)
     said = errors.read(4096).decode("utf-8", "replace").strip().replace("\n", "; ")
-    if "No space left" in said or "Disk quota exceeded" in said:
-        return Exhausted(
-            "build filesystem image", out.name, "the disk is full", "free space under the state directory"
-        )
+    if _disk_full(file):
+        hint = "free space under the state directory"
+        return Exhausted("build filesystem image", out.name, "the disk is full", hint)
     return Broken("build filesystem image", out.name, f"{TOOL} ended with {status}: {said or 'no message'}")
 
 
-def _sync(out: Path) -> None:
-    with out.open("rb") as file:
+def _disk_full(file: IO[bytes]) -> bool:
+    """Whether the half-made file cannot grow: the tool says nothing more than "I/O error" then."""
+    try:
+        os.pwrite(file.fileno(), bytes(8 * BLOCK_BYTES), os.fstat(file.fileno()).st_size)
         os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return False

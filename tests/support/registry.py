@@ -74,8 +74,8 @@ class Registry:
 
 
 @contextmanager
-def running(directory: Path, **http: Any) -> Iterator[Registry]:
-    """A docker-registry whose data lies in the directory; http: further members of its http section."""
+def running(directory: Path, **more: Any) -> Iterator[Registry]:
+    """A docker-registry whose data lies in the directory; more: further members of its configuration."""
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("docker-registry is not installed")
@@ -85,7 +85,8 @@ def running(directory: Path, **http: Any) -> Iterator[Registry]:
         "version": "0.1",
         "log": {"level": "error", "accesslog": {"disabled": True}},
         "storage": {"filesystem": {"rootdirectory": str(root)}},
-        "http": {"addr": netloc, **http},
+        **more,
+        "http": {"addr": netloc, **more.get("http", {})},
     }
     file = directory / "registry.json"
     file.write_text(json.dumps(config))
