@@ -32,12 +32,21 @@ static int enable_all(char *controllers)
 	return 0;
 }
 
+/* Every container and every exec is moved to its group: with favordynmods (Linux 6.0) that does not
+ * wait for a grace period. */
+static int mount_v2(void)
+{
+	if (mount("cgroup2", ROOT, "cgroup2", FLAGS, "favordynmods") == 0)
+		return 0;
+	return mount("cgroup2", ROOT, "cgroup2", FLAGS, NULL);
+}
+
 /* 1 when version 2 serves, 0 when it lacks what containers need. */
 static int try_v2(void)
 {
 	char controllers[512];
 
-	if (mount("cgroup2", ROOT, "cgroup2", FLAGS, NULL) < 0)
+	if (mount_v2() < 0)
 		return 0;
 	if (file_read(ROOT "/cgroup.controllers", controllers, sizeof(controllers)) < 0) {
 		say_errno("read", ROOT "/cgroup.controllers");
@@ -77,16 +86,30 @@ static int link_names(const char *controllers)
 	return 0;
 }
 
+/* What limits or counts containers.  Each hierarchy makes every create and exec slower (see above),
+ * and crun leaves out those that are not mounted. */
+static bool wanted(const char *controllers)
+{
+	static const char *const names[] = { "cpu", "cpuacct", "cpuset", "memory", "devices", "freezer", "pids" };
+	char list[128];
+	char *rest = list;
+	char *name;
+
+	if (path_set(list, sizeof(list), "%s", controllers) < 0)
+		return false;
+	while ((name = strsep(&rest, ",")))
+		for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+			if (strcmp(name, names[i]) == 0)
+				return true;
+	return false;
+}
+
 static int mount_v1(const char *controllers)
 {
-	bool named = strncmp(controllers, "name=", 5) == 0;
-	const char *name = named ? controllers + 5 : controllers;
-	char path[192], options[192];
+	char path[192];
 
-	if (path_set(path, sizeof(path), ROOT "/%s", name) < 0 ||
-	    path_set(options, sizeof(options), "%s%s", named ? "none," : "", controllers) < 0 ||
-	    mkdir(path, 0755) < 0 || mount("cgroup", path, "cgroup", FLAGS, options) < 0 ||
-	    link_names(controllers) < 0) {
+	if (path_set(path, sizeof(path), ROOT "/%s", controllers) < 0 || mkdir(path, 0755) < 0 ||
+	    mount("cgroup", path, "cgroup", FLAGS, controllers) < 0 || link_names(controllers) < 0) {
 		say_errno("mount cgroup", controllers);
 		return -1;
 	}
@@ -113,8 +136,13 @@ static int mount_all_v1(void)
 
 		strsep(&line, ":");
 		controllers = strsep(&line, ":");
-		if (controllers && *controllers && mount_v1(controllers) < 0)
+		if (controllers && wanted(controllers) && mount_v1(controllers) < 0)
 			return -1;
+	}
+	/* Read-only, or crun would make directories in place of what is not mounted. */
+	if (mount(NULL, ROOT, NULL, MS_REMOUNT | MS_RDONLY | FLAGS, NULL) < 0) {
+		say_errno("make read-only", ROOT);
+		return -1;
 	}
 	return 0;
 }
