@@ -12,6 +12,8 @@ from protect.channel.table import StreamTable
 from protect.channel.wire import Wire
 from xenpod_proto.channel.v1 import channel_pb2
 
+MOST_PROCESSES = 4096
+
 
 class Connection:
     """What one HELLO opened."""
@@ -69,6 +71,8 @@ class Connection:
         reply = answer.reply
         if reply.HasField("created"):
             self._streams.announce(reply.created, listed=False, fresh=True, wanted=answer.wanted)
+        if len(reply.processes.processes) > MOST_PROCESSES:
+            raise violation(f"a list of {len(reply.processes.processes)} processes")
         for process in reply.processes.processes:
             # A list may overtake the answer to a call that has just made a process.
             self._streams.announce(process.created, listed=True, fresh=self.calls.creating, wanted=False)

@@ -15,7 +15,8 @@ from protect.toolstack.port import Transport
 from xenpod_proto.channel.v1 import channel_pb2
 
 HELLO_DEADLINE = 10.0
-READ_SIZE = 262_144
+READ_SIZE = 65_536
+"""Bounds how long one zone's frames, be they the smallest, keep the loop from the others."""
 WRITE_SIZE = 262_144
 """A write takes whole frames until it is about so long."""
 

@@ -160,6 +160,10 @@ WRONG_ANSWERS: dict[str, tuple[pb.Request, bytes]] = {
             processes=pb.ProcessList(processes=[pb.Process(created=pb.ProcessCreated(stdin_stream=1))])
         ).SerializeToString(),
     ),
+    "too many processes": (
+        LIST,
+        pb.Reply(processes=pb.ProcessList(processes=[pb.Process()] * 5000)).SerializeToString(),
+    ),
     "too many streams": (
         LIST,
         pb.Reply(
@@ -217,7 +221,8 @@ async def test_nobody_reads_and_memory_stays_bounded() -> None:
     for _ in range(50):
         agent.raw(flood * 4)
         await asyncio.sleep(0)
-    await until(lambda: not agent.backlog)
+    await until(lambda: not agent.backlog and agent.outputs[created.stdout_stream].sent >= frames.WINDOW)
+    await asyncio.sleep(0.02)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert agent.outputs[created.stdout_stream].sent == frames.WINDOW

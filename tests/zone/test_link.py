@@ -15,6 +15,7 @@ import pytest
 
 from daemonkit.faults import Exists, Missing, Refused
 from protect.channel.link import Link
+from protect.stdio.log import WorkloadLog
 from protect.toolstack.fake.channel import connect
 from protect.toolstack.port import Transport
 from tests.support.link_host import LogHost
@@ -205,8 +206,8 @@ def test_sigkill_of_the_host(zone: Zone, tmp_path: Path) -> None:
     assert read_log(path) == EXPECTED
 
 
-async def test_figures(zone: Zone, capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints the time of a call; asserts nothing of it."""
+async def test_figures(zone: Zone, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Prints the time of a call and the speed of a log; asserts nothing of them."""
     link = Link("z1", Dialled(zone), Owner())
     await link.open(20)
     times = []
@@ -214,9 +215,18 @@ async def test_figures(zone: Zone, capsys: pytest.CaptureFixture[str]) -> None:
         began = time.perf_counter()
         await link.call(LIST, 5)
         times.append((time.perf_counter() - began) * 1e6)
+    size = 80 * 400_000
+    created = await start(link, "c1", "sh", "-c", f"yes {'x' * 79} | head -c {size}")
+    log = WorkloadLog.open(str(tmp_path / "0.log"), tmp_path / "journal")
+    began, cpu = time.perf_counter(), time.process_time()
+    link.output(created.stdout_stream, log.stdout)
+    await until(lambda: log.stdout.finished)
+    wall, cpu = time.perf_counter() - began, time.process_time() - cpu
+    assert log.stdout.consumed == size
     await link.close()
     with capsys.disabled():
         times.sort()
+        sys.stdout.write(f"\nlog: {size / wall / 1e6:.0f} MB/s, {cpu / wall:.0%} of one core in the host")
         sys.stdout.write(
             f"\ncall to the agent: p50 {statistics.median(times):.0f} us, p95 {times[475]:.0f} us\n"
         )
