@@ -39,13 +39,16 @@ class ImportService(images_pb2_grpc.ImagesServicer):
         images = await self._manager.shared(
             object(), f"import {path}", lambda cancel: import_images(path, name, puller, limits, cancel)
         )
-        return images_pb2.ImportResponse(images=[_message(image, name) for image in images])
+        return images_pb2.ImportResponse(images=[_message(image, given) for image, given in images])
 
 
 def import_images(
     path: Path, name: Reference | None, puller: Puller, limits: Limits, cancel: Cancel
-) -> list[Image]:
-    """The images of a layout, in the store; name: for the one image there must then be."""
+) -> list[tuple[Image, str]]:
+    """The images of a layout, in the store, each with the name it got ("": none).
+
+    name: for the one image there must then be.
+    """
     layout = archives.open_layout(path, limits)
     found = [item for item in layout.images() if puller.fits(item.target.platform)]
     if not found:
@@ -57,16 +60,15 @@ def import_images(
 
 def _import_one(
     item: Found, name: Reference | None, layout: Layout, puller: Puller, limits: Limits, cancel: Cancel
-) -> Image:
+) -> tuple[Image, str]:
     reference = name or (names.parse(item.name) if item.name else None)
     data, said = layout.manifest(item.target.digest, limits.manifest_bytes)
     resolved = puller.from_manifest(item.target, data, said, (layout,), cancel)
     given = (str(reference), reference.at(item.target.digest)) if reference is not None else ()
-    return puller.keep(resolved, given, (layout,), cancel)
+    return puller.keep(resolved, given, (layout,), cancel), str(reference or "")
 
 
-def _message(image: Image, name: Reference | None) -> images_pb2.ImportedImage:
-    shown = str(name) if name is not None else next(iter(image.repo_tags), "")
+def _message(image: Image, name: str) -> images_pb2.ImportedImage:
     return images_pb2.ImportedImage(
-        name=shown, id=image.id, manifest_digest=image.manifest_digest, size_bytes=image.size
+        name=name, id=image.id, manifest_digest=image.manifest_digest, size_bytes=image.size
     )

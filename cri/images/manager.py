@@ -53,11 +53,14 @@ class ImageManager:
         """Calls all pulls off and waits until nothing of them is left."""
         for flight in list(self._flights.values()):
             flight.cancel.set()
-        await asyncio.gather(
-            *(f.task for f in self._flights.values()), *self._closing, return_exceptions=True
-        )
+        await self.settle()
         self._threads.shutdown()
         self.store.close()
+
+    async def settle(self) -> None:
+        """Waits until all pulls have ended, also those that were called off."""
+        tasks = {flight.task for flight in self._flights.values()} | self._closing
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def pull(self, reference: Reference, credentials: Credentials) -> Image:
         """The image a name stands for at its registry now, ready to run."""

@@ -227,7 +227,8 @@ class Tree:
     def _resolve(self, parts: list[bytes], create: bool) -> _Trail | None:
         """The directory a path leads to; None: it is not there, or something on the way is no directory.
 
-        Raises Unpackable for a loop of symlinks. Missing directories are made (root's, 0755) when create is set, as every unpacker does.
+        Missing directories are made (root's, 0755) when create is set, as every unpacker does. Raises
+        Unpackable for a loop of symlinks.
         """
         nodes: list[Node | None] = [self.root]
         names: list[bytes] = []
