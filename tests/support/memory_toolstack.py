@@ -109,6 +109,10 @@ class MemoryToolstack:
         return await found.agent.dial()
 
     async def deaths(self) -> AsyncIterator[DomainDeath]:
+        self._deaths = asyncio.Queue()
+        for domain in self.domains.values():
+            if domain.reason is not None:
+                self._deaths.put_nowait(DomainDeath(domain.spec.uuid, domain.reason))
         while True:
             yield await self._deaths.get()
 
