@@ -18,6 +18,21 @@
 #define FLUSH_DEADLINE_NS (2 * SECOND_NS)
 #define KILL_DEADLINE_NS (5 * SECOND_NS)
 
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/lsan_interface.h>
+
+/* This process never exits, so the build for tests looks for lost memory here. */
+static void check_memory(void)
+{
+	if (__lsan_do_recoverable_leak_check())
+		say("memory was lost");
+}
+#else
+static void check_memory(void)
+{
+}
+#endif
+
 static enum { RUNS, FLUSHES, KILLS } phase;
 static struct timer deadline;
 
@@ -29,6 +44,7 @@ static void off(void)
 		if (rootfs_unmount(c->directory, &fault) < 0)
 			say("power off: %s", fault.text);
 	sync();
+	check_memory();
 	say("power off");
 	if (reboot(RB_POWER_OFF) < 0)
 		say_errno("reboot", "power off");
