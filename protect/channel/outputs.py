@@ -19,7 +19,8 @@ class Sink(Protocol):
         """Take the bytes; the absolute offset up to which the stream is dealt with for good.
 
         What lies behind that offset comes again after a restart of this process.  May take as long as
-        it needs: only this stream waits.  Raising gives the stream up.
+        it needs: only this stream waits.  Raising gives the stream up; BrokenPipeError says that its
+        reader has gone, anything else is logged.
         """
         ...
 
@@ -88,6 +89,8 @@ class OutputStream:
             while self._held or self.receiver.ended:
                 if await self._deliver_one():
                     return
+        except BrokenPipeError:
+            self.forgotten(self.number)
         except Exception:
             log.exception("giving up output stream %d: its sink failed", self.number)
             self.forgotten(self.number)

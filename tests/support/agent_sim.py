@@ -10,114 +10,13 @@ import asyncio
 import os
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from protect.channel import frames
 from protect.channel.frames import WINDOW, Decoder, Frame, Side, Type, encode
 from protect.errors import ProtocolViolation
+from tests.support.memory_transport import MemoryTransport, transport_pair
+from tests.support.sim_streams import SimInput, SimOutput
 from xenpod_proto.channel.v1 import channel_pb2 as pb
-
-PIPE_SIZE = 65_536
-
-
-class Pipe:
-    """One direction of a connection: bounded, can be cut."""
-
-    def __init__(self) -> None:
-        self._chunks: deque[bytes] = deque()
-        self._size = 0
-        self._closed = False
-        self._changed = asyncio.Event()
-
-    async def read(self, limit: int) -> bytes:
-        while not self._chunks and not self._closed:
-            self._changed.clear()
-            await self._changed.wait()
-        if not self._chunks:
-            return b""
-        chunk = self._chunks.popleft()
-        if len(chunk) > limit:
-            self._chunks.appendleft(chunk[limit:])
-            chunk = chunk[:limit]
-        self._size -= len(chunk)
-        self._changed.set()
-        return chunk
-
-    async def write(self, data: bytes) -> None:
-        while self._size >= PIPE_SIZE and not self._closed:
-            self._changed.clear()
-            await self._changed.wait()
-        if self._closed:
-            raise ConnectionResetError("the other side is gone")
-        self._chunks.append(data)
-        self._size += len(data)
-        self._changed.set()
-
-    def close(self, *, drop: bool) -> None:
-        self._closed = True
-        if drop:
-            self._chunks.clear()
-        self._changed.set()
-
-
-class MemoryTransport:
-    """One end of a pair."""
-
-    def __init__(self, incoming: Pipe, outgoing: Pipe) -> None:
-        self._incoming, self._outgoing = incoming, outgoing
-        self.closed = False
-
-    async def read(self, limit: int) -> bytes:
-        return b"" if self.closed else await self._incoming.read(limit)
-
-    async def write(self, data: bytes) -> None:
-        if self.closed:
-            raise ConnectionResetError("closed here")
-        await self._outgoing.write(data)
-
-    async def close(self) -> None:
-        self.cut()
-
-    def cut(self, *, drop: bool = True) -> None:
-        """Break both directions; ``drop``: what is under way is lost."""
-        self.closed = True
-        self._incoming.close(drop=True)
-        self._outgoing.close(drop=drop)
-
-
-def transport_pair() -> tuple[MemoryTransport, MemoryTransport]:
-    """Two ends of one connection."""
-    a, b = Pipe(), Pipe()
-    return MemoryTransport(a, b), MemoryTransport(b, a)
-
-
-@dataclass
-class SimOutput:
-    """stdout or stderr: everything the process ever wrote, and what the host was given of it."""
-
-    written: bytearray = field(default_factory=bytearray)
-    ended: bool = False
-    consumed: int = 0
-    limit: int = WINDOW
-    sent: int = 0
-    live: bool = True
-    fin_sent: bool = False
-    forgotten: bool = False
-    given_up: bool = False
-
-
-@dataclass
-class SimInput:
-    """stdin: everything the process has read; it reads only while ``reading``."""
-
-    read: bytearray = field(default_factory=bytearray)
-    waiting: bytearray = field(default_factory=bytearray)
-    reading: bool = True
-    limit: int = WINDOW
-    next: int = 0
-    fin: bool = False
-    eof: bool = False
-    forgotten: bool = False
 
 
 class SimAgent:
@@ -164,8 +63,7 @@ class SimAgent:
 
     async def stop(self) -> None:
         """End the current connection."""
-        if self._transport is not None:
-            self._transport.cut()
+        self.cut()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -306,10 +204,8 @@ class SimAgent:
 
     def _credit(self, frame: Frame) -> None:
         output = self.outputs.get(frame.stream)
-        if output is None:
-            self.faults.append(f"CREDIT on stream {frame.stream}")
-            return
-        if output.forgotten:
+        if output is None or output.forgotten:
+            self.faults += [] if output else [f"CREDIT on stream {frame.stream}"]
             return
         if frame.fin:
             output.forgotten = True
@@ -369,10 +265,9 @@ class SimAgent:
             reply = self._create(execute.process, execute.tty, execute.stdin)
         elif operation == "list_processes":
             reply = pb.Reply(processes=pb.ProcessList(processes=list(self.processes.values())))
-        elif operation == "get_stats":
-            reply = pb.Reply(stats=pb.Stats())
-        elif operation == "get_facts":
-            reply = pb.Reply(facts=pb.Facts(pid1="init"))
+        elif operation in ("get_stats", "get_facts"):
+            facts = pb.Reply(facts=pb.Facts(pid1="init"))
+            reply = facts if operation == "get_facts" else pb.Reply(stats=pb.Stats())
         else:
             if operation == "delete_container":
                 self._delete(request.delete_container.id)
