@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -25,6 +26,8 @@ def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     cancels it.  Anything but a Fault is a bug and keeps its traceback.
     """
     _raise_file_limit()
+    # What was imported stays for good: full collections need not walk it, some 30 ms each time.
+    gc.freeze()
     try:
         asyncio.run(_supervise(serve))
     except Fault as fault:
