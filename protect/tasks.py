@@ -66,6 +66,14 @@ async def whole(work: Awaitable[T]) -> T:
         raise
 
 
+async def undone(undo: Coroutine[Any, Any, None], name: str) -> None:
+    """Undo after a failure: its own failure is logged, and does not hide what it was for."""
+    try:
+        await undo
+    except Fault as fault:
+        log.error("%s is not wholly undone: %s", name, fault)
+
+
 def _report(task: asyncio.Task[Any]) -> None:
     if task.cancelled():
         return

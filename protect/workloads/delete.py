@@ -11,6 +11,7 @@ from daemonkit.faults import Missing, Refused
 from daemonkit.logs import fields
 from protect.node import Node, WorkloadRuntime
 from protect.store import Intent
+from protect.tasks import undone
 from protect.workloads.values import WorkloadState
 from protect.zones.values import ZoneState
 from xenpod_proto.channel.v1 import channel_pb2
@@ -106,9 +107,12 @@ async def _delete_container(node: Node, runtime: WorkloadRuntime) -> None:
 
 
 async def undo_create(node: Node, runtime: WorkloadRuntime) -> None:
-    """Nothing is left of a workload that could not be created; its lock is held."""
+    """Nothing is left of a workload that could not be created; its lock is held.
+
+    What cannot be undone now is at the zone's next connection, or with the zone.
+    """
     runtime.deleting = True
-    await dismantle(node, runtime)
+    await undone(dismantle(node, runtime), f"create workload {runtime.id}")
 
 
 def _alive(runtime: WorkloadRuntime) -> bool:

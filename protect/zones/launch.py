@@ -13,7 +13,7 @@ from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
 from protect.node import Node, ZoneRuntime, now_ns
 from protect.store import Intent
-from protect.tasks import whole
+from protect.tasks import undone, whole
 from protect.toolstack.port import DomainSpec
 from protect.zones.deaths import epitaph
 from protect.zones.destroy import dismantle
@@ -66,7 +66,7 @@ def admit(node: Node, spec: ZoneSpec) -> ZoneRuntime:
 async def _conduct(node: Node, runtime: ZoneRuntime) -> Zone:
     begin = time.monotonic()
     async with runtime.lock, AsyncExitStack() as undo:
-        undo.push_async_callback(dismantle, node, runtime)
+        undo.push_async_callback(_undo, node, runtime)
         try:
             await runtime.end.guard(f"zone {runtime.id}", _boot(node, runtime))
         except Fault as fault:
@@ -74,6 +74,10 @@ async def _conduct(node: Node, runtime: ZoneRuntime) -> Zone:
         undo.pop_all()
     log.info("zone runs", extra=fields(zone=runtime.id, seconds=time.monotonic() - begin))
     return runtime.zone
+
+
+async def _undo(node: Node, runtime: ZoneRuntime) -> None:
+    await undone(dismantle(node, runtime), f"create zone {runtime.id}")
 
 
 async def _boot(node: Node, runtime: ZoneRuntime) -> None:

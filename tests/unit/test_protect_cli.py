@@ -15,11 +15,12 @@ from daemonkit.config import load
 from daemonkit.edge import serve_unix
 from protect.cli.__main__ import main
 from protect.config import Config
+from protect.node import Node
 from protect.server import services
-from protect.workloads import create, start
+from protect.workloads import create, delete, start
 from protect.zones import launch
 from tests.support.memory_toolstack import MemoryToolstack
-from tests.support.protect_node import running, workload_spec, zone_spec
+from tests.support.protect_node import running, until, workload_spec, zone_spec
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 
 ROOT = Path(__file__).parents[2]
@@ -38,18 +39,39 @@ class Images(images_pb2_grpc.ImagesServicer):
 
 
 @pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Path]:
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running(tmp_path, MemoryToolstack()) as node:
+        await launch.launch(node, zone_spec())
+        await create.create(node, workload_spec(tmp_path))
+        await start.start(node, "w1")
+        yield node
+
+
+@pytest.fixture
+async def served(tmp_path: Path, node: Node) -> AsyncIterator[Path]:
     def add(server: grpc.aio.Server) -> None:
         services.add(node, server)
         images_pb2_grpc.add_ImagesServicer_to_server(Images(), server)
 
     socket = tmp_path / "protect.sock"
-    async with running(tmp_path, MemoryToolstack()) as node:
-        await launch.launch(node, zone_spec())
-        await create.create(node, workload_spec(tmp_path))
-        await start.start(node, "w1")
-        async with serve_unix(socket, add, name="test", grace=0.1):
-            yield socket
+    async with serve_unix(socket, add, name="test", grace=0.1):
+        yield socket
+
+
+async def test_watch(served: Path, capsys: pytest.CaptureFixture[str], node: Node) -> None:
+    watching = asyncio.create_task(protect("watch", "--socket", str(served)))
+    await until(lambda: len(node.hub._watchers) == 1)
+    await delete.delete(node, "w1")
+    node.stop()
+    assert await watching == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "zone z1 running",
+        "workload w1 running",
+        "synced",
+        "workload w1 running",
+        "workload w1 gone",
+    ]
 
 
 async def protect(*arguments: str) -> int:

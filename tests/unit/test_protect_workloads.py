@@ -552,7 +552,7 @@ async def test_what_could_not_be_undone_is_undone_at_the_next_connection(
 ) -> None:
     agent.errors["create_container"] = pb.Error(code=13, message="create: w1: failed")
     agent.unanswered.add("delete_container")
-    with pytest.raises(Fault):
+    with pytest.raises(Broken, match="create: w1: failed"):
         await create.create(node, workload_spec(tmp_path))
     assert toolstack.of_zone("z1").disks
     with pytest.raises(Missing):
