@@ -1,0 +1,218 @@
+"""The store: names, holds, sweeps, and what a kill leaves."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cri.images.db import ImageRow
+from cri.images.settings import ImageSettings
+from cri.images.store import Image, ImageStore
+from daemonkit.faults import Invalid, Missing, Refused
+
+
+def _digest(text: str) -> str:
+    return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ImageStore]:
+    made = ImageStore(ImageSettings(tmp_path))
+    made.open()
+    yield made
+    made.close()
+
+
+def _reopened(store: ImageStore) -> ImageStore:
+    store.close()
+    again = ImageStore(ImageSettings(store.root.parent))
+    again.open()
+    return again
+
+
+def _blob(store: ImageStore, text: str) -> tuple[str, int]:
+    with store.work_file("blob") as work:
+        work.write_text(text)
+        store.put(work, store.blob_path(_digest(text)))
+    return _digest(text), len(text)
+
+
+def _add(store: ImageStore, label: str, layers: list[str], *names: str) -> Image:
+    chain = _digest("chain" + "".join(layers))
+    with store.leasing(chain, [_digest(layer) for layer in layers]):
+        kept = tuple(_blob(store, layer) for layer in layers)
+        if not store.has_filesystem(chain):
+            with store.work_file("fs") as work:
+                work.write_text(f"filesystem of {layers}")
+                store.add_filesystem(work, chain, {"/etc/passwd": b"root"})
+        config = json.dumps({"config": {"Labels": {"label": label}}}).encode()
+        row = ImageRow(_digest(label), chain, _digest(f"m{label}"), b"{}", config, kept, 1)
+        return store.add_image(row, names)
+
+
+def _files(store: ImageStore) -> set[str]:
+    return {
+        p.name for p in store.root.rglob("*") if p.is_file() and not p.name.startswith(("images.db", "lock"))
+    }
+
+
+def test_found_by_every_name(store: ImageStore) -> None:
+    digest_name = f"docker.io/library/a@{_digest('index')}"
+    image = _add(store, "one", ["base"], "docker.io/library/a:1", digest_name)
+    assert (image.repo_tags, image.repo_digests) == (("docker.io/library/a:1",), (digest_name,))
+    for known in (
+        "a:1",
+        "docker.io/a:1",
+        f"a@{_digest('index')}",
+        f"a:x@{_digest('index')}",
+        image.id,
+        image.id[7:15],
+    ):
+        assert store.resolve(known) == image
+    for unknown in ("a", "a:2", "b:1", _digest("other"), "f" * 64, image.id[7:10], f"a@{_digest('x')}"):
+        assert store.find(unknown) is None
+    with pytest.raises(Missing):
+        store.resolve("b:1")
+    with pytest.raises(Invalid):
+        store.resolve("NOT/A:name")
+
+
+def test_an_ambiguous_beginning_finds_nothing(store: ImageStore) -> None:
+    labels = [str(n) for n in range(70_000)]
+    by_start: dict[str, str] = {}
+    for label in labels:
+        start = _digest(label)[7:11]
+        if start in by_start:
+            break
+        by_start[start] = label
+    _add(store, by_start[start], ["x"], "one:1")
+    _add(store, label, ["y"], "two:1")
+    assert store.find(start) is None
+    assert store.find(_digest(label)[7:30]) is not None
+
+
+def test_removal_takes_all_names_and_shared_files_stay(store: ImageStore) -> None:
+    one = _add(store, "one", ["base", "top"], "docker.io/library/a:1", "docker.io/library/a:2")
+    two = _add(store, "two", ["base"], "docker.io/library/b:1")
+    store.remove("a:2")
+    assert store.find("a:1") is None
+    assert _files(store) == {two.fs_path.name, _digest("base")[7:]}
+    assert store.read_file(two, "/etc/passwd", 10) == b"root"
+    store.remove(two.id)
+    store.remove(one.id)
+    assert _files(store) == set()
+
+
+def test_the_same_layers_are_one_filesystem(store: ImageStore) -> None:
+    one = _add(store, "one", ["base"], "docker.io/library/a:1")
+    two = _add(store, "two", ["base"], "docker.io/library/b:1")
+    assert one.fs_path == two.fs_path
+    store.remove("a:1")
+    assert two.fs_path.exists()
+
+
+def test_holds(store: ImageStore) -> None:
+    image = _add(store, "one", ["base"], "docker.io/library/a:1")
+    store.hold(image.id, "c1")
+    store.hold(image.id, "c2")
+    store.remove("a:1")
+    assert store.find(image.id) is None
+    assert store.images() == []
+    assert store.get(image.id).fs_path.exists()
+    store.release("c1")
+    store.release("unknown")
+    assert image.fs_path.exists()
+    again = _add(store, "one", ["base"], "docker.io/library/a:1")
+    store.release("c2")
+    assert store.resolve("a:1") == again
+    store.remove("a:1")
+    assert _files(store) == set()
+    with pytest.raises(Missing):
+        store.hold(image.id, "c3")
+    with pytest.raises(Missing):
+        store.get(image.id)
+
+
+def test_removed_but_held_before_a_restart(store: ImageStore) -> None:
+    image = _add(store, "one", ["base"], "docker.io/library/a:1")
+    store.hold(image.id, "c1")
+    store.remove("a:1")
+    again = _reopened(store)
+    try:
+        assert image.fs_path.exists()
+        again.collect()
+        assert _files(again) == set()
+    finally:
+        store.__dict__.update(again.__dict__)
+
+
+def test_what_a_kill_leaves_is_swept(store: ImageStore) -> None:
+    kept = _add(store, "one", ["base"], "docker.io/library/a:1")
+    (store.ingest / "half").write_text("x")
+    (store.ingest / "dir").mkdir()
+    _blob(store, "unnamed")
+    with store.work_file("fs") as work:
+        work.write_text("filesystem without an image")
+        store.add_filesystem(work, _digest("chainlost"), {})
+    again = _reopened(store)
+    try:
+        assert _files(again) == {kept.fs_path.name, _digest("base")[7:]}
+        assert list(again.ingest.iterdir()) == []
+        assert again.resolve("a:1") == kept
+    finally:
+        store.__dict__.update(again.__dict__)
+
+
+@pytest.mark.parametrize("harm", ["gone", "short"])
+def test_an_image_whose_filesystem_is_damaged_is_forgotten(store: ImageStore, harm: str) -> None:
+    image = _add(store, "one", ["base"], "docker.io/library/a:1")
+    if harm == "gone":
+        image.fs_path.unlink()
+    else:
+        image.fs_path.write_text("x")
+    again = _reopened(store)
+    try:
+        assert again.images() == []
+        assert _files(again) == set()
+    finally:
+        store.__dict__.update(again.__dict__)
+
+
+def test_a_failed_pull_leaves_what_others_lease(store: ImageStore) -> None:
+    shared, own = _digest("shared"), _digest("own")
+    with store.leasing(_digest("c1"), [shared]):
+        with pytest.raises(RuntimeError), store.leasing(_digest("c2"), [shared, own]):
+            _blob(store, "shared")
+            _blob(store, "own")
+            raise RuntimeError
+        assert _files(store) == {shared[7:]}
+    assert _files(store) == set()
+
+
+def test_a_filesystem_built_for_one_pull_survives_the_end_of_another(store: ImageStore) -> None:
+    chain = _digest("c1")
+    with store.leasing(chain, []):
+        with store.work_file("fs") as work:
+            work.write_text("fs")
+            store.add_filesystem(work, chain, {})
+        with store.leasing(chain, []):
+            pass
+        assert store.has_filesystem(chain)
+        assert store.fs_path(chain).exists()
+    assert not store.has_filesystem(chain)
+
+
+def test_only_one_process_has_it_open(store: ImageStore) -> None:
+    with pytest.raises(Refused, match="another process"):
+        ImageStore(ImageSettings(store.root.parent))
+
+
+def test_a_tag_is_taken_by_the_newer_image(store: ImageStore) -> None:
+    _add(store, "one", ["a"], "docker.io/library/a:1", f"docker.io/library/a@{_digest('i1')}")
+    two = _add(store, "two", ["b"], "docker.io/library/a:1")
+    assert store.resolve("a:1") == two
+    assert store.resolve(_digest("one")).repo_tags == ()
