@@ -55,6 +55,7 @@ def test_facts(client: Client) -> None:
     assert client.hello.version_min == client.hello.version_max == 1
     assert len(client.hello.boot_id) == 16
     assert client.hello.kernel_release == os.uname().release
+    assert client.call(get_facts=pb.GetFacts()).facts.hostname == "test"
     client.call(configure_zone=pb.ConfigureZone(hostname="pod-1"))
     facts = client.call(get_facts=pb.GetFacts()).facts
     assert (facts.hostname, facts.pid1) == ("pod-1", "init")

@@ -366,9 +366,9 @@ bool link_turn(void)
 {
 	bool reading = true, writing = true;
 
-	for (int i = 0; i < STEPS_A_TURN && (reading || writing); i++) {
+	for (int i = 0; i < STEPS_A_TURN && line.state != DOWN && (reading || writing); i++) {
 		reading = line.can_read && receive();
 		writing = line.can_write && transmit();
 	}
-	return reading || writing;
+	return line.state != DOWN && (reading || writing);
 }

@@ -10,24 +10,32 @@
 #include "file.h"
 #include "link.h"
 #include "loop.h"
+#include "name.h"
 #include "network.h"
 #include "power.h"
 #include "reaper.h"
 #include "say.h"
 #include "transport.h"
 
-/* The kernel's killer should take a container instead; where that may not be asked for, go on. */
-static void stay_alive(void)
-{
-	if (file_put("/proc/self/oom_score_adj", "-1000") < 0)
-		say_errno("write", "/proc/self/oom_score_adj");
-}
-
 static const char *setting(const char *name, const char *otherwise)
 {
 	const char *value = getenv(name);
 
 	return value && *value ? value : otherwise;
+}
+
+/* Until the host says better. */
+static void take_name(const char *zone)
+{
+	if (hostname_valid(zone) && sethostname(zone, strlen(zone)) < 0)
+		say_errno("sethostname", zone);
+}
+
+/* The kernel's killer should take a container instead; where that may not be asked for, go on. */
+static void stay_alive(void)
+{
+	if (file_put("/proc/self/oom_score_adj", "-1000") < 0)
+		say_errno("write", "/proc/self/oom_score_adj");
 }
 
 int main(void)
@@ -40,6 +48,7 @@ int main(void)
 		return 1;
 	if (boot_modules() < 0 || cgroup_setup() < 0 || network_loopback() < 0 || boot_directories() < 0)
 		return 1;
+	take_name(setting("XENPOD_ZONE", "zone"));
 	stay_alive();
 
 	/* 2. One loop, one place for signals. */

@@ -1,11 +1,13 @@
 /* The channel over vchan rings, the guest as server: connection N is served at data/agent/N.
  *
- * xenstore: this side writes data/agent-epoch, the host data/agent-used (docs/channel.md). */
-#include <errno.h>
+ * The number goes to data/agent-epoch in xenstore (docs/channel.md); what the host notes in
+ * data/agent-used is its own affair. */
 #include <libxenvchan.h>
 #include <stdbool.h>
-#include <stdlib.h>
+#include <stdio.h>
+#include <string.h>
 #include <sys/epoll.h>
+#include <xenstore.h>
 
 #include "file.h"
 #include "link.h"
@@ -13,15 +15,12 @@
 #include "say.h"
 #include "transport.h"
 #include "wire.h"
-#include "xenbus.h"
 
-/* How long a host may take from writing agent-used to connecting, before its attempt is given up. */
-#define CONNECT_DEADLINE_NS (5 * SECOND_NS)
 #define RETRY_NS SECOND_NS
 
 static struct libxenvchan *ring;
 static struct watch ring_watch = { .fd = -1 };
-static struct timer patience;
+static struct timer again;
 static uint64_t epoch;
 static bool connected;
 
@@ -35,7 +34,7 @@ static void retry(struct timer *timer)
 
 static void close_ring(void)
 {
-	timer_stop(&patience);
+	timer_stop(&again);
 	connected = false;
 	if (!ring)
 		return;
@@ -62,7 +61,6 @@ static void ring_ready(struct watch *watch, uint32_t events)
 	open = libxenvchan_is_open(ring);
 	if (open == 1 && !connected) {
 		connected = true;
-		timer_stop(&patience);
 		link_up();
 	} else if (open == 0) {
 		link_down();
@@ -73,22 +71,23 @@ static void ring_ready(struct watch *watch, uint32_t events)
 	link_can_write();
 }
 
-/* The host took this epoch and then ended before it connected: another has to be offered. */
-static void out_of_patience(struct timer *timer)
+/* This domain's xenstore nodes are relative to its own directory. */
+static int tell_epoch(void)
 {
-	(void)timer;
-	if (ring && !connected) {
-		say("channel: nobody connected to epoch %llu", (unsigned long long)epoch);
-		hang_up();
-	}
-}
+	struct xs_handle *store = xs_open(0);
+	char text[24];
+	bool well;
 
-static void used_changed(uint64_t used)
-{
-	if (!ring || connected || used < epoch || patience.armed)
-		return;
-	patience.fire = out_of_patience;
-	timer_arm(&patience, CONNECT_DEADLINE_NS);
+	if (!store) {
+		say_errno("xs_open", "data/agent-epoch");
+		return -1;
+	}
+	snprintf(text, sizeof(text), "%llu", (unsigned long long)epoch);
+	well = xs_write(store, XBT_NULL, "data/agent-epoch", text, (unsigned int)strlen(text));
+	if (!well)
+		say_errno("xs_write", "data/agent-epoch");
+	xs_close(store);
+	return well ? 0 : -1;
 }
 
 static int serve(void)
@@ -110,7 +109,7 @@ static int serve(void)
 		ring = NULL;
 		return -1;
 	}
-	if (xenbus_write("data/agent-epoch", epoch) == 0)
+	if (tell_epoch() == 0)
 		return 0;
 	close_ring();
 	return -1;
@@ -121,8 +120,8 @@ static void serve_next(void)
 	epoch++;
 	if (serve() == 0)
 		return;
-	patience.fire = retry;
-	timer_arm(&patience, RETRY_NS);
+	again.fire = retry;
+	timer_arm(&again, RETRY_NS);
 }
 
 static ssize_t receive(uint8_t *bytes, size_t size)
@@ -139,8 +138,6 @@ static const struct transport vchan = { receive, transmit, hang_up };
 
 const struct transport *vchan_open(void)
 {
-	if (xenbus_watch("data/agent-used", used_changed) < 0)
-		return NULL;
 	serve_next();
 	return &vchan;
 }
