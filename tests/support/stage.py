@@ -14,7 +14,7 @@ from uuid import UUID, uuid4
 from protect.channel.link import Hello, Link
 from protect.network.guest import GuestNetwork
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
-from protect.toolstack.port import DomainId, DomainInfo, DomainSpec, Toolstack
+from protect.toolstack.port import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from tests.support import busybox
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -129,6 +129,7 @@ class _Common:
 
     memory = 96 * MIB
     many = 4
+    mode = Mode(os.environ.get("XENPOD_TEST_MODE", "pv"))
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -180,7 +181,11 @@ class _Common:
     def spec(self, **more: object) -> DomainSpec:
         uuid = uuid4()
         environment = {"XENPOD_ZONE": "contract"}
-        values: dict[str, object] = {"name": f"contract-{uuid.hex[:12]}", "memory_bytes": self.memory}
+        values: dict[str, object] = {
+            "name": f"contract-{uuid.hex[:12]}",
+            "memory_bytes": self.memory,
+            "mode": self.mode,
+        }
         spec = DomainSpec(uuid=uuid, environment=environment, **(values | more))  # type: ignore[arg-type]
         self._mine[uuid] = spec
         return spec

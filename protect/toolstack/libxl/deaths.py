@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container
 from dataclasses import dataclass, field
 from itertools import count
 from uuid import UUID
@@ -34,6 +34,8 @@ class Known:
     watch: int
     reason: ShutdownReason | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by whoever changes its devices, or destroys it."""
 
 
 class Registry:
@@ -51,9 +53,18 @@ class Registry:
         """Watch a domain, unless it is watched already."""
         known = self._domains.get(domid)
         if known is not None and known.uuid == uuid:
+            known.name = known.name or name  # one that is just being made may have had none
             return
         known = self._domains[domid] = Known(domid, uuid, name, next(self._numbers))
         self._watcher.watch(domid, known.watch)
+
+    def vanished(self, present: Container[UUID]) -> list[Known]:
+        """Those that others destroyed: dead, and not among ``present``."""
+        return [
+            known
+            for known in self._domains.values()
+            if known.reason is ShutdownReason.DESTROYED and known.uuid not in present
+        ]
 
     def get(self, domid: int) -> Known | None:
         return self._domains.get(domid)
@@ -86,7 +97,6 @@ class Registry:
             return  # of an earlier domain with that number
         if ended.reason is None:
             self._end(known, ShutdownReason.DESTROYED)
-            del self._domains[known.domid]
         elif ended.reason is not Shutdown.SUSPEND:
             self._end(known, REASONS.get(ended.reason, ShutdownReason.UNKNOWN))
 

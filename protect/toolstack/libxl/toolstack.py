@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from daemonkit.faults import Invalid
 from protect.errors import DomainGone, ToolstackError
 from protect.toolstack.libxl import boot as booting
+from protect.toolstack.libxl.admit import Admission
 from protect.toolstack.libxl.channel import Channels
-from protect.toolstack.libxl.config import domain_config, overhead_bytes
+from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.console import Consoles
 from protect.toolstack.libxl.deaths import REASONS, Known, Registry
 from protect.toolstack.libxl.disks import Disks
@@ -29,18 +30,17 @@ from protect.toolstack.port import (
     DomainInfo,
     DomainSpec,
     DomainState,
-    Mode,
     PhysicalInfo,
     ShutdownReason,
     Transport,
 )
 from xenbind import domain as xen
 from xenbind import errors, nic, physinfo
+from xenbind.context import Context
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_MIB = 1 << 20
 _SLACK_KIB = 1024
 """LIBXL_MAXMEM_CONSTANT: libxl sets a domain's limit by that much above what was asked for."""
 
@@ -57,7 +57,6 @@ class LibxlToolstack:
         self._steps: set[asyncio.Task[Any]] = set()
         self._abandoned: set[asyncio.Task[Any]] = set()
         self._closing = AsyncExitStack()
-        self._creating: dict[UUID, str] = {}
 
     # -- life of the toolstack
 
@@ -77,7 +76,8 @@ class LibxlToolstack:
         self._boot = await asyncio.to_thread(booting.find, self._settings, self._guest_dir, self._cache)
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
-        self._physical = await self._workers.run(physinfo.physinfo)
+        host = await self._workers.run(physinfo.physinfo)
+        self._admission = Admission(self._workers, self._boot, host)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
         self._channels = Channels(self._store, self._settings.stale_channel)
@@ -111,10 +111,8 @@ class LibxlToolstack:
         return await self._step("create domain", spec.name, self._create(spec))
 
     async def _create(self, spec: DomainSpec) -> DomainId:
-        await self._admit(spec)
         config = domain_config(spec, self._boot, self._settings.kernel_arguments)
-        self._creating[spec.uuid] = spec.name
-        try:
+        async with self._admission.of(spec):
             domid = await self._workers.run(xen.create, config)
             try:
                 for interface in await self._workers.run(nic.nics, domid) if spec.interfaces else []:
@@ -122,42 +120,8 @@ class LibxlToolstack:
             except BaseException:
                 await self._workers.run(xen.destroy, domid)
                 raise
-        except errors.XenError as error:
-            await self._explain(spec, error)
-            raise
-        finally:
-            del self._creating[spec.uuid]
-        self._registry.enter(domid, spec.uuid, spec.name)
+            self._registry.enter(domid, spec.uuid, spec.name)
         return DomainId(domid)
-
-    async def _admit(self, spec: DomainSpec) -> None:
-        """Refuse what cannot work, before libxl tries for seconds."""
-        if spec.mode is Mode.PVH and not self._physical.pvh:
-            hint = "use pv, or enable virtualisation in the firmware"
-            raise Refused("create domain", spec.name, "this host cannot run pvh guests", hint)
-        if spec.memory_bytes < self._boot.minimum_bytes:
-            need = -(-self._boot.minimum_bytes // _MIB)
-            cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"
-            raise Invalid("create domain", spec.name, cause)
-        known = {(info.uuid, info.name) for info in await self._workers.run(xen.domains)}
-        for uuid, name in {*known, *self._creating.items()}:
-            if spec.uuid == uuid or spec.name == name:
-                raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
-        await self._check_memory(spec)
-
-    async def _check_memory(self, spec: DomainSpec) -> None:
-        need = spec.memory_bytes + overhead_bytes(spec)
-        free = (await self._workers.run(physinfo.physinfo)).free_bytes
-        if need > free:
-            cause = f"needs {need} bytes of memory with what Xen takes for it, {free} are free"
-            raise Exhausted("create domain", spec.name, cause)
-
-    async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
-        """Others may have taken the memory while libxl was at work: then say that."""
-        try:
-            await self._check_memory(spec)
-        except Exhausted as exhausted:
-            raise exhausted from error
 
     async def unpause(self, domain: DomainId) -> None:
         await self._step("unpause domain", str(domain), self._unpause(domain))
@@ -170,17 +134,25 @@ class LibxlToolstack:
         await self._step("destroy domain", str(domain), self._destroy(domain))
 
     async def _destroy(self, domain: DomainId) -> None:
-        name = known.name if (known := self._registry.get(domain)) else ""
-        self._channels.shut(domain)  # Xen cannot end a domain quickly while others have its pages
-        try:
-            await self._workers.run(xen.destroy, domain)
-        except errors.DomainNotFound:
-            log.debug("domain %d is gone already", domain)
-        self._registry.leave(domain)
-        self._channels.forget(domain)
-        self._disks.forget(domain)
-        if name:
-            await asyncio.to_thread(self._consoles.forget, name)
+        known = self._registry.get(domain)
+        if known is None:
+            return
+        async with known.lock:
+            if self._registry.get(domain) is not known:
+                return  # another destroy was faster
+            self._channels.shut(domain)  # Xen cannot end a domain quickly while others have its pages
+            try:
+                await self._workers.run(_destroy_exactly, domain, known.uuid)
+            except errors.DomainNotFound:
+                log.debug("domain %d is gone already", domain)
+            await self._forget(known)
+
+    async def _forget(self, known: Known) -> None:
+        """Let go of what we hold for a domain that is gone."""
+        self._registry.leave(known.domid)
+        self._channels.forget(known.domid)
+        self._disks.forget(known.domid)
+        await asyncio.to_thread(self._consoles.forget, known.name)
 
     async def list(self) -> list[DomainInfo]:
         if self._abandoned:  # their callers were cancelled, and want to find here what came of it
@@ -194,17 +166,26 @@ class LibxlToolstack:
                 continue
             self._registry.enter(info.domid, info.uuid, info.name)
             listed.append(_info(info))
+        for known in self._registry.vanished({info.uuid for info in listed}):
+            if not known.lock.locked():  # else it is being destroyed, by us
+                await self._forget(known)
         return listed
 
     # -- devices
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
-        self._living("attach disk", domain)
-        await self._step("attach disk", f"{disk.vdev} of domain {domain}", self._disks.attach(domain, disk))
+        known = self._living("attach disk", domain)
+        work = self._locked(known, self._disks.attach(domain, disk))
+        await self._step("attach disk", f"{disk.vdev} of domain {domain}", work)
 
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
-        if self._registry.get(domain) is not None:
-            await self._step("detach disk", f"{vdev} of domain {domain}", self._disks.detach(domain, vdev))
+        if (known := self._registry.get(domain)) is not None:
+            work = self._locked(known, self._disks.detach(domain, vdev))
+            await self._step("detach disk", f"{vdev} of domain {domain}", work)
+
+    async def _locked(self, known: Known, work: Coroutine[Any, Any, None]) -> None:
+        async with known.lock:
+            await work
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         self._living("list disks", domain)
@@ -274,6 +255,13 @@ class LibxlToolstack:
 def _report(done: asyncio.Task[Any]) -> None:
     if not done.cancelled() and (error := done.exception()):
         log.warning("a step whose caller had gone failed: %s", error)
+
+
+def _destroy_exactly(context: Context, domid: int, uuid: UUID) -> None:
+    """Not another domain that has got the number meanwhile."""
+    if xen.info(context, domid).uuid != uuid:
+        raise errors.DomainNotFound("libxl_domain_destroy", -21, f"domain {domid}, {uuid}")
+    xen.destroy(context, domid)
 
 
 def _info(info: xen.Info) -> DomainInfo:

@@ -1,0 +1,74 @@
+"""Refuses what cannot work, before libxl tries for seconds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import UUID
+
+from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from protect.toolstack.libxl.boot import Boot
+from protect.toolstack.libxl.config import overhead_bytes
+from protect.toolstack.libxl.workers import Workers
+from protect.toolstack.port import DomainSpec, Mode
+from xenbind import domain as xen
+from xenbind import errors, physinfo
+
+_CREATE = "create domain"
+_MIB = 1 << 20
+
+
+class Admission:
+    """Knows the host, and the domains that are being made."""
+
+    def __init__(self, workers: Workers, boot: Boot, host: physinfo.PhysInfo) -> None:
+        self._workers = workers
+        self._boot = boot
+        self._host = host
+        self._creating: dict[UUID, str] = {}
+
+    @asynccontextmanager
+    async def of(self, spec: DomainSpec) -> AsyncIterator[None]:
+        """While the domain is made, its name and uuid are taken."""
+        self._check(spec)
+        self._creating[spec.uuid] = spec.name
+        try:
+            existing = await self._workers.run(xen.domains)
+            if any(spec.uuid == info.uuid or spec.name == info.name for info in existing):
+                raise _exists(spec)
+            await self._check_memory(spec)
+            yield
+        except errors.XenError as error:
+            await self._explain(spec, error)
+            raise
+        finally:
+            del self._creating[spec.uuid]
+
+    def _check(self, spec: DomainSpec) -> None:
+        if spec.uuid in self._creating or spec.name in self._creating.values():
+            raise _exists(spec)
+        if spec.mode is Mode.PVH and not self._host.pvh:
+            hint = "use pv, or enable virtualisation in the firmware"
+            raise Refused(_CREATE, spec.name, "this host cannot run pvh guests", hint)
+        if spec.memory_bytes < self._boot.minimum_bytes:
+            need = -(-self._boot.minimum_bytes // _MIB)
+            cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"
+            raise Invalid(_CREATE, spec.name, cause)
+
+    async def _check_memory(self, spec: DomainSpec) -> None:
+        need = spec.memory_bytes + overhead_bytes(spec)
+        free = (await self._workers.run(physinfo.physinfo)).free_bytes
+        if need > free:
+            cause = f"needs {need} bytes of memory with what Xen takes for it, {free} are free"
+            raise Exhausted(_CREATE, spec.name, cause)
+
+    async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
+        """Others may have taken the memory while libxl was at work: then say that."""
+        try:
+            await self._check_memory(spec)
+        except Exhausted as exhausted:
+            raise exhausted from error
+
+
+def _exists(spec: DomainSpec) -> Exists:
+    return Exists(_CREATE, spec.name, "a domain of that name or uuid exists")
