@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import fcntl
 import functools
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -75,9 +74,6 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
         stack.callback(copying.cancel)
         for found in recorded:
             node.tasks.spawn(reconcile.settle(node, found), f"reconcile zone {found.runtime.id}")
-        # What is there now stays: no collection needs to look at it again.
-        gc.collect()
-        gc.freeze()
         async with serve_unix(config.socket_path, functools.partial(services.add, node), name="protectd"):
             ready.ready(f"serving with {len(node.zones)} zones")
             await _until(stop, watching)

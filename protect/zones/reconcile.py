@@ -6,6 +6,7 @@ the background, each zone by itself: a silent or dead one holds up nobody else.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import shutil
@@ -13,8 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Fault, TooLate, Unreachable
+from daemonkit.faults import Fault
 from daemonkit.logs import fields
+from protect.errors import DomainGone, ProtocolViolation
 from protect.node import Node, WorkloadRuntime, ZoneRuntime
 from protect.store import Intent, Saved
 from protect.toolstack.port import DomainInfo, DomainState
@@ -24,6 +26,9 @@ from protect.zones.events import ZoneEvents
 from protect.zones.values import ZoneState
 
 log = logging.getLogger(__name__)
+
+_PAUSE = 1.0
+"""Seconds before a silent zone is tried again (each try takes the whole boot time)."""
 
 declare("reconcile.loaded", "reconcile.undone", "reconcile.buried", "reconcile.adopted")
 
@@ -107,8 +112,12 @@ async def _adopt(node: Node, runtime: ZoneRuntime, domain: DomainInfo) -> None:
         try:
             await runtime.link.open(node.config.timeouts.boot)
             break
-        except (TooLate, Unreachable) as fault:
+        except (ProtocolViolation, DomainGone):
+            # Both are told by other ways, and end the zone there.
+            raise
+        except Fault as fault:
             log.warning("zone is silent: %s", fault, extra=fields(zone=runtime.id))
+            await asyncio.sleep(_PAUSE)
     checkpoint("reconcile.adopted")
     log.info("zone adopted", extra=fields(zone=runtime.id, workloads=len(runtime.workloads)))
 
