@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "call.h"
+#include "inbox.h"
 #include "loop.h"
+#include "outbox.h"
 #include "say.h"
 #include "stream.h"
 #include "wire.h"
@@ -12,13 +14,6 @@
 enum {
 	CALLS_MAX = 64,
 	STEPS_A_TURN = 64,
-};
-
-struct outgoing {
-	struct outgoing *next;
-	size_t length;
-	uint32_t call; /* the call that this frame answers, or 0 */
-	uint8_t bytes[];
 };
 
 enum state {
@@ -38,27 +33,6 @@ static struct {
 	uint32_t calls[CALLS_MAX]; /* open ones; 0 is a free place */
 } line;
 
-/* What is being received. */
-static struct {
-	uint8_t buffer[SLICE_MAX];
-	size_t start;
-	size_t end;
-	uint8_t head[HEAD_SIZE];
-	size_t head_length;
-	struct frame_head frame;
-	uint8_t *payload;
-	size_t payload_length;
-} rx;
-
-/* What is being sent: the queue's first, or the slice. */
-static struct {
-	struct outgoing *first;
-	struct outgoing **last;
-	uint8_t slice[HEAD_SIZE + OFFSET_SIZE + SLICE_MAX];
-	size_t slice_length;
-	size_t sent;
-} tx = { .last = &tx.first };
-
 void link_start(const struct transport *transport, const Hello *hello)
 {
 	line.transport = transport;
@@ -77,7 +51,7 @@ bool link_open(void)
 
 bool link_flushed(void)
 {
-	return line.state == DOWN || (!tx.first && !tx.slice_length);
+	return line.state == DOWN || outbox_empty();
 }
 
 void link_can_read(void)
@@ -88,14 +62,6 @@ void link_can_read(void)
 void link_can_write(void)
 {
 	line.can_write = true;
-}
-
-static void frame_reset(void)
-{
-	free(rx.payload);
-	rx.payload = NULL;
-	rx.payload_length = 0;
-	rx.head_length = 0;
 }
 
 void link_up(void)
@@ -113,16 +79,8 @@ void link_down(void)
 	line.state = DOWN;
 	line.can_read = line.can_write = false;
 	memset(line.calls, 0, sizeof(line.calls));
-	frame_reset();
-	rx.start = rx.end = 0;
-	while (tx.first) {
-		struct outgoing *frame = tx.first;
-
-		tx.first = frame->next;
-		free(frame);
-	}
-	tx.last = &tx.first;
-	tx.slice_length = tx.sent = 0;
+	inbox_clear();
+	outbox_clear();
 	streams_disconnected();
 }
 
@@ -168,23 +126,10 @@ static void call_close(uint32_t id)
 
 static void enqueue(enum frame_type type, uint32_t stream, const ProtobufCMessage *message)
 {
-	struct frame_head head = { .type = (uint8_t)type, .stream = stream };
-	size_t length = protobuf_c_message_get_packed_size(message);
-	struct outgoing *frame = malloc(sizeof(*frame) + HEAD_SIZE + length);
-
-	if (!frame) {
-		say("channel: no memory for a frame of %zu bytes", length);
-		close_link();
+	if (outbox_put(type, stream, message) == 0)
 		return;
-	}
-	head.length = (uint32_t)length;
-	frame->next = NULL;
-	frame->length = HEAD_SIZE + length;
-	frame->call = type == FRAME_REPLY ? stream : 0;
-	frame_pack(frame->bytes, &head);
-	protobuf_c_message_pack(message, frame->bytes + HEAD_SIZE);
-	*tx.last = frame;
-	tx.last = &frame->next;
+	say("channel: no memory for a message");
+	close_link();
 }
 
 void link_reply(uint64_t epoch, uint32_t call, const Reply *reply)
@@ -199,50 +144,26 @@ void link_event(const Event *event)
 		enqueue(FRAME_EVENT, 0, &event->base);
 }
 
-static void sent_all(void)
-{
-	struct outgoing *frame = tx.first;
-
-	tx.sent = 0;
-	if (tx.slice_length) {
-		tx.slice_length = 0;
-		return;
-	}
-	call_close(frame->call);
-	tx.first = frame->next;
-	if (!tx.first)
-		tx.last = &tx.first;
-	free(frame);
-}
-
 /* True while the transport takes more and there is more. */
 static bool transmit(void)
 {
 	const uint8_t *bytes;
-	size_t length;
+	size_t length = outbox_next(&bytes, line.state == OPEN);
 	ssize_t n;
 
-	if (!tx.slice_length && !tx.first && line.state == OPEN)
-		tx.slice_length = streams_next(tx.slice);
-	if (!tx.slice_length && !tx.first) {
+	if (!length) {
 		if (line.state == PARTING)
 			close_link();
 		return false;
 	}
-	bytes = tx.slice_length ? tx.slice : tx.first->bytes;
-	length = tx.slice_length ? tx.slice_length : tx.first->length;
-	n = line.transport->write(bytes + tx.sent, length - tx.sent);
-	if (n < 0) {
+	n = line.transport->write(bytes, length);
+	if (n < 0)
 		close_link();
-		return false;
-	}
-	if (n == 0) {
+	if (n == 0)
 		line.can_write = false;
+	if (n <= 0)
 		return false;
-	}
-	tx.sent += (size_t)n;
-	if (tx.sent == length)
-		sent_all();
+	call_close(outbox_sent((size_t)n));
 	return true;
 }
 
@@ -272,10 +193,8 @@ static bool greet(const uint8_t *payload, size_t length)
 
 static bool dispatch(const struct frame_head *frame, const uint8_t *payload)
 {
-	const char *wrong = frame_check_payload(frame, payload);
+	const char *wrong;
 
-	if (wrong)
-		return violated(wrong);
 	if (line.state == GREETING)
 		return frame->type == FRAME_HELLO ? greet(payload, frame->length) :
 						    violated("first frame is not HELLO");
@@ -299,66 +218,46 @@ static bool dispatch(const struct frame_head *frame, const uint8_t *payload)
 	return wrong ? violated(wrong) : line.state == OPEN;
 }
 
-static void take(uint8_t *to, size_t *have, size_t want)
+/* Serves the next frame, if it is whole.  False when the connection has ended. */
+static bool serve(void)
 {
-	size_t n = rx.end - rx.start < want - *have ? rx.end - rx.start : want - *have;
-
-	if (n)
-		memcpy(to + *have, rx.buffer + rx.start, n);
-	rx.start += n;
-	*have += n;
-}
-
-/* Takes what one frame still lacks.  False when the connection has ended. */
-static bool parse(void)
-{
+	struct frame_head frame;
 	const char *wrong;
 	uint8_t *payload;
 	bool alive;
 
-	if (rx.head_length < HEAD_SIZE) {
-		take(rx.head, &rx.head_length, HEAD_SIZE);
-		if (rx.head_length < HEAD_SIZE)
-			return true;
-		frame_unpack(&rx.frame, rx.head);
-		wrong = frame_check_head(&rx.frame, SIDE_HOST);
-		if (wrong)
-			return violated(wrong);
-		rx.payload = malloc(rx.frame.length ? rx.frame.length : 1);
-		if (!rx.payload)
-			return violated("no memory for a frame");
-	}
-	take(rx.payload, &rx.payload_length, rx.frame.length);
-	if (rx.payload_length < rx.frame.length)
+	switch (inbox_take(&frame, &payload, &wrong)) {
+	case 1:
+		alive = dispatch(&frame, payload);
+		free(payload);
+		return alive;
+	case 0:
 		return true;
-	payload = rx.payload;
-	rx.payload = NULL;
-	frame_reset();
-	alive = dispatch(&rx.frame, payload);
-	free(payload);
-	return alive;
+	default:
+		return violated(wrong);
+	}
 }
 
 /* True while there is more to receive. */
 static bool receive(void)
 {
+	uint8_t *room;
+	size_t size;
 	ssize_t n;
 
 	if (line.state == PARTING)
 		return false;
-	if (rx.start < rx.end)
-		return parse();
-	n = line.transport->read(rx.buffer, sizeof(rx.buffer));
-	if (n < 0) {
+	if (!inbox_empty())
+		return serve();
+	room = inbox_room(&size);
+	n = line.transport->read(room, size);
+	if (n < 0)
 		close_link();
-		return false;
-	}
-	if (n == 0) {
+	if (n == 0)
 		line.can_read = false;
+	if (n <= 0)
 		return false;
-	}
-	rx.start = 0;
-	rx.end = (size_t)n;
+	inbox_filled((size_t)n);
 	return true;
 }
 
