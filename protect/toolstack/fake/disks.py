@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import stat
@@ -19,11 +20,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from daemonkit.faults import Exists, Invalid
-from protect.errors import DomainGone
+from protect.errors import DomainGone, ToolstackError
 from protect.loops import Loop, adopt_loop, attach_loop, backing_file
 from protect.toolstack.fake import devnodes
 from protect.toolstack.fake.domain import Domain, write_atomically
 from protect.toolstack.port import DiskSpec
+
+log = logging.getLogger(__name__)
 
 _VDEV = re.compile(r"xvd[a-z]{1,2}")
 
@@ -100,9 +103,12 @@ def _publish(domain: Domain, disk: DiskSpec, loop: Loop | None) -> None:
 
 
 def _withdraw(domain: Domain, vdev: str) -> None:
+    """Remove node and record.  What the zone did to its own tree cannot keep us from letting go."""
     try:
         if domain.process is not None and domain.process.stat():
             devnodes.remove_node(domain.id, vdev)
     except DomainGone:
-        pass  # its /dev went with it
+        log.debug("%s ended while %s was detached", domain.spec.name, vdev)
+    except ToolstackError as error:
+        log.warning("device node %s stays in %s: %s", vdev, domain.spec.name, error)
     (domain.directory / "disks" / vdev).unlink(missing_ok=True)

@@ -1,0 +1,389 @@
+"""What is particular to the fake toolstack: faults on purpose, hostile zones, a daemon that is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from daemonkit.faults import Exhausted, Invalid, Refused, TooLate, Unreachable
+from protect.errors import DomainGone, ToolstackError
+from protect.network.splice import splice
+from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan, InjectedFault, Kind
+from protect.toolstack.fake.toolstack import NOTICE
+from protect.toolstack.port import DiskSpec, DomainDeath, DomainState, ShutdownReason
+from tests.support.pod_network import PodNetwork
+from tests.support.stage import GUEST, Agent, FakeStage, soon, until
+
+pytestmark = [
+    pytest.mark.root,
+    pytest.mark.skipif(
+        os.geteuid() != 0 or not (GUEST / "fakedom").exists(),
+        reason="needs root and the guest parts (make -C zone)",
+    ),
+]
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[FakeStage]:
+    stage = FakeStage(tmp_path)
+    await stage.open()
+    try:
+        yield stage
+    finally:
+        (stage.run_dir / "faults.toml").unlink(missing_ok=True)
+        await stage.close()
+
+
+def plan(stage: FakeStage, **fault: object) -> None:
+    """Write a fault plan of one row."""
+    rows = "\n".join(f"{key} = {json.dumps(value)}" for key, value in fault.items())
+    (stage.run_dir / "faults.toml").write_text(f"[[fault]]\n{rows}\n")
+
+
+# -- what it says of itself
+
+
+async def test_it_says_that_it_has_no_security_boundary(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    toolstack = FakeToolstack(tmp_path / "run", GUEST)
+    with caplog.at_level(logging.WARNING):
+        await toolstack.start()
+    info = await toolstack.physical_info()
+    await toolstack.close()
+    assert NOTICE in caplog.text
+    assert not info.security_boundary and info.notices == (NOTICE,)
+
+
+async def test_one_daemon_at_a_time(stage: FakeStage) -> None:
+    second = FakeToolstack(stage.run_dir, stage.guest_dir)
+    with pytest.raises(Refused, match="another daemon"):
+        await second.start()
+
+
+async def test_without_the_guest_parts(tmp_path: Path) -> None:
+    stage = FakeStage(tmp_path)
+    stage.guest_dir = tmp_path / "nothing"
+    await stage.open()
+    with pytest.raises(ToolstackError, match="make -C zone"):
+        await stage.create()
+    await stage.close()
+
+
+async def test_limits_are_the_kernels(stage: FakeStage) -> None:
+    info = await stage.create(memory_bytes=80 << 20, vcpus=2)
+    group = Path("/proc", str(info.id), "cgroup").read_text()
+    assert str(info.uuid) in group
+    if (limit := _group(info.uuid, "memory") / "memory.limit_in_bytes").exists():
+        assert int(limit.read_text()) == 80 << 20
+        assert int((_group(info.uuid, "cpu") / "cpu.cfs_quota_us").read_text()) == 200_000
+        assert int((_group(info.uuid, "pids") / "pids.max").read_text()) == FakeSettings().pids_limit
+    else:
+        assert int((_group(info.uuid, "memory") / "memory.max").read_text()) == 80 << 20
+
+
+def _group(uuid: object, controller: str) -> Path:
+    root = Path("/sys/fs/cgroup")
+    return next(iter([*root.glob(f"{controller}/xenpod-*/{uuid}"), *root.glob(f"xenpod-*/{uuid}")]))
+
+
+# -- faults on purpose
+
+
+@pytest.mark.parametrize("kind", ["fail", "half"])
+async def test_a_create_that_fails_leaves_nothing(stage: FakeStage, kind: str) -> None:
+    plan(stage, at="create", kind=kind)
+    wanted = stage.spec(interfaces=1)
+    with pytest.raises(ToolstackError, match="injected fault"):
+        await stage.toolstack.create(wanted)
+    assert stage.leftovers() == []
+    assert await stage.toolstack.create(wanted) > 0, "the next try, of the same name, succeeds"
+
+
+async def test_memory_that_is_gone(stage: FakeStage) -> None:
+    plan(stage, at="create", kind="exhausted")
+    assert (await stage.toolstack.physical_info()).free_memory_bytes == 0
+    with pytest.raises(Exhausted):
+        await stage.create()
+    assert (await stage.toolstack.physical_info()).free_memory_bytes > 0
+    await stage.create()
+
+
+async def test_what_zones_may_have_is_counted(tmp_path: Path) -> None:
+    stage = FakeStage(tmp_path)
+    stage.settings = FakeSettings(memory=256 << 20)  # type: ignore[arg-type]
+    await stage.open()
+    made = await asyncio.gather(
+        *(stage.create(memory_bytes=100 << 20) for _ in range(4)), return_exceptions=True
+    )
+    assert sum(isinstance(each, Exhausted) for each in made) == 2
+    assert (await stage.toolstack.physical_info()).free_memory_bytes == 56 << 20
+    await stage.close()
+
+
+async def test_a_domain_that_dies_soon(stage: FakeStage) -> None:
+    plan(stage, at="unpause", kind="die", after_ms=100)
+    deaths = stage.toolstack.deaths()
+    info = await stage.create()
+    await stage.toolstack.unpause(info.id)
+    assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.CRASH)
+
+
+async def test_a_channel_that_stalls(stage: FakeStage) -> None:
+    plan(stage, at="open_channel", kind="stall")
+    info = await stage.create()
+    await stage.toolstack.unpause(info.id)
+    agent = Agent(stage.toolstack, info.id)
+    with pytest.raises(TooLate):
+        await agent.link.open(0.5)
+    await stage.connect(info.id)
+
+
+async def test_disks_by_halves(stage: FakeStage, images: tuple[Path, Path]) -> None:
+    info = await stage.create()
+    disk = DiskSpec("xvda", images[0])
+    plan(stage, at="attach_disk", kind="fail")
+    with pytest.raises(ToolstackError):
+        await stage.toolstack.attach_disk(info.id, disk)
+    assert await stage.toolstack.disks(info.id) == []
+    plan(stage, at="attach_disk", kind="half")
+    with pytest.raises(ToolstackError):
+        await stage.toolstack.attach_disk(info.id, disk)
+    assert await stage.toolstack.disks(info.id) == ["xvda"]
+    plan(stage, at="detach_disk", kind="half")
+    with pytest.raises(ToolstackError):
+        await stage.toolstack.detach_disk(info.id, "xvda")
+    assert await stage.toolstack.disks(info.id) == []
+
+
+async def test_a_destroy_by_halves_is_done_again(stage: FakeStage) -> None:
+    plan(stage, at="destroy", kind="half")
+    info = await stage.create()
+    with pytest.raises(ToolstackError):
+        await stage.toolstack.destroy(info.id)
+    half = await stage.info(info.uuid)
+    assert half is not None and half.state is DomainState.SHUTDOWN
+    await stage.toolstack.destroy(info.id)
+    assert await stage.info(info.uuid) is None
+
+
+async def test_faults_by_name_and_count(tmp_path: Path) -> None:
+    stage = FakeStage(tmp_path)
+    stage.faults = FaultPlan((InjectedFault("create", Kind.FAIL, name="bad-*", skip=1, times=2),))
+    await stage.open()
+    made = [await asyncio.gather(stage.create(name=f"bad-{n}"), return_exceptions=True) for n in range(4)]
+    assert [isinstance(each[0], ToolstackError) for each in made] == [False, True, True, False]
+    await stage.create(name="good")
+    await stage.close()
+
+
+@pytest.mark.parametrize(
+    "text", ["[[fault]]\nat = 'create'", "[[fault]]\nat = 'list'\nkind = 'fail'", "nonsense"]
+)
+async def test_a_plan_that_makes_no_sense(stage: FakeStage, text: str) -> None:
+    (stage.run_dir / "faults.toml").write_text(text)
+    with pytest.raises(Invalid, match="faults.toml"):
+        await stage.create()
+
+
+# -- hostile zones
+
+
+async def test_a_name_that_the_zone_took_is_taken_from_it(
+    stage: FakeStage, images: tuple[Path, Path]
+) -> None:
+    agent = await stage.boot()
+    dev = Path(f"/proc/{agent.domain}/root/dev")
+    (dev / "xvda").symlink_to("/dev/null")
+    (dev / "xvdb").write_text("in the way")
+    for vdev in ("xvda", "xvdb"):
+        await stage.toolstack.attach_disk(agent.domain, DiskSpec(vdev, images[0]))
+        assert (await agent.run(vdev, vdev, "cat", "/marker"))[1] == b"one\n"
+    (dev / "xvdc").mkdir()
+    with pytest.raises(ToolstackError, match="directory"):
+        await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvdc", images[0]))
+    assert await stage.toolstack.disks(agent.domain) == ["xvda", "xvdb"]
+
+
+TRICKS = {
+    "no file system of its own": "umount('/dev')",
+    "its root's own directory": "umount('/dev'); mount('/tmp', '/dev', BIND)",
+    "the host's devices": "umount('/dev'); mount('devtmpfs', '/dev', kind='devtmpfs')",
+}
+
+
+@pytest.mark.parametrize("trick", TRICKS.values(), ids=TRICKS)
+async def test_nothing_is_made_outside_the_zones_own_dev(
+    stage: FakeStage, images: tuple[Path, Path], trick: str
+) -> None:
+    info = await stage.create()
+    _in_zone(info.id, trick)
+    before = os.listdir("/dev")
+    with pytest.raises(ToolstackError, match="own"):
+        await stage.toolstack.attach_disk(info.id, DiskSpec("xvda", images[0]))
+    assert set(os.listdir("/dev")) <= set(before)
+    assert await stage.toolstack.disks(info.id) == []
+
+
+async def test_a_symbolic_link_in_place_of_dev(stage: FakeStage, images: tuple[Path, Path]) -> None:
+    info = await stage.create()
+    _in_zone(
+        info.id,
+        "mount('tmpfs', '/mnt', kind='tmpfs'); os.mkdir('/mnt/real'); os.symlink('real', '/mnt/dev');"
+        "mount('tmpfs', '/mnt/real', kind='tmpfs'); pivot('/mnt')",
+    )
+    with pytest.raises(ToolstackError, match="symbolic link"):
+        await stage.toolstack.attach_disk(info.id, DiskSpec("xvda", images[0]))
+    assert await stage.toolstack.disks(info.id) == []
+
+
+IN_ZONE = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+BIND, DETACH = 4096, 2
+def check(result):
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+def mount(source, target, flags=0, kind=None):
+    check(libc.mount(source.encode(), target.encode(), kind and kind.encode(), flags, None))
+def umount(target):
+    check(libc.umount2(target.encode(), DETACH))
+def pivot(root):  # moves every process of the namespace whose root is the old one
+    os.mkdir(root + "/old")
+    check(libc.syscall(155, root.encode(), (root + "/old").encode()))
+root = os.open(f"/proc/{sys.argv[1]}/root", os.O_PATH)
+mounts = os.open(f"/proc/{sys.argv[1]}/ns/mnt", os.O_RDONLY)
+check(libc.setns(mounts, 0x20000))
+os.fchdir(root)
+os.chroot(".")
+exec(sys.argv[2])
+"""
+
+
+def _in_zone(pid: int, trick: str) -> None:
+    """As root in the zone's mount namespace: what a hostile agent could do there."""
+    command = [sys.executable, "-c", IN_ZONE, str(pid), trick]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == 0, done.stderr
+
+
+async def test_a_zone_that_does_not_accept_connections(stage: FakeStage) -> None:
+    info = await stage.create()  # paused: its queue only fills
+    held = []
+    with pytest.raises(Unreachable):
+        for _ in range(100):
+            held.append(await stage.toolstack.open_channel(info.id))
+    for transport in held:
+        await transport.close()
+
+
+# -- a daemon that is killed
+
+
+DAEMON = """
+import asyncio, sys
+from pathlib import Path
+from uuid import UUID
+from daemonkit import checkpoints
+from protect.toolstack.fake import FakeToolstack
+from protect.toolstack.port import DomainSpec
+
+async def main():
+    run, guest, uuid, kill_at = sys.argv[1:5]
+    toolstack = FakeToolstack(Path(run), Path(guest))
+    await toolstack.start()
+    checkpoints.arm(kill_at)
+    domain = await toolstack.create(DomainSpec(UUID(uuid), "killed", 64 << 20, interfaces=1))
+    await toolstack.destroy(domain)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "there"),
+    [
+        ("fake-create.written", None),
+        ("fake-create.grouped", None),
+        ("fake-create.launched", DomainState.PAUSED),
+        ("fake-create.wired", DomainState.PAUSED),
+        ("fake-destroy.killed", DomainState.SHUTDOWN),
+        ("fake-destroy.ungrouped", DomainState.SHUTDOWN),
+    ],
+)
+async def test_killed_at_every_step(stage: FakeStage, step: str, there: DomainState | None) -> None:
+    await stage.toolstack.close()
+    wanted = stage.spec(interfaces=1)
+    command = [sys.executable, "-c", DAEMON, str(stage.run_dir), str(stage.guest_dir), str(wanted.uuid), step]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    await stage.open()
+    found = await stage.info(wanted.uuid)
+    assert (found.state if found else None) is there
+    if found is None:
+        assert stage.leftovers() == []
+    await stage.create(name="killed") if found is None else await stage.toolstack.destroy(found.id)
+
+
+async def test_a_disk_that_nobody_had_mounted_is_gone_after_a_kill(
+    stage: FakeStage, images: tuple[Path, Path]
+) -> None:
+    """Its loop device is the daemon's alone until then."""
+    agent = await stage.boot()
+    for vdev in ("xvda", "xvdb"):
+        await stage.toolstack.attach_disk(agent.domain, DiskSpec(vdev, images[0]))
+    await agent.begin("c1", "xvda", "sleep", "1000")
+    await stage.restart()
+    assert await stage.toolstack.disks(agent.domain) == ["xvda"]
+    assert not os.path.lexists(f"/proc/{agent.domain}/root/dev/xvdb")
+    await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvdb", images[1]))
+    again = await stage.connect(agent.domain)
+    assert (await again.run("c2", "xvdb", "cat", "/marker"))[1] == b"two\n"
+
+
+async def test_a_pid_that_came_to_mean_another_process(stage: FakeStage) -> None:
+    info = await stage.create()
+    await stage.toolstack.close()
+    pid_file = stage.run_dir / "domains" / str(info.uuid) / "pid"
+    pid, starttime = pid_file.read_text().split()
+    sleeper = await asyncio.create_subprocess_exec("sleep", "60")
+    pid_file.write_text(f"{sleeper.pid} {starttime}\n")
+    await stage.open()
+    found = await stage.info(info.uuid)
+    assert found is not None and found.state is DomainState.SHUTDOWN
+    await stage.toolstack.destroy(found.id)
+    assert sleeper.returncode is None, "another process was killed"
+    sleeper.kill()
+    await sleeper.wait()
+    await until(lambda: not Path("/proc", pid).exists(), seconds=10)
+
+
+# -- the interface and its namespaces
+
+
+async def test_a_veth_goes_with_the_pods_namespace(stage: FakeStage) -> None:
+    info = await stage.create(interfaces=1)
+    name = await stage.toolstack.host_interface(info.id, 0)
+    with PodNetwork() as network:
+        await splice(name, network.path, "eth0")
+    await until(lambda: name not in os.listdir("/sys/class/net"))
+    with PodNetwork() as network, pytest.raises(Exception, match="no such interface"):
+        await splice(name, network.path, "eth0")
+    await stage.toolstack.destroy(info.id)
+
+
+async def test_unpause_of_the_dead(stage: FakeStage) -> None:
+    info = await stage.create()
+    os.kill(info.id, signal.SIGKILL)
+    await until(lambda: not Path("/proc", str(info.id)).exists())
+    with pytest.raises(DomainGone):
+        await stage.toolstack.unpause(info.id)
