@@ -69,8 +69,9 @@ def run(
     parts = find_parts()
     _check_visible(CHECKOUT)
     job = folder / "job"
-    shutil.rmtree(job, ignore_errors=True)
+    shutil.rmtree(job / "results", ignore_errors=True)
     (job / "results").mkdir(parents=True)
+    (job / "status").unlink(missing_ok=True)
     console = folder / "console.log"
     _write_job(job, command, environment or {})
     hypervisor = folder / "xen"

@@ -16,7 +16,7 @@ def guest_parts() -> None:
     subprocess.run([sys.executable, "-m", "xenbind.build"], cwd=CHECKOUT, check=True)
 
 
-def test_guest(folder: Path) -> Path:
+def peer_guest(folder: Path) -> Path:
     """The initramfs of the guest that tests of the binding boot."""
     return guest_image.build(_version(), folder)
 

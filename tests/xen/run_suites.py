@@ -1,0 +1,56 @@
+"""In dom0: runs the suites that are named, one after the other; each one's outcome is a file.
+
+``<results>/<suite>.status`` is pytest's exit code (124: it took too long), ``<suite>.log`` what it said,
+``<suite>.xml`` its JUnit report.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from tests.xen.machine import CHECKOUT, SHARE
+from tests.xen.suites import SUITES, Suite
+
+RESULTS = SHARE / "results"
+TOO_LATE = 124
+
+
+def main() -> int:
+    """0 when every suite passed."""
+    names = sys.argv[1:]
+    return max([_run(suite, RESULTS) for suite in SUITES if suite.name in names], default=TOO_LATE)
+
+
+def _run(suite: Suite, results: Path) -> int:
+    begun = time.monotonic()
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"]
+    command += [
+        f"--junitxml={results / suite.name}.xml",
+        f"--basetemp=/var/tmp/{suite.name}",
+        *suite.arguments,
+    ]
+    with (results / f"{suite.name}.log").open("wb") as log:
+        try:
+            status = subprocess.run(
+                [*command, *suite.arguments],
+                cwd=CHECKOUT,
+                env={**os.environ, **suite.environment},
+                stdout=log,
+                stderr=log,
+                timeout=suite.deadline,
+                check=False,
+            ).returncode
+        except subprocess.TimeoutExpired:
+            status = TOO_LATE
+    (results / f"{suite.name}.status").write_text(str(status))
+    sys.stdout.write(f"{suite.name}: {status} after {time.monotonic() - begun:.0f} s\n")
+    sys.stdout.flush()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

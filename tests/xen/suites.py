@@ -1,0 +1,29 @@
+"""What runs in dom0, and for how long at most (software emulation on two busy cores)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_CONTRACT = ("tests/contract/test_toolstack.py", "--toolstack=libxl")
+_PVH = "paused or will or crash or seen or spliced or replaces or restart"
+"""What the mode can make a difference for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One run of pytest."""
+
+    name: str
+    arguments: tuple[str, ...]
+    deadline: float
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+SUITES = (
+    Suite("binding", ("tests/xen/inside/test_binding.py",), 300),
+    Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 300),
+    Suite("contract-pv", _CONTRACT, 600),
+    Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 400, {"XENPOD_TEST_MODE": "pvh"}),
+    Suite("story", ("tests/xen/inside/test_story.py",), 600),
+)

@@ -1,0 +1,105 @@
+"""Boots Xen in QEMU once, runs every suite of tests/xen/suites.py in its dom0, and reports each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.xen import machine, prepare
+from tests.xen.parts import NotInstalled, find_parts
+from tests.xen.suites import SUITES, Suite
+
+pytestmark = [pytest.mark.root, pytest.mark.slow]
+
+_BOOT = 120.0
+_TAIL = 6000
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """What came of the machine."""
+
+    outcome: machine.Outcome
+    results: Path
+
+
+@pytest.fixture(scope="session")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """One machine for all suites that this run of pytest wants."""
+    try:
+        find_parts()
+        machine.zone_kernel()
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    if os.geteuid() != 0:
+        pytest.skip("needs root: dom0 reads the host's files")
+    folder = tmp_path_factory.mktemp("nested")
+    (folder / "job").mkdir()
+    prepare.guest_parts()
+    prepare.peer_guest(folder / "job")
+    wanted = _wanted(request.session.items)
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    assert capture is not None
+    with capture.global_and_fixture_disabled():  # one line for each suite as it ends
+        outcome = machine.run(
+            [sys.executable, "-m", "tests.xen.run_suites", *(suite.name for suite in wanted)],
+            folder=folder,
+            deadline=_BOOT + sum(suite.deadline for suite in wanted),
+        )
+    return Runs(outcome, folder / "job" / "results")
+
+
+def _wanted(items: Sequence[pytest.Item]) -> list[Suite]:
+    """The suites that this run has not deselected."""
+    names = {item.name for item in items}
+    return [suite for suite in SUITES if f"test_in_dom0[{suite.name}]" in names]
+
+
+@pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
+def test_in_dom0(suite: Suite, runs: Runs, record_property: object) -> None:
+    status = runs.results / f"{suite.name}.status"
+    if status.exists() and status.read_text() == "0":
+        return
+    log = runs.results / f"{suite.name}.log"
+    said = log.read_text(errors="replace")[-_TAIL:] if log.exists() else "(it never began)"
+    console = runs.outcome.console.read_text(errors="replace")[-_TAIL:]
+    how = status.read_text() if status.exists() else runs.outcome.cause
+    pytest.fail(f"{suite.name}: {how}\n{said}\n--- dom0's console ---\n{console}", pytrace=False)
+
+
+def test_the_command_s_exit_code_and_output_come_back(tmp_path: Path) -> None:
+    """Of the harness itself, with a command that fails."""
+    try:
+        find_parts()
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    script = "cat /sys/hypervisor/type; pwd; touch /changed-in-dom0-only; exit 7"
+    options = ["--folder", str(tmp_path), "--deadline", "180"]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.xen.run", *options, "--", "sh", "-c", script],
+        cwd=machine.CHECKOUT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 7, done.stderr
+    assert done.stdout.splitlines() == ["xen", str(machine.CHECKOUT)]
+    assert "the command's exit code is 7" in done.stderr
+    assert not Path("/changed-in-dom0-only").exists()
+
+
+def test_a_machine_that_hangs_is_switched_off(tmp_path: Path) -> None:
+    try:
+        outcome = machine.run(["true"], folder=tmp_path, deadline=1.0)
+    except NotInstalled as error:
+        pytest.skip(str(error))
+    assert outcome.status is None
+    assert "did not end within 1 s" in outcome.cause
