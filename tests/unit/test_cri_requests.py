@@ -1,0 +1,185 @@
+"""Requests that cannot be honoured: each is refused with its own code and the words that lead on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+import pytest_asyncio
+
+from tests.support.cri_node import Rig, rig
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+REFUSED = grpc.StatusCode.FAILED_PRECONDITION
+UNSUPPORTED = grpc.StatusCode.UNIMPLEMENTED
+MISSING = grpc.StatusCode.NOT_FOUND
+
+Meta = cri.PodSandboxMetadata
+
+
+def _options(**fields: Any) -> cri.LinuxPodSandboxConfig:
+    options = cri.NamespaceOption(**fields)
+    return cri.LinuxPodSandboxConfig(
+        security_context=cri.LinuxSandboxSecurityContext(namespace_options=options)
+    )
+
+
+def _sysctls(**sysctls: str) -> cri.LinuxPodSandboxConfig:
+    return cri.LinuxPodSandboxConfig(sysctls={name.replace("__", "."): v for name, v in sysctls.items()})
+
+
+PODS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
+    ("no name", {"metadata": Meta(namespace="n", uid="u")}, INVALID, "metadata.name"),
+    ("no metadata", {"metadata": None}, INVALID, "metadata.name"),
+    ("a path as name", {"metadata": Meta(name="../../etc")}, INVALID, "metadata.name"),
+    ("a CNI argument in the name", {"metadata": Meta(name="a;K8S_POD_NAME=b")}, INVALID, "metadata.name"),
+    ("a line break", {"metadata": Meta(name="a", namespace="b\nc")}, INVALID, "metadata.namespace"),
+    ("a long name", {"metadata": Meta(name="a" * 254)}, INVALID, "metadata.name"),
+    ("an odd uid", {"metadata": Meta(name="a", uid="=")}, INVALID, "metadata.uid"),
+    ("an odd host name", {"hostname": "a b"}, INVALID, "hostname"),
+    ("a long host name", {"hostname": "a" * 65}, INVALID, "hostname"),
+    ("memory in words", {"annotations": {"xenpod.dev/memory": "lots"}}, INVALID, "xenpod.dev/memory"),
+    ("negative memory", {"annotations": {"xenpod.dev/memory": "-1Gi"}}, INVALID, "xenpod.dev/memory"),
+    ("no memory", {"annotations": {"xenpod.dev/memory": "0"}}, INVALID, "xenpod.dev/memory"),
+    ("too much memory", {"annotations": {"xenpod.dev/memory": "9999999Pi"}}, INVALID, "between"),
+    ("half a CPU", {"annotations": {"xenpod.dev/vcpus": "1.5"}}, INVALID, "whole number"),
+    ("many CPUs", {"annotations": {"xenpod.dev/vcpus": "2000"}}, INVALID, "xenpod.dev/vcpus"),
+    ("a misspelt annotation", {"annotations": {"xenpod.dev/memroy": "1Gi"}}, INVALID, "known here"),
+    ("bandwidth", {"annotations": {"kubernetes.io/ingress-bandwidth": "x"}}, INVALID, "ingress-bandwidth"),
+    ("bandwidth without its plugin", {"annotations": {"kubernetes.io/egress-bandwidth": "1M"}}, REFUSED,
+     "bandwidth plugin"),
+    ("large annotations", {"annotations": {"a": "x" * (256 * 1024)}}, INVALID, "annotations"),
+    ("an empty label", {"labels": {"": "x"}}, INVALID, "labels"),
+    ("the host's network", {"linux": _options(network=cri.NODE)}, REFUSED, "RuntimeClass"),
+    ("the host's processes", {"linux": _options(pid=cri.NODE)}, REFUSED, "RuntimeClass"),
+    ("the host's IPC", {"linux": _options(ipc=cri.NODE)}, REFUSED, "RuntimeClass"),
+    ("user namespaces", {"linux": _options(userns_options=cri.UserNamespace(mode=cri.POD))}, UNSUPPORTED,
+     "hostUsers"),
+    ("a sysctl of the host", {"linux": _sysctls(kernel__panic="1")}, INVALID, "kernel.panic"),
+    ("a sysctl as path", {"linux": _sysctls(**{"net/../../x": "1"})}, INVALID, "sysctl"),
+    ("a sysctl of two lines", {"linux": _sysctls(net__core__somaxconn="1\n2")}, INVALID, "somaxconn"),
+    ("a relative log directory", {"log_directory": "logs"}, INVALID, "log_directory"),
+    ("a log directory up", {"log_directory": "/var/log/../../etc"}, INVALID, "log_directory"),
+    ("a name server by name", {"dns_config": cri.DNSConfig(servers=["dns.example"])}, INVALID, "servers"),
+    ("DNS options of two lines", {"dns_config": cri.DNSConfig(options=["a\nnameserver 6.6.6.6"])}, INVALID,
+     "options"),
+    ("a port beyond", {"port_mappings": [cri.PortMapping(container_port=80, host_port=70000)]}, INVALID,
+     "port"),
+    ("a host address", {"port_mappings": [cri.PortMapping(container_port=8, host_port=8, host_ip="x")]},
+     INVALID, "host_ip"),
+    ("Windows", {"windows": cri.WindowsPodSandboxConfig()}, INVALID, "Linux"),
+]  # fmt: skip
+
+Security = cri.LinuxContainerSecurityContext
+
+
+def _linux(**fields: Any) -> cri.LinuxContainerConfig:
+    return cri.LinuxContainerConfig(security_context=Security(**fields))
+
+
+def _resources(**fields: Any) -> cri.LinuxContainerConfig:
+    return cri.LinuxContainerConfig(resources=cri.LinuxContainerResources(**fields))
+
+
+LOCALHOST = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="/p.json")
+
+CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
+    ("no name", {"metadata": cri.ContainerMetadata()}, INVALID, "metadata.name"),
+    ("a path as name", {"metadata": cri.ContainerMetadata(name="a/b")}, INVALID, "metadata.name"),
+    ("no image", {"image": cri.ImageSpec()}, INVALID, "image"),
+    ("an unknown image", {"image": cri.ImageSpec(image="nope")}, MISSING, "pull it first"),
+    ("an absolute log path", {"log_path": "/etc/passwd"}, INVALID, "log_path"),
+    ("a log path up", {"log_path": "../../etc/cron.d/x"}, INVALID, "log_path"),
+    ("a mount", {"mounts": [cri.Mount(container_path="/data", host_path="/srv")]}, UNSUPPORTED, "/data"),
+    ("an image mount", {"mounts": [cri.Mount(container_path="/i", image=cri.ImageSpec(image="x"))]},
+     UNSUPPORTED, "/i"),
+    ("a device", {"devices": [cri.Device(container_path="/dev/kvm")]}, UNSUPPORTED, "/dev/kvm"),
+    ("a CDI device", {"CDI_devices": [cri.CDIDevice(name="v.com/gpu=0")]}, UNSUPPORTED, "v.com/gpu=0"),
+    ("a privileged container", {"linux": _linux(privileged=True)}, UNSUPPORTED, "privileged"),
+    ("a host namespace", {"linux": _linux(namespace_options=cri.NamespaceOption(network=cri.NODE))},
+     REFUSED, "own kernel"),
+    ("another's processes", {"linux": _linux(namespace_options=cri.NamespaceOption(pid=cri.TARGET))},
+     UNSUPPORTED, "target"),
+    ("a seccomp profile", {"linux": _linux(seccomp=LOCALHOST)}, UNSUPPORTED, "seccomp"),
+    ("an old seccomp profile", {"linux": _linux(seccomp_profile_path="localhost//x")}, UNSUPPORTED,
+     "seccomp"),
+    ("an AppArmor profile", {"linux": _linux(apparmor=LOCALHOST)}, UNSUPPORTED, "AppArmor"),
+    ("SELinux", {"linux": _linux(selinux_options=cri.SELinuxOption(level="s0"))}, UNSUPPORTED, "SELinux"),
+    ("an unknown capability", {"linux": _linux(capabilities=cri.Capability(add_capabilities=["FLY"]))},
+     INVALID, "FLY"),
+    ("an unknown user", {"linux": _linux(run_as_username="nobody-knows")}, INVALID, "nobody-knows"),
+    ("a group alone", {"linux": _linux(run_as_group=cri.Int64Value(value=5))}, INVALID, "run_as_group"),
+    ("a negative user", {"linux": _linux(run_as_user=cri.Int64Value(value=-1))}, INVALID, "run_as_user"),
+    ("a masked path up", {"linux": _linux(masked_paths=["/a/../b"])}, INVALID, "masked_paths"),
+    ("a negative memory limit", {"linux": _resources(memory_limit_in_bytes=-5)}, INVALID, "memory"),
+    ("an odd period", {"linux": _resources(cpu_period=5)}, INVALID, "cpu_period"),
+    ("huge pages", {"linux": _resources(hugepage_limits=[cri.HugepageLimit(page_size="2MB", limit=9)])},
+     UNSUPPORTED, "2MB"),
+    ("a NUL in an argument", {"command": ["a\0b"]}, INVALID, "NUL"),
+    ("a large command", {"command": ["x" * (600 * 1024)]}, INVALID, "larger"),
+    ("an odd variable", {"envs": [cri.KeyValue(key="A=B", value=b"c")]}, INVALID, "A=B"),
+    ("a variable that is no text", {"envs": [cri.KeyValue(key="A", value=b"\xff")]}, INVALID, "UTF-8"),
+    ("a relative directory", {"working_dir": "srv"}, INVALID, "srv"),
+    ("Windows", {"windows": cri.WindowsContainerConfig()}, INVALID, "Linux"),
+]  # fmt: skip
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Rig]:
+    async with rig(tmp_path_factory.mktemp("requests")) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def pod(node: Rig) -> str:
+    return await node.pod("holder", log_directory=str(node.config.state_dir / "logs"))
+
+
+@pytest.mark.parametrize(("fields", "code", "words"), [row[1:] for row in PODS], ids=[row[0] for row in PODS])
+async def test_pods(node: Rig, pod: str, fields: dict[str, Any], code: grpc.StatusCode, words: str) -> None:
+    before = list(node.protect.calls)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await node.pod("bad", **fields)
+    assert raised.value.code() is code and words in (raised.value.details() or "")
+    assert node.protect.calls == before and list(node.network.attached) == [pod]
+    assert [sandbox.id for sandbox in node.node.sandboxes.all()] == [pod]
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "words"), [row[1:] for row in CONTAINERS], ids=[row[0] for row in CONTAINERS]
+)
+async def test_containers(
+    node: Rig, pod: str, fields: dict[str, Any], code: grpc.StatusCode, words: str
+) -> None:
+    before = list(node.protect.calls)
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await node.container(pod, "bad", **fields)
+    assert raised.value.code() is code and words in (raised.value.details() or "")
+    assert node.protect.calls == before and node.node.containers.all() == [] and not node.images.held
+
+
+async def test_a_log_directory_that_cannot_be(node: Rig, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await node.pod("bad", log_directory=str(tmp_path / "file" / "logs"))
+    assert raised.value.code() is INVALID
+
+
+async def test_an_id_that_is_empty(node: Rig) -> None:
+    calls = [
+        node.cri.StopPodSandbox(cri.StopPodSandboxRequest()),
+        node.cri.RemoveContainer(cri.RemoveContainerRequest()),
+        node.cri.StartContainer(cri.StartContainerRequest()),
+        node.cri.ContainerStatus(cri.ContainerStatusRequest()),
+    ]
+    for call in calls:
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await call
+        assert raised.value.code() is INVALID
