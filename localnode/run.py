@@ -44,7 +44,9 @@ async def _run(folder: Path, toolstack: str, remove_pods: bool) -> int:
     if ended:
         raise Failed(f"{ended} ended by itself; its log ends:\n{_tail(served, ended)}")
     _say("stopped both daemons")
-    if left:
+    if not left:
+        await network.remove(layout.bridge)
+    else:
         again = f"{sys.executable} -m localnode.run --toolstack {toolstack}"
         _say(f"{len(left)} pod(s) go on without them; `make run DIR={folder}` finds them again")
         _say(f"to remove them: {again} --remove-pods {folder}")

@@ -106,6 +106,19 @@ async def test_pods_go_on_between_runs_and_are_removed_when_asked(tmp_path: Path
     assert leftovers(folder) == []
 
 
+async def test_a_run_without_pods_at_its_end_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "n"
+    async with registry.serve(tmp_path / "registry") as address:
+        await asyncio.to_thread(images.push, address, IMAGE.partition("/")[2], images.busybox())
+        registry.mirror(folder / "certs.d", HOST, address)
+        async with running(folder, "run") as run:
+            pod = await run.client.run_pod("short")
+            assert Path("/sys/class/net", network.bridge_for(str(folder)).name).exists()
+            await run.client.remove_pod(pod.id)
+            assert "go on" not in (await run.interrupt()).partition("stopped both daemons")[2]
+    assert leftovers(folder) == []
+
+
 async def test_a_daemon_that_cannot_start_is_said_with_its_own_words(tmp_path: Path) -> None:
     folder = tmp_path / "n"
     folder.mkdir()
