@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.zone import BUILD, ZONE, Client, Zone
+from tests.support.zone import BUILD, ZONE, Zone
+from tests.support.zone_client import Client
 
 APPLETS = (
     "sh cat echo sleep true false ls ps dd yes stty kill head tail id mount seq tr wc touch "

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.zone import BUILD, Client, Failed, Zone, creation
+from tests.support.zone import BUILD, Zone
+from tests.support.zone_client import Client, Failed
+from tests.support.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -76,7 +78,7 @@ def test_power_off(zone: Zone, client: Client) -> None:
 
 
 def test_a_busy_zone_powers_off(zone: Zone, client: Client) -> None:
-    """Containers that run, one that waits for its disk, streams that nobody takes: nothing is lost or leaks."""
+    """Containers that run, one that waits for its disk, streams nobody takes: nothing leaks."""
     for name in ("c1", "c2"):
         client.call(create_container=creation(name, "yes", stdin=True))
         client.call(start_container=pb.StartContainer(id=name))

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import socket
 import struct
-import time
 from collections.abc import Callable
 
 import pytest
@@ -15,18 +13,14 @@ import pytest
 from protect.channel import frames
 from protect.channel.frames import Frame, Type
 from tests.support.golden_frames import PATH
-from tests.support.zone import Client, Closed, Stream, Zone, creation
+from tests.support.zone import Zone
+from tests.support.zone_client import Client, Closed
+from tests.support.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
 
 BAD = [g for g in json.loads(PATH.read_text()) if g["direction"] == "host" and g["error"] is not None]
-
-
-def start(client: Client, name: str, *args: str, **options: bool) -> pb.ProcessCreated:
-    created = client.call(create_container=creation(name, *args, **options)).created  # type: ignore[arg-type]
-    client.call(start_container=pb.StartContainer(id=name))
-    return created
 
 
 def raw(kind: int, stream: int, payload: bytes = b"", flags: int = 0) -> bytes:
@@ -49,7 +43,7 @@ def alive(zone: Zone, name: str = "c1") -> None:
 
 
 def test_every_malformed_frame(zone: Zone, client: Client) -> None:
-    start(client, "c1", "sleep", "100")
+    client.start("c1", "sleep", "100")
     for golden in BAD:
         hostile = zone.connect()
         hostile.socket.sendall(bytes.fromhex(golden["hex"]))
@@ -110,7 +104,7 @@ OPEN_BREAKS: list[tuple[str, Callable[[pb.ProcessCreated], bytes]]] = [
 def test_breaking_a_rule(zone: Zone, why: str, frame: Callable[[pb.ProcessCreated], bytes]) -> None:
     client = zone.connect()
     # A process that does not read: its stdin is never consumed beyond the pipe.
-    created = start(client, "c1", "sleep", "100", stdin=True)
+    created = client.start("c1", "sleep", "100", stdin=True)
     client.socket.settimeout(5)
     with pytest.raises((Closed, BrokenPipeError, ConnectionResetError)):
         client.socket.sendall(frame(created))
@@ -174,7 +168,7 @@ def test_a_new_connection_replaces_the_old(zone: Zone, client: Client) -> None:
 
 
 def test_random_bytes(zone: Zone, client: Client) -> None:
-    start(client, "c1", "sleep", "100")
+    client.start("c1", "sleep", "100")
     source = random.Random(7)
     for _ in range(150):
         hostile = Client(zone.channel, hello=source.random() < 0.7)
@@ -187,154 +181,6 @@ def test_random_bytes(zone: Zone, client: Client) -> None:
             pass
         hostile.close()
     alive(zone)
-
-
-COUNT = (
-    "i=0; while [ $i -lt 4000 ]; do echo line $i of the long text that has to come whole and in order;"
-    " i=$((i+1)); done"
-)
-EXPECTED = "".join(
-    f"line {n} of the long text that has to come whole and in order\n" for n in range(4000)
-).encode()
-
-
-def test_resume_under_load(zone: Zone) -> None:
-    """Connections that break at any point: every byte once, in order."""
-    source = random.Random(11)
-    client = zone.connect()
-    created = start(client, "c1", "sh", "-c", COUNT)
-    stream = Stream(created.stdout_stream)
-    breaks = 0
-    while not stream.ended:
-        client.streams[stream.number] = stream
-        try:
-            for _ in range(source.randrange(1, 5)):
-                if stream.ended:
-                    break
-                client.step()
-        finally:
-            client.close()
-        breaks += 1
-        # What came last may not have been worked off: then it is asked for again.
-        stream.consumed = source.randrange(stream.consumed, len(stream.data) + 1)
-        del stream.data[stream.consumed :]
-        if stream.ended and stream.consumed < len(EXPECTED):
-            stream.ended = False
-        client = zone.connect()
-        client.send(
-            frames.credit(stream.number, stream.consumed, stream.consumed + frames.WINDOW, fin=stream.ended)
-        )
-    assert bytes(stream.data) == EXPECTED
-    assert breaks > 5
-    client.call(delete_container=pb.DeleteContainer(id="c1"))
-
-
-def test_a_stream_is_silent_until_credit(zone: Zone) -> None:
-    client = zone.connect()
-    created = start(client, "c1", "sh", "-c", "echo one; sleep 100")
-    client.until(lambda: created.stdout_stream in client.streams)
-    client.close()
-    client = zone.connect()
-    client.call(get_facts=pb.GetFacts())
-    client.call(get_facts=pb.GetFacts())
-    assert created.stdout_stream not in client.streams
-    # Asked for again from the second byte, and no further than the third.
-    stream = client.streams.setdefault(
-        created.stdout_stream, Stream(created.stdout_stream, bytearray(b"o"), take=False)
-    )
-    client.send(frames.credit(stream.number, 1, 3))
-    client.until(lambda: len(stream.data) > 1, "output")
-    assert stream.data == b"one"
-
-
-def test_exits_while_nobody_is_connected(zone: Zone) -> None:
-    client = zone.connect()
-    created = start(client, "c1", "sh", "-c", "sleep 0.2; echo bye; exit 9")
-    client.close()
-    time.sleep(0.6)
-    client = zone.connect()
-    (process,) = client.call(list_processes=pb.ListProcesses()).processes.processes
-    assert process.exited.exit_code == 9 and process.created == created
-    client.send(frames.credit(created.stdout_stream, 0, frames.WINDOW))
-    assert client.output(created.stdout_stream) == b"bye\n"
-
-
-def test_stdin_goes_on_in_a_new_connection(zone: Zone) -> None:
-    client = zone.connect()
-    created = start(client, "c1", "sh", "-c", "sleep 0.5; cat", stdin=True)
-    data = os.urandom(400_000)
-    stream = Stream(created.stdout_stream)
-    number = created.stdin_stream
-    client.streams[stream.number] = stream
-    client.send(frames.data(number, 0, data[:60000]))
-    client.close()
-    client = Client(zone.channel, streams={stream.number: stream})
-    client.until(lambda: number in client.credits, "the agent's own CREDIT")
-    consumed = client.credits[number][0]
-    assert consumed <= 60000
-    client.send(frames.credit(stream.number, stream.consumed, stream.consumed + frames.WINDOW))
-    client.sent[number] = consumed
-    client.write(number, data[consumed:], fin=True)
-    assert client.output(stream.number) == data
-    client.until(lambda: client.credits[number][2], "end of stdin")
-    # The end is told to every later connection too, in case it was lost.
-    client.close()
-    client = zone.connect()
-    client.until(lambda: client.credits.get(number) == (len(data), len(data), True), "end of stdin, again")
-
-
-def test_back_pressure(zone: Zone, client: Client) -> None:
-    """Without credit the writer blocks; the agent's memory does not grow; others are served."""
-    stuck = client.call(create_container=creation("c1", "yes")).created
-    client.streams[stuck.stdout_stream] = Stream(stuck.stdout_stream, take=False)
-    client.call(start_container=pb.StartContainer(id="c1"))
-    stream = client.streams[stuck.stdout_stream]
-    client.until(lambda: len(stream.data) == frames.WINDOW, "a window full")
-    created = start(client, "c2", "seq", "1", "50000")
-    assert len(client.output(created.stdout_stream)) == 288894
-    assert len(stream.data) == frames.WINDOW
-    client.grant(stream)
-    client.until(lambda: len(stream.data) == 2 * frames.WINDOW, "another window")
-
-
-def test_fair_turns(client: Client) -> None:
-    """Two endless writers and a third that says little: it is heard, and so are calls."""
-    for name in ("c1", "c2"):
-        start(client, name, "yes")
-    created = start(client, "c3", "sh", "-c", "for i in 1 2 3 4 5; do echo $i; sleep 0.02; done")
-    begun = time.monotonic()
-    assert client.output(created.stdout_stream) == b"1\n2\n3\n4\n5\n"
-    client.call(get_facts=pb.GetFacts())
-    assert time.monotonic() - begun < 10
-    heard = sorted(len(stream.data) for stream in client.streams.values())[-2:]
-    assert heard[0] > heard[1] / 4
-
-
-def test_giving_up_an_output(client: Client) -> None:
-    """The process is not blocked by a reader that has gone."""
-    created = client.call(create_container=creation("c1", "sh", "-c", "seq 1 200000; exit 3")).created
-    client.send(frames.credit(created.stdout_stream, 0, 0, fin=True))
-    client.call(start_container=pb.StartContainer(id="c1"))
-    assert client.exited("c1").exit_code == 3
-    assert created.stdout_stream not in client.streams
-    client.send(frames.credit(created.stdout_stream, 0, 65536))
-    client.call(get_facts=pb.GetFacts())
-
-
-def test_output_after_an_exec_of_a_lost_connection(zone: Zone) -> None:
-    """A creation whose connection ends: the list tells, and its streams wait for credit."""
-    client = zone.connect()
-    client.begin(create_container=creation("c1", "sh", "-c", "echo hi"))
-    # Answered first, and proof that the creation has begun.
-    client.call(get_facts=pb.GetFacts())
-    client.close()
-    client = zone.connect()
-    (process,) = client.call(list_processes=pb.ListProcesses()).processes.processes
-    client.call(start_container=pb.StartContainer(id="c1"))
-    client.exited("c1")
-    assert not client.streams
-    client.send(frames.credit(process.created.stdout_stream, 0, frames.WINDOW))
-    assert client.output(process.created.stdout_stream) == b"hi\n"
 
 
 def test_sixty_four_calls(client: Client) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import os
 import signal
 import time
@@ -10,37 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.zone import Client, Failed, Zone, creation, process_json
+from protect.channel import frames
+from tests.support.zone import Zone
+from tests.support.zone_client import Client, Failed
+from tests.support.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
-
-
-def start(client: Client, name: str, *args: str, **options: object) -> pb.ProcessCreated:
-    created = client.call(create_container=creation(name, *args, **options)).created  # type: ignore[arg-type]
-    client.call(start_container=pb.StartContainer(id=name))
-    return created
-
-
-def execute(
-    client: Client, name: str, exec_id: str, *args: str, tty: bool = False, **o: bool
-) -> pb.ProcessCreated:
-    request = pb.ExecProcess(
-        process=pb.ProcessRef(container_id=name, exec_id=exec_id),
-        process_json=json.dumps(process_json(*args, tty=tty)).encode(),
-        tty=tty,
-        **o,
-    )
-    return client.call(exec_process=request).created
-
-
-def listed(client: Client) -> dict[tuple[str, str], pb.Process]:
-    processes = client.call(list_processes=pb.ListProcesses()).processes.processes
-    return {(p.process.container_id, p.process.exec_id): p for p in processes}
-
-
-def delete(client: Client, name: str) -> None:
-    client.call(delete_container=pb.DeleteContainer(id=name))
 
 
 def test_a_whole_life(zone: Zone, client: Client) -> None:
@@ -48,8 +24,8 @@ def test_a_whole_life(zone: Zone, client: Client) -> None:
         create_container=creation("c1", "sh", "-c", "echo out; echo err >&2; cat /etc/resolv.conf; exit 7")
     ).created
     assert created.stdin_stream == 0 and created.stdout_stream and created.stderr_stream
-    assert listed(client)["c1", ""].state == pb.PROCESS_STATE_CREATED
-    assert listed(client)["c1", ""].created == created
+    assert client.listed()["c1", ""].state == pb.PROCESS_STATE_CREATED
+    assert client.listed()["c1", ""].created == created
     before = time.time_ns()
     client.call(start_container=pb.StartContainer(id="c1"))
     exited = client.exited("c1")
@@ -57,11 +33,11 @@ def test_a_whole_life(zone: Zone, client: Client) -> None:
     assert before < exited.exited_at_ns < time.time_ns()
     assert client.output(created.stdout_stream) == b"out\nnameserver 192.0.2.53\n"
     assert client.output(created.stderr_stream) == b"err\n"
-    process = listed(client)["c1", ""]
+    process = client.listed()["c1", ""]
     assert process.state == pb.PROCESS_STATE_EXITED and process.exited == exited
     assert before < process.started_at_ns <= exited.exited_at_ns
-    delete(client, "c1")
-    assert listed(client) == {}
+    client.delete("c1")
+    assert client.listed() == {}
     inside = Path(f"/proc/{zone.pid}/root")
     assert os.listdir(inside / "run/xenpod/containers") == []
     assert os.listdir(inside / "run/crun") == []
@@ -80,7 +56,7 @@ def test_many_at_once(client: Client) -> None:
     assert [client.output(streams[n]) for n in names] == [f"{n}\n".encode() for n in names]
     for call in [client.begin(delete_container=pb.DeleteContainer(id=n)) for n in names]:
         client.finish(call)
-    assert listed(client) == {}
+    assert client.listed() == {}
 
 
 def test_the_disk_may_come_later(zone: Zone, client: Client, disk: Path) -> None:
@@ -93,10 +69,10 @@ def test_the_disk_may_come_later(zone: Zone, client: Client, disk: Path) -> None
 
 def test_a_creation_that_waits_can_be_deleted(client: Client) -> None:
     call = client.begin(create_container=creation("c1", "true", disk="xvdq"))
-    delete(client, "c1")
+    client.delete("c1")
     with pytest.raises(Failed, match="being deleted"):
         client.finish(call)
-    assert listed(client) == {}
+    assert client.listed() == {}
 
 
 @pytest.mark.slow
@@ -118,7 +94,7 @@ def test_what_fails_leaves_nothing(zone: Zone, client: Client) -> None:
     wrong_type.rootfs_type = "erofs"
     with pytest.raises(Failed, match="mount"):
         client.call(create_container=wrong_type)
-    assert listed(client) == {}
+    assert client.listed() == {}
     inside = Path(f"/proc/{zone.pid}/root")
     assert os.listdir(inside / "run/xenpod/containers") == []
     assert os.listdir(inside / "run/crun") == []
@@ -127,7 +103,7 @@ def test_what_fails_leaves_nothing(zone: Zone, client: Client) -> None:
 
 
 def test_signals(client: Client) -> None:
-    start(client, "c1", "sleep", "100")
+    client.start("c1", "sleep", "100")
     ref = pb.ProcessRef(container_id="c1")
     client.call(signal_process=pb.SignalProcess(process=ref, signal=signal.SIGKILL))
     assert client.exited("c1").exit_code == 137
@@ -142,11 +118,11 @@ def test_a_signal_before_the_start(client: Client) -> None:
     assert client.exited("c1").exit_code == 137
     with pytest.raises(Failed):
         client.call(start_container=pb.StartContainer(id="c1"))
-    delete(client, "c1")
+    client.delete("c1")
 
 
 def test_a_signal_for_all(client: Client) -> None:
-    created = start(client, "c1", "sh", "-c", "trap 'echo got; exit 4' TERM; sleep 100 & echo up; wait; wait")
+    created = client.start("c1", "sh", "-c", "trap 'echo got; exit 4' TERM; sleep 100 & echo up; wait; wait")
     client.until(lambda: client.streams.get(created.stdout_stream) is not None, "output")
     all_of_it = pb.SignalProcess(process=pb.ProcessRef(container_id="c1"), signal=signal.SIGTERM, all=True)
     client.call(signal_process=all_of_it)
@@ -155,22 +131,20 @@ def test_a_signal_for_all(client: Client) -> None:
 
 
 def test_out_of_memory_is_told_apart(client: Client) -> None:
-    start(client, "c1", "sh", "-c", "tail /dev/zero", memory=24 << 20)
+    client.start("c1", "sh", "-c", "tail /dev/zero", memory=24 << 20)
     exited = client.exited("c1")
     assert exited.oom_killed and exited.exit_code in (137, 1)
 
 
 def test_out_of_memory_of_an_exec(client: Client) -> None:
-    start(client, "c1", "sleep", "100", memory=24 << 20)
-    execute(client, "c1", "hog", "tail", "/dev/zero")
+    client.start("c1", "sleep", "100", memory=24 << 20)
+    client.execute("c1", "hog", "tail", "/dev/zero")
     exited = client.exited("c1", "hog")
     assert exited.oom_killed and exited.exit_code == 137
 
 
 def test_stdin_and_its_end(client: Client) -> None:
-    created = start(client, "c1", "sha256sum", stdin=True)
-    import hashlib
-
+    created = client.start("c1", "sha256sum", stdin=True)
     data = os.urandom(300_000)
     client.write(created.stdin_stream, data, fin=True)
     assert client.output(created.stdout_stream).split()[0].decode() == hashlib.sha256(data).hexdigest()
@@ -179,14 +153,14 @@ def test_stdin_and_its_end(client: Client) -> None:
 
 
 def test_stdin_that_nobody_reads(client: Client) -> None:
-    created = start(client, "c1", "sh", "-c", "exec <&-; sleep 100", stdin=True)
+    created = client.start("c1", "sh", "-c", "exec <&-; sleep 100", stdin=True)
     client.write(created.stdin_stream, b"x" * 1000)
     client.until(lambda: client.credits[created.stdin_stream][2], "the stream given up")
 
 
 def test_what_came_before_the_end_is_not_lost(client: Client) -> None:
     """The pipe is full when the process ends; and a group member that lives on gets no say."""
-    created = start(client, "c1", "sh", "-c", "seq 1 20000; sleep 100 & exit 0")
+    created = client.start("c1", "sh", "-c", "seq 1 20000; sleep 100 & exit 0")
     assert client.exited("c1").exit_code == 0
     expected = "".join(f"{n}\n" for n in range(1, 20001)).encode()
     assert client.output(created.stdout_stream) == expected
@@ -194,117 +168,34 @@ def test_what_came_before_the_end_is_not_lost(client: Client) -> None:
 
 def test_writers_end_with_the_container(client: Client) -> None:
     """Without a pid namespace of its own, what the first process leaves behind is killed."""
-    created = start(
-        client, "c1", "sh", "-c", "(while :; do echo tick; sleep 0.01; done) & exit 0", shared_pids=True
+    created = client.start(
+        "c1", "sh", "-c", "(while :; do echo tick; sleep 0.01; done) & exit 0", shared_pids=True
     )
     client.exited("c1")
     client.output(created.stdout_stream)
-    delete(client, "c1")
-
-
-def test_an_exec(client: Client) -> None:
-    start(client, "c1", "sleep", "100")
-    created = execute(client, "c1", "e1", "sh", "-c", "cat; echo done >&2; exit 5", stdin=True)
-    client.write(created.stdin_stream, b"hello", fin=True)
-    assert client.exited("c1", "e1").exit_code == 5
-    assert client.output(created.stdout_stream) == b"hello"
-    assert client.output(created.stderr_stream) == b"done\n"
-    assert listed(client)["c1", "e1"].state == pb.PROCESS_STATE_EXITED
-    client.call(delete_exec=pb.DeleteExec(process=pb.ProcessRef(container_id="c1", exec_id="e1")))
-    assert ("c1", "e1") not in listed(client)
-
-
-def test_many_short_execs(client: Client) -> None:
-    """Some end before crun has said their pid."""
-    start(client, "c1", "sleep", "100")
-    for round_ in range(5):
-        calls = []
-        for n in range(6):
-            request = pb.ExecProcess(
-                process=pb.ProcessRef(container_id="c1", exec_id=f"e{round_}-{n}"),
-                process_json=json.dumps(process_json("sh", "-c", f"exit {n}")).encode(),
-            )
-            calls.append(client.begin(exec_process=request))
-        for call in calls:
-            client.finish(call)
-        assert [client.exited("c1", f"e{round_}-{n}").exit_code for n in range(6)] == list(range(6))
-
-
-def test_an_exec_of_nothing(client: Client) -> None:
-    start(client, "c1", "sleep", "100")
-    with pytest.raises(Failed, match="crun exec"):
-        execute(client, "c1", "e1", "/no/such/program")
-    assert ("c1", "e1") not in listed(client)
-    assert execute(client, "c1", "e1", "true").pid > 1
-
-
-def test_an_exec_leaves_a_writer(client: Client) -> None:
-    """Its streams end when the last writer has gone; deleting the exec does not wait for that."""
-    start(client, "c1", "sleep", "100")
-    created = execute(client, "c1", "e1", "sh", "-c", "(sleep 0.3; echo late) & echo early")
-    assert client.exited("c1", "e1").exit_code == 0
-    assert client.output(created.stdout_stream) == b"early\nlate\n"
-    execute(client, "c1", "e2", "sh", "-c", "sleep 50 & exit 1")
-    assert client.exited("c1", "e2").exit_code == 1
-    client.call(delete_exec=pb.DeleteExec(process=pb.ProcessRef(container_id="c1", exec_id="e2")))
-
-
-def test_a_running_exec_is_deleted(client: Client) -> None:
-    start(client, "c1", "sleep", "100")
-    execute(client, "c1", "e1", "sleep", "100")
-    client.call(delete_exec=pb.DeleteExec(process=pb.ProcessRef(container_id="c1", exec_id="e1")))
-    assert ("c1", "e1") not in listed(client)
-    assert listed(client)["c1", ""].state == pb.PROCESS_STATE_RUNNING
-
-
-def test_a_terminal(client: Client) -> None:
-    created = start(client, "c1", "sh", tty=True, stdin=True)
-    assert created.stderr_stream == 0
-    ref = pb.ProcessRef(container_id="c1")
-    client.call(resize_terminal=pb.ResizeTerminal(process=ref, rows=33, columns=77))
-    client.write(created.stdin_stream, b"stty size; exit 6\n")
-    assert client.exited("c1").exit_code == 6
-    assert b"33 77\r\n" in client.output(created.stdout_stream)
-
-
-def test_a_terminal_for_an_exec(client: Client) -> None:
-    start(client, "c1", "sleep", "100")
-    created = execute(client, "c1", "e1", "sh", "-c", "test -t 0 && cat && echo over", tty=True, stdin=True)
-    client.write(created.stdin_stream, b"line\n", fin=True)
-    assert client.exited("c1", "e1").exit_code == 0
-    assert client.output(created.stdout_stream).endswith(b"line\r\nover\r\n")
-
-
-def test_no_terminal_to_resize(client: Client) -> None:
-    start(client, "c1", "sleep", "100")
-    resize = pb.ResizeTerminal(process=pb.ProcessRef(container_id="c1"), rows=1, columns=1)
-    with pytest.raises(Failed) as failed:
-        client.call(resize_terminal=resize)
-    assert failed.value.code == 9
+    client.delete("c1")
 
 
 def test_a_running_container_is_deleted(client: Client) -> None:
-    created = start(client, "c1", "sh", "-c", "trap '' TERM; sleep 100 & wait")
-    execute(client, "c1", "e1", "sleep", "100")
+    created = client.start("c1", "sh", "-c", "trap '' TERM; sleep 100 & wait")
+    client.execute("c1", "e1", "sleep", "100")
     calls = [client.begin(delete_container=pb.DeleteContainer(id="c1")) for _ in range(3)]
     for call in calls:
         client.finish(call)
-    assert listed(client) == {}
+    assert client.listed() == {}
     # Its streams are forgotten: credit for them is no violation.
-    from protect.channel import frames
-
     client.send(frames.credit(created.stdout_stream, 0, 65536))
     client.call(get_facts=pb.GetFacts())
 
 
 def test_deleting_what_is_not_there(client: Client) -> None:
-    delete(client, "never-was")
+    client.delete("never-was")
     client.call(delete_exec=pb.DeleteExec(process=pb.ProcessRef(container_id="never", exec_id="was")))
 
 
 def test_orphans_are_reaped(zone: Zone, client: Client) -> None:
-    start(client, "c1", "sh", "-c", "(sleep 0.1 &) ; exec sleep 100", shared_pids=True)
-    call = execute(client, "c1", "e1", "sh", "-c", "for n in 1 2 3 4 5; do (sleep 0.0$n &) ; done")
+    client.start("c1", "sh", "-c", "(sleep 0.1 &) ; exec sleep 100", shared_pids=True)
+    call = client.execute("c1", "e1", "sh", "-c", "for n in 1 2 3 4 5; do (sleep 0.0$n &) ; done")
     client.output(call.stdout_stream)
     client.exited("c1", "e1")
     time.sleep(0.3)
@@ -314,8 +205,8 @@ def test_orphans_are_reaped(zone: Zone, client: Client) -> None:
 
 
 def test_the_root_looks_like_the_image(client: Client) -> None:
-    created = start(
-        client, "c1", "sh", "-c", "ls -ld / | cut -c1-10 2>/dev/null || ls -ld /; echo x > /new && cat /new"
+    created = client.start(
+        "c1", "sh", "-c", "ls -ld / | cut -c1-10 2>/dev/null || ls -ld /; echo x > /new && cat /new"
     )
     text = client.output(created.stdout_stream).decode()
     assert text.endswith("x\n")
@@ -323,7 +214,7 @@ def test_the_root_looks_like_the_image(client: Client) -> None:
 
 
 def test_stats(client: Client) -> None:
-    start(client, "c1", "sh", "-c", "head -c 3000000 /dev/zero > /tmp/file; echo ready; exec sleep 100")
+    client.start("c1", "sh", "-c", "head -c 3000000 /dev/zero > /tmp/file; echo ready; exec sleep 100")
     client.until(lambda: any(s.data for s in client.streams.values()), "ready")
     stats = client.call(get_stats=pb.GetStats(container_ids=["c1"])).stats
     (one,) = stats.containers

@@ -1,0 +1,164 @@
+"""Streams over connections that come and go: credit, turns, every byte once."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+
+import pytest
+
+from protect.channel import frames
+from tests.support.zone import Zone
+from tests.support.zone_client import Client, Stream
+from tests.support.zone_specs import creation
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+pytestmark = pytest.mark.root
+
+COUNT = (
+    "i=0; while [ $i -lt 4000 ]; do echo line $i of the long text that has to come whole and in order;"
+    " i=$((i+1)); done"
+)
+EXPECTED = "".join(
+    f"line {n} of the long text that has to come whole and in order\n" for n in range(4000)
+).encode()
+
+
+def test_resume_under_load(zone: Zone) -> None:
+    """Connections that break at any point: every byte once, in order."""
+    source = random.Random(11)
+    client = zone.connect()
+    created = client.start("c1", "sh", "-c", COUNT)
+    stream = Stream(created.stdout_stream)
+    breaks = 0
+    while not stream.ended:
+        client.streams[stream.number] = stream
+        try:
+            for _ in range(source.randrange(1, 5)):
+                if stream.ended:
+                    break
+                client.step()
+        finally:
+            client.close()
+        breaks += 1
+        # What came last may not have been worked off: then it is asked for again.
+        stream.consumed = source.randrange(stream.consumed, len(stream.data) + 1)
+        del stream.data[stream.consumed :]
+        if stream.ended and stream.consumed < len(EXPECTED):
+            stream.ended = False
+        client = zone.connect()
+        client.send(
+            frames.credit(stream.number, stream.consumed, stream.consumed + frames.WINDOW, fin=stream.ended)
+        )
+    assert bytes(stream.data) == EXPECTED
+    assert breaks > 5
+    client.call(delete_container=pb.DeleteContainer(id="c1"))
+
+
+def test_a_stream_is_silent_until_credit(zone: Zone) -> None:
+    client = zone.connect()
+    created = client.start("c1", "sh", "-c", "echo one; sleep 100")
+    client.until(lambda: created.stdout_stream in client.streams)
+    client.close()
+    client = zone.connect()
+    client.call(get_facts=pb.GetFacts())
+    client.call(get_facts=pb.GetFacts())
+    assert created.stdout_stream not in client.streams
+    # Asked for again from the second byte, and no further than the third.
+    stream = client.streams.setdefault(
+        created.stdout_stream, Stream(created.stdout_stream, bytearray(b"o"), take=False)
+    )
+    client.send(frames.credit(stream.number, 1, 3))
+    client.until(lambda: len(stream.data) > 1, "output")
+    assert stream.data == b"one"
+
+
+def test_exits_while_nobody_is_connected(zone: Zone) -> None:
+    client = zone.connect()
+    created = client.start("c1", "sh", "-c", "sleep 0.2; echo bye; exit 9")
+    client.close()
+    time.sleep(0.6)
+    client = zone.connect()
+    (process,) = client.call(list_processes=pb.ListProcesses()).processes.processes
+    assert process.exited.exit_code == 9 and process.created == created
+    client.send(frames.credit(created.stdout_stream, 0, frames.WINDOW))
+    assert client.output(created.stdout_stream) == b"bye\n"
+
+
+def test_stdin_goes_on_in_a_new_connection(zone: Zone) -> None:
+    client = zone.connect()
+    created = client.start("c1", "sh", "-c", "sleep 0.5; cat", stdin=True)
+    data = os.urandom(400_000)
+    stream = Stream(created.stdout_stream)
+    number = created.stdin_stream
+    client.streams[stream.number] = stream
+    client.send(frames.data(number, 0, data[:60000]))
+    client.close()
+    client = Client(zone.channel, streams={stream.number: stream})
+    client.until(lambda: number in client.credits, "the agent's own CREDIT")
+    consumed = client.credits[number][0]
+    assert consumed <= 60000
+    client.send(frames.credit(stream.number, stream.consumed, stream.consumed + frames.WINDOW))
+    client.sent[number] = consumed
+    client.write(number, data[consumed:], fin=True)
+    assert client.output(stream.number) == data
+    client.until(lambda: client.credits[number][2], "end of stdin")
+    # The end is told to every later connection too, in case it was lost.
+    client.close()
+    client = zone.connect()
+    client.until(lambda: client.credits.get(number) == (len(data), len(data), True), "end of stdin, again")
+
+
+def test_back_pressure(zone: Zone, client: Client) -> None:
+    """Without credit the writer blocks; the agent's memory does not grow; others are served."""
+    stuck = client.call(create_container=creation("c1", "yes")).created
+    client.streams[stuck.stdout_stream] = Stream(stuck.stdout_stream, take=False)
+    client.call(start_container=pb.StartContainer(id="c1"))
+    stream = client.streams[stuck.stdout_stream]
+    client.until(lambda: len(stream.data) == frames.WINDOW, "a window full")
+    created = client.start("c2", "seq", "1", "50000")
+    assert len(client.output(created.stdout_stream)) == 288894
+    assert len(stream.data) == frames.WINDOW
+    client.grant(stream)
+    client.until(lambda: len(stream.data) == 2 * frames.WINDOW, "another window")
+
+
+def test_fair_turns(client: Client) -> None:
+    """Two endless writers and a third that says little: it is heard, and so are calls."""
+    for name in ("c1", "c2"):
+        client.start(name, "yes")
+    created = client.start("c3", "sh", "-c", "for i in 1 2 3 4 5; do echo $i; sleep 0.02; done")
+    begun = time.monotonic()
+    assert client.output(created.stdout_stream) == b"1\n2\n3\n4\n5\n"
+    client.call(get_facts=pb.GetFacts())
+    assert time.monotonic() - begun < 10
+    heard = sorted(len(stream.data) for stream in client.streams.values())[-2:]
+    assert heard[0] > heard[1] / 4
+
+
+def test_giving_up_an_output(client: Client) -> None:
+    """The process is not blocked by a reader that has gone."""
+    created = client.call(create_container=creation("c1", "sh", "-c", "seq 1 200000; exit 3")).created
+    client.send(frames.credit(created.stdout_stream, 0, 0, fin=True))
+    client.call(start_container=pb.StartContainer(id="c1"))
+    assert client.exited("c1").exit_code == 3
+    assert created.stdout_stream not in client.streams
+    client.send(frames.credit(created.stdout_stream, 0, 65536))
+    client.call(get_facts=pb.GetFacts())
+
+
+def test_output_after_an_exec_of_a_lost_connection(zone: Zone) -> None:
+    """A creation whose connection ends: the list tells, and its streams wait for credit."""
+    client = zone.connect()
+    client.begin(create_container=creation("c1", "sh", "-c", "echo hi"))
+    # Answered first, and proof that the creation has begun.
+    client.call(get_facts=pb.GetFacts())
+    client.close()
+    client = zone.connect()
+    (process,) = client.call(list_processes=pb.ListProcesses()).processes.processes
+    client.call(start_container=pb.StartContainer(id="c1"))
+    client.exited("c1")
+    assert not client.streams
+    client.send(frames.credit(process.created.stdout_stream, 0, frames.WINDOW))
+    assert client.output(process.created.stdout_stream) == b"hi\n"
