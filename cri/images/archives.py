@@ -21,6 +21,7 @@ from cri.images.cancel import Cancel
 from cri.images.errors import Corrupt, Unpackable
 from cri.images.manifests import Descriptor
 from cri.images.settings import Limits
+from cri.images.stream import Stream
 from daemonkit.faults import Invalid, Missing
 
 PIECE = 1 << 20
@@ -109,7 +110,7 @@ class ArchiveFiles:
                 yield piece
 
 
-class _SeekingStream(tarstream.Stream):
+class _SeekingStream(Stream):
     """A stream over a file that jumps instead of reading what it skips."""
 
     def __init__(self, file: BinaryIO, size: int, subject: str) -> None:

@@ -14,11 +14,12 @@ from typing import BinaryIO, NamedTuple
 from cri.images import tarstream, tarwrite
 from cri.images.cancel import Cancel
 from cri.images.errors import Oversized
+from cri.images.inode import Content, Node
 from cri.images.layers import LayerIndex, plain_stream
 from cri.images.settings import ImageSettings
 from cri.images.squash import squashfs
-from cri.images.tarstream import Stream
-from cri.images.tree import Content, Node, Tree
+from cri.images.stream import Stream
+from cri.images.tree import Tree
 
 # Kept beside the filesystem, so that users can be looked up by name without opening it.
 ACCOUNT_FILES = ("/etc/passwd", "/etc/group")

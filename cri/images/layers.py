@@ -10,7 +10,8 @@ from typing import NamedTuple
 from cri.images import compression, tarstream
 from cri.images.errors import Corrupt, Oversized
 from cri.images.settings import Limits
-from cri.images.tarstream import Entry, Stream
+from cri.images.stream import Stream
+from cri.images.tarstream import Entry
 
 PIECE = 1 << 20
 

@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 from cri.images.cancel import Cancel
 from cri.images.credentials import Credentials
 from cri.images.errors import Cancelled
+from cri.images.files import Usage
 from cri.images.manifests import Platform
 from cri.images.names import Reference
 from cri.images.places import registry_places
 from cri.images.pull import Puller
 from cri.images.settings import ImageSettings
-from cri.images.store import Image, ImageStore, Usage
+from cri.images.store import Image, ImageStore
 from daemonkit.faults import Broken, Exhausted, Fault, TooLate
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class ImageManager:
 
     async def usage(self) -> Usage:
         """What the store takes on the disk."""
-        return await self.run(self.store.usage)
+        return await self.run(self.store.files.usage)
 
     async def run(self, work: Callable[[], T]) -> T:
         """Short blocking work in a thread."""

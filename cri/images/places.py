@@ -62,12 +62,12 @@ def first_of(places: Sequence[Place], attempt: Callable[[Place], T], cancel: Can
             cancel.check()
             causes.append(fault)
     last = causes[-1]
-    if len(causes) == 1:
+    # A mirror that is the server too, as some files have it, is told once.
+    before = "; ".join(dict.fromkeys(str(cause) for cause in causes[:-1] if str(cause) != str(last)))
+    if not before:
         raise last
-    before = "; ".join(str(cause) for cause in causes[:-1])
-    raise type(last)(
-        last.operation, last.subject, f"{last.cause}; tried before: {before}"[:2000], last.hint
-    ) from last
+    cause = f"{last.cause}; tried before: {before}"[:2000]
+    raise type(last)(last.operation, last.subject, cause, last.hint) from last
 
 
 class _RegistryPlace:

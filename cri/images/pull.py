@@ -145,8 +145,8 @@ class Puller:
         if store.has_filesystem(chain_id):
             return
         indexes = self._fetch_layers(resolved, places, cancel)
-        blobs = [store.blob_path(layer.digest) for layer in resolved.manifest.layers]
-        with self._conversions.passing(cancel), store.work_file(chain_id.partition(":")[2]) as work:
+        blobs = [store.files.blob_path(layer.digest) for layer in resolved.manifest.layers]
+        with self._conversions.passing(cancel), store.files.work_file(chain_id.partition(":")[2]) as work:
             built = convert(blobs, indexes, work, self._settings, cancel)
             store.add_filesystem(work, chain_id, dict(built.accounts))
 
@@ -179,19 +179,19 @@ class Puller:
     ) -> LayerIndex:
         cancel.check()
         store, limits = self._store, self._settings.limits
-        path = store.blob_path(layer.digest)
+        path = store.files.blob_path(layer.digest)
         if path.is_file():
             if path.stat().st_size != layer.size:
                 raise Corrupt(
                     "pull", layer.digest, f"the manifest says {layer.size} bytes, it has another length"
                 )
             return read_layer(file_chunks(path), layer.size, diff_id, limits)
-        with self._downloads.passing(cancel), store.work_file(layer.digest.partition(":")[2]) as work:
+        with self._downloads.passing(cancel), store.files.work_file(layer.digest.partition(":")[2]) as work:
             index = fetch_layer(places, layer, diff_id, work, limits, cancel)
-            store.put(work, path)
+            store.files.put(work, path)
         return index
 
 
 def _is_file(store: ImageStore, layer: Descriptor) -> bool:
     # An image whose filesystem was there already may have come with other blobs, or without any.
-    return store.blob_path(layer.digest).is_file()
+    return store.files.blob_path(layer.digest).is_file()

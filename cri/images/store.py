@@ -1,17 +1,12 @@
 """The image store: what there is, under which names, who needs it, and what may go.
 
-On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
-layers), ``filesystems/<hex>.squashfs`` (one per chain of layers), ``ingest/`` (work in progress). A file gets
-its name after its bytes are on the disk, and a meaning by a row of the index; whatever has no row is swept at
-start, so that a kill at any moment leaves nothing. Compressed layers are kept: they cost about a fifth of
-what an unpacked copy would, and spare the download when another image shares them.
+A row of the index gives a file its meaning; whatever has no row is swept at start, so that a kill at any
+moment leaves nothing. Compressed layers are kept: they cost about a fifth of what an unpacked copy would, and
+spare the download when another image shares them.
 """
 
 from __future__ import annotations
 
-import fcntl
-import os
-import shutil
 import threading
 import time
 from collections import Counter
@@ -23,10 +18,10 @@ from typing import Any
 
 from cri.images import manifests, names
 from cri.images.db import FilesystemRow, ImageDb, ImageRow
+from cri.images.files import FS_TYPE, StoreFiles
 from cri.images.settings import ImageSettings
-from daemonkit.faults import Invalid, Missing, Refused
+from daemonkit.faults import Invalid, Missing
 
-FS_TYPE = "squashfs"
 MIN_PREFIX = 4
 
 
@@ -56,15 +51,6 @@ class Image:
         return run
 
 
-@dataclass(frozen=True)
-class Usage:
-    """What the store takes: bytes as du counts them, and inodes."""
-
-    path: Path
-    bytes: int
-    inodes: int
-
-
 class ImageStore:
     """Safe to use from any thread; reads come from memory.
 
@@ -72,32 +58,25 @@ class ImageStore:
     """
 
     def __init__(self, settings: ImageSettings) -> None:
-        self.root = settings.state_dir / "images"
-        self.ingest = self.root / "ingest"
-        self._filesystems_dir = self.root / "filesystems"
+        self.files = StoreFiles(settings.state_dir / "images")
         self._lock = threading.RLock()
         self._leases: Counter[Path] = Counter()
         self._holds: dict[str, str] = {}
-        self._serial = 0
-        for directory in (self.root, self._filesystems_dir, self.root / "blobs"):
-            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._guard = _only_one(self.root / "lock")
-        self._db = ImageDb(self.root / "images.db")
+        self._db = ImageDb(self.files.index)
         self._load()
 
     def open(self) -> None:
         """Sweeps what a killed run left unnamed; images removed while in use stay until collect()."""
-        shutil.rmtree(self.ingest, ignore_errors=True)
-        self.ingest.mkdir(mode=0o700)
+        self.files.clear_ingest()
         with self._lock:
             self._forget_broken()
-            self._sweep(list(self._filesystems), self._files())
+            self._sweep(list(self._filesystems), self.files.named())
 
     def close(self) -> None:
         """Gives the index and the lock back."""
         with self._lock:
             self._db.close()
-            os.close(self._guard)
+            self.files.close()
 
     # What there is.
 
@@ -139,19 +118,6 @@ class ImageStore:
         with self._lock:
             return self._rows[image.id].manifest
 
-    def usage(self) -> Usage:
-        """What lies under the store now."""
-        size = inodes = 0
-        for directory, _, files in os.walk(self.root):
-            for path in (directory, *(os.path.join(directory, name) for name in files)):
-                try:
-                    status = os.lstat(path)
-                except FileNotFoundError:
-                    continue
-                size += status.st_blocks * 512
-                inodes += 1
-        return Usage(self.root, size, inodes)
-
     # Who needs it.
 
     def hold(self, image_id: str, owner: str) -> None:
@@ -186,15 +152,6 @@ class ImageStore:
 
     # Pulling: what comes in.
 
-    def blob_path(self, digest: str) -> Path:
-        """Where a compressed layer lies, or would."""
-        algorithm, _, value = digest.partition(":")
-        return self.root / "blobs" / algorithm / value
-
-    def fs_path(self, chain_id: str) -> Path:
-        """Where a filesystem lies, or would."""
-        return self._filesystems_dir / f"{chain_id.partition(':')[2]}.{FS_TYPE}"
-
     def has_filesystem(self, chain_id: str) -> bool:
         """Whether it is there, complete."""
         with self._lock:
@@ -203,7 +160,7 @@ class ImageStore:
     @contextmanager
     def leasing(self, chain_id: str, digests: list[str]) -> Iterator[None]:
         """While the body runs a filesystem and layers stay; then those that no image has are removed."""
-        paths = [self.fs_path(chain_id), *(self.blob_path(digest) for digest in digests)]
+        paths = [self.files.fs_path(chain_id), *(self.files.blob_path(digest) for digest in digests)]
         with self._lock:
             self._leases.update(paths)
         try:
@@ -214,27 +171,10 @@ class ImageStore:
                 self._leases += Counter()
                 self._sweep([chain_id], paths)
 
-    @contextmanager
-    def work_file(self, stem: str) -> Iterator[Path]:
-        """A path for work in progress; what lies there when the body ends is removed."""
-        with self._lock:
-            self._serial += 1
-            path = self.ingest / f"{stem}.{self._serial}"
-        try:
-            yield path
-        finally:
-            path.unlink(missing_ok=True)
-
-    def put(self, work: Path, final: Path) -> None:
-        """Names a file whose bytes are synced already."""
-        final.parent.mkdir(mode=0o700, exist_ok=True)
-        work.rename(final)
-        _sync_directory(final.parent)
-
     def add_filesystem(self, work: Path, chain_id: str, accounts: dict[str, bytes]) -> None:
         """A finished, synced filesystem image; the caller leases its path."""
         size = work.stat().st_size
-        self.put(work, self.fs_path(chain_id))
+        self.files.put(work, self.files.fs_path(chain_id))
         with self._lock:
             self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size), accounts)
             self._load()
@@ -265,7 +205,7 @@ class ImageStore:
             tuple(name for name in mine if "@" in name),
             filesystem.bytes + len(row.manifest) + len(row.config) + sum(size for _, size in row.layers),
             self._documents[row.id],
-            self.fs_path(row.chain_id),
+            self.files.fs_path(row.chain_id),
             filesystem.type,
             row.chain_id,
             row.manifest_digest,
@@ -295,27 +235,27 @@ class ImageStore:
         if row is None or not row.removed or image_id in self._holds.values():
             return
         self._db.delete_image(image_id)
-        self._sweep([row.chain_id], [self.fs_path(row.chain_id), *(self.blob_path(d) for d, _ in row.layers)])
+        self._sweep(
+            [row.chain_id],
+            [self.files.fs_path(row.chain_id), *(self.files.blob_path(d) for d, _ in row.layers)],
+        )
 
     def _forget_broken(self) -> None:
         """Drops rows whose files are gone: an operator removed them, or the disk lost them."""
         for row in list(self._rows.values()):
-            path = self.fs_path(row.chain_id)
+            path = self.files.fs_path(row.chain_id)
             if not path.is_file() or path.stat().st_size != self._filesystems[row.chain_id].bytes:
                 self._db.delete_image(row.id)
         self._load()
 
-    def _files(self) -> list[Path]:
-        return [*self._filesystems_dir.iterdir(), *(self.root / "blobs").glob("*/*")]
-
     def _sweep(self, chain_ids: list[str], paths: list[Path]) -> None:
         """Removes those of the filesystems and files that no image has and no pull leases."""
         self._db.drop_unused(
-            [chain_id for chain_id in chain_ids if self.fs_path(chain_id) not in self._leases]
+            [chain_id for chain_id in chain_ids if self.files.fs_path(chain_id) not in self._leases]
         )
         self._load()
-        needed = {self.fs_path(chain_id) for chain_id in self._filesystems}
-        needed |= {self.blob_path(digest) for row in self._rows.values() for digest, _ in row.layers}
+        needed = {self.files.fs_path(chain_id) for chain_id in self._filesystems}
+        needed |= {self.files.blob_path(digest) for row in self._rows.values() for digest, _ in row.layers}
         for path in set(paths) - needed - set(self._leases):
             path.unlink(missing_ok=True)
 
@@ -327,21 +267,3 @@ def now() -> int:
 
 def _is_hex(text: str, least: int, most: int) -> bool:
     return least <= len(text) <= most and not text.strip("0123456789abcdef")
-
-
-def _only_one(path: Path) -> int:
-    guard = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(guard)
-        raise Refused("open image store", str(path.parent), "another process has it open") from None
-    return guard
-
-
-def _sync_directory(directory: Path) -> None:
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

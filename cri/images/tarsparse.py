@@ -6,12 +6,9 @@ Source: GNU tar manual, "Storing Sparse Files". An extent is (offset in the file
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from cri.images.errors import Unpackable
-
-if TYPE_CHECKING:
-    from cri.images.tarstream import Stream
+from cri.images.stream import Stream
 
 Extents = tuple[tuple[int, int], ...]
 # tar2sqfs takes no longer maps.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cri.images import tarstream
-from cri.images.tree import Node
+from cri.images.inode import Node
 
 BLOCK = 512
 END = bytes(2 * BLOCK)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from cri.images import tarstream
 from cri.images.errors import Oversized, Unpackable
-from cri.images.tarsparse import Extents
+from cri.images.inode import Content, Node
 from cri.images.tarstream import Entry
 
 WHITEOUT = b".wh."
@@ -26,51 +26,6 @@ MAX_XATTRS = 48 << 10
 _XATTRS_KEPT = (b"user.", b"trusted.", b"security.")
 # The kernel's own words to itself when it stacks; in a lower layer they would hide files.
 _XATTR_OVERLAY = b"trusted.overlay."
-
-
-class Content(NamedTuple):
-    """Where a file's bytes lie: in which layer's plain stream, from where, how many."""
-
-    layer: int
-    offset: int
-    stored: int
-    extents: Extents | None
-
-
-class Node:
-    """One inode. children: names to inodes, of a directory; content: of a file that is not empty."""
-
-    __slots__ = (
-        "children",
-        "content",
-        "device",
-        "gid",
-        "kind",
-        "mode",
-        "mtime",
-        "serial",
-        "size",
-        "target",
-        "uid",
-        "xattrs",
-    )
-
-    def __init__(self, kind: bytes, serial: int) -> None:
-        self.kind = kind
-        self.serial = serial
-        self.mode = 0o755
-        self.uid = self.gid = self.mtime = self.size = 0
-        self.target = b""
-        self.device = (0, 0)
-        self.xattrs: tuple[tuple[bytes, bytes], ...] = ()
-        self.content: Content | None = None
-        self.children: dict[bytes, Node] | None = {} if kind == tarstream.DIR else None
-
-    @property
-    def names(self) -> dict[bytes, Node]:
-        """A directory's children."""
-        assert self.children is not None
-        return self.children
 
 
 class _Trail(NamedTuple):

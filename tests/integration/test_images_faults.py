@@ -53,7 +53,7 @@ async def _pull(manager: ImageManager, netloc: str, credentials: Credentials = A
 
 
 def _leftovers(manager: ImageManager) -> list[Path]:
-    root = manager.store.root
+    root = manager.store.files.root
     return [p for p in root.rglob("*") if p.is_file() and not p.name.startswith(("images.db", "lock"))]
 
 
@@ -310,7 +310,7 @@ async def test_killed_in_the_middle_of_a_pull(tmp_path: Path, moment: int) -> No
         process.send_signal(signal.SIGKILL)
         await process.wait()
         async with managing(tmp_path) as manager:
-            assert list(manager.store.ingest.iterdir()) == []
+            assert list(manager.store.files.ingest.iterdir()) == []
             if not manager.store.images():
                 assert _leftovers(manager) == []
             assert (await _pull(manager, registry.netloc)).id == image.id

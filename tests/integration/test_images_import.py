@@ -164,7 +164,7 @@ async def test_a_blob_that_is_a_symlink_or_corrupt(manager: ImageManager, tmp_pa
     blob.write_bytes(IMAGE.layers[0].data[:-1] + b"!")
     with pytest.raises(Fault, match="digest"):
         await _import(manager, root)
-    assert list(manager.store.ingest.iterdir()) == []
+    assert list(manager.store.files.ingest.iterdir()) == []
 
 
 async def test_what_is_no_image(manager: ImageManager, tmp_path: Path) -> None:

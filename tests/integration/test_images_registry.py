@@ -64,7 +64,7 @@ def _run(*command: object) -> str:
 
 def _files(manager: ImageManager) -> set[str]:
     """Everything under the store that is not the index itself."""
-    root = manager.store.root
+    root = manager.store.files.root
     return {
         str(p.relative_to(root))
         for p in root.rglob("*")
@@ -237,7 +237,7 @@ async def test_shared_layers_are_fetched_once_and_go_with_the_last_image(
     assert third.fs_path.exists()
     await manager.remove(third.id[7:])
     assert not third.fs_path.exists()
-    assert manager.store.blob_path(digest(base.data)).exists()
+    assert manager.store.files.blob_path(digest(base.data)).exists()
     await manager.remove(f"{name}:2")
     assert _files(manager) == {"lock"}
     await manager.remove(f"{name}:2")
@@ -286,7 +286,7 @@ async def test_twenty_images_at_once(manager: ImageManager, registry: Registry) 
         registry.push(f"twenty/app{number}", "1", build([base, packed(Layer().file(f"n{number}").tar())]))
     pulls = (_pull(manager, f"{registry.netloc}/twenty/app{number}:1") for number in range(20))
     assert len({image.id for image in await asyncio.gather(*pulls)}) == 20
-    assert list(manager.store.ingest.iterdir()) == []
+    assert list(manager.store.files.ingest.iterdir()) == []
 
 
 class _Context:
@@ -311,7 +311,7 @@ async def test_the_services_speak_cri(manager: ImageManager, registry: Registry)
     filtered = await service.ListImages(runtime_pb2.ListImagesRequest(filter=wanted), context)  # type: ignore[arg-type]
     assert not filtered.images
     info = await service.ImageFsInfo(runtime_pb2.ImageFsInfoRequest(), context)  # type: ignore[arg-type]
-    measured = _run("du", "-s", "-B1", manager.store.root)
+    measured = _run("du", "-s", "-B1", manager.store.files.root)
     assert abs(info.image_filesystems[0].used_bytes.value / int(measured.split()[0]) - 1) < 0.01
     await service.RemoveImage(runtime_pb2.RemoveImageRequest(image=spec), context)  # type: ignore[arg-type]
     gone = await service.ImageStatus(runtime_pb2.ImageStatusRequest(image=spec), context)  # type: ignore[arg-type]
@@ -349,7 +349,7 @@ async def test_basic_auth(tmp_path: Path) -> None:
                     await _pull(manager, name, credentials)
                 assert "wrong" not in str(caught.value)
             assert (await _pull(manager, name, Credentials("user", "secret"))).id == image.id
-            kept = b"".join(p.read_bytes() for p in manager.store.root.rglob("*") if p.is_file())
+            kept = b"".join(p.read_bytes() for p in manager.store.files.root.rglob("*") if p.is_file())
             assert b"secret" not in kept
 
 

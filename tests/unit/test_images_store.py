@@ -29,15 +29,15 @@ def store(tmp_path: Path) -> Iterator[ImageStore]:
 
 def _reopened(store: ImageStore) -> ImageStore:
     store.close()
-    again = ImageStore(ImageSettings(store.root.parent))
+    again = ImageStore(ImageSettings(store.files.root.parent))
     again.open()
     return again
 
 
 def _blob(store: ImageStore, text: str) -> tuple[str, int]:
-    with store.work_file("blob") as work:
+    with store.files.work_file("blob") as work:
         work.write_text(text)
-        store.put(work, store.blob_path(_digest(text)))
+        store.files.put(work, store.files.blob_path(_digest(text)))
     return _digest(text), len(text)
 
 
@@ -46,7 +46,7 @@ def _add(store: ImageStore, label: str, layers: list[str], *names: str) -> Image
     with store.leasing(chain, [_digest(layer) for layer in layers]):
         kept = tuple(_blob(store, layer) for layer in layers)
         if not store.has_filesystem(chain):
-            with store.work_file("fs") as work:
+            with store.files.work_file("fs") as work:
                 work.write_text(f"filesystem of {layers}")
                 store.add_filesystem(work, chain, {"/etc/passwd": b"root"})
         config = json.dumps({"config": {"Labels": {"label": label}}}).encode()
@@ -56,7 +56,9 @@ def _add(store: ImageStore, label: str, layers: list[str], *names: str) -> Image
 
 def _files(store: ImageStore) -> set[str]:
     return {
-        p.name for p in store.root.rglob("*") if p.is_file() and not p.name.startswith(("images.db", "lock"))
+        p.name
+        for p in store.files.root.rglob("*")
+        if p.is_file() and not p.name.startswith(("images.db", "lock"))
     }
 
 
@@ -152,16 +154,16 @@ def test_removed_but_held_before_a_restart(store: ImageStore) -> None:
 
 def test_what_a_kill_leaves_is_swept(store: ImageStore) -> None:
     kept = _add(store, "one", ["base"], "docker.io/library/a:1")
-    (store.ingest / "half").write_text("x")
-    (store.ingest / "dir").mkdir()
+    (store.files.ingest / "half").write_text("x")
+    (store.files.ingest / "dir").mkdir()
     _blob(store, "unnamed")
-    with store.work_file("fs") as work:
+    with store.files.work_file("fs") as work:
         work.write_text("filesystem without an image")
         store.add_filesystem(work, _digest("chainlost"), {})
     again = _reopened(store)
     try:
         assert _files(again) == {kept.fs_path.name, _digest("base")[7:]}
-        assert list(again.ingest.iterdir()) == []
+        assert list(again.files.ingest.iterdir()) == []
         assert again.resolve("a:1") == kept
     finally:
         store.__dict__.update(again.__dict__)
@@ -196,19 +198,19 @@ def test_a_failed_pull_leaves_what_others_lease(store: ImageStore) -> None:
 def test_a_filesystem_built_for_one_pull_survives_the_end_of_another(store: ImageStore) -> None:
     chain = _digest("c1")
     with store.leasing(chain, []):
-        with store.work_file("fs") as work:
+        with store.files.work_file("fs") as work:
             work.write_text("fs")
             store.add_filesystem(work, chain, {})
         with store.leasing(chain, []):
             pass
         assert store.has_filesystem(chain)
-        assert store.fs_path(chain).exists()
+        assert store.files.fs_path(chain).exists()
     assert not store.has_filesystem(chain)
 
 
 def test_only_one_process_has_it_open(store: ImageStore) -> None:
     with pytest.raises(Refused, match="another process"):
-        ImageStore(ImageSettings(store.root.parent))
+        ImageStore(ImageSettings(store.files.root.parent))
 
 
 def test_a_tag_is_taken_by_the_newer_image(store: ImageStore) -> None:

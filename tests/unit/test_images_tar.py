@@ -16,7 +16,8 @@ from cri.images import compression, tarstream
 from cri.images.errors import Corrupt, Oversized, Unpackable
 from cri.images.layers import read_layer
 from cri.images.settings import Limits
-from cri.images.tarstream import Entry, Stream
+from cri.images.stream import Stream
+from cri.images.tarstream import Entry
 from daemonkit.faults import Fault
 from tests.support.images import Layer, digest, packed
 

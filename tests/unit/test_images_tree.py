@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cri.images import tarstream
 from cri.images.errors import Oversized, Unpackable
-from cri.images.tarstream import Stream
+from cri.images.stream import Stream
 from cri.images.tree import Tree
 from tests.support.images import Layer
 
