@@ -8,6 +8,7 @@ from protect.network.guest import GuestNetwork
 from protect.node import Node, ZoneRuntime
 from protect.store import Intent
 from protect.tasks import whole
+from protect.zones.values import ZoneState
 from xenpod_proto.channel.v1 import channel_pb2
 
 OPERATION = "zone.connect"
@@ -29,7 +30,13 @@ async def _conduct(node: Node, runtime: ZoneRuntime, netns: str, interface: str)
         intent = Intent(OPERATION, data={"netns": netns, "interface": interface})
         node.put_zone(runtime, runtime.zone, intent)
         checkpoint("zone-connect.recorded")
-        await finish(node, runtime, intent)
+        try:
+            await finish(node, runtime, intent)
+        except BaseException:
+            # Nothing to finish at the next start; what was spliced goes with the zone, or is done again.
+            if runtime.zone.state is ZoneState.RUNNING:
+                node.note_zone(runtime, runtime.zone)
+            raise
 
 
 async def finish(node: Node, runtime: ZoneRuntime, intent: Intent) -> None:

@@ -207,6 +207,15 @@ async def test_connect_network(node: Node, toolstack: MemoryToolstack) -> None:
     assert node.store.load().zone_intents == {}
 
 
+async def test_a_connect_that_fails_is_not_finished_later(node: Node, toolstack: MemoryToolstack) -> None:
+    await launch.launch(node, zone_spec(interfaces=1))
+    error = channel_pb2.Error(code=5, message="network: eth0: no such interface")
+    toolstack.of_zone("z1").agent.errors["configure_network"] = error
+    with pytest.raises(Missing, match="no such interface"):
+        await connect.connect(node, "z1", "/run/netns/x", "eth0")
+    assert node.store.load().zone_intents == {}
+
+
 async def test_connect_without_an_interface(node: Node) -> None:
     await launch.launch(node, zone_spec())
     with pytest.raises(Refused, match="without an interface"):
