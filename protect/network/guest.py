@@ -6,12 +6,14 @@ gateway.  Metrics, preferred sources and permanent neighbours are not.
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Missing
 
@@ -62,8 +64,12 @@ def read_guest_network(netlink: IPRoute, interface: str) -> GuestNetwork:
 
 def find_link(netlink: IPRoute, name: str) -> Message | None:
     """The link of that name, or None."""
-    # by dump: asking for one by name is answered with its own error class for each kind of absence
-    return next(iter(netlink.get_links(ifname=name)), None)
+    try:
+        return netlink.link("get", ifname=name)[0]
+    except NetlinkError as error:
+        if error.code == errno.ENODEV:
+            return None
+        raise
 
 
 def _addresses(messages: Iterable[Message]) -> Iterator[str]:

@@ -24,6 +24,9 @@ T = TypeVar("T")
 _CLONE_NEWNET = 0x40000000
 _AT_ONCE = 8
 
+OWN = "/proc/self/ns/net"
+"""The daemon's own namespace, from whichever thread."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _slots = threading.BoundedSemaphore(_AT_ONCE)
 """The kernel does one such thing at a time anyway (rtnl); more threads would only wait in it."""

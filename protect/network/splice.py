@@ -12,22 +12,24 @@ to the initial namespace, and can be spliced again.
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Broken, Missing
 from protect.network.guest import GuestNetwork, find_link, read_guest_network
-from protect.network.namespace import enter, explain, in_own_thread, netlink_socket, opened
+from protect.network.namespace import OWN, enter, explain, in_own_thread, netlink_socket, opened
+
+T = TypeVar("T")
 
 _INGRESS = 0xFFFF0000
 _PRIORITY = 1
 _EVERY_PROTOCOL = 0x0003  # ETH_P_ALL
 _MATCH_ALL = "0x0/0x0+0"
 _CLASS = 0x10000  # u32 wants one; the redirect comes first
-_OWN = "/proc/self/ns/net"
 
 
 async def splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
@@ -35,58 +37,77 @@ async def splice(host_interface: str, netns: str, interface: str) -> GuestNetwor
 
     Missing: no such namespace, or an interface is in neither namespace; Broken: the kernel refused.
     """
-    return await in_own_thread(lambda: _splice(host_interface, netns, interface))
+    return await _guarded(lambda: _splice(host_interface, netns, interface), host_interface)
+
+
+async def bring(host_interface: str, netns: str) -> None:
+    """Move the host interface into the namespace; there already is fine.
+
+    ``splice`` does that too; to have it done earlier takes it out of the way of who waits then (the
+    kernel takes some RCU grace periods for it, tens of milliseconds).
+    """
+
+    def work() -> None:
+        with opened(netns) as target, netlink_socket() as here:
+            enter(target, netns)
+            with netlink_socket() as there:
+                _bring(here, there, host_interface, target)
+
+    await _guarded(work, host_interface)
 
 
 async def unsplice(host_interface: str, netns: str) -> None:
     """Move the host interface back out of the namespace; fine when it, or that, is gone."""
-    await in_own_thread(lambda: _unsplice(host_interface, netns))
+    await _guarded(lambda: _unsplice(host_interface, netns), host_interface)
 
 
 def _splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
-    with opened(netns) as target:
-        try:
-            with netlink_socket() as here:
-                enter(target, netns)
-                with netlink_socket() as there:
-                    guest = read_guest_network(there, interface)
-                    _bring(here, there, host_interface, target)
-                    _configure(there, host_interface, guest.mtu)
-                    _redirect(there, interface, host_interface)
-                    _redirect(there, host_interface, interface)
-                    return guest
-        except NetlinkError as error:
-            raise Broken("splice interface", f"{host_interface} to {interface}", explain(error)) from error
+    with opened(netns) as target, netlink_socket() as here:
+        enter(target, netns)
+        with netlink_socket() as there:
+            guest = read_guest_network(there, interface)
+            pods = _index(there, interface)
+            zones = _bring(here, there, host_interface, target)
+            _configure(there, host_interface, zones, guest.mtu)
+            _redirect(there, pods, zones)
+            _redirect(there, zones, pods)
+            return guest
 
 
-def _bring(here: IPRoute, there: IPRoute, name: str, target: int) -> None:
-    """Have the interface in the namespace, wherever of the two it is now."""
-    if find_link(there, name) is not None:
-        return
+def _bring(here: IPRoute, there: IPRoute, name: str, target: int) -> int:
+    """Have the interface in the namespace, wherever of the two it is now; its index there."""
+    link = find_link(there, name)
+    if link is not None:
+        return int(link["index"])
     link = find_link(here, name)
     if link is None:
         hint = "was it in a network namespace that has been deleted?"
         raise Missing("splice interface", name, "no such interface", hint)
     here.link("set", index=link["index"], net_ns_fd=target)
+    return _index(there, name)
 
 
-def _configure(there: IPRoute, name: str, mtu: int) -> None:
+def _configure(there: IPRoute, name: str, index: int, mtu: int) -> None:
     # The interface only passes frames on: the namespace's stack must not speak IPv6 on it.
     switch = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")  # of this thread's namespace
     if switch.exists():
         switch.write_text("1")
-    there.link("set", index=_index(there, name), mtu=mtu, state="up")
+    there.link("set", index=index, mtu=mtu, state="up")
 
 
-def _redirect(there: IPRoute, source: str, target: str) -> None:
-    """Send what arrives at ``source`` out at ``target``."""
-    here, out = _index(there, source), _index(there, target)
+def _redirect(there: IPRoute, here: int, out: int) -> None:
+    """Send what arrives at the interface ``here`` out at ``out``."""
     # A redirect in place stays untouched: without it for a moment, the namespace's own stack would
     # see segments of the guest's connections, and reset them.
     if out in _targets(there, here):
         return
-    _clear(there, here)
-    there.tc("add", "ingress", here, _INGRESS)
+    try:
+        there.tc("add", "ingress", here, _INGRESS)
+    except NetlinkError as error:
+        if error.code != errno.EEXIST:
+            raise
+        _clear(there, here)  # of an earlier splice, to something that is gone
+        there.tc("add", "ingress", here, _INGRESS)
     action = {"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": out}
     there.tc(
         "add-filter",
@@ -137,16 +158,20 @@ def _index(netlink: IPRoute, name: str) -> int:
 
 
 def _unsplice(host_interface: str, netns: str) -> None:
-    with opened(_OWN) as own:
+    with opened(OWN) as own:
         try:
             with opened(netns) as target:
                 enter(target, netns)
         except Missing:
             return
-        try:
-            with netlink_socket() as there:
-                link = find_link(there, host_interface)
-                if link is not None:
-                    there.link("set", index=link["index"], state="down", net_ns_fd=own)
-        except NetlinkError as error:
-            raise Broken("unsplice interface", host_interface, explain(error)) from error
+        with netlink_socket() as there:
+            link = find_link(there, host_interface)
+            if link is not None:
+                there.link("set", index=link["index"], state="down", net_ns_fd=own)
+
+
+async def _guarded(work: Callable[[], T], interface: str) -> T:
+    try:
+        return await in_own_thread(work)
+    except NetlinkError as error:
+        raise Broken("splice interface", interface, explain(error)) from error

@@ -32,7 +32,8 @@ class DomainSpec:
 
     ``environment`` reaches the agent as environment variables (on Xen by way of the kernel's
     command line, so names and values are ``[A-Za-z0-9_./:=-]`` without blanks, names without dots).
-    Interfaces appear in the guest as ``eth0`` ... in order.
+    Interfaces appear in the guest as ``eth0`` ... in order; their host ends are put into the network
+    namespace at the path ``netns``, "" for the host's own.
     """
 
     uuid: UUID
@@ -42,6 +43,7 @@ class DomainSpec:
     mode: Mode = Mode.PV
     interfaces: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
+    netns: str = ""
 
 
 class DomainState(Enum):
@@ -169,7 +171,7 @@ class Toolstack(Protocol):
         ...
 
     async def host_interface(self, domain: DomainId, index: int) -> str:
-        """Name of the host's end of interface ``index``; it begins in the host's namespace."""
+        """Name of the host's end of interface ``index``; it begins in the spec's ``netns``."""
         ...
 
     async def open_channel(self, domain: DomainId) -> Transport:

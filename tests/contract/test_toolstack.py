@@ -85,19 +85,19 @@ async def test_many_at_once(stage: Stage) -> None:
 
 
 async def test_a_cancelled_create_can_be_found_and_destroyed(stage: Stage) -> None:
-    for delay in (0.0, 0.005, 0.02):
+    cancelled = 0
+    for delay in (0.0, 0.001, 0.003, 0.01):
         wanted = stage.spec(interfaces=1)
         creating = asyncio.create_task(stage.toolstack.create(wanted))
+        await asyncio.sleep(0)  # it begins
         await asyncio.sleep(delay)
-        creating.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await creating
+        cancelled += creating.cancel()
+        await asyncio.wait([creating])
         info = await stage.info(wanted.uuid)
-        if delay:  # cancelled before its first step, it has done nothing
-            assert info is not None and info.state is DomainState.PAUSED
-        if info is not None:
-            await stage.toolstack.destroy(info.id)
+        assert info is not None and info.state is DomainState.PAUSED
+        await stage.toolstack.destroy(info.id)
         assert await stage.info(wanted.uuid) is None
+    assert cancelled, "every create was too quick for this test"
 
 
 async def test_a_cancelled_destroy_goes_on(stage: Stage) -> None:
@@ -226,6 +226,24 @@ async def test_a_spliced_interface_is_the_pods_end(stage: Stage, pod_network: Po
     assert next(each for each in stats if each.name == "eth0").rx_packets >= 4
     await unsplice(name, pod_network.path)
     assert name not in pod_network.interfaces() and not pod_network.ping("10.77.0.5", 1)
+
+
+async def test_an_interface_is_born_where_it_is_wanted(stage: Stage, pod_network: PodNetwork) -> None:
+    agent = await stage.boot(interfaces=1, netns=pod_network.path)
+    name = await stage.toolstack.host_interface(agent.domain, 0)
+    await until(lambda: name in pod_network.interfaces())
+    assert name not in os.listdir("/sys/class/net")
+    await agent.configure(0, await splice(name, pod_network.path, "eth0"))
+    await until(lambda: pod_network.ping("10.77.0.5", 1), seconds=30)
+    await stage.toolstack.destroy(agent.domain)
+    await until(lambda: name not in pod_network.interfaces())
+
+
+async def test_an_interface_wanted_nowhere(stage: Stage) -> None:
+    wanted = stage.spec(interfaces=1, netns="/run/netns/no-such")
+    with pytest.raises(Missing):
+        await stage.toolstack.create(wanted)
+    assert await stage.info(wanted.uuid) is None
 
 
 async def test_interfaces_there_are_and_are_not(stage: Stage) -> None:

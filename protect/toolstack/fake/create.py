@@ -43,7 +43,7 @@ async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: In
         undo.callback(domain.release)
         faultplan.after(fault, "create domain", spec.name)
         if spec.interfaces:
-            await interfaces.create(home.instance, spec.uuid, domain.id, spec.interfaces)
+            await interfaces.create(home.instance, spec, domain.id)
         checkpoint("fake-create.wired")
         undo.pop_all()
         return domain
@@ -54,7 +54,7 @@ async def clear(home: Home, spec: DomainSpec) -> None:
     await home.cgroups.remove(str(spec.uuid))
     checkpoint("fake-destroy.ungrouped")
     if spec.interfaces:
-        await interfaces.remove(home.instance, spec.uuid, spec.interfaces)
+        await interfaces.remove(home.instance, spec)
     await home.forget(spec.uuid)
 
 

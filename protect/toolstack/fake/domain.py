@@ -84,6 +84,7 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "mode": spec.mode.value,
         "interfaces": spec.interfaces,
         "environment": dict(spec.environment),
+        "netns": spec.netns,
     }
     write_atomically(directory / "spec.json", json.dumps(values))
 
@@ -102,6 +103,7 @@ def read_spec(directory: Path) -> DomainSpec | None:
         mode=Mode(values["mode"]),
         interfaces=values["interfaces"],
         environment=values["environment"],
+        netns=values.get("netns", ""),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 from hashlib import sha256
 from uuid import UUID
 
@@ -11,7 +10,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from protect.errors import ToolstackError
-from protect.network.namespace import explain, in_namespace
+from protect.network.namespace import OWN, explain, in_namespace, opened
+from protect.toolstack.port import DomainSpec
 
 
 def host_name(instance: str, domain: UUID, index: int) -> str:
@@ -20,35 +20,37 @@ def host_name(instance: str, domain: UUID, index: int) -> str:
     return f"xv{digest[:9]}.{index}"
 
 
-async def create(instance: str, domain: UUID, pid: int, count: int) -> None:
-    """Make the pairs; the zone's ends are eth0, eth1, ..."""
+async def create(instance: str, spec: DomainSpec, pid: int) -> None:
+    """Make the pairs, both ends where they belong: to move one later takes the kernel far longer."""
 
     def work(netlink: IPRoute) -> None:
-        namespace = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            for index in range(count):
-                name, peer = host_name(instance, domain, index), f"eth{index}"
-                netlink.link("add", ifname=name, kind="veth", peer={"ifname": peer, "net_ns_fd": namespace})
-        finally:
-            os.close(namespace)
+        with opened(f"/proc/{pid}/ns/net") as zone, opened(spec.netns or OWN) as home:
+            for index in range(spec.interfaces):
+                netlink.link(
+                    "add",
+                    ifname=host_name(instance, spec.uuid, index),
+                    kind="veth",
+                    net_ns_fd=home,
+                    peer={"ifname": f"eth{index}", "net_ns_fd": zone},
+                )
 
     try:
         await in_namespace(None, work)
     except NetlinkError as error:
-        raise ToolstackError("create interface", str(domain), explain(error)) from error
+        raise ToolstackError("create interface", spec.name, explain(error)) from error
 
 
-async def remove(instance: str, domain: UUID, count: int) -> None:
-    """Remove what is left of the pairs here.
+async def remove(instance: str, spec: DomainSpec) -> None:
+    """Remove what is left of the pairs in the host's namespace.
 
-    A pair goes by itself when either end's namespace does, so an end that was moved elsewhere
-    follows the zone; only the kernel's own delay is between.
+    A pair goes by itself when either end's namespace does, so an end that is elsewhere follows the
+    zone; only the kernel's own delay is between.
     """
 
     def work(netlink: IPRoute) -> None:
-        for index in range(count):
+        for index in range(spec.interfaces):
             try:
-                netlink.link("del", ifname=host_name(instance, domain, index))
+                netlink.link("del", ifname=host_name(instance, spec.uuid, index))
             except NetlinkError as error:
                 if error.code != errno.ENODEV:
                     raise
@@ -56,4 +58,4 @@ async def remove(instance: str, domain: UUID, count: int) -> None:
     try:
         await in_namespace(None, work)
     except NetlinkError as error:
-        raise ToolstackError("remove interface", str(domain), explain(error)) from error
+        raise ToolstackError("remove interface", spec.name, explain(error)) from error

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from daemonkit.faults import Invalid
 from protect.errors import DomainGone, ToolstackError
+from protect.network.splice import bring
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.admit import Admission
 from protect.toolstack.libxl.channel import Channels
@@ -117,6 +118,8 @@ class LibxlToolstack:
             try:
                 for interface in await self._workers.run(nic.nics, domid) if spec.interfaces else []:
                     await self._store.write(f"{interface.backend}/hotplug-status", "connected")
+                    if spec.netns:
+                        await bring(f"vif{domid}.{interface.devid}", spec.netns)
             except BaseException:
                 await self._workers.run(xen.destroy, domid)
                 raise
