@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import os
 import shutil
 import subprocess
 import uuid
@@ -14,11 +13,7 @@ import pytest
 
 from tests.support.zone import BUILD, ZONE, Zone
 from tests.support.zone_client import Client
-
-APPLETS = (
-    "sh cat echo sleep true false ls ps dd yes stty kill head tail id mount seq tr wc touch "
-    "sha256sum env printf hostname ip test rm mkdir"
-).split()
+from tests.support.zone_image import busybox_squashfs
 
 
 def _make(*targets: str) -> None:
@@ -47,26 +42,8 @@ def root(request: pytest.FixtureRequest, parts: Path) -> Path:
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A squashfs file with busybox, its applets as hard links."""
-    base = tmp_path_factory.mktemp("image")
-    tree = base / "tree"
-    for name in ("bin", "proc", "dev", "sys", "etc", "tmp"):
-        (tree / name).mkdir(parents=True)
-    (tree / "etc/resolv.conf").touch()
-    # The rootfs's own directory has attributes that the overlay must show.
-    tree.chmod(0o751)
-    busybox = Path(shutil.which("busybox") or "")
-    shutil.copy(busybox, tree / "bin/busybox")
-    libraries = subprocess.run(["ldd", str(busybox)], capture_output=True, text=True).stdout.split()
-    for library in (word for word in libraries if word.startswith("/")):
-        there = tree / library.lstrip("/")
-        there.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(library, there)
-    for applet in APPLETS:
-        os.link(tree / "bin/busybox", tree / "bin" / applet)
-    out = base / "image.squashfs"
-    subprocess.run(["mksquashfs", str(tree), str(out), "-quiet", "-no-progress"], check=True)
-    return out
+    """A squashfs file with busybox."""
+    return busybox_squashfs(tmp_path_factory.mktemp("image"))
 
 
 @pytest.fixture(scope="session")
