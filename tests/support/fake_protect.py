@@ -70,6 +70,11 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             raise Missing("find workload", workload_id, "no such workload")
         return self.workloads[workload_id]
 
+    def end_watches(self) -> None:
+        """Every stream of changes ends, as when protectd restarts."""
+        for queue in self._watchers:
+            queue.put_nowait(pb.WatchEvent())
+
     # zones
 
     async def CreateZone(self, request: pb.CreateZoneRequest, context: Any) -> pb.Zone:
@@ -216,8 +221,8 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             for workload in list(self.workloads.values()):
                 yield pb.WatchEvent(workload=workload)
             yield pb.WatchEvent(synced=pb.Empty())
-            while True:
-                yield await queue.get()
+            while (event := await queue.get()).WhichOneof("event"):
+                yield event
         finally:
             self._watchers.discard(queue)
 
