@@ -14,7 +14,7 @@ from localnode import network, toml
 from localnode.processes import Failed, Output, Readiness, background
 
 ROOT = Path(__file__).resolve().parents[1]
-_READY = 60.0
+_READY = 180.0
 # unix(7) gives a socket's path 107 bytes; the longest of ours below the folder is run/protect/protect.sock.
 _FOLDER_LIMIT = 70
 _HEAD = """\

@@ -170,7 +170,7 @@ async def _crash(pod: Pod) -> None:
     """The kernel of the pod's zone panics."""
     with Context() as context:
         name = pod.config.metadata.name
-        domid = next(info.domid for info in domain.domains(context) if info.name.startswith(name))
+        domid = next(info.domid for info in domain.domains(context) if name in info.name)
     process = await asyncio.create_subprocess_exec("xl", "sysrq", str(domid), "c")
     assert await process.wait() == 0
 
@@ -202,9 +202,10 @@ async def test_an_end_while_the_daemon_is_down_is_not_lost(bench: Bench) -> None
     await bench.nothing_left()
 
 
-@pytest.mark.parametrize(
-    "step", ["zone-create.domain-created", "zone-connect.spliced", "workload-create.disk-attached"]
-)
+STEPS = ("zone-create.domain-created", "zone-connect.spliced", "workload-create.disk-attached")
+
+
+@pytest.mark.parametrize("step", STEPS)
 async def test_protectd_killed_on_the_way(bench: Bench, step: str) -> None:
     """Then the pod is whole, or nothing is left of it."""
     await _kill_at(bench, step)
@@ -240,4 +241,4 @@ async def _serves(bench: Bench) -> None:
 def test_consoles_are_kept_while_zones_live() -> None:
     """Removed with their zones, so that names of the past do not pile up."""
     names = [path.name for path in Path("/var/log/xen/console").glob("guest-*.log")]
-    assert not [name for name in names if name.startswith(("guest-story", "guest-survivor", "guest-orphan"))]
+    assert not [name for name in names if re.search("story|survivor|orphan", name)]
