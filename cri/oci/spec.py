@@ -33,9 +33,9 @@ def spec(container_id: str, config: cri.ContainerConfig, process: Json, defaults
 
 
 def _namespaces(config: cri.ContainerConfig) -> list[str]:
-    security = config.linux.security_context
-    # POD is CRI's zero value: only a caller who sends the options can have meant it.
-    shared = security.HasField("namespace_options") and security.namespace_options.pid == cri.POD
+    """POD, CRI's default, means the zone's own processes; the kubelet asks for CONTAINER unless a pod says
+    shareProcessNamespace."""
+    shared = config.linux.security_context.namespace_options.pid == cri.POD
     return ["mount", "cgroup"] if shared else ["mount", "cgroup", "pid"]
 
 

@@ -204,6 +204,30 @@ async def test_stop_sends_the_stop_signal(stage: Stage, pod: Pod) -> None:
     assert "caught" in stage.client.log(pod).read_text()
 
 
+@pytest.mark.parametrize("mode", [cri.POD, cri.CONTAINER])
+async def test_processes_end_with_their_container(
+    stage: Stage, pod: Pod, mode: cri.NamespaceMode.ValueType
+) -> None:
+    """Also those that hold its output open, and those in the pod's shared process namespace."""
+    options = cri.NamespaceOption(pid=mode)
+    security = cri.LinuxContainerSecurityContext(namespace_options=options)
+    watcher = await stage.started(pod, "exec sleep 1000", "watcher")
+    script = "sleep 1002 & echo begun; exit 6"
+    linux = cri.LinuxContainerConfig(security_context=security)
+    container = await stage.started(pod, script, linux=linux)
+    status = await stage.exited(container)
+    assert (status.exit_code, stage.client.log(pod).read_text().split()[3]) == (6, "begun")
+    seen = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$f; echo; done 2>/dev/null"
+    assert "sleep 1002" not in await stage.output(watcher, seen)
+
+
+async def test_pods_share_processes_when_asked(stage: Stage, pod: Pod) -> None:
+    """CRI's default; the kubelet asks for CONTAINER unless the pod shares its process namespace."""
+    await stage.started(pod, "exec sleep 1003", "other")
+    watcher = await stage.started(pod, "exec sleep 1000", "watcher")
+    assert "sleep 1003" in await stage.output(watcher, "ps -o args")
+
+
 async def test_a_command_that_is_not_there(stage: Stage, pod: Pod) -> None:
     """Found out by CreateContainer, of which nothing is left."""
     with pytest.raises(grpc.aio.AioRpcError) as raised:

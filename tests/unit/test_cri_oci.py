@@ -144,11 +144,10 @@ def _spec(**fields: Any) -> dict[str, Any]:
 
 def test_the_zone_is_the_pod() -> None:
     made = _spec()
-    kinds = [namespace["type"] for namespace in made["linux"]["namespaces"]]
-    assert sorted(kinds) == ["cgroup", "mount", "pid"]
-    options = cri.NamespaceOption(pid=cri.POD)
-    shared = _spec(linux=cri.LinuxContainerConfig(security_context=Security(namespace_options=options)))
-    assert "pid" not in [namespace["type"] for namespace in shared["linux"]["namespaces"]]
+    assert sorted(each["type"] for each in made["linux"]["namespaces"]) == ["cgroup", "mount"]
+    options = cri.NamespaceOption(pid=cri.CONTAINER)
+    own = _spec(linux=cri.LinuxContainerConfig(security_context=Security(namespace_options=options)))
+    assert sorted(each["type"] for each in own["linux"]["namespaces"]) == ["cgroup", "mount", "pid"]
     assert made["root"] == {"path": "rootfs", "readonly": False}
     assert made["linux"]["cgroupsPath"] == f"/workloads/{'c' * 64}"
     assert made["process"]["rlimits"] == [{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1024}]
