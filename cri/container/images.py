@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cri.images.store import Image, ImageStore
+from cri.images.catalogue import Image
+from cri.images.store import ImageStore
 from cri.node import RootImage
 
 _ACCOUNTS = 1024 * 1024

@@ -68,11 +68,7 @@ def convert(
 
 def merge(indexes: Sequence[LayerIndex], subject: str, settings: ImageSettings, cancel: Cancel) -> Tree:
     """The merged tree of all layers, lowest first."""
-    limits = settings.limits
-    count = sum(len(index.entries) for index in indexes)
-    if count > limits.entries:
-        raise Oversized("merge", subject, f"{count} entries, more than {limits.entries}")
-    tree = Tree(subject, limits.unpacked_bytes)
+    tree = Tree(subject, settings.limits.unpacked_bytes)
     for layer, index in enumerate(indexes):
         cancel.check()
         tree.apply(layer, index.entries)
@@ -82,8 +78,11 @@ def merge(indexes: Sequence[LayerIndex], subject: str, settings: ImageSettings, 
 def _plan(tree: Tree, subject: str, settings: ImageSettings) -> _Plan:
     plan = _Plan([], {}, [])
     first: dict[int, bytes] = {}
-    size = 0
+    size = names = 0
     for path, node in tree.walk():
+        names += len(path)
+        if names > settings.limits.index_bytes:
+            raise Oversized("merge", subject, f"paths of more than {settings.limits.index_bytes} bytes")
         if node.serial in first:
             plan.links.append((path, first[node.serial]))
             continue

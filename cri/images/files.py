@@ -75,7 +75,9 @@ class StoreFiles:
 
     def put(self, work: Path, final: Path) -> None:
         """Names a file whose bytes are synced already."""
-        final.parent.mkdir(mode=0o700, exist_ok=True)
+        if not final.parent.is_dir():
+            final.parent.mkdir(mode=0o700, exist_ok=True)
+            _sync_directory(final.parent.parent)
         work.rename(final)
         _sync_directory(final.parent)
 

@@ -10,11 +10,11 @@ import grpc
 from cri.images import archives, names
 from cri.images.archives import Found, Layout
 from cri.images.cancel import Cancel
+from cri.images.catalogue import Image
 from cri.images.manager import ImageManager
 from cri.images.names import Reference
 from cri.images.pull import Puller
 from cri.images.settings import Limits
-from cri.images.store import Image
 from daemonkit.faults import Invalid
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -17,10 +18,36 @@ PIECE = 1 << 20
 
 
 class LayerIndex(NamedTuple):
-    """What a layer holds, its data left where it is; plain_bytes: the length of its tar stream."""
+    """What a layer holds, its data left where it is.
+
+    plain_bytes: the length of its tar stream; weight: roughly what the entries take in memory, in bytes.
+    """
 
     entries: list[Entry]
     plain_bytes: int
+    weight: int
+
+
+class Budget:
+    """What the layers of one image may cost together; layers are read by several threads."""
+
+    def __init__(self, subject: str, limits: Limits) -> None:
+        self._subject = subject
+        self._lock = threading.Lock()
+        self._left = {
+            "entries": limits.entries,
+            "bytes of names and attributes": limits.index_bytes,
+            "unpacked bytes": limits.unpacked_bytes,
+        }
+
+    def spend(self, index: LayerIndex) -> None:
+        """Raises Oversized once the sum is beyond the limits."""
+        with self._lock:
+            spent = (len(index.entries), index.weight, index.plain_bytes)
+            for what, amount in zip(self._left, spent, strict=True):
+                self._left[what] -= amount
+                if self._left[what] < 0:
+                    raise Oversized("unpack", self._subject, f"its layers have too many {what}")
 
 
 class _Counted:
@@ -56,16 +83,27 @@ def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: Limits)
     counted = _Counted(compression.plain(chunks, diff_id), algorithm, within)
     stream = Stream(iter(counted), diff_id)
     found: list[Entry] = []
+    weight = 0
     for entry in tarstream.entries(stream, limits.header_bytes):
-        if len(found) >= limits.entries:
-            raise Oversized("unpack layer", diff_id, f"more than {limits.entries} entries")
+        weight += _weight(entry)
+        if len(found) >= limits.entries or weight > limits.index_bytes:
+            most_of_it = f"more than {limits.entries} entries, or {limits.index_bytes} bytes of names"
+            raise Oversized("unpack layer", diff_id, most_of_it)
         found.append(entry)
     stream.drain()
     if counted.hash.hexdigest() != wanted:
         raise Corrupt(
             "unpack layer", diff_id, "the plain bytes have another digest than the configuration says"
         )
-    return LayerIndex(found, counted.bytes)
+    return LayerIndex(found, counted.bytes, weight)
+
+
+def _weight(entry: Entry) -> int:
+    weight = len(entry.name) + len(entry.link)
+    if entry.xattrs:
+        weight += sum(len(key) + len(value) for key, value in entry.xattrs)
+    # Each part is a tuple of two numbers.
+    return weight + 120 * len(entry.extents or ())
 
 
 def file_chunks(path: Path) -> Iterator[bytes]:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cri.images.cancel import Cancel
+from cri.images.catalogue import Image
 from cri.images.credentials import Credentials
 from cri.images.errors import Cancelled
 from cri.images.files import Usage
@@ -21,7 +22,7 @@ from cri.images.names import Reference
 from cri.images.places import registry_places
 from cri.images.pull import Puller
 from cri.images.settings import ImageSettings
-from cri.images.store import Image, ImageStore
+from cri.images.store import ImageStore
 from daemonkit.faults import Broken, Exhausted, Fault, TooLate
 
 log = logging.getLogger(__name__)

@@ -9,17 +9,18 @@ from dataclasses import dataclass
 
 from cri.images import manifests
 from cri.images.cancel import Cancel
+from cri.images.catalogue import Image
 from cri.images.convert import convert
 from cri.images.db import ImageRow
 from cri.images.errors import Corrupt
 from cri.images.fetch import digest_of, fetch_document, fetch_layer, fetch_manifest, matches
-from cri.images.layers import LayerIndex, file_chunks, read_layer
+from cri.images.layers import Budget, LayerIndex, file_chunks, read_layer
 from cri.images.manifests import Config, Descriptor, Manifest, Platform
 from cri.images.names import Reference
 from cri.images.places import Place, first_of
 from cri.images.settings import ImageSettings
 from cri.images.sharing import Gate, Shared
-from cri.images.store import Image, ImageStore, now
+from cri.images.store import ImageStore, now
 from daemonkit.faults import Missing
 
 _MAX_NESTING = 2
@@ -152,13 +153,19 @@ class Puller:
 
     def _fetch_layers(self, resolved: Resolved, places: Sequence[Place], cancel: Cancel) -> list[LayerIndex]:
         """All layers at once, a few at a time; the first that fails calls the others off."""
-        mine = Cancel()
+        mine, budget = Cancel(), Budget(resolved.manifest_digest, self._settings.limits)
+
+        def fetch(layer: Descriptor, diff_id: str) -> LayerIndex:
+            index = self._layer(layer, diff_id, places, mine)
+            budget.spend(index)
+            return index
+
         pairs = list(zip(resolved.manifest.layers, resolved.config.diff_ids, strict=True))
         with (
             cancel.interrupting(mine.set),
             ThreadPoolExecutor(self._settings.downloads_per_image, "layer") as threads,
         ):
-            futures = [threads.submit(self._layer, layer, diff_id, places, mine) for layer, diff_id in pairs]
+            futures = [threads.submit(fetch, layer, diff_id) for layer, diff_id in pairs]
             failed = [
                 future for future in wait(futures, return_when=FIRST_EXCEPTION).done if future.exception()
             ]

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import grpc
 
 from cri.images import names
+from cri.images.catalogue import Image
 from cri.images.credentials import from_cri
 from cri.images.importing import ImportService
 from cri.images.manager import ImageManager
 from cri.images.status import image_message, verbose_info
-from cri.images.store import Image
 from daemonkit.faults import Invalid, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
 from xenpod_proto.images.v1 import images_pb2_grpc

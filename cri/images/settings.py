@@ -24,8 +24,10 @@ class Limits:
     # Unpacked over compressed bytes of one layer; only looked at above unpacked_floor_bytes.
     ratio: int = 200
     unpacked_floor_bytes: int = 256 * MIB
-    # Names over all layers, whiteouts included; the index of names is held in memory (about 0.5 KiB each).
+    # Entries of all layers, whiteouts included; an index of them is held in memory (about 0.5 KiB each).
     entries: int = 400_000
+    # Names, link targets and attributes of all entries, which are in that index too.
+    index_bytes: int = 64 * MIB
     # One PAX or GNU long-name header.
     header_bytes: int = MIB
     # /etc/passwd and /etc/group are kept beside the filesystem up to this size.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
-from cri.images.store import Image
+from cri.images.catalogue import Image
 from xenpod_proto.cri.v1 import runtime_pb2
 
 MAX_UID = 0x7FFFFFFF

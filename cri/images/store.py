@@ -12,47 +12,17 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from cri.images import manifests, names
+from cri.images.catalogue import Catalogue, Image
 from cri.images.db import FilesystemRow, ImageDb, ImageRow
 from cri.images.files import FS_TYPE, StoreFiles
 from cri.images.settings import ImageSettings
-from daemonkit.faults import Invalid, Missing
-
-MIN_PREFIX = 4
-
-
-@dataclass(frozen=True)
-class Image:
-    """An image as the rest of the daemon sees it.
-
-    id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
-    JSON document, with Env, Cmd and so on under "config"; fs_path: the read-only filesystem image.
-    """
-
-    id: str
-    repo_tags: tuple[str, ...]
-    repo_digests: tuple[str, ...]
-    size: int
-    config: dict[str, Any]
-    fs_path: Path
-    fs_type: str
-    chain_id: str
-    manifest_digest: str
-    pulled_at: int
-
-    @property
-    def run(self) -> dict[str, Any]:
-        """The part of the configuration that says how to run it (Env, Cmd, Entrypoint, User, ...)."""
-        run: dict[str, Any] = self.config.get("config") or {}
-        return run
+from daemonkit.faults import Missing
 
 
 class ImageStore:
-    """Safe to use from any thread; reads come from memory.
+    """Safe to use from any thread; what there is comes from memory, without waiting for anybody.
 
     At start: open(), then hold() for every container that exists, then collect().
     """
@@ -62,6 +32,7 @@ class ImageStore:
         self._lock = threading.RLock()
         self._leases: Counter[Path] = Counter()
         self._holds: dict[str, str] = {}
+        self._catalogue: Catalogue | None = None
         self._db = ImageDb(self.files.index)
         self._load()
 
@@ -70,7 +41,7 @@ class ImageStore:
         self.files.clear_ingest()
         with self._lock:
             self._forget_broken()
-            self._sweep(list(self._filesystems), self.files.named())
+            self._sweep(list(self._now.filesystems), self.files.named())
 
     def close(self) -> None:
         """Gives the index and the lock back."""
@@ -82,8 +53,7 @@ class ImageStore:
 
     def images(self) -> list[Image]:
         """Every image that was not removed, in the order of their ids."""
-        with self._lock:
-            return [self._image(row) for row in self._rows.values() if not row.removed]
+        return self._now.listed()
 
     def resolve(self, name_or_id: str) -> Image:
         """The image by name, id, or unique beginning of an id; raises Missing and Invalid."""
@@ -94,19 +64,14 @@ class ImageStore:
 
     def find(self, name_or_id: str) -> Image | None:
         """As resolve(), but None when there is no such image."""
-        with self._lock:
-            row = self._by_id(name_or_id)
-            if row is None and not names.is_digest(name_or_id) and not _is_hex(name_or_id, 64, 64):
-                row = self._by_name(name_or_id) or self._by_prefix(name_or_id)
-            return self._image(row) if row is not None and not row.removed else None
+        return self._now.find(name_or_id)
 
     def get(self, image_id: str) -> Image:
         """The image by its full id, even when it was removed while in use."""
-        with self._lock:
-            row = self._rows.get(image_id)
-            if row is None:
-                raise Missing("find image", image_id[:100], "no such image")
-            return self._image(row)
+        image = self._now.images.get(image_id)
+        if image is None:
+            raise Missing("find image", image_id[:100], "no such image")
+        return image
 
     def read_file(self, image: Image, path: str, limit: int) -> bytes | None:
         """/etc/passwd or /etc/group of the image (untrusted); None: none there, or larger than limit."""
@@ -115,15 +80,14 @@ class ImageStore:
 
     def manifest(self, image: Image) -> bytes:
         """The manifest the image was pulled by, byte for byte."""
-        with self._lock:
-            return self._rows[image.id].manifest
+        return self._now.rows[image.id].manifest
 
     # Who needs it.
 
     def hold(self, image_id: str, owner: str) -> None:
         """Keeps the image's filesystem until release(owner), also when the image is removed meanwhile."""
         with self._lock:
-            if image_id not in self._rows:
+            if image_id not in self._now.rows:
                 raise Missing("hold image", image_id, "no such image")
             self._holds[owner] = image_id
 
@@ -137,7 +101,7 @@ class ImageStore:
     def collect(self) -> None:
         """Lets go of every removed image that nobody holds."""
         with self._lock:
-            for image_id in [row.id for row in self._rows.values() if row.removed]:
+            for image_id in [row.id for row in self._now.rows.values() if row.removed]:
                 self._drop_if_unneeded(image_id)
 
     def remove(self, name_or_id: str) -> None:
@@ -155,7 +119,7 @@ class ImageStore:
     def has_filesystem(self, chain_id: str) -> bool:
         """Whether it is there, complete."""
         with self._lock:
-            return chain_id in self._filesystems
+            return chain_id in self._now.filesystems
 
     @contextmanager
     def leasing(self, chain_id: str, digests: list[str]) -> Iterator[None]:
@@ -184,54 +148,22 @@ class ImageStore:
         with self._lock:
             self._db.add_image(row, image_names)
             self._load()
-            return self._image(self._rows[row.id])
+            return self._now.images[row.id]
 
     # Inside.
 
     def _load(self) -> None:
-        self._rows = {row.id: row for row in sorted(self._db.images(), key=lambda row: row.id)}
-        self._names = dict(self._db.names())
-        self._filesystems = {row.chain_id: row for row in self._db.filesystems()}
-        self._documents: dict[str, dict[str, Any]] = {}
+        images, filesystems = self._db.images(), self._db.filesystems()
+        known = self._catalogue.images if self._catalogue is not None else {}
+        self._catalogue = Catalogue(images, self._db.names(), filesystems, self.files.fs_path, known)
 
-    def _image(self, row: ImageRow) -> Image:
-        filesystem = self._filesystems[row.chain_id]
-        mine = [name for name, image_id in self._names.items() if image_id == row.id]
-        if row.id not in self._documents:
-            self._documents[row.id] = manifests.parse_json(row.config, row.id)
-        return Image(
-            row.id,
-            tuple(name for name in mine if "@" not in name),
-            tuple(name for name in mine if "@" in name),
-            filesystem.bytes + len(row.manifest) + len(row.config) + sum(size for _, size in row.layers),
-            self._documents[row.id],
-            self.files.fs_path(row.chain_id),
-            filesystem.type,
-            row.chain_id,
-            row.manifest_digest,
-            row.pulled_at,
-        )
-
-    def _by_id(self, text: str) -> ImageRow | None:
-        return self._rows.get(text if ":" in text else f"sha256:{text}")
-
-    def _by_name(self, text: str) -> ImageRow | None:
-        try:
-            image_id = self._names.get(str(names.parse(text)))
-        except Invalid:
-            if _is_hex(text, MIN_PREFIX, 64):
-                return None
-            raise
-        return self._rows.get(image_id) if image_id is not None else None
-
-    def _by_prefix(self, text: str) -> ImageRow | None:
-        if not _is_hex(text, MIN_PREFIX, 64):
-            return None
-        fitting = [row for row in self._rows.values() if row.id.partition(":")[2].startswith(text)]
-        return fitting[0] if len(fitting) == 1 else None
+    @property
+    def _now(self) -> Catalogue:
+        assert self._catalogue is not None
+        return self._catalogue
 
     def _drop_if_unneeded(self, image_id: str) -> None:
-        row = self._rows.get(image_id)
+        row = self._now.rows.get(image_id)
         if row is None or not row.removed or image_id in self._holds.values():
             return
         self._db.delete_image(image_id)
@@ -242,9 +174,9 @@ class ImageStore:
 
     def _forget_broken(self) -> None:
         """Drops rows whose files are gone: an operator removed them, or the disk lost them."""
-        for row in list(self._rows.values()):
+        for row in list(self._now.rows.values()):
             path = self.files.fs_path(row.chain_id)
-            if not path.is_file() or path.stat().st_size != self._filesystems[row.chain_id].bytes:
+            if not path.is_file() or path.stat().st_size != self._now.filesystems[row.chain_id].bytes:
                 self._db.delete_image(row.id)
         self._load()
 
@@ -254,8 +186,10 @@ class ImageStore:
             [chain_id for chain_id in chain_ids if self.files.fs_path(chain_id) not in self._leases]
         )
         self._load()
-        needed = {self.files.fs_path(chain_id) for chain_id in self._filesystems}
-        needed |= {self.files.blob_path(digest) for row in self._rows.values() for digest, _ in row.layers}
+        needed = {self.files.fs_path(chain_id) for chain_id in self._now.filesystems}
+        needed |= {
+            self.files.blob_path(digest) for row in self._now.rows.values() for digest, _ in row.layers
+        }
         for path in set(paths) - needed - set(self._leases):
             path.unlink(missing_ok=True)
 
@@ -263,7 +197,3 @@ class ImageStore:
 def now() -> int:
     """Nanoseconds since the epoch."""
     return time.time_ns()
-
-
-def _is_hex(text: str, least: int, most: int) -> bool:
-    return least <= len(text) <= most and not text.strip("0123456789abcdef")

@@ -15,6 +15,8 @@ from cri.images.stream import Stream
 from cri.images.tarsparse import Extents, old_gnu_map, pax_map, stored_map
 
 BLOCK = 512
+# Of Linux; no file can be reached by a longer one.
+PATH_MAX = 4096
 _ZERO = bytes(BLOCK)
 FILE, LINK, SYMLINK, CHAR, BLOCKDEV, DIR, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
 _KINDS = {b"0": FILE, b"\0": FILE, b"7": FILE, b"S": FILE} | {
@@ -102,6 +104,8 @@ def _extra_header(stream: Stream, size: int, header_bytes: int) -> bytes:
 
 def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: Stream) -> Entry:
     name, link = _names(block, extras)
+    if len(name) > PATH_MAX or len(link) > PATH_MAX:
+        raise _bad(stream, f"a name longer than {PATH_MAX} bytes")
     pax = extras.pax
     known = _KINDS.get(kind)
     if known is None:

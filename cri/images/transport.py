@@ -6,6 +6,7 @@ environment.
 
 from __future__ import annotations
 
+import io
 import ssl
 from typing import Any
 from urllib.parse import urlsplit
@@ -45,9 +46,13 @@ class Adapter(HTTPAdapter):
         """Nothing to set: the context says it all."""
 
     def send(self, request: Any, *args: Any, **kwargs: Any) -> requests.Response:
-        """Every request has the deadlines."""
+        """Every request has the deadlines, and no redirect has a body: requests would read it whole."""
         kwargs["timeout"] = self._timeouts
-        return super().send(request, *args, **kwargs)
+        response = super().send(request, *args, **kwargs)
+        if response.is_redirect:
+            response.raw.close()
+            response.raw = io.BytesIO()
+        return response
 
 
 class Session(requests.Session):

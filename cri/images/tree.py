@@ -14,12 +14,11 @@ from typing import NamedTuple
 from cri.images import tarstream
 from cri.images.errors import Oversized, Unpackable
 from cri.images.inode import Content, Node
-from cri.images.tarstream import Entry
+from cri.images.tarstream import PATH_MAX, Entry
 
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
 NAME_MAX = 255
-PATH_MAX = 4096
 MAX_SYMLINKS = 255
 # tar2sqfs takes no longer PAX header; names need their room too.
 MAX_XATTRS = 48 << 10

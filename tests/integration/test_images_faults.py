@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
@@ -21,11 +21,11 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from cri.images import names
+from cri.images.catalogue import Image
 from cri.images.credentials import ANONYMOUS, Credentials
 from cri.images.errors import Corrupt, Oversized, Unpackable
 from cri.images.manager import ImageManager
 from cri.images.settings import ImageSettings, Limits
-from cri.images.store import Image
 from daemonkit.faults import Denied, Exhausted, Fault, TooLate, Unreachable
 from tests.support.images import Layer, build, digest, packed
 from tests.support.registry import Answer, LyingRegistry, content, stalling, status
@@ -61,6 +61,17 @@ def _loop(handler: BaseHTTPRequestHandler) -> None:
     status(302, Location=handler.path)(handler)
 
 
+def _endless_redirect(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(302)
+    handler.send_header("Location", "http://127.0.0.1:1/x")
+    handler.end_headers()
+    handler.close_connection = True
+    with suppress(OSError):
+        # Far more than the sockets between the two hold: who reads it all would be here for long.
+        for _ in range(20_000):
+            handler.wfile.write(bytes(1 << 20))
+
+
 def _cut(handler: BaseHTTPRequestHandler) -> None:
     content(DATA[:5000], length=len(DATA))(handler)
 
@@ -79,6 +90,7 @@ FAULTS: dict[str, tuple[dict[str, Answer], type[Fault], str]] = {
     "broken": ({MANIFEST: status(500)}, Unreachable, "500"),
     "redirects to itself": ({LAYER: _loop}, Unreachable, "TooManyRedirects"),
     "redirects to a file": ({LAYER: status(302, Location="file:///etc/passwd")}, Unreachable, " "),
+    "redirects with an endless body": ({LAYER: _endless_redirect}, Unreachable, "refused"),
     "redirects to nobody": ({LAYER: status(302, Location="http://127.0.0.1:1/x")}, Unreachable, "refused"),
     "manifest is no json": ({MANIFEST: content(b"<html>")}, Corrupt, "not JSON"),
     "manifest is a list": ({MANIFEST: content(b"[]")}, Corrupt, "not a JSON object"),
@@ -131,6 +143,25 @@ async def test_a_hostile_layer(tmp_path: Path, name: str) -> None:
                 await _pull(manager, registry.netloc)
             assert _leftovers(manager) == []
     assert not (tmp_path.parent / "etc").exists()
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [Limits(entries=25), Limits(index_bytes=2000), Limits(unpacked_bytes=70_000)],
+    ids=["entries", "names", "bytes"],
+)
+async def test_layers_that_are_small_each_and_too_much_together(tmp_path: Path, limits: Limits) -> None:
+    layers = []
+    for number in range(4):
+        layer = Layer()
+        for name in range(10):
+            layer.file(f"{number}/{name}" + "n" * 70, b"x" * 1000)
+        layers.append(layer.tar())
+    with LyingRegistry("app", "1", build(layers)) as registry:
+        async with managing(tmp_path, limits=limits) as manager:
+            with pytest.raises(Oversized):
+                await _pull(manager, registry.netloc)
+            assert _leftovers(manager) == []
 
 
 async def test_traversal_ends_inside_the_image(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ import grpc
 import pytest
 
 from cri.images import names
+from cri.images.catalogue import Image
 from cri.images.credentials import ANONYMOUS, Credentials
 from cri.images.manager import ImageManager
 from cri.images.service import ImageService, add_image_services
 from cri.images.settings import ImageSettings
-from cri.images.store import Image
 from daemonkit.faults import Denied, Invalid, Missing, Unreachable
 from tests.support import registry as registries
 from tests.support.images import Layer, build, busybox, digest, index_of, packed

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cri.images.catalogue import Image
 from cri.images.db import ImageRow
 from cri.images.settings import ImageSettings
-from cri.images.store import Image, ImageStore
+from cri.images.store import ImageStore
 from daemonkit.faults import Invalid, Missing, Refused
 
 

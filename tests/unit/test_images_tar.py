@@ -138,6 +138,8 @@ BROKEN = {
     "pax length too short": _extended(b"3 path=x\n"),
     "pax without end": _extended(b"11 path=xyz"),
     "pax length huge": _extended(b"9" * 30 + b" path=x\n"),
+    "name longer than a path": _pax({"path": "x/" * 2049}),
+    "target longer than a path": _pax({"linkpath": "x" * 4097}, kind=b"2"),
     "name with zero byte": _extended(_records([("path", "a\0b")])) + _pax({}),
     "time not decimal": _pax({"mtime": "soon"}),
     "sparse parts overlap": _pax({"GNU.sparse.size": "99", "GNU.sparse.map": "0,2,1,2"}, "f", b"1234"),
@@ -247,6 +249,24 @@ def test_layer_is_held_against_its_diff_id() -> None:
 def test_empty_layers_are_empty() -> None:
     for tar in (b"", bytes(1024)):
         assert read_layer([tar], len(tar), digest(tar), Limits()).entries == []
+
+
+def test_too_many_bytes_of_names_and_attributes() -> None:
+    for layer in (
+        Layer().file("n" * 900).file("m" * 900),
+        Layer().file("f", xattrs={"user.a": b"x" * 1800}),
+        Layer().file(
+            "f",
+            b"x" * 20,
+            pax_headers={
+                "GNU.sparse.size": "99",
+                "GNU.sparse.map": ",".join(f"{2 * n},1" for n in range(20)),
+            },
+        ),
+    ):
+        blob = packed(layer.tar())
+        with pytest.raises(Oversized):
+            read_layer([blob.data], len(blob.data), blob.diff_id, Limits(index_bytes=1700))
 
 
 def test_too_many_entries() -> None:
