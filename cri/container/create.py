@@ -15,6 +15,7 @@ from cri.container.undo import make_room, undo
 from cri.ids import new_id
 from cri.names import container_name
 from cri.node import Node, RootImage, now_ns
+from cri.oci.capabilities import held
 from cri.oci.files import pod_files
 from cri.oci.process import process
 from cri.oci.spec import spec
@@ -89,7 +90,7 @@ def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: Root
     container_id = new_id()
     defaults = node.config.container
     who = user(config.linux.security_context, image)
-    first = process(config, image, who, sandbox.hostname, defaults.nofile)
+    first = process(config, image, who, sandbox.hostname, defaults.nofile, held())
     oci = spec(container_id, config, first, defaults)
     files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses)
     container = Container(

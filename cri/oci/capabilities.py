@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from cri.oci.values import CREATE, Json
 from daemonkit.faults import Invalid
@@ -27,13 +28,26 @@ DEFAULT = frozenset(
 """What containers have by convention."""
 
 
-def capabilities(asked: cri.Capability) -> Json:
-    """The OCI sets: none inheritable, so that file capabilities mean what they say (CVE-2022-24769)."""
+def held() -> frozenset[str]:
+    """What this daemon may hand on: its bounding set (proc(5), CapBnd).
+
+    Hosts that are themselves confined lack some; the fake toolstack's zones then lack them too.
+    """
+    status = Path("/proc/self/status").read_text()
+    mask = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapBnd:"))
+    return frozenset(name for number, name in enumerate(ALL) if mask >> number & 1)
+
+
+def capabilities(asked: cri.Capability, everything: frozenset[str]) -> Json:
+    """The OCI sets: none inheritable, so that file capabilities mean what they say (CVE-2022-24769).
+
+    ``everything`` is what ALL stands for; a capability asked for by its name is never left out.
+    """
     dropped, added = _names(asked.drop_capabilities), _names(asked.add_capabilities)
-    base = frozenset(ALL) if "ALL" in added else frozenset() if "ALL" in dropped else DEFAULT
+    base = everything if "ALL" in added else frozenset() if "ALL" in dropped else DEFAULT
     granted = (base - (dropped - added if "ALL" in added else dropped)) | (added - {"ALL"})
     ambient = _names(asked.add_ambient_capabilities)
-    ambient = frozenset(ALL) if "ALL" in ambient else ambient
+    ambient = everything if "ALL" in ambient else ambient
     granted |= ambient
     sets: dict[str, object] = {kind: _ordered(granted) for kind in ("bounding", "effective", "permitted")}
     if ambient:

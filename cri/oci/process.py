@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from cri.node import RootImage
-from cri.oci.capabilities import capabilities
+from cri.oci.capabilities import ALL, capabilities
 from cri.oci.user import User
 from cri.oci.values import CREATE, Json
 from daemonkit.faults import Invalid
@@ -17,9 +17,14 @@ _OOM_MAX = 1000
 
 
 def process(
-    config: cri.ContainerConfig, image: RootImage, who: User, hostname: str, nofile: int
+    config: cri.ContainerConfig,
+    image: RootImage,
+    who: User,
+    hostname: str,
+    nofile: int,
+    everything: frozenset[str] = frozenset(ALL),
 ) -> dict[str, object]:
-    """The first process of a container."""
+    """The first process of a container; ``everything`` is what the capability ALL stands for."""
     security = config.linux.security_context
     made: dict[str, object] = {
         "terminal": config.tty,
@@ -27,7 +32,7 @@ def process(
         "args": arguments(config, image),
         "env": environment(config, image, hostname),
         "cwd": _directory(config.working_dir or image.working_dir),
-        "capabilities": capabilities(security.capabilities),
+        "capabilities": capabilities(security.capabilities, everything),
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": nofile, "hard": nofile}] if nofile else [],
         "noNewPrivileges": security.no_new_privs,
     }

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cri.config import ContainerDefaults
 from cri.container.signals import cri_signal, number, stop_signal
-from cri.oci.capabilities import ALL, DEFAULT, capabilities
+from cri.oci.capabilities import ALL, DEFAULT, capabilities, held
 from cri.oci.files import pod_files
 from cri.oci.mounts import MASKED, READONLY
 from cri.oci.process import PATH, arguments, environment, process
@@ -103,7 +103,7 @@ def test_hostile_account_files(passwd: str, group: str, name: str) -> None:
 
 
 def _caps(**fields: list[str]) -> dict[str, Any]:
-    return dict(capabilities(cri.Capability(**fields)))
+    return dict(capabilities(cri.Capability(**fields), frozenset(ALL)))
 
 
 def test_capabilities() -> None:
@@ -117,6 +117,9 @@ def test_capabilities() -> None:
     assert len(_caps(add_capabilities=["ALL"])["bounding"]) == len(ALL) == 41
     some = _caps(add_capabilities=["ALL"], drop_capabilities=["SYS_ADMIN"])["bounding"]
     assert len(some) == 40 and "CAP_SYS_ADMIN" not in some
+    few = capabilities(cri.Capability(add_capabilities=["ALL", "SYS_TIME"]), frozenset({"KILL"}))
+    assert few["bounding"] == ["CAP_KILL", "CAP_SYS_TIME"]
+    assert held() <= frozenset(ALL)
     ambient = _caps(add_ambient_capabilities=["NET_BIND_SERVICE"])
     assert ambient["ambient"] == ambient["inheritable"] == ["CAP_NET_BIND_SERVICE"]
     assert "CAP_NET_BIND_SERVICE" in ambient["permitted"]
