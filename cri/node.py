@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -74,8 +75,11 @@ class PodNetwork(Protocol):
         """What ``attach`` will do for a pod; nothing is done yet.  Refused when it cannot be done."""
         ...
 
-    async def attach(self, attachment: Attachment) -> Attachment:
-        """Do it; the attachment with its result.  A failure leaves work for ``detach``."""
+    async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:
+        """Do it; the attachment with its result.  A failure leaves work for ``detach``.
+
+        ``made`` is called once the namespace is there.
+        """
         ...
 
     async def detach(self, attachment: Attachment) -> None:

@@ -21,6 +21,7 @@ def of_zone(zone: Zone) -> dict[str, Any]:
         "vcpus": spec.vcpus,
         "mode": spec.mode.value,
         "interfaces": spec.interfaces,
+        "netns": spec.netns,
         "sysctls": dict(spec.sysctls),
         "uuid": str(zone.uuid),
         "state": zone.state.value,
@@ -43,6 +44,7 @@ def zone(body: dict[str, Any]) -> Zone:
         vcpus=body["vcpus"],
         mode=Mode(body["mode"]),
         interfaces=body["interfaces"],
+        netns=body.get("netns", ""),
         sysctls=body["sysctls"],
     )
     return Zone(

@@ -7,7 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,11 +46,15 @@ class Network:
         netns_path = self._netns_dir / f"xenpod-{sandbox_id[:32]}"
         return pod.attachment(sandbox_id, config, self.check(), netns_path)
 
-    async def attach(self, attachment: Attachment) -> Attachment:
-        """Make the namespace and ADD; the attachment with its result.  A failure leaves work for detach."""
+    async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:
+        """Make the namespace and ADD; the attachment with its result.  A failure leaves work for detach.
+
+        ``made`` is called once the namespace is there, before ADD.
+        """
         async with self._hold(attachment) as hold:
             await netns.create(attachment.netns)
             checkpoint("network.namespace-made")
+            made()
             result: Json | None = None
             for plugin in attachment.chain.plugins:
                 output = await self._plugins.call(_call("ADD", plugin, attachment, result, hold))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
@@ -43,7 +45,10 @@ async def run(node: Node, asked: cri.RunPodSandboxRequest) -> str:
         steps.push_async_callback(_undo, node, sandbox.id)
         await node.sandboxes.add(sandbox)
         checkpoint("run-pod.recorded")
-        attached, _ = await both(_attach(node, sandbox), _create_zone(node, sandbox))
+        namespace = asyncio.Event()
+        attached, _ = await both(
+            _attach(node, sandbox, namespace.set), _create_zone(node, sandbox, namespace.wait)
+        )
         checkpoint("run-pod.both-made")
         await node.zones.connect_network(sandbox.id, str(attached.netns), attached.interface)
         checkpoint("run-pod.connected")
@@ -65,14 +70,16 @@ def _plan(node: Node, asked: cri.RunPodSandboxRequest) -> Sandbox:
     return Sandbox(sandbox_id, Phase.CREATING, now_ns(), handler, asked.config, place)
 
 
-async def _attach(node: Node, sandbox: Sandbox) -> Attachment:
-    attached = await node.network.attach(sandbox.attachment)
+async def _attach(node: Node, sandbox: Sandbox, made: Callable[[], None]) -> Attachment:
+    attached = await node.network.attach(sandbox.attachment, made)
     await node.sandboxes.put(replace(node.sandboxes.get(sandbox.id), attachment=attached))
     checkpoint("run-pod.network-attached")
     return attached
 
 
-async def _create_zone(node: Node, sandbox: Sandbox) -> None:
+async def _create_zone(node: Node, sandbox: Sandbox, namespace: Callable[[], Awaitable[object]]) -> None:
+    """Once the namespace is there, which the zone's interface can then be born in; plugins run meanwhile."""
+    await namespace()
     meta = sandbox.config.metadata
     await node.zones.create_zone(
         pb.CreateZoneRequest(
@@ -83,6 +90,7 @@ async def _create_zone(node: Node, sandbox: Sandbox) -> None:
             profile=node.config.handlers[sandbox.handler].profile,
             sysctls=sandbox.config.linux.sysctls,
             interfaces=1,
+            netns_path=str(sandbox.attachment.netns),
         )
     )
     checkpoint("run-pod.zone-created")

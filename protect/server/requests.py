@@ -42,6 +42,7 @@ def zone_spec(config: Config, request: pb.CreateZoneRequest) -> ZoneSpec:
         vcpus=vcpus,
         mode=profile.mode,
         interfaces=request.interfaces,
+        netns=checks.path(operation, "namespace", request.netns_path) if request.netns_path else "",
         sysctls=checks.sysctls(operation, request.sysctls),
     )
 

@@ -111,5 +111,6 @@ def domain_spec(zone: Zone) -> DomainSpec:
         vcpus=spec.vcpus,
         mode=spec.mode,
         interfaces=spec.interfaces,
+        netns=spec.netns,
         environment={"XENPOD_ZONE": spec.id},
     )

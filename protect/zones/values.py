@@ -49,6 +49,8 @@ class ZoneSpec:
     vcpus: int
     mode: Mode
     interfaces: int = 0
+    netns: str = ""
+    """Where the host's end of the interface begins; "" for the host's own namespace."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
 
 

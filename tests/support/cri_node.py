@@ -57,10 +57,11 @@ class FakeNetwork:
     def plan(self, sandbox_id: str, config: cri.PodSandboxConfig) -> Attachment:
         return pod.attachment(sandbox_id, config, self.check(), Path("/run/netns") / sandbox_id)
 
-    async def attach(self, attachment: Attachment) -> Attachment:
+    async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:
         self.attached[attachment.container_id] = attachment
         if self.failure:
             raise self.failure
+        made()
         self._count += 1
         return replace(attachment, result={"ips": []}, addresses=(f"10.0.0.{self._count}", "fd00::1"))
 
