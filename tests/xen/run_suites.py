@@ -38,7 +38,7 @@ def _run(suite: Suite, results: Path) -> int:
             status = subprocess.run(
                 [*command, *suite.arguments],
                 cwd=CHECKOUT,
-                env={**os.environ, **suite.environment},
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **suite.environment},
                 stdout=log,
                 stderr=log,
                 timeout=suite.deadline,

@@ -88,15 +88,24 @@ def _payload(data: bytes, subject: str) -> bytes:
 
 
 def _xz(payload: bytes) -> bytes:
-    return lzma.LZMADecompressor().decompress(payload, _LARGEST)  # ignores the length that follows
+    unpacker = lzma.LZMADecompressor()  # ends where the data does: the length that follows is ignored
+    return _all(unpacker.decompress(payload, _LARGEST), unpacker.eof)
 
 
 def _gzip(payload: bytes) -> bytes:
-    return zlib.decompressobj(wbits=31).decompress(payload, _LARGEST)
+    unpacker = zlib.decompressobj(wbits=31)
+    return _all(unpacker.decompress(payload, _LARGEST), unpacker.eof)
 
 
 def _bzip2(payload: bytes) -> bytes:
-    return bz2.BZ2Decompressor().decompress(payload, _LARGEST)
+    unpacker = bz2.BZ2Decompressor()
+    return _all(unpacker.decompress(payload, _LARGEST), unpacker.eof)
+
+
+def _all(data: bytes, complete: bool) -> bytes:
+    if not complete:
+        raise ValueError(f"incomplete, or larger than {_LARGEST} bytes")
+    return data
 
 
 def _filter(program: str, *options: str) -> Callable[[bytes], bytes]:
