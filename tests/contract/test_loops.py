@@ -1,0 +1,158 @@
+"""Loop devices: taken without races, freed by themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from daemonkit.faults import Broken, Invalid, Missing
+from protect import loops
+from protect.loops import Loop, adopt_loop, attach_loop, backing_file, take_loop
+
+pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Path:
+    path = tmp_path / "image"
+    path.write_bytes(b"begin" + bytes(65536 - 8) + b"end")
+    return path
+
+
+def attached(image: Path) -> list[str]:
+    """Devices on the file now."""
+    found = []
+    for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            if backing.read_text().strip() == str(image):
+                found.append(backing.parts[3])
+        except OSError:
+            continue  # detached between the two
+    return found
+
+
+async def test_the_device_is_the_file_and_lives_as_long_as_it_is_open(image: Path) -> None:
+    loop = await attach_loop(image)
+    status = os.stat(loop.path)
+    assert (os.major(status.st_rdev), os.minor(status.st_rdev)) == (loop.major, loop.minor)
+    assert loop.path.read_bytes() == image.read_bytes()
+    assert attached(image) == [loop.path.name]
+    with pytest.raises(PermissionError), loop.path.open("r+b", buffering=0) as device:
+        device.write(b"BEGIN")
+    assert image.read_bytes().startswith(b"begin")
+    loop.close()
+    loop.close()
+    assert attached(image) == []
+
+
+async def test_a_writable_device_writes_to_the_file(image: Path) -> None:
+    loop = await attach_loop(image, readonly=False)
+    with loop.path.open("r+b") as device:
+        device.write(b"BEGIN")
+        os.fsync(device.fileno())
+    loop.close()
+    assert image.read_bytes().startswith(b"BEGIN")
+
+
+async def test_direct_io(image: Path) -> None:
+    loop = await attach_loop(image, direct=True)
+    assert loop.path.read_bytes() == image.read_bytes()
+    loop.close()
+
+
+async def test_fifty_at_once(image: Path) -> None:
+    taken = await asyncio.gather(*(attach_loop(image) for _ in range(50)))
+    try:
+        assert len({loop.path for loop in taken}) == 50
+        assert sorted(attached(image)) == sorted(loop.path.name for loop in taken)
+    finally:
+        for loop in taken:
+            loop.close()
+    assert attached(image) == []
+
+
+async def test_others_may_be_faster(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody else takes the device that the kernel had called free; here many do, at once."""
+    monkeypatch.setattr(loops, "_taking", _NoLock())
+    taken: list[Loop] = []
+    threads = [threading.Thread(target=lambda: taken.append(take_loop(image))) for _ in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({loop.path for loop in taken}) == 16
+    for loop in taken:
+        loop.close()
+
+
+class _NoLock:
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *exc: object) -> None: ...
+
+
+async def test_a_killed_owner_leaks_none(image: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from protect.loops import take_loop
+loops = [take_loop(Path(sys.argv[1])) for _ in range(3)]
+print("there", flush=True)
+sys.stdin.read()
+"""
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(image)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as owner:
+        assert owner.stdout is not None and owner.stdout.readline() == b"there\n"
+        assert len(attached(image)) == 3
+        owner.send_signal(signal.SIGKILL)
+    assert attached(image) == []
+
+
+async def test_a_cancelled_attach_leaks_none(image: Path) -> None:
+    for _ in range(5):
+        attempt = asyncio.create_task(attach_loop(image))
+        await asyncio.sleep(0)
+        attempt.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await attempt
+    loop = await attach_loop(image)  # the same threads have done those before, or do them beside this one
+    loop.close()
+    async with asyncio.timeout(5):
+        while attached(image):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def test_adopting(image: Path, tmp_path: Path) -> None:
+    loop = await attach_loop(image)
+    again = adopt_loop(loop.path, backing_file(loop))
+    assert again is not None
+    loop.close()
+    assert attached(image) == [again.path.name]
+    assert adopt_loop(again.path, (0, 0)) is None
+    again.close()
+    assert attached(image) == []
+    assert adopt_loop(loop.path, (0, 0)) is None
+    assert adopt_loop(Path("/dev/no-such"), (0, 0)) is None
+    assert adopt_loop(Path("/dev/null"), (0, 0)) is None
+
+
+async def test_what_cannot_be_attached(tmp_path: Path) -> None:
+    odd, empty, fifo = tmp_path / "odd", tmp_path / "empty", tmp_path / "fifo"
+    odd.write_bytes(bytes(1000))
+    empty.touch()
+    os.mkfifo(fifo)
+    for path in (odd, empty, fifo, tmp_path):
+        with pytest.raises((Invalid, Broken)):
+            await attach_loop(path)
+    with pytest.raises(Missing):
+        await attach_loop(tmp_path / "nothing")
+    with pytest.raises(Broken):
+        await attach_loop(odd / "below-a-file")
