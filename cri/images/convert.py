@@ -13,7 +13,7 @@ from typing import BinaryIO, NamedTuple
 
 from cri.images import tarstream, tarwrite
 from cri.images.cancel import Cancel
-from cri.images.errors import Oversized
+from cri.images.errors import Oversized, Unpackable
 from cri.images.inode import Content, Node
 from cri.images.layers import LayerIndex, plain_stream
 from cri.images.settings import ImageSettings
@@ -23,6 +23,10 @@ from cri.images.tree import Tree
 
 # Kept beside the filesystem, so that users can be looked up by name without opening it.
 ACCOUNT_FILES = ("/etc/passwd", "/etc/group")
+
+
+# squashfs names owners by an index of 16 bits.
+MAX_OWNERS = 0xFFFF
 
 
 class Filesystem(NamedTuple):
@@ -78,6 +82,7 @@ def merge(indexes: Sequence[LayerIndex], subject: str, settings: ImageSettings, 
 def _plan(tree: Tree, subject: str, settings: ImageSettings) -> _Plan:
     plan = _Plan([], {}, [])
     first: dict[int, bytes] = {}
+    owners: set[int] = set()
     size = names = 0
     for path, node in tree.walk():
         names += len(path)
@@ -87,11 +92,16 @@ def _plan(tree: Tree, subject: str, settings: ImageSettings) -> _Plan:
             plan.links.append((path, first[node.serial]))
             continue
         first[node.serial] = path
+        owners |= {node.uid, node.gid}
         size += node.size
         if node.content is None:
             plan.bare.append((path, node))
         else:
             plan.files.setdefault(node.content.layer, []).append((path, node, node.content))
+    if len(owners) > MAX_OWNERS:
+        raise Unpackable(
+            "merge", subject, f"{len(owners)} owners, more than the {MAX_OWNERS} squashfs can hold"
+        )
     if size > settings.limits.unpacked_bytes:
         raise Oversized(
             "merge", subject, f"{size} bytes of files, more than {settings.limits.unpacked_bytes}"

@@ -129,13 +129,11 @@ class ImageDb:
         with self._transaction() as db:
             db.execute("DELETE FROM images WHERE id = ?", (image_id,))
 
-    def drop_unused(self, chain_ids: list[str]) -> None:
-        """Forgets those of the filesystems that no image has."""
+    def drop_filesystems(self, chain_ids: list[str]) -> None:
+        """Forgets filesystems that no image has."""
         with self._transaction() as db:
             db.executemany(
-                "DELETE FROM filesystems WHERE chain_id = ? "
-                "AND chain_id NOT IN (SELECT chain_id FROM images)",
-                [(chain_id,) for chain_id in chain_ids],
+                "DELETE FROM filesystems WHERE chain_id = ?", [(chain_id,) for chain_id in chain_ids]
             )
 
     def images(self) -> list[ImageRow]:

@@ -23,7 +23,7 @@ from cri.images.places import registry_places
 from cri.images.pull import Puller
 from cri.images.settings import ImageSettings
 from cri.images.store import ImageStore
-from daemonkit.faults import Broken, Exhausted, Fault, TooLate
+from daemonkit.faults import Broken, Exhausted, Fault, TooLate, Unreachable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -114,7 +114,7 @@ class ImageManager:
         except Cancelled:
             if loop.time() - started >= self.settings.pull_seconds:
                 raise TooLate(what, "", f"it took longer than {self.settings.pull_seconds:.0f} s") from None
-            raise TooLate(what, "", "it was called off") from None
+            raise Unreachable(what, "", "it was called off", "xenpod-cri stops; try again") from None
         finally:
             late.cancel()
         log.info("%s: done in %.2f s", what, loop.time() - started)

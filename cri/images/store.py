@@ -167,6 +167,7 @@ class ImageStore:
         if row is None or not row.removed or image_id in self._holds.values():
             return
         self._db.delete_image(image_id)
+        self._load()
         self._sweep(
             [row.chain_id],
             [self.files.fs_path(row.chain_id), *(self.files.blob_path(d) for d, _ in row.layers)],
@@ -182,14 +183,21 @@ class ImageStore:
 
     def _sweep(self, chain_ids: list[str], paths: list[Path]) -> None:
         """Removes those of the filesystems and files that no image has and no pull leases."""
-        self._db.drop_unused(
-            [chain_id for chain_id in chain_ids if self.files.fs_path(chain_id) not in self._leases]
-        )
-        self._load()
+        wanted = {row.chain_id for row in self._now.rows.values()}
+        unused = [
+            chain_id
+            for chain_id in chain_ids
+            if chain_id in self._now.filesystems
+            and chain_id not in wanted
+            and self.files.fs_path(chain_id) not in self._leases
+        ]
+        # On a full disk the index takes no change, and mostly it needs none.
+        if unused:
+            self._db.drop_filesystems(unused)
+            self._load()
         needed = {self.files.fs_path(chain_id) for chain_id in self._now.filesystems}
-        needed |= {
-            self.files.blob_path(digest) for row in self._now.rows.values() for digest, _ in row.layers
-        }
+        for row in self._now.rows.values():
+            needed |= {self.files.blob_path(digest) for digest, _ in row.layers}
         for path in set(paths) - needed - set(self._leases):
             path.unlink(missing_ok=True)
 

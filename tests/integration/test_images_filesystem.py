@@ -16,6 +16,7 @@ import pytest
 
 from cri.images.cancel import Cancel
 from cri.images.convert import Filesystem, convert
+from cri.images.errors import Unpackable
 from cri.images.layers import read_layer
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault
@@ -166,6 +167,13 @@ def test_random_layers_give_the_reference_tree_or_are_refused_by_both(tmp_path: 
             _umoci(image, tmp_path / "umoci")
         return
     assert _differences(_umoci(image, tmp_path / "umoci"), ours) == {}
+
+
+def test_more_owners_than_squashfs_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cri.images.convert.MAX_OWNERS", 3)
+    _convert(build([Layer().file("a", uid=1, gid=2).tar()]), tmp_path / "few")
+    with pytest.raises(Unpackable, match="4 owners"):
+        _convert(build([Layer().file("a", uid=1, gid=2).file("b", uid=3).tar()]), tmp_path / "many")
 
 
 def test_times_of_directories_are_those_of_their_entries(tmp_path: Path) -> None:

@@ -220,6 +220,13 @@ def test_compressions_are_told_by_their_first_bytes(how: str, pieces: int) -> No
     assert b"".join(compression.plain(chunks, "layer")) == data
 
 
+def test_skippable_zstd_frames_are_passed_over() -> None:
+    skippable = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"
+    data = b"x" * 5000
+    for stream in (skippable + zstandard.compress(data), zstandard.compress(data) + skippable):
+        assert b"".join(compression.plain([stream], "layer")) == data
+
+
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
 def test_a_bomb_is_stopped_in_little_memory(how: str) -> None:
     blob = packed(Layer().file("zeros", bytes(64 << 20)).tar(), how)
