@@ -162,3 +162,18 @@ def test_output_after_an_exec_of_a_lost_connection(zone: Zone) -> None:
     assert not client.streams
     client.send(frames.credit(process.created.stdout_stream, 0, frames.WINDOW))
     assert client.output(process.created.stdout_stream) == b"hi\n"
+
+
+def test_a_list_after_a_deletion_of_a_lost_connection(zone: Zone) -> None:
+    """The list waits for what the lost connection began, and then comes."""
+    client = zone.connect()
+    client.call(create_container=creation("c1", "true"))
+    client.begin(delete_container=pb.DeleteContainer(id="c1"))
+    client.call(get_facts=pb.GetFacts())
+    client.close()
+    client = zone.connect()
+    for _ in range(3):
+        if not client.listed():
+            break
+    else:
+        pytest.fail("the container is still there")

@@ -55,12 +55,23 @@ static int kill_listed(FILE *processes, int number)
 	return 0;
 }
 
+/* With groups that the container made below its own; Linux 5.14. */
+static bool kill_tree(const char *id)
+{
+	char path[GROUP_PATH_SIZE];
+
+	return cgroup_is_v2() && path_set(path, sizeof(path), "/sys/fs/cgroup/workloads/%s/cgroup.kill", id) == 0 &&
+	       file_put(path, "1") == 0;
+}
+
 int cgroup_kill(const char *id, int number)
 {
 	char path[GROUP_PATH_SIZE];
 	FILE *processes;
 	int result, error;
 
+	if (number == SIGKILL && kill_tree(id))
+		return 0;
 	if (path_set(path, sizeof(path), "/sys/fs/cgroup/%sworkloads/%s/cgroup.procs",
 		     cgroup_is_v2() ? "" : "pids/", id) < 0)
 		return -1;

@@ -6,6 +6,7 @@
 #include "call.h"
 #include "container.h"
 #include "job.h"
+#include "list.h"
 #include "rootfs.h"
 #include "say.h"
 
@@ -25,6 +26,7 @@ static void fail_all(struct container *container, const struct fault *fault)
 		container->deletes = call->next;
 		call_fail(call, fault);
 	}
+	lists_go_on();
 }
 
 static void remove_container(struct container *container)
@@ -36,6 +38,7 @@ static void remove_container(struct container *container)
 		fail_all(container, &fault);
 	else
 		container_free(container);
+	lists_go_on();
 }
 
 static void deleted(struct job *job, const struct fault *fault)

@@ -74,11 +74,23 @@ static void answer(struct call *call)
 	free(entries);
 }
 
+static bool old_calls(const struct call *calls)
+{
+	for (; calls; calls = calls->next)
+		if (calls->epoch != link_epoch())
+			return true;
+	return false;
+}
+
 static bool old_work(void)
 {
-	for (struct container *c = container_first(); c; c = c->next)
-		if (c->jobs && c->jobs_epoch != link_epoch())
+	for (struct container *c = container_first(); c; c = c->next) {
+		if ((c->jobs && c->jobs_epoch != link_epoch()) || old_calls(c->deletes))
 			return true;
+		for (struct exec *exec = c->execs; exec; exec = exec->next)
+			if (old_calls(exec->deletes))
+				return true;
+	}
 	return false;
 }
 
