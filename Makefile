@@ -5,15 +5,22 @@ PY := $(BIN)/python
 PYTEST := $(BIN)/pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup debian zone xenbind compiled check test test-unit test-fake test-xen demo demo-xen run bench proto clean
+.NOTPARALLEL:
+.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen demo demo-xen run bench proto clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
 
-setup: debian $(BIN)/.installed zone xenbind compiled  ## install what is missing: Debian packages (as root), .venv, the C parts
+setup: debian-all parts  ## install what is missing: Debian packages (as root), .venv, the C parts
+
+# What the daemons need, without what only tests and nested Xen do.
+parts: $(BIN)/.installed zone xenbind compiled
 
 debian:
-	@packaging/install-debian-packages
+	@packaging/install-debian-packages run
+
+debian-all:
+	@packaging/install-debian-packages run test xen
 
 $(BIN)/.installed: pyproject.toml | debian
 	@echo "installing the Python packages into .venv"
@@ -34,7 +41,7 @@ $(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbi
 compiled: $(BIN)/.installed
 	@$(PY) -m compileall -q cri protect daemonkit xenbind localnode proto
 
-check: setup  ## ruff, mypy, import rules, stub drift, sizes: all of them tests
+check: parts  ## ruff, mypy, import rules, stub drift, sizes: all of them tests
 	$(PYTEST) -q tests/unit/test_checks.py
 
 test: setup  ## every tier
@@ -49,13 +56,13 @@ test-fake: setup  ## needs root: real daemons, agent, images, CNI on the fake to
 test-xen: setup  ## needs root: the same story on real Xen, in QEMU
 	$(PYTEST) tests/xen
 
-demo: setup  ## needs root: a real image runs as a pod, step by step, on the fake toolstack
+demo: parts  ## needs root: a real image runs as a pod, step by step, on the fake toolstack
 	@$(PY) -m localnode.demo --toolstack fake
 
 demo-xen: setup  ## needs root: the same on Xen, in QEMU
 	@$(PY) -m tests.xen.demo
 
-run: setup  ## needs root: both daemons in the foreground; DIR=<folder> holds all of their files
+run: parts  ## needs root: both daemons in the foreground; DIR=<folder> holds all of their files
 	@test -n "$(DIR)" || { echo "usage: make run DIR=<folder>" >&2; exit 2; }
 	@exec $(PY) -m localnode.run "$(DIR)"
 
