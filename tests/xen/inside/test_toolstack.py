@@ -43,7 +43,7 @@ async def _exactly(transport: Transport, count: int) -> bytes:
 async def test_connections_follow_each_other(toolstack: LibxlToolstack, spec: MakeSpec, mode: Mode) -> None:
     domid = await _booted(toolstack, spec, "echo", mode)
     first = await _connect(toolstack, domid)
-    payload = bytes(range(256)) * 4096
+    payload = bytes(range(256)) * 1024
     sending = asyncio.create_task(first.write(payload))
     assert await _exactly(first, len(payload)) == payload
     await sending
