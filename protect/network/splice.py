@@ -12,9 +12,11 @@ to the initial namespace, and can be spliced again.
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
@@ -24,6 +26,9 @@ from protect.network.guest import GuestNetwork, find_link, read_guest_network
 from protect.network.namespace import OWN, enter, explain, in_own_thread, netlink_socket, opened
 
 T = TypeVar("T")
+
+_making = threading.Lock()
+_locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 
 _INGRESS = 0xFFFF0000
 _PRIORITY = 1
@@ -37,7 +42,12 @@ async def splice(host_interface: str, netns: str, interface: str) -> GuestNetwor
 
     Missing: no such namespace, or an interface is in neither namespace; Broken: the kernel refused.
     """
-    return await _guarded(lambda: _splice(host_interface, netns, interface), host_interface)
+
+    def work() -> GuestNetwork:
+        with _lock_of(host_interface):
+            return _splice(host_interface, netns, interface)
+
+    return await _guarded(work, host_interface)
 
 
 async def bring(host_interface: str, netns: str) -> None:
@@ -48,7 +58,7 @@ async def bring(host_interface: str, netns: str) -> None:
     """
 
     def work() -> None:
-        with opened(netns) as target, netlink_socket() as here:
+        with _lock_of(host_interface), opened(netns) as target, netlink_socket() as here:
             enter(target, netns)
             with netlink_socket() as there:
                 _bring(here, there, host_interface, target)
@@ -58,7 +68,12 @@ async def bring(host_interface: str, netns: str) -> None:
 
 async def unsplice(host_interface: str, netns: str) -> None:
     """Move the host interface back out of the namespace; fine when it, or that, is gone."""
-    await _guarded(lambda: _unsplice(host_interface, netns), host_interface)
+
+    def work() -> None:
+        with _lock_of(host_interface):
+            _unsplice(host_interface, netns)
+
+    await _guarded(work, host_interface)
 
 
 def _splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
@@ -168,6 +183,15 @@ def _unsplice(host_interface: str, netns: str) -> None:
             link = find_link(there, host_interface)
             if link is not None:
                 there.link("set", index=link["index"], state="down", net_ns_fd=own)
+
+
+def _lock_of(interface: str) -> threading.Lock:
+    """One piece of work at a time on an interface: its steps look before they act."""
+    with _making:
+        lock = _locks.get(interface)
+        if lock is None:
+            lock = _locks[interface] = threading.Lock()
+        return lock
 
 
 async def _guarded(work: Callable[[], T], interface: str) -> T:

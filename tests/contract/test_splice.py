@@ -1,0 +1,220 @@
+"""The splice by itself, between namespaces: what is read off CNI's interface, and that frames pass whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from daemonkit.faults import Missing
+from protect.network.guest import GuestRoute
+from protect.network.namespace import in_namespace
+from protect.network.splice import bring, splice, unsplice
+from tests.support.pod_network import MTU, PodNetwork, run
+
+pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
+
+
+class Guest:
+    """A namespace in place of a zone: its eth0's other end is ``name``, in the host's namespace."""
+
+    def __init__(self) -> None:
+        tag = uuid4().hex[:8]
+        self.name = f"xpt{tag}"
+        self.namespace = f"xpt-zone-{tag}"
+
+    def __enter__(self) -> Guest:
+        run("ip", "netns", "add", self.namespace)
+        run("ip", "link", "add", self.name, "type", "veth", "peer", "name", "eth0", "netns", self.namespace)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        run("ip", "netns", "del", self.namespace, check=False)
+        run("ip", "link", "del", self.name, check=False)
+
+    def ip(self, command: str) -> str:
+        return run("ip", "-n", self.namespace, *command.split()).stdout
+
+    def take(self, mac: bytes) -> None:
+        """Be the pod."""
+        self.ip(f"link set eth0 address {mac.hex(':')} mtu {MTU} up")
+        self.ip("addr add 10.77.0.5/24 dev eth0")
+        self.ip("addr add fd77::5/64 dev eth0 nodad")
+
+
+@pytest.fixture
+def guest() -> Iterator[Guest]:
+    with Guest() as guest:
+        yield guest
+
+
+async def test_routes_in_an_order_that_works(pod_network: PodNetwork, guest: Guest) -> None:
+    """As calico (a gateway by a link route), and with onlink and IPv6 routes."""
+    for command in (
+        "route del default",
+        "route add 169.254.1.1 dev eth0 scope link",
+        "route add default via 169.254.1.1 dev eth0",
+        "route add 10.99.0.0/16 via 10.5.5.5 dev eth0 onlink",
+        "route add blackhole 10.98.0.0/16",
+        "-6 route add fd99::/48 via fd77::9",
+        "link add other type veth peer name otherpeer",
+        "link set other up",
+        "route add 10.97.0.0/16 dev other",
+    ):
+        pod_network.ip("pod", command)
+    found = await splice(guest.name, pod_network.path, "eth0")
+    assert set(found.routes) == {
+        GuestRoute("169.254.1.1/32", ""),
+        GuestRoute("0.0.0.0/0", "169.254.1.1"),
+        GuestRoute("10.5.5.5/32", ""),
+        GuestRoute("10.99.0.0/16", "10.5.5.5"),
+        GuestRoute("fd99::/48", "fd77::9"),
+        GuestRoute("::/0", "fd77::1"),
+    }
+    gateways = [route.gateway != "" for route in found.routes]
+    assert gateways == sorted(gateways), "a gateway comes before the route that reaches it"
+    assert found.mtu == MTU and found.addresses == ("10.77.0.5/24", "fd77::5/64")
+    assert found.mac.hex(":") in pod_network.ip("pod", "link show eth0")
+
+
+async def test_what_cni_check_looks_at_stays(pod_network: PodNetwork, guest: Guest) -> None:
+    before = pod_network.ip("pod", "-br addr show eth0"), pod_network.ip("pod", "route show")
+    await splice(guest.name, pod_network.path, "eth0")
+    assert (pod_network.ip("pod", "-br addr show eth0"), pod_network.ip("pod", "route show")) == before
+
+
+async def test_a_repeated_splice_does_not_break_connections(pod_network: PodNetwork, guest: Guest) -> None:
+    """Not for a moment may the namespace's own stack see the guest's frames: it would reset them."""
+    guest.take((await splice(guest.name, pod_network.path, "eth0")).mac)
+    transfer = asyncio.create_task(asyncio.to_thread(_transfer, guest, pod_network, 200_000_000))
+    again = 0
+    while not transfer.done():
+        await splice(guest.name, pod_network.path, "eth0")
+        again += 1
+    assert await transfer == 200_000_000 and again > 3
+
+
+SERVER = """
+import socket, sys
+with socket.create_server(("10.77.0.5", 7777)) as server:
+    print("listening", flush=True)
+    connection, _ = server.accept()
+    total = 0
+    while data := connection.recv(1 << 20):
+        total += len(data)
+    print(total, flush=True)
+"""
+CLIENT = """
+import socket, sys
+with socket.create_connection(("10.77.0.5", 7777), timeout=30) as connection:
+    left = int(sys.argv[1])
+    while left:
+        part = min(left, 1 << 20)
+        connection.sendall(bytes(part))
+        left -= part
+"""
+
+
+def _transfer(guest: Guest, network: PodNetwork, size: int) -> int:
+    """``size`` bytes by TCP from the peer to the guest; how many arrived."""
+    command = ["ip", "netns", "exec", guest.namespace, sys.executable, "-c", SERVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None and server.stdout.readline() == "listening\n"
+        client = network.execute("peer", sys.executable, "-c", CLIENT, str(size))
+        assert client.returncode == 0, client.stderr
+        return int(server.stdout.readline())
+
+
+async def test_both_protocols_and_full_frames(pod_network: PodNetwork, guest: Guest) -> None:
+    guest.take((await splice(guest.name, pod_network.path, "eth0")).mac)
+    for address in ("10.77.0.5", "fd77::5"):
+        assert pod_network.ping(address)
+    done = pod_network.execute(
+        "peer", "ping", "-q", "-c1", "-W2", "-M", "do", "-s", str(MTU - 28), "10.77.0.5"
+    )
+    assert done.returncode == 0, "a frame of the whole MTU does not pass"
+
+
+async def test_the_namespaces_own_stack_is_silent(pod_network: PodNetwork, guest: Guest) -> None:
+    """No guest is up: whoever answered now would be the pod's namespace."""
+    assert pod_network.ping("10.77.0.5", 1) and pod_network.ping("fd77::5", 1)
+    await splice(guest.name, pod_network.path, "eth0")
+    for family in ("-4", "-6"):
+        run("ip", "-n", pod_network.peer, family, "neigh", "flush", "dev", "pod0")
+    assert not pod_network.ping("10.77.0.5", 1) and not pod_network.ping("fd77::5", 1)
+    neighbours = pod_network.ip("peer", "neigh show 10.77.0.5")
+    assert "FAILED" in neighbours or "INCOMPLETE" in neighbours, "something answers ARP for the guest"
+    assert "inet6" not in pod_network.ip("pod", f"addr show {guest.name}")
+
+
+async def test_a_redirect_to_something_gone_is_replaced(pod_network: PodNetwork, guest: Guest) -> None:
+    await splice(guest.name, pod_network.path, "eth0")
+    with Guest() as second:
+        run("ip", "netns", "del", guest.namespace)
+        await _gone(pod_network, guest.name)
+        second.take((await splice(second.name, pod_network.path, "eth0")).mac)
+        assert pod_network.ping("10.77.0.5")
+
+
+async def _gone(network: PodNetwork, name: str) -> None:
+    async with asyncio.timeout(10):
+        while name in network.interfaces():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+async def test_brought_early_and_taken_back(pod_network: PodNetwork, guest: Guest) -> None:
+    await bring(guest.name, pod_network.path)
+    await bring(guest.name, pod_network.path)
+    assert guest.name in pod_network.interfaces()
+    guest.take((await splice(guest.name, pod_network.path, "eth0")).mac)
+    assert pod_network.ping("10.77.0.5")
+    for _ in range(2):
+        await unsplice(guest.name, pod_network.path)
+        assert guest.name not in pod_network.interfaces() and guest.name in os.listdir("/sys/class/net")
+    await splice(guest.name, pod_network.path, "eth0")
+    assert pod_network.ping("10.77.0.5")
+
+
+async def test_what_is_not_a_namespace(guest: Guest, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Missing):
+        await splice(guest.name, str(tmp_path / "file"), "eth0")
+    with pytest.raises(Missing):
+        await splice(guest.name, str(tmp_path / "nothing"), "eth0")
+
+
+async def test_no_thread_is_left_in_another_namespace(pod_network: PodNetwork, guest: Guest) -> None:
+    own = os.readlink("/proc/self/ns/net")
+    await asyncio.gather(*(splice(guest.name, pod_network.path, "eth0") for _ in range(20)))
+    seen = await in_namespace(pod_network.path, lambda netlink: os.readlink("/proc/thread-self/ns/net"))
+    assert seen != own
+    async with asyncio.timeout(5):
+        while any(thread.name == "netlink" for thread in threading.enumerate()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    assert {os.readlink(f"/proc/self/task/{task}/ns/net") for task in os.listdir("/proc/self/task")} == {own}
+
+
+async def test_the_work_outlives_its_caller(pod_network: PodNetwork) -> None:
+    done = threading.Event()
+    begun = threading.Event()
+
+    def work(netlink: object) -> None:
+        begun.set()
+        done.wait(5)
+        ended.set()
+
+    ended = threading.Event()
+    calling = asyncio.create_task(in_namespace(pod_network.path, work))
+    await asyncio.to_thread(begun.wait, 5)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    done.set()
+    assert await asyncio.to_thread(ended.wait, 5)
