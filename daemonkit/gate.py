@@ -55,14 +55,19 @@ def own_lock(path: Path) -> Iterator[None]:
     lock = path.with_name(path.name + ".lock")
     descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _take(descriptor, path)
         yield
+    finally:
+        os.close(descriptor)
+
+
+def _take(descriptor: int, path: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise Refused(
             "listen on", str(path), "another live daemon serves it", "stop it, or use another run_dir"
         ) from None
-    finally:
-        os.close(descriptor)
 
 
 def listen(path: Path) -> socket.socket:
