@@ -18,6 +18,7 @@ import requests
 from oras.auth.token import TokenAuth
 
 from cri.images.credentials import Credentials
+from cri.images.hosts import Host
 from daemonkit.faults import Denied, Unreachable
 
 _MAX_TOKEN_ANSWER = 1 << 20
@@ -27,11 +28,11 @@ _CHALLENGE = re.compile(r'([A-Za-z][A-Za-z0-9_-]*)=(?:"((?:[^"\\]|\\.)*)"|([^\s,
 class Authority(TokenAuth):  # type: ignore[misc]
     """The credentials of one pull at one host. oras asks it before and after each request."""
 
-    def __init__(self, session: requests.Session, credentials: Credentials, secure: bool) -> None:
+    def __init__(self, session: requests.Session, credentials: Credentials, host: Host) -> None:
         super().__init__()
         self.session = session
         self._credentials = credentials
-        self._secure = secure
+        self._host = host
         self._lock = threading.Lock()
         self._header = f"Bearer {credentials.registry_token}" if credentials.registry_token else ""
         # oras only asks for the header when this is set.
@@ -51,6 +52,10 @@ class Authority(TokenAuth):  # type: ignore[misc]
         challenge = original.headers.get("Www-Authenticate", "")
         shown = original.request.headers.get("Authorization", "")
         original.close()
+        asking = urlsplit(original.url)
+        if (asking.scheme, asking.netloc) != (self._host.scheme, self._host.netloc):
+            # A redirect led here; what is for the registry is not for whom it sends us to.
+            return headers, False
         with self._lock:
             if self._header and self._header != shown:
                 # Another thread has answered meanwhile.
@@ -74,7 +79,7 @@ class Authority(TokenAuth):  # type: ignore[misc]
         realm = urlsplit(fields.get("realm", ""))
         if realm.scheme not in ("http", "https") or not realm.hostname:
             return ""
-        if self._secure and realm.scheme == "http" and self._credentials:
+        if self._host.scheme == "https" and realm.scheme == "http" and self._credentials:
             raise Denied(
                 "authenticate", realm.netloc, "the registry would have the credentials sent unencrypted"
             )

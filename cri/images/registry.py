@@ -65,12 +65,12 @@ class Registry(oras.provider.Registry):  # type: ignore[misc]
         self.session = Session(host, timeouts, settings.downloads_per_image)
         self.headers = dict(host.headers)
         shown = credentials if credentials.serve(reference.host, host.netloc) else ANONYMOUS
-        self.auth = Authority(self.session, shown, host.scheme == "https")
+        self.auth = Authority(self.session, shown, host)
 
     def do_request(self, url: str, method: str = "GET", *args: Any, **kwargs: Any) -> requests.Response:
         """oras' request without its retries; only an answer that found something comes back."""
         kwargs["headers"] = {**self.headers, **(kwargs.get("headers") or {})}
-        with self._failures("ask"):
+        with self._failures("pull"):
             try:
                 response: requests.Response = oras.provider.Registry.do_request.__wrapped__(
                     self, url, method, *args, **kwargs
@@ -88,7 +88,7 @@ class Registry(oras.provider.Registry):  # type: ignore[misc]
     def manifest(self, target: str, most: int) -> tuple[bytes, str]:
         """The bytes of a manifest by tag or digest, unverified, and the media type the host says."""
         url = f"{self.prefix}://{self._repository.manifest_url(target)}"
-        with self._failures("read manifest"):
+        with self._failures("pull"):
             with self.do_request(url, headers={"Accept": ", ".join(ACCEPTED)}, stream=True) as response:
                 body = response.raw.read(most + 1, decode_content=True)
         if len(body) > most:
