@@ -110,12 +110,12 @@ def _hold_image(node: Node, container: Container) -> None:
 
 @contextlib.asynccontextmanager
 async def _background(*runs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(run) for run in runs]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        for task, result in zip(tasks, await asyncio.gather(*tasks, return_exceptions=True), strict=True):
-            if isinstance(result, Exception):
-                log.error("background task failed", exc_info=result, extra=fields(task=task.get_name()))
+    """The tasks run while the block does.  One that fails ends the block: a daemon that does not hear of its
+    zones any more must not go on as if it did; the service manager starts it again."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(run) for run in runs]
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()

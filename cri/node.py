@@ -29,6 +29,8 @@ class RootImage:
     """``sha256:...`` of its config."""
     reference: str
     """``repository@sha256:...`` where known, else the id."""
+    name: str
+    """What people call it: a tag where it has one, else the reference."""
     path: str
     """Its filesystem image on the host, absolute."""
     type: str

@@ -98,7 +98,7 @@ def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: Root
         sandbox_id=sandbox.id,
         phase=Phase.CREATING,
         created_ns=now_ns(),
-        config=config,
+        config=_named(config, image),
         image=Image(image.id, image.reference),
         log_path=_log_path(sandbox, config),
         process=json.dumps(first),
@@ -117,6 +117,14 @@ def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: Root
         files=[pb.File(name=name, mode=0o644, content=content) for name, content in files.items()],
     )
     return Plan(container, workload)
+
+
+def _named(config: cri.ContainerConfig, image: RootImage) -> cri.ContainerConfig:
+    """The kubelet asks by id; what it is told is shown to people."""
+    named = cri.ContainerConfig()
+    named.CopyFrom(config)
+    named.image.image = image.name
+    return named
 
 
 def _log_path(sandbox: Sandbox, config: cri.ContainerConfig) -> str:

@@ -35,7 +35,7 @@ async def exec_sync(node: Node, asked: cri.ExecSyncRequest) -> cri.ExecSyncRespo
         raise Invalid("exec in", container.id, f"timeout {asked.timeout} is negative")
     start = pb.ExecStart(
         workload_id=container.id,
-        process=exec_process(container, asked.cmd).encode(),
+        process=exec_process(container, asked.cmd, tty=False).encode(),
         timeout_ns=min(asked.timeout, _LONGEST) * 10**9,
     )
     stdout, stderr, code, dropped = bytearray(), bytearray(), 0, 0
@@ -51,9 +51,13 @@ async def exec_sync(node: Node, asked: cri.ExecSyncRequest) -> cri.ExecSyncRespo
     return cri.ExecSyncResponse(stdout=bytes(stdout), stderr=bytes(stderr), exit_code=code)
 
 
-def exec_process(container: Container, command: Sequence[str]) -> str:
-    """The container's own OCI process object with another command and without a terminal."""
+def exec_process(container: Container, command: Sequence[str], *, tty: bool) -> str:
+    """The container's own OCI process object with another command and its own terminal or none."""
     if not command or not command[0]:
         raise Invalid("exec in", container.id, "no command")
     check_words("cmd", command)
-    return json.dumps({**json.loads(container.process), "args": list(command), "terminal": False})
+    process = json.loads(container.process)
+    env = process.get("env", [])
+    if tty and not any(entry.startswith("TERM=") for entry in env):
+        env = [*env, "TERM=xterm"]
+    return json.dumps({**process, "args": list(command), "terminal": tty, "env": env})

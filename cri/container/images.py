@@ -22,9 +22,11 @@ class StoredImages:
         """By id, tag or digest; Missing when it is not here."""
         image = self._store.resolve(reference)
         run: Mapping[str, Any] = image.run  # JSON of a registry: checked field by field
+        known = image.repo_digests[0] if image.repo_digests else image.id
         return RootImage(
             id=image.id,
-            reference=image.repo_digests[0] if image.repo_digests else image.id,
+            reference=known,
+            name=image.repo_tags[0] if image.repo_tags else known,
             path=str(image.fs_path),
             type=image.fs_type,
             env=_words(run, "Env"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from importlib.metadata import version
+from pathlib import Path
 
 import grpc.aio
 
@@ -15,6 +16,9 @@ from cri.sandbox import stop as sandbox_stop
 from cri.sandbox import view as sandbox_view
 from cri.server import status
 from cri.server.unsupported import NotYet
+from cri.streaming.attach import attach_url
+from cri.streaming.exec import exec_url
+from cri.streaming.server import Server
 from daemonkit.faults import Refused
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -24,21 +28,23 @@ log = logging.getLogger(__name__)
 
 NAME = "xenpod"
 API_VERSION = "v1"
+_SYSTEMD = Path("/run/systemd/system")
 KUBE_API_VERSION = "0.1.0"  # VersionResponse.version: the kubelet's runtime API, fixed since its beginning
 
 _Context = grpc.aio.ServicerContext[object, object]
 
 
-def runtime_service(node: Node) -> rpc.RuntimeServiceServicer:
-    """The service over ``node``."""
-    return RuntimeService(node)  # type: ignore[abstract]  # the rest comes from NotYet's table at run time
+def runtime_service(node: Node, streaming: Server) -> rpc.RuntimeServiceServicer:
+    """The service over ``node``; exec and attach lead to ``streaming``."""
+    return RuntimeService(node, streaming)  # type: ignore[abstract]  # the rest comes from NotYet's table at run time
 
 
 class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
     """``runtime.v1.RuntimeService``."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, streaming: Server) -> None:
         self._node = node
+        self._streaming = streaming
         self._rates = stats.Rates()
 
     async def Version(self, request: cri.VersionRequest, context: _Context) -> cri.VersionResponse:
@@ -55,8 +61,9 @@ class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
     async def RuntimeConfig(
         self, request: cri.RuntimeConfigRequest, context: _Context
     ) -> cri.RuntimeConfigResponse:
-        """Pods' cgroups are inside their zones: the kubelet's own need no systemd."""
-        linux = cri.LinuxRuntimeConfiguration(cgroup_driver=cri.CGROUPFS)
+        """Who manages this host's cgroups, as sd_booted(3) tells it; pods' own are inside their zones."""
+        driver = cri.SYSTEMD if _SYSTEMD.is_dir() else cri.CGROUPFS
+        linux = cri.LinuxRuntimeConfiguration(cgroup_driver=driver)
         return cri.RuntimeConfigResponse(linux=linux)
 
     async def UpdateRuntimeConfig(
@@ -144,6 +151,12 @@ class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
 
     async def ExecSync(self, request: cri.ExecSyncRequest, context: _Context) -> cri.ExecSyncResponse:
         return await execsync.exec_sync(self._node, request)
+
+    async def Exec(self, request: cri.ExecRequest, context: _Context) -> cri.ExecResponse:
+        return cri.ExecResponse(url=exec_url(self._node, self._streaming, request))
+
+    async def Attach(self, request: cri.AttachRequest, context: _Context) -> cri.AttachResponse:
+        return cri.AttachResponse(url=attach_url(self._node, self._streaming, request))
 
     async def ContainerStats(
         self, request: cri.ContainerStatsRequest, context: _Context

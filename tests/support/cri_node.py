@@ -17,6 +17,7 @@ from cri.config import CniConfig, Config, HandlerConfig
 from cri.daemon import running
 from cri.node import Node, RootImage
 from cri.server.runtime import runtime_service
+from cri.streaming.server import serving as streaming_server
 from daemonkit.edge import channel, serve_unix
 from daemonkit.faults import Fault, Missing
 from tests.support.fake_protect import FakeProtect, serving
@@ -28,6 +29,7 @@ CHAIN = Chain("test", "1.0.0", (PLUGIN,), "10-test")
 IMAGE = RootImage(
     id="sha256:" + "1" * 64,
     reference="localhost/busybox@sha256:" + "2" * 64,
+    name="localhost/busybox:1",
     path="/images/busybox.squashfs",
     type="squashfs",
     env=("PATH=/bin", "FROM_IMAGE=yes"),
@@ -181,8 +183,10 @@ async def rig(
             await stack.enter_async_context(serving(protect, config.protect_socket))
         node = await stack.enter_async_context(running(config, images, network))
 
+        streaming = await stack.enter_async_context(streaming_server(config.streaming))
+
         def add(server: grpc.aio.Server) -> None:
-            rpc.add_RuntimeServiceServicer_to_server(runtime_service(node), server)
+            rpc.add_RuntimeServiceServicer_to_server(runtime_service(node, streaming), server)
 
         await stack.enter_async_context(serve_unix(config.listen, add, name="cri", grace=0.1))
         link = await stack.enter_async_context(channel(config.listen))

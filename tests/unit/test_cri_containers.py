@@ -53,7 +53,7 @@ async def test_life_of_a_container(node: Rig, pod: str) -> None:
     status = await node.status(container)
     assert status.state == cri.CONTAINER_CREATED and status.created_at > 0 and status.started_at == 0
     assert (dict(status.labels), dict(status.annotations)) == ({"a": "b"}, {"c": "d"})
-    assert status.image.image == "busybox" and status.image_ref == node.images.image.reference
+    assert status.image.image == "localhost/busybox:1" and status.image_ref == node.images.image.reference
     assert status.image_id == node.images.image.id
     await node.cri.StartContainer(cri.StartContainerRequest(container_id=container))
     status = await node.status(container)

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from cri import daemon, leftovers
+from cri.server import runtime
 from cri.server.unsupported import RPCS
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, Unreachable
 from tests.support.cri_node import Rig, pod_config, rig, until
@@ -84,19 +85,18 @@ async def test_another_attempt_is_another_name(node: Rig) -> None:
     assert len(await node.pods()) == 2
 
 
-FAILURES: list[tuple[str, Fault, grpc.StatusCode]] = [
-    ("CreateZone", Exhausted("reserve", "zone", "no memory"), grpc.StatusCode.RESOURCE_EXHAUSTED),
-    ("ConnectNetwork", Broken("splice", "zone", "no such device"), grpc.StatusCode.INTERNAL),
+NO_MEMORY = Exhausted("reserve", "zone", "no memory")
+FAILURES: list[tuple[str, bool, Fault, grpc.StatusCode]] = [
+    ("CreateZone", False, NO_MEMORY, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ("CreateZone", True, NO_MEMORY, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    ("ConnectNetwork", False, Broken("splice", "zone", "no such device"), grpc.StatusCode.INTERNAL),
 ]
 
 
-@pytest.mark.parametrize(("call", "fault", "code"), FAILURES)
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize(("call", "late", "fault", "code"), FAILURES)
 async def test_a_failed_run_leaves_nothing(
-    node: Rig, call: str, fault: Fault, code: grpc.StatusCode, late: bool
+    node: Rig, call: str, late: bool, fault: Fault, code: grpc.StatusCode
 ) -> None:
-    if late and call == "ConnectNetwork":
-        pytest.skip("a late failure of the last step is a failure of the next call")
     (node.protect.late_failures if late else node.protect.failures)[call] = fault
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.pod()
@@ -263,8 +263,15 @@ async def test_without_protectd_the_runtime_is_not_ready_and_reads_still_answer(
 async def test_version_and_configuration(node: Rig) -> None:
     reply = await node.cri.Version(cri.VersionRequest())
     assert (reply.runtime_name, reply.runtime_api_version) == ("xenpod", "v1") and reply.runtime_version
+
+
+@pytest.mark.parametrize(("there", "driver"), [(True, cri.SYSTEMD), (False, cri.CGROUPFS)])
+async def test_the_cgroup_driver_is_the_hosts(
+    node: Rig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool, driver: int
+) -> None:
+    monkeypatch.setattr(runtime, "_SYSTEMD", tmp_path if there else tmp_path / "none")
     reply = await node.cri.RuntimeConfig(cri.RuntimeConfigRequest())
-    assert reply.linux.cgroup_driver == cri.CGROUPFS
+    assert reply.linux.cgroup_driver == driver
 
 
 async def test_what_is_not_there_says_so_by_name(node: Rig) -> None:

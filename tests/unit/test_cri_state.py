@@ -15,6 +15,7 @@ from cri.changes import StateChanges, advanced
 from cri.container.record import NEXT as CONTAINER_NEXT
 from cri.container.record import Container, Exit, Image
 from cri.container.record import Phase as ContainerPhase
+from cri.daemon import running
 from cri.locks import Locks
 from cri.registry import Registry
 from cri.sandbox.record import NEXT as SANDBOX_NEXT
@@ -22,8 +23,16 @@ from cri.sandbox.record import Phase, Sandbox
 from cri.store.database import Database
 from cri.together import both, each, to_end
 from daemonkit.faults import Broken, Exhausted, Missing
-from tests.support.cri_node import FakeImages, FakeNetwork, container_config, pod_config, rig, until
-from tests.support.fake_protect import FakeProtect
+from tests.support.cri_node import (
+    FakeImages,
+    FakeNetwork,
+    container_config,
+    node_config,
+    pod_config,
+    rig,
+    until,
+)
+from tests.support.fake_protect import FakeProtect, serving
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -232,3 +241,13 @@ async def test_a_step_to_its_end_is_not_abandoned() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert done == ["step"]
+
+
+async def test_a_daemon_that_turned_deaf_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with serving(FakeProtect(), node_config(tmp_path).protect_socket):
+        with pytest.raises(ExceptionGroup) as raised:
+            async with running(node_config(tmp_path), FakeImages(), FakeNetwork()) as node:
+                monkeypatch.setattr(node.changes, "zone", None)
+                await node.zones.create_zone(pb.CreateZoneRequest(id="any"))
+                await asyncio.sleep(60)
+        assert raised.group_contains(TypeError)
