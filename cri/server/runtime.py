@@ -61,9 +61,7 @@ class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
     async def RuntimeConfig(
         self, request: cri.RuntimeConfigRequest, context: _Context
     ) -> cri.RuntimeConfigResponse:
-        """Who manages this host's cgroups, as sd_booted(3) tells it; pods' own are inside their zones."""
-        driver = cri.SYSTEMD if _SYSTEMD.is_dir() else cri.CGROUPFS
-        linux = cri.LinuxRuntimeConfiguration(cgroup_driver=driver)
+        linux = cri.LinuxRuntimeConfiguration(cgroup_driver=_cgroup_driver())
         return cri.RuntimeConfigResponse(linux=linux)
 
     async def UpdateRuntimeConfig(
@@ -174,3 +172,8 @@ class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
         )
         found = [c for c in self._node.containers.visible() if view.selected(c, asked)]
         return cri.ListContainerStatsResponse(stats=await stats.stats(self._node, self._rates, found))
+
+
+def _cgroup_driver() -> cri.CgroupDriver.ValueType:
+    """Who manages this host's cgroups, as sd_booted(3) tells it; pods' own are inside their zones."""
+    return cri.SYSTEMD if _SYSTEMD.is_dir() else cri.CGROUPFS
