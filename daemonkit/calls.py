@@ -61,6 +61,14 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
 
     def __init__(self, server: str) -> None:
         self._server = server
+        self._subscriptions: set[asyncio.Task[Any]] = set()
+        self._stopping = False
+
+    def end_subscriptions(self) -> None:
+        """Answer UNAVAILABLE to each call that only listens: it would never end by itself."""
+        self._stopping = True
+        for task in self._subscriptions:
+            task.cancel()
 
     async def intercept_service(  # type: ignore[override]  # the stubs leave out that there may be none
         self,
@@ -83,8 +91,10 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
             )
             if behaviour is not None
         )
-        wrap = self._stream if handler.response_streaming else self._unary
-        return make(wrap(method, inner), handler.request_deserializer, handler.response_serializer)
+        call = self._stream(method, inner) if handler.response_streaming else self._unary(method, inner)
+        if handler.response_streaming and not handler.request_streaming:
+            call = self._subscription(call)
+        return make(call, handler.request_deserializer, handler.response_serializer)
 
     def _unary(self, method: str, inner: _Behaviour) -> _Behaviour:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
@@ -117,6 +127,19 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
 
         return call
 
+    def _subscription(self, inner: _Behaviour) -> _Behaviour:
+        async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
+            task = asyncio.current_task()
+            assert task is not None
+            self._subscriptions.add(task)
+            try:
+                async for reply in inner(request, context):
+                    yield reply
+            finally:
+                self._subscriptions.discard(task)
+
+        return call
+
     async def _fail(
         self,
         method: str,
@@ -127,6 +150,8 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         """End the call with the status that ``error`` stands for."""
         if isinstance(error, asyncio.CancelledError):
             self._log(method, begun, "CANCELLED")
+            if self._stopping:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self._server} is stopping")
             raise error
         if isinstance(error, grpc.aio.AbortError) or not isinstance(error, Exception):
             self._log(method, begun, "ABORTED")

@@ -66,8 +66,9 @@ async def serve_unix(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with own_lock(path):
+        guard = CallGuard(name)
         server = grpc.aio.server(
-            interceptors=[CallGuard(name)], options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS
+            interceptors=[guard], options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS
         )
         add_services(server)
         async with contextlib.AsyncExitStack() as undo:
@@ -78,6 +79,7 @@ async def serve_unix(
             gate = Gate(listen(path), f"/proc/self/fd/{inner}", name)
             undo.callback(gate.close)
             undo.push_async_callback(server.stop, grace)
+            undo.callback(guard.end_subscriptions)
             undo.callback(_unlisten, gate, path)
             gate.open()
             log.info("serving", extra=fields(server=name, socket=path))

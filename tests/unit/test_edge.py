@@ -35,13 +35,16 @@ class Zones(protect_pb2_grpc.ZonesServicer):
 class Host(protect_pb2_grpc.HostServicer):
     """Streams ``gone`` events until told otherwise."""
 
-    def __init__(self) -> None:
+    def __init__(self, endless: bool) -> None:
+        self._endless = endless
         self.ended = asyncio.Event()
 
     async def Watch(self, request, context):  # type: ignore[no-untyped-def]
         try:
             for number in range(3):
                 yield protect_pb2.WatchEvent(zone_gone=str(number))
+            if self._endless:
+                await asyncio.Event().wait()
             raise faults.Refused("watch", "host", "enough")
         finally:
             self.ended.set()
@@ -61,10 +64,12 @@ def echo(name: str) -> protect_pb2.Zone:
     return protect_pb2.Zone(id=name)
 
 
-def serving(path: Path, answer: Callable[[str], protect_pb2.Zone] = echo):  # type: ignore[no-untyped-def]
+def serving(  # type: ignore[no-untyped-def]
+    path: Path, answer: Callable[[str], protect_pb2.Zone] = echo, endless: bool = False
+):
     def add(server: grpc.aio.Server) -> None:
         protect_pb2_grpc.add_ZonesServicer_to_server(Zones(answer), server)
-        protect_pb2_grpc.add_HostServicer_to_server(Host(), server)
+        protect_pb2_grpc.add_HostServicer_to_server(Host(endless), server)
         protect_pb2_grpc.add_WorkloadsServicer_to_server(Workloads(), server)
 
     return serve_unix(path, add, name="test")
@@ -145,6 +150,36 @@ async def test_streams_end_with_their_fault(tmp_path: Path) -> None:
                 seen.append(event.zone_gone)
     assert seen == ["0", "1", "2"]
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+async def test_a_daemon_that_stops_ends_its_subscriptions_at_once(tmp_path: Path) -> None:
+    """And lets a call that will end by itself do so."""
+    path = tmp_path / "s"
+
+    async def slow(requests: asyncio.Queue[protect_pb2.ExecInput]) -> AsyncIterator[protect_pb2.ExecInput]:
+        while not (request := await requests.get()).stdin_eof:
+            yield request
+
+    requests: asyncio.Queue[protect_pb2.ExecInput] = asyncio.Queue()
+    async with channel(path) as link:
+        async with asyncio.timeout(20):
+            async with serving(path, endless=True):
+                watch = protect_pb2_grpc.HostStub(link).Watch(protect_pb2.WatchRequest())
+                events = [await watch.read() for _ in range(3)]
+                exec_ = protect_pb2_grpc.WorkloadsStub(link).Exec(slow(requests))
+                requests.put_nowait(protect_pb2.ExecInput(stdin=b"one"))
+                assert (await exec_.read()).stdout == b"one"
+                begun = asyncio.get_running_loop().time()
+                asyncio.get_running_loop().call_later(
+                    0.5, requests.put_nowait, protect_pb2.ExecInput(stdin_eof=True)
+                )
+            took = asyncio.get_running_loop().time() - begun
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await watch.read()
+        assert [event.zone_gone for event in events] == ["0", "1", "2"]
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert await exec_.code() is grpc.StatusCode.OK
+        assert 0.4 < took < 4
 
 
 async def test_a_message_too_large_is_refused(tmp_path: Path) -> None:
