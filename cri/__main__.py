@@ -18,6 +18,7 @@ from cri.daemon import cni, running
 from cri.images.manager import ImageManager
 from cri.images.service import add_image_services
 from cri.server.runtime import runtime_service
+from cri.streaming.server import serving
 from daemonkit import checkpoints, lifecycle, logs, ready
 from daemonkit.config import load
 from daemonkit.edge import serve_unix
@@ -61,8 +62,10 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
         await images.start()
         node = await stack.enter_async_context(running(config, StoredImages(images.store), cni(config)))
 
+        streaming = await stack.enter_async_context(serving(config.streaming))
+
         def add_services(server: grpc.aio.Server) -> None:
-            rpc.add_RuntimeServiceServicer_to_server(runtime_service(node), server)
+            rpc.add_RuntimeServiceServicer_to_server(runtime_service(node, streaming), server)
             add_image_services(server, images)
 
         await stack.enter_async_context(serve_unix(config.listen, add_services, name="xenpod-cri"))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cri.images.settings import ImageSettings, Limits
+from cri.streaming.settings import StreamingConfig
 from daemonkit.config import Bytes, Seconds
 
 DEFAULT_HANDLER = "xenpod"
@@ -107,6 +108,7 @@ class Config:
     container: ContainerDefaults = field(default_factory=ContainerDefaults)
     zone: ZoneDefaults = field(default_factory=ZoneDefaults)
     images: ImagesConfig = field(default_factory=ImagesConfig)
+    streaming: StreamingConfig = field(default_factory=StreamingConfig)
     handlers: Mapping[str, HandlerConfig] = field(default_factory=lambda: {DEFAULT_HANDLER: HandlerConfig()})
 
     def __post_init__(self) -> None:

@@ -11,8 +11,6 @@ RPCS: tuple[str, ...] = (
     "StreamPodSandboxes",
     "StreamContainers",
     "UpdateContainerResources",
-    "Exec",
-    "Attach",
     "PortForward",
     "StreamContainerStats",
     "PodSandboxStats",

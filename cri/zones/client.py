@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 
 import grpc.aio
 
+from cri.zones.process import Process, opened
 from daemonkit.calls import fault_of
 from daemonkit.faults import Broken
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -100,6 +102,16 @@ class Zones:
             call.cancel()
         if not exited:
             raise Broken("exec in", start.workload_id, "protectd ended the stream without an exit code")
+
+    def open_exec(self, start: pb.ExecStart) -> AbstractAsyncContextManager[Process[pb.ExecInput]]:
+        """Run a process with its standard streams; it is killed at the end of the block."""
+        call = self._workloads.Exec(None)  # written to, message by message
+        return opened(call, pb.ExecInput(start=start), "exec in", start.workload_id)
+
+    def open_attach(self, start: pb.AttachStart) -> AbstractAsyncContextManager[Process[pb.AttachInput]]:
+        """The standard streams of a workload's first process, from now on."""
+        call = self._workloads.Attach(None)  # as above
+        return opened(call, pb.AttachInput(start=start), "attach to", start.workload_id)
 
     async def info(self) -> pb.InfoResponse:
         """The host."""

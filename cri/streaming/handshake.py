@@ -1,0 +1,111 @@
+"""The HTTP request that every stream begins with: h11 (sans-IO, RFC 9112) does the protocol."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+
+import h11
+
+REQUEST_LIMIT = 16 * 1024
+"""Bytes of request line and headers."""
+_READ = 4096
+
+Pairs = Sequence[tuple[str, str]]
+
+
+class Bad(Exception):
+    """The request is answered with a status and a text instead of a stream."""
+
+    def __init__(self, status: HTTPStatus, text: str, headers: Pairs = ()) -> None:
+        super().__init__(text)
+        self.status = status
+        self.headers = headers
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a client asks for; everything in it is untrusted."""
+
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...]
+
+    def values(self, name: str) -> list[str]:
+        """Of all headers of that name, split at commas."""
+        found = (value for key, value in self.headers if key == name)
+        return [item.strip() for value in found for item in value.split(",") if item.strip()]
+
+    def value(self, name: str) -> str:
+        """The first of them, "" where there is none."""
+        return next(iter(self.values(name)), "")
+
+    def upgrades_to(self, protocol: str) -> bool:
+        """Whether it asks to go on with ``protocol`` (lower-case)."""
+        wanted = {value.lower() for value in self.values("upgrade")}
+        return "upgrade" in {value.lower() for value in self.values("connection")} and protocol in wanted
+
+
+class Handshake:
+    """One request and its answer."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_LIMIT)
+
+    async def request(self) -> Request | None:
+        """None when the client left; Bad for what is no small HTTP request without a body."""
+        asked: Request | None = None
+        while True:
+            try:
+                event = self._http.next_event()
+            except h11.RemoteProtocolError as error:
+                raise Bad(HTTPStatus(error.error_status_hint), f"not HTTP: {error}") from None
+            match event:
+                case h11.NEED_DATA:
+                    self._http.receive_data(await self._reader.read(_READ))
+                case h11.Request():
+                    asked = _request(event)
+                case h11.EndOfMessage():
+                    return asked
+                case h11.Data():
+                    raise Bad(HTTPStatus.BAD_REQUEST, "a request with a body")
+                case _:
+                    return None
+
+    async def switch(self, headers: Pairs) -> bytes:
+        """Go on in another protocol; what the client sent of it already."""
+        status = HTTPStatus.SWITCHING_PROTOCOLS
+        answer = h11.InformationalResponse(
+            status_code=status, headers=list(headers), reason=status.phrase.encode()
+        )
+        self._writer.write(self._http.send(answer) or b"")
+        await self._writer.drain()
+        return self._http.trailing_data[0]
+
+    async def refuse(self, bad: Bad) -> None:
+        """Answer and end."""
+        if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        body = f"{bad}\n".encode()
+        headers = [
+            ("Content-Type", "text/plain; charset=utf-8"),
+            ("Content-Length", str(len(body))),
+            ("Connection", "close"),
+            *bad.headers,
+        ]
+        response = h11.Response(status_code=bad.status, headers=headers, reason=bad.status.phrase.encode())
+        for event in (response, h11.Data(data=body), h11.EndOfMessage()):
+            self._writer.write(self._http.send(event) or b"")
+        await self._writer.drain()
+
+
+def _request(event: h11.Request) -> Request:
+    return Request(
+        method=event.method.decode("latin-1"),
+        path=event.target.decode("latin-1").partition("?")[0],
+        headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in event.headers),
+    )

@@ -1,0 +1,187 @@
+"""The streaming server: accepts, redeems tokens, serves jobs; bounded in every direction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import ssl
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from http import HTTPStatus
+
+from cri.streaming.handshake import Bad, Handshake, Request
+from cri.streaming.jobs import Job
+from cri.streaming.race import first_of
+from cri.streaming.settings import StreamingConfig, TlsConfig
+from cri.streaming.tokens import LENGTH, Tokens
+from cri.streaming.wire import READ_SIZE, Activity, ClientGone, SocketWire
+from daemonkit.faults import Broken, Invalid
+from daemonkit.logs import fields
+
+log = logging.getLogger(__name__)
+
+PENDING = 256
+"""Connections that have not shown a token yet; one more ends the oldest of them."""
+URLS = 1000
+_ACCEPT_PAUSE = 0.1
+_REFUSE = 5.0
+
+
+class Server:
+    """Use ``serving``."""
+
+    def __init__(self, config: StreamingConfig, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
+        loop = asyncio.get_running_loop()
+        self._config = config
+        self._listener = listener
+        self._tls = tls
+        self._tokens: Tokens[Job] = Tokens(config.url_lifetime, URLS, loop.time)
+        self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
+        self._serving: set[asyncio.Task[None]] = set()
+        host, port = listener.getsockname()[:2]
+        where = f"[{host}]" if ":" in host else host
+        self.base = f"{'https' if tls else 'http'}://{where}:{port}"
+
+    def url(self, job: Job) -> str:
+        """Where the client of ``job`` must come to, once and soon."""
+        return f"{self.base}/{job.kind}/{self._tokens.issue(job)}"
+
+    async def run(self) -> None:
+        """Accept until cancelled; then every connection is cut."""
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                try:
+                    client, _ = await loop.sock_accept(self._listener)
+                except OSError as error:  # out of descriptors: the backlog waits
+                    log.error("accept failed: %s", error)
+                    await asyncio.sleep(_ACCEPT_PAUSE)
+                    continue
+                self._admit(client)
+        finally:
+            tasks = [*self._pending, *self._serving]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _admit(self, client: socket.socket) -> None:
+        if len(self._pending) >= PENDING:
+            oldest, _ = self._pending.popitem(last=False)
+            oldest.cancel()
+        task = asyncio.ensure_future(self._connection(client))
+        self._pending[task] = None
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._pending.pop(task, None)
+        self._serving.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("streaming connection failed", exc_info=error)
+
+    async def _connection(self, client: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=READ_SIZE)
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            timeout = self._config.handshake_timeout if self._tls else None
+            transport, _ = await loop.connect_accepted_socket(
+                lambda: protocol, client, ssl=self._tls, ssl_handshake_timeout=timeout
+            )
+        except (OSError, asyncio.CancelledError) as error:
+            client.close()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            log.debug("a client failed before it asked: %s", error)
+            return
+        try:
+            await self._talk(reader, asyncio.StreamWriter(transport, protocol, reader, loop))
+        except (OSError, TimeoutError) as error:
+            log.debug("a client failed before it asked: %s", error)
+        finally:
+            transport.abort()
+
+    async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        handshake = Handshake(reader, writer)
+        try:
+            async with asyncio.timeout(self._config.handshake_timeout):
+                request = await handshake.request()
+                if request is None:
+                    return
+                job = self._redeem(request)
+                chosen = job.negotiate(request)
+                early = await handshake.switch(chosen.headers)
+        except Bad as bad:
+            log.debug("refused: %s", bad)
+            async with asyncio.timeout(_REFUSE):
+                await handshake.refuse(bad)
+                await SocketWire(reader, writer, Activity(), b"").close()
+            return
+        task = asyncio.current_task()
+        assert task is not None
+        self._pending.pop(task, None)
+        self._serving.add(task)
+        activity = Activity()
+        wire = SocketWire(reader, writer, activity, early)
+        known = fields(kind=job.kind, id=job.subject)
+        try:
+            serve = job.serve(wire, chosen, self._config.stream_timeout)
+            if not await first_of(serve, activity.idle(self._config.idle_timeout)):
+                log.info("stream ended: nothing came or went for too long", extra=known)
+            await wire.close()
+        except ClientGone as gone:
+            log.info("stream ended: the client is gone: %s", gone, extra=known)
+
+    def _redeem(self, request: Request) -> Job:
+        if len(self._serving) >= self._config.connections:
+            raise Bad(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams")
+        _, _, rest = request.path.partition("/")
+        kind, _, token = rest.partition("/")
+        job = self._tokens.redeem(token) if len(token) == LENGTH else None
+        if job is None or job.kind != kind:
+            raise Bad(HTTPStatus.NOT_FOUND, "no such stream, or it was used already, or too late")
+        return job
+
+
+@contextlib.asynccontextmanager
+async def serving(config: StreamingConfig) -> AsyncIterator[Server]:
+    """A server for the time of the block."""
+    listener = _listen(config)
+    with listener:
+        server = Server(config, listener, _context(config.tls))
+        task = asyncio.ensure_future(server.run())
+        log.info("streaming", extra=fields(url=server.base))
+        try:
+            yield server
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+def _listen(config: StreamingConfig) -> socket.socket:
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    try:
+        listener = socket.create_server((config.host, config.port), family=family, backlog=512)
+    except OSError as error:
+        raise Broken("listen on", config.address, error.strerror or str(error)) from error
+    listener.setblocking(False)
+    return listener
+
+
+def _context(config: TlsConfig) -> ssl.SSLContext | None:
+    """TLS 1.2 or later; with a client CA only clients with a certificate of it get in."""
+    if config.certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(config.certificate, config.key)
+        if config.client_ca is not None:
+            context.load_verify_locations(config.client_ca)
+            context.verify_mode = ssl.CERT_REQUIRED
+    except OSError as error:  # ssl.SSLError is one
+        raise Invalid("read", "the TLS files of [streaming.tls]", str(error)) from error
+    return context

@@ -1,0 +1,68 @@
+"""What makes a streaming URL hard to guess, usable once, and soon worthless."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+_NAME = 12
+_SECRET = 24
+"""Bytes: the name finds the entry, the secret is what must not be guessed."""
+LENGTH = (_NAME + _SECRET) * 4 // 3
+"""Characters of a token, base64url."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[T]):
+    secret: bytes
+    value: T
+    expires: float
+
+
+class Tokens(Generic[T]):
+    """Values waiting to be redeemed: at most ``limit``, each for ``ttl`` seconds of ``clock``."""
+
+    def __init__(self, ttl: float, limit: int, clock: Callable[[], float]) -> None:
+        self._ttl = ttl
+        self._limit = limit
+        self._clock = clock
+        self._entries: OrderedDict[str, _Entry[T]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def issue(self, value: T) -> str:
+        """A token for the value; beyond the limit the oldest one becomes worthless."""
+        self._expire()
+        while len(self._entries) >= self._limit:
+            self._entries.popitem(last=False)
+        name = secrets.token_urlsafe(_NAME)
+        secret = secrets.token_urlsafe(_SECRET)
+        self._entries[name] = _Entry(secret.encode(), value, self._clock() + self._ttl)
+        return name + secret
+
+    def redeem(self, untrusted_token: str) -> T | None:
+        """The value, once; None for what was never issued, is used up, or too old."""
+        self._expire()
+        cut = _NAME * 4 // 3
+        name, secret = untrusted_token[:cut], untrusted_token[cut:]
+        entry = self._entries.get(name)
+        if entry is None or not hmac.compare_digest(entry.secret, secret.encode()):
+            return None
+        del self._entries[name]
+        return entry.value
+
+    def _expire(self) -> None:
+        """All live equally long, so the oldest is first."""
+        now = self._clock()
+        while self._entries:
+            name, entry = next(iter(self._entries.items()))
+            if entry.expires > now:
+                return
+            del self._entries[name]

@@ -1,0 +1,75 @@
+"""A process of a zone with its standard streams: Exec and Attach of protect.v1 under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import grpc.aio
+
+from daemonkit.calls import fault_of
+from daemonkit.faults import Broken
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+Message = TypeVar("Message", pb.ExecInput, pb.AttachInput)
+
+# both of grpc.aio's call types, open at this edge
+_Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
+
+_GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
+
+
+class Process(Generic[Message]):
+    """Input may be written by several tasks; output is read by one."""
+
+    def __init__(self, call: _Call, make: type[Message], operation: str, subject: str) -> None:
+        self._call = call
+        self._make: type[Message] = make
+        self._operation = operation
+        self._subject = subject
+        self._turn = asyncio.Lock()
+
+    async def stdin(self, data: bytes) -> None:
+        """Back-pressured by the process; nothing once it has ended, as ``outputs`` tells."""
+        await self._write(self._make(stdin=data))
+
+    async def stdin_eof(self) -> None:
+        """No more stdin."""
+        await self._write(self._make(stdin_eof=True))
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Of its terminal, in characters."""
+        await self._write(self._make(resize=pb.TerminalSize(rows=rows, columns=columns)))
+
+    async def outputs(self) -> AsyncIterator[pb.ExecOutput]:
+        """Its output, and its exit as the last item; else a fault says why there is none."""
+        exited = False
+        try:
+            async for output in self._call:
+                exited = output.HasField("exit")
+                yield output
+        except grpc.aio.AioRpcError as error:
+            raise fault_of(error, self._operation, self._subject) from None
+        if not exited:
+            raise Broken(self._operation, self._subject, "protectd ended the stream without an exit code")
+
+    async def _write(self, message: Message) -> None:
+        async with self._turn:
+            # the call has ended: whoever reads the output learns why
+            with contextlib.suppress(*_GONE):
+                await self._call.write(message)
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    call: _Call, first: Message, operation: str, subject: str
+) -> AsyncIterator[Process[Message]]:
+    """The process for the time of the block; leaving it ends the call."""
+    try:
+        with contextlib.suppress(*_GONE):
+            await call.write(first)
+        yield Process(call, type(first), operation, subject)
+    finally:
+        call.cancel()
