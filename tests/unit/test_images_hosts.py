@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from cri.images.hosts import Host, hosts_for
 from daemonkit.faults import Refused
@@ -156,3 +158,51 @@ def test_wrong_files_are_refused_by_name(tmp_path: Path, text: str) -> None:
     (tmp_path / "r.example/hosts.toml").write_bytes(text.encode("utf-8", "surrogateescape"))
     with pytest.raises(Refused, match=r"r\.example/hosts\.toml"):
         hosts_for("r.example", tmp_path)
+
+
+_VALUE = st.recursive(
+    st.booleans()
+    | st.integers(0, 9)
+    | st.sampled_from(["pull", "resolve", "http://h.example", "x:1", "a.pem", "\\u0000"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["ca", "client", "header", "capabilities", "skip_verify"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
+_KEY = st.sampled_from(
+    ["server", "host", "capabilities", "ca", "client", "header", "skip_verify", "override_path"]
+)
+_URL = st.sampled_from(
+    ["http://h.example", "h.example:5000", "https://[::1]:5/p", "ftp://x", "http://x:y", "[", ""]
+)
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f'"{key}" = {_toml(inner)}' for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(inner) for inner in value) + "]"
+    return str(value).lower() if isinstance(value, bool | int) else f'"{value}"'
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.dictionaries(_KEY, _VALUE, max_size=4),
+    st.dictionaries(_URL, st.dictionaries(_KEY, _VALUE, max_size=4), max_size=3),
+)
+def test_any_file_is_read_or_refused(
+    tmp_path: Path, top: dict[str, object], tables: dict[str, object]
+) -> None:
+    text = "".join(f"{key} = {_toml(value)}\n" for key, value in top.items() if key != "host")
+    text += f"host = {_toml(tables)}\n"
+    (tmp_path / "r.example").mkdir(exist_ok=True)
+    (tmp_path / "r.example/hosts.toml").write_text(text)
+    try:
+        hosts = hosts_for("r.example", tmp_path)
+    except Refused:
+        return
+    assert len(hosts) == len(tables) + 1
+    assert all(host.scheme in ("http", "https") and host.netloc for host in hosts)
