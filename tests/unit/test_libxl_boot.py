@@ -170,6 +170,15 @@ def test_consoles(tmp_path: Path) -> None:
     (tmp_path / "guest-z.log").write_bytes(b"0123456789abcdef")
     assert consoles.tail("z", 6) == b"abcdef"
     assert consoles.tail("z", 600) == b"0123456789abcdef"
+    consoles.trim(["z", "unknown"])
+    assert consoles.tail("z", 600) == b"0123456789abcdef"
+    with (tmp_path / "guest-z.log").open("ab") as log:
+        log.write(bytes(2 << 20) + b"newest")
+        log.flush()
+        consoles.trim(["z"])
+        log.write(b"!")
+    assert (tmp_path / "guest-z.log").stat().st_size == (256 << 10) + 1
+    assert consoles.tail("z", 7) == b"newest!"
     consoles.forget("z")
     consoles.forget("z")
     assert not list(tmp_path.iterdir())

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
+
+_LONGEST = 1 << 20
+_KEPT = 256 << 10
 
 
 class Consoles:
@@ -27,6 +32,20 @@ class Consoles:
                 return file.read(limit)
         except FileNotFoundError:
             return b""
+
+    def trim(self, names: Iterable[str]) -> None:
+        """Cut logs that are too long down to their newest part: xenconsoled never does."""
+        for name in names:
+            tail = self.tail(name, _KEPT)
+            with suppress(FileNotFoundError):
+                # Both append, so what xenconsoled writes meanwhile comes before the tail, and is not lost.
+                fd = os.open(self._log(name), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+                try:
+                    if os.fstat(fd).st_size > _LONGEST:
+                        os.truncate(fd, 0)
+                        os.write(fd, tail)
+                finally:
+                    os.close(fd)
 
     def forget(self, name: str) -> None:
         """Remove the log of a zone that is gone: names are not used again, so nobody else would."""

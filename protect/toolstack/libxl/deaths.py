@@ -58,6 +58,10 @@ class Registry:
         known = self._domains[domid] = Known(domid, uuid, name, next(self._numbers))
         self._watcher.watch(domid, known.watch)
 
+    def names(self) -> list[str]:
+        """Of all known domains."""
+        return [known.name for known in self._domains.values()]
+
     def vanished(self, present: Container[UUID]) -> list[Known]:
         """Those that others destroyed: dead, and not among ``present``."""
         return [

@@ -42,6 +42,7 @@ from xenbind.context import Context
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+_TRIM_SECONDS = 30.0
 _SLACK_KIB = 1024
 """LIBXL_MAXMEM_CONSTANT: libxl sets a domain's limit by that much above what was asked for."""
 
@@ -88,6 +89,7 @@ class LibxlToolstack:
         self._consoles = Consoles(self._settings.console_dir)
         self._registry = Registry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
+        undo.callback(asyncio.ensure_future(self._trim_consoles()).cancel)
 
     async def close(self) -> None:
         while self._steps:
@@ -228,6 +230,12 @@ class LibxlToolstack:
         return await asyncio.to_thread(self._consoles.tail, known.name, limit)
 
     # -- inside
+
+    async def _trim_consoles(self) -> None:
+        """A zone must not fill the host's disk by what it says; xenconsoled takes 300 KB/s at most."""
+        while True:
+            await asyncio.sleep(_TRIM_SECONDS)
+            await asyncio.to_thread(self._consoles.trim, self._registry.names())
 
     async def _step(self, operation: str, subject: str, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` to its end, also when the caller is cancelled; errors of Xen become faults."""
