@@ -61,12 +61,15 @@ class StateChanges:
             await self._containers.note(after)
 
     async def workload_gone(self, workload_id: str) -> None:
-        if self._containers.has(workload_id) and self._containers.get(workload_id).live:
+        if not self._containers.has(workload_id):
+            return
+        container = self._containers.get(workload_id)
+        if container.live and not self._stopping(container.sandbox_id):
             await self.lost(workload_id, "Unknown", "protectd does not know it any more")
 
     async def _ended(self, zone_id: str, reason: str) -> None:
         """The zone does not run: its sandbox is not ready, and nothing in it runs."""
-        if not self._sandboxes.has(zone_id):
+        if not self._sandboxes.has(zone_id) or self._stopping(zone_id):
             return
         for container in self._containers.all():
             if container.sandbox_id == zone_id and container.live:
@@ -75,6 +78,10 @@ class StateChanges:
         if sandbox.phase in _MARKED:
             log.warning("a zone ended by itself", extra=fields(sandbox=zone_id, reason=reason))
             await self._sandboxes.note(replace(sandbox, phase=_MARKED[sandbox.phase], death_reason=reason))
+
+    def _stopping(self, sandbox_id: str) -> bool:
+        """StopPodSandbox itself says what became of the containers that it found alive."""
+        return self._sandboxes.get(sandbox_id).phase is SandboxPhase.STOPPING
 
     async def lost(self, container_id: str, reason: str, message: str, code: int = UNKNOWN_EXIT) -> None:
         """A live container ended, and nobody can say how it did."""

@@ -28,6 +28,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Rig]:
 async def test_a_pod_from_run_to_remove(node: Rig) -> None:
     pod = await node.pod(hostname="web-0")
     container = await node.started(pod)
+    never = await node.container(pod, "never-started")
     sandbox = await node.pod_status(pod)
     assert sandbox.state == cri.SANDBOX_READY
     assert sandbox.network.ip == "10.0.0.1"
@@ -38,6 +39,7 @@ async def test_a_pod_from_run_to_remove(node: Rig) -> None:
     sandbox = await node.pod_status(pod)
     assert (sandbox.state, sandbox.network.ip) == (cri.SANDBOX_NOTREADY, "")
     assert (await node.status(container)).exit_code == 128 + 9
+    assert (await node.status(never)).message == "its pod was stopped"
     assert not node.protect.zones and not node.network.attached
     await node.cri.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=pod))
     assert await node.pods() == [] and await node.containers() == []
