@@ -51,7 +51,7 @@ class Network:
 
         ``made`` is called once the namespace is there, before ADD.
         """
-        async with self._hold(attachment) as hold:
+        async with _told("attach pod", attachment), self._hold(attachment) as hold:
             await netns.create(attachment.netns)
             checkpoint("network.namespace-made")
             made()
@@ -74,7 +74,7 @@ class Network:
         Every plugin is called even when one fails; the first failure is raised, and the namespace kept, so
         that another try can finish.
         """
-        async with self._hold(attachment) as hold:
+        async with _told("detach pod", attachment), self._hold(attachment) as hold:
             failure: Exception | None = None
             for plugin in reversed(attachment.chain.plugins):
                 try:
@@ -120,6 +120,16 @@ class Network:
                 await asyncio.get_running_loop().run_in_executor(None, lock)
         except TimeoutError:
             raise TooLate("wait for CNI plugins of", attachment.container_id, "they still run") from None
+
+
+@contextlib.asynccontextmanager
+async def _told(operation: str, attachment: Attachment) -> AsyncIterator[None]:
+    """What the kernel refuses on the way (no space for the lock, no memory for a plugin) as a fault."""
+    try:
+        yield
+    except OSError as error:
+        cause = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
+        raise Broken(operation, attachment.container_id, cause) from error
 
 
 def _call(command: str, plugin: Plugin, attachment: Attachment, previous: Json | None, hold: int) -> Call:

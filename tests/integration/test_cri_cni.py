@@ -180,6 +180,21 @@ async def test_plugins_that_misbehave(place: Place, answer: str, kind: type[Faul
     assert place.names == []
 
 
+async def test_what_the_kernel_refuses_is_a_fault(place: Place) -> None:
+    place.plugin("odd", "")
+    (place.folder / "bin" / "odd").write_bytes(b"neither a script nor a program")
+    place.write({"type": "odd"})
+    plan = place.plan()
+    with pytest.raises(Broken, match="Exec format error"):
+        await place.network.attach(plan)
+    place.plugin("odd", "exit 0")
+    await place.network.detach(plan)
+    (place.folder / "hold").rmdir()
+    (place.folder / "hold").write_text("in the way")
+    with pytest.raises(Broken, match="hold"):
+        await place.network.attach(plan)
+
+
 async def test_a_plugin_that_hangs_is_killed_with_its_children(place: Place) -> None:
     place.plugin(
         "slow", f'[ "$CNI_COMMAND" = DEL ] && exit 0\nsleep 1000 & echo $! >{place.folder}/child; wait'
