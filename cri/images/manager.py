@@ -59,6 +59,11 @@ class ImageManager:
         self._threads.shutdown()
         self.store.close()
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything is being pulled or imported, or cleared away after that."""
+        return bool(self._flights or self._closing)
+
     async def settle(self) -> None:
         """Waits until all pulls have ended, also those that were called off."""
         tasks = {flight.task for flight in self._flights.values()} | self._closing
