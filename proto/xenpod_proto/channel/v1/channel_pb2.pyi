@@ -106,6 +106,8 @@ class Request(_message.Message):
     GET_STATS_FIELD_NUMBER: _builtins.int
     GET_FACTS_FIELD_NUMBER: _builtins.int
     POWER_OFF_FIELD_NUMBER: _builtins.int
+    UPDATE_CONTAINER_FIELD_NUMBER: _builtins.int
+    DIAL_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def configure_zone(self) -> Global___ConfigureZone: ...
     @_builtins.property
@@ -132,6 +134,10 @@ class Request(_message.Message):
     def get_facts(self) -> Global___GetFacts: ...
     @_builtins.property
     def power_off(self) -> Global___PowerOff: ...
+    @_builtins.property
+    def update_container(self) -> Global___UpdateContainer: ...
+    @_builtins.property
+    def dial(self) -> Global___Dial: ...
     def __init__(
         self,
         *,
@@ -148,12 +154,14 @@ class Request(_message.Message):
         get_stats: Global___GetStats | None = ...,
         get_facts: Global___GetFacts | None = ...,
         power_off: Global___PowerOff | None = ...,
+        update_container: Global___UpdateContainer | None = ...,
+        dial: Global___Dial | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "op", b"op", "power_off", b"power_off", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "op", b"op", "power_off", b"power_off", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "op", b"op", "power_off", b"power_off", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "op", b"op", "power_off", b"power_off", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off"]  # noqa: Y015
+    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_op) -> _WhichOneofReturnType_op | None: ...
 
@@ -169,6 +177,7 @@ class Reply(_message.Message):
     PROCESSES_FIELD_NUMBER: _builtins.int
     STATS_FIELD_NUMBER: _builtins.int
     FACTS_FIELD_NUMBER: _builtins.int
+    DIALED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def error(self) -> Global___Error:
         """Set when the call failed; then no result is set."""
@@ -183,6 +192,8 @@ class Reply(_message.Message):
     def stats(self) -> Global___Stats: ...
     @_builtins.property
     def facts(self) -> Global___Facts: ...
+    @_builtins.property
+    def dialed(self) -> Global___Dialed: ...
     def __init__(
         self,
         *,
@@ -192,12 +203,13 @@ class Reply(_message.Message):
         processes: Global___ProcessList | None = ...,
         stats: Global___Stats | None = ...,
         facts: Global___Facts | None = ...,
+        dialed: Global___Dialed | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -660,16 +672,22 @@ class ProcessList(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     PROCESSES_FIELD_NUMBER: _builtins.int
+    CONNECTIONS_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def processes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Process]: ...
+    @_builtins.property
+    def connections(self) -> _containers.RepeatedCompositeFieldContainer[Global___Dialed]:
+        """Every connection that Dial made and that is not over."""
+
     def __init__(
         self,
         *,
         processes: _abc.Iterable[Global___Process] | None = ...,
+        connections: _abc.Iterable[Global___Dialed] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["processes", b"processes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connections", b"connections", "processes", b"processes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -772,6 +790,9 @@ class GetStats(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CONTAINER_IDS_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    details: _builtins.bool
+    """Also what takes longer to find out; the fields marked so are 0 without it."""
     @_builtins.property
     def container_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Empty: all containers."""
@@ -780,10 +801,11 @@ class GetStats(_message.Message):
         self,
         *,
         container_ids: _abc.Iterable[_builtins.str] | None = ...,
+        details: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_ids", b"container_ids"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_ids", b"container_ids", "details", b"details"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -830,6 +852,32 @@ class ContainerStats(_message.Message):
     PIDS_CURRENT_FIELD_NUMBER: _builtins.int
     WRITABLE_LAYER_BYTES_FIELD_NUMBER: _builtins.int
     WRITABLE_LAYER_INODES_FIELD_NUMBER: _builtins.int
+    CPU_USER_NS_FIELD_NUMBER: _builtins.int
+    CPU_SYSTEM_NS_FIELD_NUMBER: _builtins.int
+    CPU_PERIODS_FIELD_NUMBER: _builtins.int
+    CPU_THROTTLED_PERIODS_FIELD_NUMBER: _builtins.int
+    CPU_THROTTLED_NS_FIELD_NUMBER: _builtins.int
+    MEMORY_CACHE_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_MAPPED_FILE_BYTES_FIELD_NUMBER: _builtins.int
+    CPU_PRESSURE_FIELD_NUMBER: _builtins.int
+    MEMORY_PRESSURE_FIELD_NUMBER: _builtins.int
+    IO_PRESSURE_FIELD_NUMBER: _builtins.int
+    WRITABLE_LAYER_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    WRITABLE_LAYER_INODES_LIMIT_FIELD_NUMBER: _builtins.int
+    MEMORY_SWAP_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    OOM_KILLS_FIELD_NUMBER: _builtins.int
+    MEMORY_MAX_USAGE_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_KERNEL_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_FAIL_COUNT_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    RUNNING_PROCESSES_FIELD_NUMBER: _builtins.int
+    FILE_DESCRIPTORS_FIELD_NUMBER: _builtins.int
+    SOCKETS_FIELD_NUMBER: _builtins.int
+    PIDS_LIMIT_FIELD_NUMBER: _builtins.int
+    IO_READ_BYTES_FIELD_NUMBER: _builtins.int
+    IO_WRITE_BYTES_FIELD_NUMBER: _builtins.int
+    IO_READS_FIELD_NUMBER: _builtins.int
+    IO_WRITES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     timestamp_ns: _builtins.int
     cpu_usage_ns: _builtins.int
@@ -844,6 +892,41 @@ class ContainerStats(_message.Message):
     pids_current: _builtins.int
     writable_layer_bytes: _builtins.int
     writable_layer_inodes: _builtins.int
+    cpu_user_ns: _builtins.int
+    cpu_system_ns: _builtins.int
+    cpu_periods: _builtins.int
+    """Periods of the CPU quota: all, those in which it was used up, and how long was waited then."""
+    cpu_throttled_periods: _builtins.int
+    cpu_throttled_ns: _builtins.int
+    memory_cache_bytes: _builtins.int
+    memory_mapped_file_bytes: _builtins.int
+    writable_layer_limit_bytes: _builtins.int
+    writable_layer_inodes_limit: _builtins.int
+    memory_swap_limit_bytes: _builtins.int
+    """Memory and swap together; 0: no limit."""
+    oom_kills: _builtins.int
+    memory_max_usage_bytes: _builtins.int
+    """From here on with details only."""
+    memory_kernel_bytes: _builtins.int
+    memory_fail_count: _builtins.int
+    """How often the memory limit was met."""
+    processes: _builtins.int
+    running_processes: _builtins.int
+    file_descriptors: _builtins.int
+    sockets: _builtins.int
+    pids_limit: _builtins.int
+    io_read_bytes: _builtins.int
+    io_write_bytes: _builtins.int
+    io_reads: _builtins.int
+    io_writes: _builtins.int
+    @_builtins.property
+    def cpu_pressure(self) -> Global___Pressure:
+        """Not set where the zone's kernel does not measure pressure for a container."""
+
+    @_builtins.property
+    def memory_pressure(self) -> Global___Pressure: ...
+    @_builtins.property
+    def io_pressure(self) -> Global___Pressure: ...
     def __init__(
         self,
         *,
@@ -860,14 +943,84 @@ class ContainerStats(_message.Message):
         pids_current: _builtins.int = ...,
         writable_layer_bytes: _builtins.int = ...,
         writable_layer_inodes: _builtins.int = ...,
+        cpu_user_ns: _builtins.int = ...,
+        cpu_system_ns: _builtins.int = ...,
+        cpu_periods: _builtins.int = ...,
+        cpu_throttled_periods: _builtins.int = ...,
+        cpu_throttled_ns: _builtins.int = ...,
+        memory_cache_bytes: _builtins.int = ...,
+        memory_mapped_file_bytes: _builtins.int = ...,
+        cpu_pressure: Global___Pressure | None = ...,
+        memory_pressure: Global___Pressure | None = ...,
+        io_pressure: Global___Pressure | None = ...,
+        writable_layer_limit_bytes: _builtins.int = ...,
+        writable_layer_inodes_limit: _builtins.int = ...,
+        memory_swap_limit_bytes: _builtins.int = ...,
+        oom_kills: _builtins.int = ...,
+        memory_max_usage_bytes: _builtins.int = ...,
+        memory_kernel_bytes: _builtins.int = ...,
+        memory_fail_count: _builtins.int = ...,
+        processes: _builtins.int = ...,
+        running_processes: _builtins.int = ...,
+        file_descriptors: _builtins.int = ...,
+        sockets: _builtins.int = ...,
+        pids_limit: _builtins.int = ...,
+        io_read_bytes: _builtins.int = ...,
+        io_write_bytes: _builtins.int = ...,
+        io_reads: _builtins.int = ...,
+        io_writes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cpu_pressure", b"cpu_pressure", "io_pressure", b"io_pressure", "memory_pressure", b"memory_pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_usage_ns", b"cpu_usage_ns", "id", b"id", "major_page_faults", b"major_page_faults", "memory_limit_bytes", b"memory_limit_bytes", "memory_rss_bytes", b"memory_rss_bytes", "memory_usage_bytes", b"memory_usage_bytes", "memory_working_set_bytes", b"memory_working_set_bytes", "page_faults", b"page_faults", "pids_current", b"pids_current", "swap_usage_bytes", b"swap_usage_bytes", "timestamp_ns", b"timestamp_ns", "writable_layer_bytes", b"writable_layer_bytes", "writable_layer_inodes", b"writable_layer_inodes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_periods", b"cpu_periods", "cpu_pressure", b"cpu_pressure", "cpu_system_ns", b"cpu_system_ns", "cpu_throttled_ns", b"cpu_throttled_ns", "cpu_throttled_periods", b"cpu_throttled_periods", "cpu_usage_ns", b"cpu_usage_ns", "cpu_user_ns", b"cpu_user_ns", "file_descriptors", b"file_descriptors", "id", b"id", "io_pressure", b"io_pressure", "io_read_bytes", b"io_read_bytes", "io_reads", b"io_reads", "io_write_bytes", b"io_write_bytes", "io_writes", b"io_writes", "major_page_faults", b"major_page_faults", "memory_cache_bytes", b"memory_cache_bytes", "memory_fail_count", b"memory_fail_count", "memory_kernel_bytes", b"memory_kernel_bytes", "memory_limit_bytes", b"memory_limit_bytes", "memory_mapped_file_bytes", b"memory_mapped_file_bytes", "memory_max_usage_bytes", b"memory_max_usage_bytes", "memory_pressure", b"memory_pressure", "memory_rss_bytes", b"memory_rss_bytes", "memory_swap_limit_bytes", b"memory_swap_limit_bytes", "memory_usage_bytes", b"memory_usage_bytes", "memory_working_set_bytes", b"memory_working_set_bytes", "oom_kills", b"oom_kills", "page_faults", b"page_faults", "pids_current", b"pids_current", "pids_limit", b"pids_limit", "processes", b"processes", "running_processes", b"running_processes", "sockets", b"sockets", "swap_usage_bytes", b"swap_usage_bytes", "timestamp_ns", b"timestamp_ns", "writable_layer_bytes", b"writable_layer_bytes", "writable_layer_inodes", b"writable_layer_inodes", "writable_layer_inodes_limit", b"writable_layer_inodes_limit", "writable_layer_limit_bytes", b"writable_layer_limit_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ContainerStats: _TypeAlias = ContainerStats  # noqa: Y015
+
+@_typing.final
+class Pressure(_message.Message):
+    """How long work waited for a resource: wholly (full) or in part (some).  Percent over 10, 60 and
+    300 s; totals in microseconds.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOME_AVG10_FIELD_NUMBER: _builtins.int
+    SOME_AVG60_FIELD_NUMBER: _builtins.int
+    SOME_AVG300_FIELD_NUMBER: _builtins.int
+    SOME_TOTAL_US_FIELD_NUMBER: _builtins.int
+    FULL_AVG10_FIELD_NUMBER: _builtins.int
+    FULL_AVG60_FIELD_NUMBER: _builtins.int
+    FULL_AVG300_FIELD_NUMBER: _builtins.int
+    FULL_TOTAL_US_FIELD_NUMBER: _builtins.int
+    some_avg10: _builtins.float
+    some_avg60: _builtins.float
+    some_avg300: _builtins.float
+    some_total_us: _builtins.int
+    full_avg10: _builtins.float
+    full_avg60: _builtins.float
+    full_avg300: _builtins.float
+    full_total_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        some_avg10: _builtins.float = ...,
+        some_avg60: _builtins.float = ...,
+        some_avg300: _builtins.float = ...,
+        some_total_us: _builtins.int = ...,
+        full_avg10: _builtins.float = ...,
+        full_avg60: _builtins.float = ...,
+        full_avg300: _builtins.float = ...,
+        full_total_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full_avg10", b"full_avg10", "full_avg300", b"full_avg300", "full_avg60", b"full_avg60", "full_total_us", b"full_total_us", "some_avg10", b"some_avg10", "some_avg300", b"some_avg300", "some_avg60", b"some_avg60", "some_total_us", b"some_total_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pressure: _TypeAlias = Pressure  # noqa: Y015
 
 @_typing.final
 class ZoneStats(_message.Message):
@@ -879,13 +1032,38 @@ class ZoneStats(_message.Message):
     CPU_USAGE_NS_FIELD_NUMBER: _builtins.int
     AGENT_RSS_BYTES_FIELD_NUMBER: _builtins.int
     INTERFACES_FIELD_NUMBER: _builtins.int
+    MEMORY_USAGE_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_WORKING_SET_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_RSS_BYTES_FIELD_NUMBER: _builtins.int
+    PAGE_FAULTS_FIELD_NUMBER: _builtins.int
+    MAJOR_PAGE_FAULTS_FIELD_NUMBER: _builtins.int
+    SWAP_USAGE_BYTES_FIELD_NUMBER: _builtins.int
+    SWAP_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    CPU_PRESSURE_FIELD_NUMBER: _builtins.int
+    MEMORY_PRESSURE_FIELD_NUMBER: _builtins.int
+    IO_PRESSURE_FIELD_NUMBER: _builtins.int
     timestamp_ns: _builtins.int
     memory_total_bytes: _builtins.int
     memory_available_bytes: _builtins.int
     cpu_usage_ns: _builtins.int
     agent_rss_bytes: _builtins.int
+    memory_usage_bytes: _builtins.int
+    memory_working_set_bytes: _builtins.int
+    memory_rss_bytes: _builtins.int
+    page_faults: _builtins.int
+    major_page_faults: _builtins.int
+    swap_usage_bytes: _builtins.int
+    swap_total_bytes: _builtins.int
     @_builtins.property
     def interfaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___InterfaceStats]: ...
+    @_builtins.property
+    def cpu_pressure(self) -> Global___Pressure:
+        """Not set where the zone's kernel does not measure pressure."""
+
+    @_builtins.property
+    def memory_pressure(self) -> Global___Pressure: ...
+    @_builtins.property
+    def io_pressure(self) -> Global___Pressure: ...
     def __init__(
         self,
         *,
@@ -895,10 +1073,20 @@ class ZoneStats(_message.Message):
         cpu_usage_ns: _builtins.int = ...,
         agent_rss_bytes: _builtins.int = ...,
         interfaces: _abc.Iterable[Global___InterfaceStats] | None = ...,
+        memory_usage_bytes: _builtins.int = ...,
+        memory_working_set_bytes: _builtins.int = ...,
+        memory_rss_bytes: _builtins.int = ...,
+        page_faults: _builtins.int = ...,
+        major_page_faults: _builtins.int = ...,
+        swap_usage_bytes: _builtins.int = ...,
+        swap_total_bytes: _builtins.int = ...,
+        cpu_pressure: Global___Pressure | None = ...,
+        memory_pressure: Global___Pressure | None = ...,
+        io_pressure: Global___Pressure | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cpu_pressure", b"cpu_pressure", "io_pressure", b"io_pressure", "memory_pressure", b"memory_pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_rss_bytes", b"agent_rss_bytes", "cpu_usage_ns", b"cpu_usage_ns", "interfaces", b"interfaces", "memory_available_bytes", b"memory_available_bytes", "memory_total_bytes", b"memory_total_bytes", "timestamp_ns", b"timestamp_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_rss_bytes", b"agent_rss_bytes", "cpu_pressure", b"cpu_pressure", "cpu_usage_ns", b"cpu_usage_ns", "interfaces", b"interfaces", "io_pressure", b"io_pressure", "major_page_faults", b"major_page_faults", "memory_available_bytes", b"memory_available_bytes", "memory_pressure", b"memory_pressure", "memory_rss_bytes", b"memory_rss_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_usage_bytes", b"memory_usage_bytes", "memory_working_set_bytes", b"memory_working_set_bytes", "page_faults", b"page_faults", "swap_total_bytes", b"swap_total_bytes", "swap_usage_bytes", b"swap_usage_bytes", "timestamp_ns", b"timestamp_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -915,6 +1103,8 @@ class InterfaceStats(_message.Message):
     TX_BYTES_FIELD_NUMBER: _builtins.int
     TX_PACKETS_FIELD_NUMBER: _builtins.int
     TX_ERRORS_FIELD_NUMBER: _builtins.int
+    RX_DROPPED_FIELD_NUMBER: _builtins.int
+    TX_DROPPED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     rx_bytes: _builtins.int
     rx_packets: _builtins.int
@@ -922,6 +1112,8 @@ class InterfaceStats(_message.Message):
     tx_bytes: _builtins.int
     tx_packets: _builtins.int
     tx_errors: _builtins.int
+    rx_dropped: _builtins.int
+    tx_dropped: _builtins.int
     def __init__(
         self,
         *,
@@ -932,10 +1124,12 @@ class InterfaceStats(_message.Message):
         tx_bytes: _builtins.int = ...,
         tx_packets: _builtins.int = ...,
         tx_errors: _builtins.int = ...,
+        rx_dropped: _builtins.int = ...,
+        tx_dropped: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "rx_bytes", b"rx_bytes", "rx_errors", b"rx_errors", "rx_packets", b"rx_packets", "tx_bytes", b"tx_bytes", "tx_errors", b"tx_errors", "tx_packets", b"tx_packets"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "rx_bytes", b"rx_bytes", "rx_dropped", b"rx_dropped", "rx_errors", b"rx_errors", "rx_packets", b"rx_packets", "tx_bytes", b"tx_bytes", "tx_dropped", b"tx_dropped", "tx_errors", b"tx_errors", "tx_packets", b"tx_packets"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1018,3 +1212,78 @@ class PowerOff(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PowerOff: _TypeAlias = PowerOff  # noqa: Y015
+
+@_typing.final
+class Dial(_message.Message):
+    """Connects to a TCP port of the zone's loopback: 127.0.0.1, else ::1.  At most 128 connections at once;
+    the agent gives up after its own deadline of 10 s.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PORT_FIELD_NUMBER: _builtins.int
+    port: _builtins.int
+    """1 to 65535."""
+    def __init__(
+        self,
+        *,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Dial: _TypeAlias = Dial  # noqa: Y015
+
+@_typing.final
+class Dialed(_message.Message):
+    """Stream numbers as in ProcessCreated.  The end of the input stream shuts the connection down for
+    writing; giving up the output stream before its end closes the connection.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IN_STREAM_FIELD_NUMBER: _builtins.int
+    OUT_STREAM_FIELD_NUMBER: _builtins.int
+    in_stream: _builtins.int
+    out_stream: _builtins.int
+    def __init__(
+        self,
+        *,
+        in_stream: _builtins.int = ...,
+        out_stream: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["in_stream", b"in_stream", "out_stream", b"out_stream"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Dialed: _TypeAlias = Dialed  # noqa: Y015
+
+@_typing.final
+class UpdateContainer(_message.Message):
+    """Changes what a container may use (`crun update`); what the resources leave out stays."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    RESOURCES_JSON_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    resources_json: _builtins.bytes
+    """The OCI "linux.resources" object, as JSON."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        resources_json: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "resources_json", b"resources_json"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateContainer: _TypeAlias = UpdateContainer  # noqa: Y015

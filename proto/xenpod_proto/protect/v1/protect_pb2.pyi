@@ -407,6 +407,87 @@ class ZoneFactsResponse(_message.Message):
 Global___ZoneFactsResponse: _TypeAlias = ZoneFactsResponse  # noqa: Y015
 
 @_typing.final
+class DialStart(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ZONE_ID_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    zone_id: _builtins.str
+    port: _builtins.int
+    """1 to 65535."""
+    def __init__(
+        self,
+        *,
+        zone_id: _builtins.str = ...,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["port", b"port", "zone_id", b"zone_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DialStart: _TypeAlias = DialStart  # noqa: Y015
+
+@_typing.final
+class DialInput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    START_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    EOF_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    eof: _builtins.bool
+    """No more data comes; the connection is shut down for writing."""
+    @_builtins.property
+    def start(self) -> Global___DialStart: ...
+    def __init__(
+        self,
+        *,
+        start: Global___DialStart | None = ...,
+        data: _builtins.bytes = ...,
+        eof: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "eof", b"eof", "input", b"input", "start", b"start"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "eof", b"eof", "input", b"input", "start", b"start"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_input: _TypeAlias = _typing.Literal["start", "data", "eof"]  # noqa: Y015
+    _WhichOneofArgType_input: _TypeAlias = _typing.Literal["input", b"input"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_input) -> _WhichOneofReturnType_input | None: ...
+
+Global___DialInput: _TypeAlias = DialInput  # noqa: Y015
+
+@_typing.final
+class DialOutput(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONNECTED_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    EOF_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    eof: _builtins.bool
+    """The other end sends no more; it may still read."""
+    @_builtins.property
+    def connected(self) -> Global___Empty: ...
+    def __init__(
+        self,
+        *,
+        connected: Global___Empty | None = ...,
+        data: _builtins.bytes = ...,
+        eof: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "data", b"data", "eof", b"eof", "output", b"output"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "data", b"data", "eof", b"eof", "output", b"output"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_output: _TypeAlias = _typing.Literal["connected", "data", "eof"]  # noqa: Y015
+    _WhichOneofArgType_output: _TypeAlias = _typing.Literal["output", b"output"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_output) -> _WhichOneofReturnType_output | None: ...
+
+Global___DialOutput: _TypeAlias = DialOutput  # noqa: Y015
+
+@_typing.final
 class File(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -951,6 +1032,32 @@ class WorkloadStatsRow(_message.Message):
     PIDS_CURRENT_FIELD_NUMBER: _builtins.int
     WRITABLE_LAYER_BYTES_FIELD_NUMBER: _builtins.int
     WRITABLE_LAYER_INODES_FIELD_NUMBER: _builtins.int
+    CPU_USER_NS_FIELD_NUMBER: _builtins.int
+    CPU_SYSTEM_NS_FIELD_NUMBER: _builtins.int
+    CPU_PERIODS_FIELD_NUMBER: _builtins.int
+    CPU_THROTTLED_PERIODS_FIELD_NUMBER: _builtins.int
+    CPU_THROTTLED_NS_FIELD_NUMBER: _builtins.int
+    MEMORY_CACHE_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_MAPPED_FILE_BYTES_FIELD_NUMBER: _builtins.int
+    CPU_PRESSURE_FIELD_NUMBER: _builtins.int
+    MEMORY_PRESSURE_FIELD_NUMBER: _builtins.int
+    IO_PRESSURE_FIELD_NUMBER: _builtins.int
+    WRITABLE_LAYER_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    WRITABLE_LAYER_INODES_LIMIT_FIELD_NUMBER: _builtins.int
+    MEMORY_SWAP_LIMIT_BYTES_FIELD_NUMBER: _builtins.int
+    OOM_KILLS_FIELD_NUMBER: _builtins.int
+    MEMORY_MAX_USAGE_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_KERNEL_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_FAIL_COUNT_FIELD_NUMBER: _builtins.int
+    PROCESSES_FIELD_NUMBER: _builtins.int
+    RUNNING_PROCESSES_FIELD_NUMBER: _builtins.int
+    FILE_DESCRIPTORS_FIELD_NUMBER: _builtins.int
+    SOCKETS_FIELD_NUMBER: _builtins.int
+    PIDS_LIMIT_FIELD_NUMBER: _builtins.int
+    IO_READ_BYTES_FIELD_NUMBER: _builtins.int
+    IO_WRITE_BYTES_FIELD_NUMBER: _builtins.int
+    IO_READS_FIELD_NUMBER: _builtins.int
+    IO_WRITES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     zone_id: _builtins.str
     timestamp_ns: _builtins.int
@@ -965,6 +1072,39 @@ class WorkloadStatsRow(_message.Message):
     pids_current: _builtins.int
     writable_layer_bytes: _builtins.int
     writable_layer_inodes: _builtins.int
+    cpu_user_ns: _builtins.int
+    cpu_system_ns: _builtins.int
+    cpu_periods: _builtins.int
+    cpu_throttled_periods: _builtins.int
+    cpu_throttled_ns: _builtins.int
+    memory_cache_bytes: _builtins.int
+    memory_mapped_file_bytes: _builtins.int
+    writable_layer_limit_bytes: _builtins.int
+    writable_layer_inodes_limit: _builtins.int
+    memory_swap_limit_bytes: _builtins.int
+    """Memory and swap together; 0: no limit."""
+    oom_kills: _builtins.int
+    memory_max_usage_bytes: _builtins.int
+    """From here on with details only."""
+    memory_kernel_bytes: _builtins.int
+    memory_fail_count: _builtins.int
+    processes: _builtins.int
+    running_processes: _builtins.int
+    file_descriptors: _builtins.int
+    sockets: _builtins.int
+    pids_limit: _builtins.int
+    io_read_bytes: _builtins.int
+    io_write_bytes: _builtins.int
+    io_reads: _builtins.int
+    io_writes: _builtins.int
+    @_builtins.property
+    def cpu_pressure(self) -> Global___Pressure:
+        """Not set where the zone's kernel does not measure pressure for a container."""
+
+    @_builtins.property
+    def memory_pressure(self) -> Global___Pressure: ...
+    @_builtins.property
+    def io_pressure(self) -> Global___Pressure: ...
     def __init__(
         self,
         *,
@@ -982,14 +1122,339 @@ class WorkloadStatsRow(_message.Message):
         pids_current: _builtins.int = ...,
         writable_layer_bytes: _builtins.int = ...,
         writable_layer_inodes: _builtins.int = ...,
+        cpu_user_ns: _builtins.int = ...,
+        cpu_system_ns: _builtins.int = ...,
+        cpu_periods: _builtins.int = ...,
+        cpu_throttled_periods: _builtins.int = ...,
+        cpu_throttled_ns: _builtins.int = ...,
+        memory_cache_bytes: _builtins.int = ...,
+        memory_mapped_file_bytes: _builtins.int = ...,
+        cpu_pressure: Global___Pressure | None = ...,
+        memory_pressure: Global___Pressure | None = ...,
+        io_pressure: Global___Pressure | None = ...,
+        writable_layer_limit_bytes: _builtins.int = ...,
+        writable_layer_inodes_limit: _builtins.int = ...,
+        memory_swap_limit_bytes: _builtins.int = ...,
+        oom_kills: _builtins.int = ...,
+        memory_max_usage_bytes: _builtins.int = ...,
+        memory_kernel_bytes: _builtins.int = ...,
+        memory_fail_count: _builtins.int = ...,
+        processes: _builtins.int = ...,
+        running_processes: _builtins.int = ...,
+        file_descriptors: _builtins.int = ...,
+        sockets: _builtins.int = ...,
+        pids_limit: _builtins.int = ...,
+        io_read_bytes: _builtins.int = ...,
+        io_write_bytes: _builtins.int = ...,
+        io_reads: _builtins.int = ...,
+        io_writes: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cpu_pressure", b"cpu_pressure", "io_pressure", b"io_pressure", "memory_pressure", b"memory_pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_usage_ns", b"cpu_usage_ns", "id", b"id", "major_page_faults", b"major_page_faults", "memory_limit_bytes", b"memory_limit_bytes", "memory_rss_bytes", b"memory_rss_bytes", "memory_usage_bytes", b"memory_usage_bytes", "memory_working_set_bytes", b"memory_working_set_bytes", "page_faults", b"page_faults", "pids_current", b"pids_current", "swap_usage_bytes", b"swap_usage_bytes", "timestamp_ns", b"timestamp_ns", "writable_layer_bytes", b"writable_layer_bytes", "writable_layer_inodes", b"writable_layer_inodes", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpu_periods", b"cpu_periods", "cpu_pressure", b"cpu_pressure", "cpu_system_ns", b"cpu_system_ns", "cpu_throttled_ns", b"cpu_throttled_ns", "cpu_throttled_periods", b"cpu_throttled_periods", "cpu_usage_ns", b"cpu_usage_ns", "cpu_user_ns", b"cpu_user_ns", "file_descriptors", b"file_descriptors", "id", b"id", "io_pressure", b"io_pressure", "io_read_bytes", b"io_read_bytes", "io_reads", b"io_reads", "io_write_bytes", b"io_write_bytes", "io_writes", b"io_writes", "major_page_faults", b"major_page_faults", "memory_cache_bytes", b"memory_cache_bytes", "memory_fail_count", b"memory_fail_count", "memory_kernel_bytes", b"memory_kernel_bytes", "memory_limit_bytes", b"memory_limit_bytes", "memory_mapped_file_bytes", b"memory_mapped_file_bytes", "memory_max_usage_bytes", b"memory_max_usage_bytes", "memory_pressure", b"memory_pressure", "memory_rss_bytes", b"memory_rss_bytes", "memory_swap_limit_bytes", b"memory_swap_limit_bytes", "memory_usage_bytes", b"memory_usage_bytes", "memory_working_set_bytes", b"memory_working_set_bytes", "oom_kills", b"oom_kills", "page_faults", b"page_faults", "pids_current", b"pids_current", "pids_limit", b"pids_limit", "processes", b"processes", "running_processes", b"running_processes", "sockets", b"sockets", "swap_usage_bytes", b"swap_usage_bytes", "timestamp_ns", b"timestamp_ns", "writable_layer_bytes", b"writable_layer_bytes", "writable_layer_inodes", b"writable_layer_inodes", "writable_layer_inodes_limit", b"writable_layer_inodes_limit", "writable_layer_limit_bytes", b"writable_layer_limit_bytes", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___WorkloadStatsRow: _TypeAlias = WorkloadStatsRow  # noqa: Y015
+
+@_typing.final
+class Pressure(_message.Message):
+    """How long work waited for a resource: wholly (full) or in part (some).  Percent over 10, 60 and
+    300 s; totals in microseconds.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOME_AVG10_FIELD_NUMBER: _builtins.int
+    SOME_AVG60_FIELD_NUMBER: _builtins.int
+    SOME_AVG300_FIELD_NUMBER: _builtins.int
+    SOME_TOTAL_US_FIELD_NUMBER: _builtins.int
+    FULL_AVG10_FIELD_NUMBER: _builtins.int
+    FULL_AVG60_FIELD_NUMBER: _builtins.int
+    FULL_AVG300_FIELD_NUMBER: _builtins.int
+    FULL_TOTAL_US_FIELD_NUMBER: _builtins.int
+    some_avg10: _builtins.float
+    some_avg60: _builtins.float
+    some_avg300: _builtins.float
+    some_total_us: _builtins.int
+    full_avg10: _builtins.float
+    full_avg60: _builtins.float
+    full_avg300: _builtins.float
+    full_total_us: _builtins.int
+    def __init__(
+        self,
+        *,
+        some_avg10: _builtins.float = ...,
+        some_avg60: _builtins.float = ...,
+        some_avg300: _builtins.float = ...,
+        some_total_us: _builtins.int = ...,
+        full_avg10: _builtins.float = ...,
+        full_avg60: _builtins.float = ...,
+        full_avg300: _builtins.float = ...,
+        full_total_us: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["full_avg10", b"full_avg10", "full_avg300", b"full_avg300", "full_avg60", b"full_avg60", "full_total_us", b"full_total_us", "some_avg10", b"some_avg10", "some_avg300", b"some_avg300", "some_avg60", b"some_avg60", "some_total_us", b"some_total_us"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pressure: _TypeAlias = Pressure  # noqa: Y015
+
+@_typing.final
+class InterfaceStats(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    RX_BYTES_FIELD_NUMBER: _builtins.int
+    RX_PACKETS_FIELD_NUMBER: _builtins.int
+    RX_ERRORS_FIELD_NUMBER: _builtins.int
+    TX_BYTES_FIELD_NUMBER: _builtins.int
+    TX_PACKETS_FIELD_NUMBER: _builtins.int
+    TX_ERRORS_FIELD_NUMBER: _builtins.int
+    RX_DROPPED_FIELD_NUMBER: _builtins.int
+    TX_DROPPED_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    rx_bytes: _builtins.int
+    rx_packets: _builtins.int
+    rx_errors: _builtins.int
+    tx_bytes: _builtins.int
+    tx_packets: _builtins.int
+    tx_errors: _builtins.int
+    rx_dropped: _builtins.int
+    tx_dropped: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        rx_bytes: _builtins.int = ...,
+        rx_packets: _builtins.int = ...,
+        rx_errors: _builtins.int = ...,
+        tx_bytes: _builtins.int = ...,
+        tx_packets: _builtins.int = ...,
+        tx_errors: _builtins.int = ...,
+        rx_dropped: _builtins.int = ...,
+        tx_dropped: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "rx_bytes", b"rx_bytes", "rx_dropped", b"rx_dropped", "rx_errors", b"rx_errors", "rx_packets", b"rx_packets", "tx_bytes", b"tx_bytes", "tx_dropped", b"tx_dropped", "tx_errors", b"tx_errors", "tx_packets", b"tx_packets"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InterfaceStats: _TypeAlias = InterfaceStats  # noqa: Y015
+
+@_typing.final
+class ZoneStatsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IDS_FIELD_NUMBER: _builtins.int
+    DETAILS_FIELD_NUMBER: _builtins.int
+    details: _builtins.bool
+    """Also what takes a zone longer to find out."""
+    @_builtins.property
+    def ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty: all."""
+
+    def __init__(
+        self,
+        *,
+        ids: _abc.Iterable[_builtins.str] | None = ...,
+        details: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["details", b"details", "ids", b"ids"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ZoneStatsRequest: _TypeAlias = ZoneStatsRequest  # noqa: Y015
+
+@_typing.final
+class ZoneStatsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def rows(self) -> _containers.RepeatedCompositeFieldContainer[Global___ZoneStatsRow]: ...
+    def __init__(
+        self,
+        *,
+        rows: _abc.Iterable[Global___ZoneStatsRow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["rows", b"rows"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ZoneStatsResponse: _TypeAlias = ZoneStatsResponse  # noqa: Y015
+
+@_typing.final
+class ZoneStatsRow(_message.Message):
+    """Of the whole zone: its kernel and agent too."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ZONE_ID_FIELD_NUMBER: _builtins.int
+    TIMESTAMP_NS_FIELD_NUMBER: _builtins.int
+    MEMORY_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _builtins.int
+    CPU_USAGE_NS_FIELD_NUMBER: _builtins.int
+    AGENT_RSS_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_USAGE_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_WORKING_SET_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_RSS_BYTES_FIELD_NUMBER: _builtins.int
+    PAGE_FAULTS_FIELD_NUMBER: _builtins.int
+    MAJOR_PAGE_FAULTS_FIELD_NUMBER: _builtins.int
+    SWAP_USAGE_BYTES_FIELD_NUMBER: _builtins.int
+    SWAP_TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    CPU_PRESSURE_FIELD_NUMBER: _builtins.int
+    MEMORY_PRESSURE_FIELD_NUMBER: _builtins.int
+    IO_PRESSURE_FIELD_NUMBER: _builtins.int
+    INTERFACES_FIELD_NUMBER: _builtins.int
+    WORKLOADS_FIELD_NUMBER: _builtins.int
+    zone_id: _builtins.str
+    timestamp_ns: _builtins.int
+    memory_total_bytes: _builtins.int
+    memory_available_bytes: _builtins.int
+    cpu_usage_ns: _builtins.int
+    agent_rss_bytes: _builtins.int
+    memory_usage_bytes: _builtins.int
+    memory_working_set_bytes: _builtins.int
+    memory_rss_bytes: _builtins.int
+    page_faults: _builtins.int
+    major_page_faults: _builtins.int
+    swap_usage_bytes: _builtins.int
+    swap_total_bytes: _builtins.int
+    @_builtins.property
+    def cpu_pressure(self) -> Global___Pressure: ...
+    @_builtins.property
+    def memory_pressure(self) -> Global___Pressure: ...
+    @_builtins.property
+    def io_pressure(self) -> Global___Pressure: ...
+    @_builtins.property
+    def interfaces(self) -> _containers.RepeatedCompositeFieldContainer[Global___InterfaceStats]: ...
+    @_builtins.property
+    def workloads(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkloadStatsRow]: ...
+    def __init__(
+        self,
+        *,
+        zone_id: _builtins.str = ...,
+        timestamp_ns: _builtins.int = ...,
+        memory_total_bytes: _builtins.int = ...,
+        memory_available_bytes: _builtins.int = ...,
+        cpu_usage_ns: _builtins.int = ...,
+        agent_rss_bytes: _builtins.int = ...,
+        memory_usage_bytes: _builtins.int = ...,
+        memory_working_set_bytes: _builtins.int = ...,
+        memory_rss_bytes: _builtins.int = ...,
+        page_faults: _builtins.int = ...,
+        major_page_faults: _builtins.int = ...,
+        swap_usage_bytes: _builtins.int = ...,
+        swap_total_bytes: _builtins.int = ...,
+        cpu_pressure: Global___Pressure | None = ...,
+        memory_pressure: Global___Pressure | None = ...,
+        io_pressure: Global___Pressure | None = ...,
+        interfaces: _abc.Iterable[Global___InterfaceStats] | None = ...,
+        workloads: _abc.Iterable[Global___WorkloadStatsRow] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cpu_pressure", b"cpu_pressure", "io_pressure", b"io_pressure", "memory_pressure", b"memory_pressure"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_rss_bytes", b"agent_rss_bytes", "cpu_pressure", b"cpu_pressure", "cpu_usage_ns", b"cpu_usage_ns", "interfaces", b"interfaces", "io_pressure", b"io_pressure", "major_page_faults", b"major_page_faults", "memory_available_bytes", b"memory_available_bytes", "memory_pressure", b"memory_pressure", "memory_rss_bytes", b"memory_rss_bytes", "memory_total_bytes", b"memory_total_bytes", "memory_usage_bytes", b"memory_usage_bytes", "memory_working_set_bytes", b"memory_working_set_bytes", "page_faults", b"page_faults", "swap_total_bytes", b"swap_total_bytes", "swap_usage_bytes", b"swap_usage_bytes", "timestamp_ns", b"timestamp_ns", "workloads", b"workloads", "zone_id", b"zone_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ZoneStatsRow: _TypeAlias = ZoneStatsRow  # noqa: Y015
+
+@_typing.final
+class ResizeZoneRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    @_builtins.property
+    def resources(self) -> Global___ZoneResources:
+        """0: leave as is."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        resources: Global___ZoneResources | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "resources", b"resources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResizeZoneRequest: _TypeAlias = ResizeZoneRequest  # noqa: Y015
+
+@_typing.final
+class ResizeZoneResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ZONE_FIELD_NUMBER: _builtins.int
+    NOT_DONE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def zone(self) -> Global___Zone: ...
+    @_builtins.property
+    def not_done(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """One sentence for each thing that was asked for and could not be done; empty when all was."""
+
+    def __init__(
+        self,
+        *,
+        zone: Global___Zone | None = ...,
+        not_done: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["zone", b"zone"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["not_done", b"not_done", "zone", b"zone"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResizeZoneResponse: _TypeAlias = ResizeZoneResponse  # noqa: Y015
+
+@_typing.final
+class UpdateWorkloadRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    RESOURCES_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    resources: _builtins.bytes
+    """The OCI "linux.resources" object, as JSON; what it leaves out stays."""
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        resources: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "resources", b"resources"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateWorkloadRequest: _TypeAlias = UpdateWorkloadRequest  # noqa: Y015
+
+@_typing.final
+class UpdateWorkloadResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UpdateWorkloadResponse: _TypeAlias = UpdateWorkloadResponse  # noqa: Y015
 
 @_typing.final
 class ReopenLogRequest(_message.Message):

@@ -64,6 +64,21 @@ class ZonesStub:
                 request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneFactsRequest.SerializeToString,
                 response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneFactsResponse.FromString,
                 _registered_method=True)
+        self.ZoneStats = channel.unary_unary(
+                '/protect.v1.Zones/ZoneStats',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneStatsRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneStatsResponse.FromString,
+                _registered_method=True)
+        self.ResizeZone = channel.unary_unary(
+                '/protect.v1.Zones/ResizeZone',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ResizeZoneRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ResizeZoneResponse.FromString,
+                _registered_method=True)
+        self.Dial = channel.stream_stream(
+                '/protect.v1.Zones/Dial',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialInput.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialOutput.FromString,
+                _registered_method=True)
 
 
 class ZonesServicer:
@@ -109,6 +124,29 @@ class ZonesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ZoneStats(self, request, context):
+        """Of running zones and the workloads in them: one round trip for each, all at once.  A zone that
+        is slow to answer is shown as it answered last, or left out; nobody waits for a silent one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResizeZone(self, request, context):
+        """Gives a zone another size as far as that can be done, and says what could not.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Dial(self, request_iterator, context):
+        """Connects to a TCP port of the zone's loopback.  First message in each direction: start, connected.
+        FAILED_PRECONDITION when nobody listens.  The connection is closed when the caller goes away.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ZonesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -141,6 +179,21 @@ def add_ZonesServicer_to_server(servicer, server):
                     servicer.ZoneFacts,
                     request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneFactsRequest.FromString,
                     response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneFactsResponse.SerializeToString,
+            ),
+            'ZoneStats': grpc.unary_unary_rpc_method_handler(
+                    servicer.ZoneStats,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneStatsRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneStatsResponse.SerializeToString,
+            ),
+            'ResizeZone': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResizeZone,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ResizeZoneRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ResizeZoneResponse.SerializeToString,
+            ),
+            'Dial': grpc.stream_stream_rpc_method_handler(
+                    servicer.Dial,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialInput.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialOutput.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -315,6 +368,87 @@ class Zones:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def ZoneStats(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Zones/ZoneStats',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneStatsRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResizeZone(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Zones/ResizeZone',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ResizeZoneRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ResizeZoneResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Dial(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/protect.v1.Zones/Dial',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialInput.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DialOutput.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class WorkloadsStub:
     """Missing associated documentation comment in .proto file."""
@@ -374,6 +508,11 @@ class WorkloadsStub:
                 '/protect.v1.Workloads/WorkloadStats',
                 request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.WorkloadStatsRequest.SerializeToString,
                 response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.WorkloadStatsResponse.FromString,
+                _registered_method=True)
+        self.UpdateWorkload = channel.unary_unary(
+                '/protect.v1.Workloads/UpdateWorkload',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.UpdateWorkloadRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.UpdateWorkloadResponse.FromString,
                 _registered_method=True)
         self.ReopenLog = channel.unary_unary(
                 '/protect.v1.Workloads/ReopenLog',
@@ -452,6 +591,13 @@ class WorkloadsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateWorkload(self, request, context):
+        """Changes what a workload may use of its zone.  FAILED_PRECONDITION when it has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ReopenLog(self, request, context):
         """Closes and opens the log by its path, after the file was renamed.
         """
@@ -511,6 +657,11 @@ def add_WorkloadsServicer_to_server(servicer, server):
                     servicer.WorkloadStats,
                     request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.WorkloadStatsRequest.FromString,
                     response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.WorkloadStatsResponse.SerializeToString,
+            ),
+            'UpdateWorkload': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateWorkload,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.UpdateWorkloadRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.UpdateWorkloadResponse.SerializeToString,
             ),
             'ReopenLog': grpc.unary_unary_rpc_method_handler(
                     servicer.ReopenLog,
@@ -788,6 +939,33 @@ class Workloads:
             '/protect.v1.Workloads/WorkloadStats',
             xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.WorkloadStatsRequest.SerializeToString,
             xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.WorkloadStatsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateWorkload(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/protect.v1.Workloads/UpdateWorkload',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.UpdateWorkloadRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.UpdateWorkloadResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,16 @@ class ZonesStub:
     """Ends the zone and its workloads, frees everything; the zone is forgotten.  Unknown ids succeed."""
     ZoneFacts: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ZoneFactsRequest, _protect_pb2.ZoneFactsResponse]
     """What the zone says of itself: its kernel, its pid 1 (untrusted)."""
+    ZoneStats: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ZoneStatsRequest, _protect_pb2.ZoneStatsResponse]
+    """Of running zones and the workloads in them: one round trip for each, all at once.  A zone that
+    is slow to answer is shown as it answered last, or left out; nobody waits for a silent one.
+    """
+    ResizeZone: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ResizeZoneRequest, _protect_pb2.ResizeZoneResponse]
+    """Gives a zone another size as far as that can be done, and says what could not."""
+    Dial: _grpc.StreamStreamMultiCallable[_protect_pb2.DialInput, _protect_pb2.DialOutput]
+    """Connects to a TCP port of the zone's loopback.  First message in each direction: start, connected.
+    FAILED_PRECONDITION when nobody listens.  The connection is closed when the caller goes away.
+    """
 
 @_typing.type_check_only
 class ZonesAsyncStub(ZonesStub):
@@ -61,6 +71,16 @@ class ZonesAsyncStub(ZonesStub):
     """Ends the zone and its workloads, frees everything; the zone is forgotten.  Unknown ids succeed."""
     ZoneFacts: _aio.UnaryUnaryMultiCallable[_protect_pb2.ZoneFactsRequest, _protect_pb2.ZoneFactsResponse]  # type: ignore[assignment]
     """What the zone says of itself: its kernel, its pid 1 (untrusted)."""
+    ZoneStats: _aio.UnaryUnaryMultiCallable[_protect_pb2.ZoneStatsRequest, _protect_pb2.ZoneStatsResponse]  # type: ignore[assignment]
+    """Of running zones and the workloads in them: one round trip for each, all at once.  A zone that
+    is slow to answer is shown as it answered last, or left out; nobody waits for a silent one.
+    """
+    ResizeZone: _aio.UnaryUnaryMultiCallable[_protect_pb2.ResizeZoneRequest, _protect_pb2.ResizeZoneResponse]  # type: ignore[assignment]
+    """Gives a zone another size as far as that can be done, and says what could not."""
+    Dial: _aio.StreamStreamMultiCallable[_protect_pb2.DialInput, _protect_pb2.DialOutput]  # type: ignore[assignment]
+    """Connects to a TCP port of the zone's loopback.  First message in each direction: start, connected.
+    FAILED_PRECONDITION when nobody listens.  The connection is closed when the caller goes away.
+    """
 
 class ZonesServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -109,6 +129,34 @@ class ZonesServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_protect_pb2.ZoneFactsResponse, _abc.Awaitable[_protect_pb2.ZoneFactsResponse]]:
         """What the zone says of itself: its kernel, its pid 1 (untrusted)."""
 
+    @_abc_1.abstractmethod
+    def ZoneStats(
+        self,
+        request: _protect_pb2.ZoneStatsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.ZoneStatsResponse, _abc.Awaitable[_protect_pb2.ZoneStatsResponse]]:
+        """Of running zones and the workloads in them: one round trip for each, all at once.  A zone that
+        is slow to answer is shown as it answered last, or left out; nobody waits for a silent one.
+        """
+
+    @_abc_1.abstractmethod
+    def ResizeZone(
+        self,
+        request: _protect_pb2.ResizeZoneRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.ResizeZoneResponse, _abc.Awaitable[_protect_pb2.ResizeZoneResponse]]:
+        """Gives a zone another size as far as that can be done, and says what could not."""
+
+    @_abc_1.abstractmethod
+    def Dial(
+        self,
+        request_iterator: _MaybeAsyncIterator[_protect_pb2.DialInput],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_protect_pb2.DialOutput], _abc.AsyncIterator[_protect_pb2.DialOutput]]:
+        """Connects to a TCP port of the zone's loopback.  First message in each direction: start, connected.
+        FAILED_PRECONDITION when nobody listens.  The connection is closed when the caller goes away.
+        """
+
 def add_ZonesServicer_to_server(servicer: ZonesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class WorkloadsStub:
@@ -133,6 +181,8 @@ class WorkloadsStub:
     """First message: start.  Output from now on; the workload goes on when the caller goes away."""
     WorkloadStats: _grpc.UnaryUnaryMultiCallable[_protect_pb2.WorkloadStatsRequest, _protect_pb2.WorkloadStatsResponse]
     """One round trip for each zone concerned; a silent zone is left out after its deadline."""
+    UpdateWorkload: _grpc.UnaryUnaryMultiCallable[_protect_pb2.UpdateWorkloadRequest, _protect_pb2.UpdateWorkloadResponse]
+    """Changes what a workload may use of its zone.  FAILED_PRECONDITION when it has ended."""
     ReopenLog: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ReopenLogRequest, _protect_pb2.ReopenLogResponse]
     """Closes and opens the log by its path, after the file was renamed."""
 
@@ -156,6 +206,8 @@ class WorkloadsAsyncStub(WorkloadsStub):
     """First message: start.  Output from now on; the workload goes on when the caller goes away."""
     WorkloadStats: _aio.UnaryUnaryMultiCallable[_protect_pb2.WorkloadStatsRequest, _protect_pb2.WorkloadStatsResponse]  # type: ignore[assignment]
     """One round trip for each zone concerned; a silent zone is left out after its deadline."""
+    UpdateWorkload: _aio.UnaryUnaryMultiCallable[_protect_pb2.UpdateWorkloadRequest, _protect_pb2.UpdateWorkloadResponse]  # type: ignore[assignment]
+    """Changes what a workload may use of its zone.  FAILED_PRECONDITION when it has ended."""
     ReopenLog: _aio.UnaryUnaryMultiCallable[_protect_pb2.ReopenLogRequest, _protect_pb2.ReopenLogResponse]  # type: ignore[assignment]
     """Closes and opens the log by its path, after the file was renamed."""
 
@@ -236,6 +288,14 @@ class WorkloadsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_protect_pb2.WorkloadStatsResponse, _abc.Awaitable[_protect_pb2.WorkloadStatsResponse]]:
         """One round trip for each zone concerned; a silent zone is left out after its deadline."""
+
+    @_abc_1.abstractmethod
+    def UpdateWorkload(
+        self,
+        request: _protect_pb2.UpdateWorkloadRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_protect_pb2.UpdateWorkloadResponse, _abc.Awaitable[_protect_pb2.UpdateWorkloadResponse]]:
+        """Changes what a workload may use of its zone.  FAILED_PRECONDITION when it has ended."""
 
     @_abc_1.abstractmethod
     def ReopenLog(
