@@ -17,6 +17,8 @@ from cri.images.tarsparse import Extents, old_gnu_map, pax_map, stored_map
 BLOCK = 512
 # Of Linux; no file can be reached by a longer one.
 PATH_MAX = 4096
+# All PAX and long-name headers of a layer, as multiples of the bound on one.
+HEADERS = 256
 _ZERO = bytes(BLOCK)
 FILE, LINK, SYMLINK, CHAR, BLOCKDEV, DIR, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
 _KINDS = {b"0": FILE, b"\0": FILE, b"7": FILE, b"S": FILE} | {
@@ -67,6 +69,7 @@ def entries(stream: Stream, header_bytes: int) -> Iterator[Entry]:
     header_bytes: the bound on one PAX or long-name header. Raises Unpackable and Oversized.
     """
     extras = _Extras()
+    left = HEADERS * header_bytes
     while True:
         block = stream.take(BLOCK)
         if not block or block == _ZERO:
@@ -79,6 +82,11 @@ def entries(stream: Stream, header_bytes: int) -> Iterator[Entry]:
         if size < 0:
             raise _bad(stream, "a negative size")
         if kind in (b"x", b"g", b"L", b"K"):
+            left -= size
+            if left < 0:
+                raise Oversized(
+                    "read layer", stream.subject, f"more than {HEADERS} times {header_bytes} of headers"
+                )
             data = _extra_header(stream, size, header_bytes)
             if kind == b"x":
                 _read_pax(data, extras, stream)

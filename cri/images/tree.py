@@ -20,6 +20,9 @@ WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
 NAME_MAX = 255
 MAX_SYMLINKS = 255
+# Directories looked into for all entries of an image; a proper one needs about ten for each entry. Without a
+# bound, few entries in deep places behind symlinks cost hours.
+MAX_STEPS = 20_000_000
 # tar2sqfs takes no longer PAX header; names need their room too.
 MAX_XATTRS = 48 << 10
 _XATTRS_KEPT = (b"user.", b"trusted.", b"security.")
@@ -41,6 +44,7 @@ class Tree:
         self._subject = subject
         self._max_bytes = max_bytes
         self._serial = 0
+        self._steps = 0
         self._layer = -1
         # (serial of the directory, name) of all that the current layer brought, ancestors included.
         self._touched: set[tuple[int, bytes]] = set()
@@ -78,7 +82,7 @@ class Tree:
         """The inode a process in the image would reach by this path, symlinks followed; None: nothing."""
         try:
             return self._follow(_clean(path))
-        except Unpackable:
+        except (Unpackable, Oversized):
             return None
 
     def _follow(self, parts: list[bytes]) -> Node | None:
@@ -100,6 +104,11 @@ class Tree:
             trail = self._resolve(parts, create=False)
         return None
 
+    def _spend(self, steps: int) -> None:
+        self._steps += steps
+        if self._steps > MAX_STEPS:
+            raise Oversized("merge", self._subject, f"its paths take more than {MAX_STEPS} steps to follow")
+
     def _node(self, kind: bytes) -> Node:
         self._serial += 1
         return Node(kind, self._serial)
@@ -119,6 +128,7 @@ class Tree:
             return
         parent = trail.nodes[-1]
         if base == OPAQUE:
+            self._spend(len(parent.names))
             for name in list(parent.names):
                 self._remove_lower(parent, name)
         elif hidden in parent.names:
@@ -134,6 +144,7 @@ class Tree:
                 self._last = None
             elif parent.names[name].children is not None:
                 child = parent.names[name]
+                self._spend(len(child.names))
                 stack += [(child, below) for below in child.names]
 
     def _place(self, entry: Entry, parts: list[bytes]) -> None:
@@ -153,6 +164,7 @@ class Tree:
             parent.names[base] = node
         if entry.kind != tarstream.LINK:
             self._describe(node, entry)
+        self._spend(len(trail.nodes))
         for above, name in zip(trail.nodes, (*trail.names, base), strict=True):
             self._touched.add((above.serial, name))
 
@@ -187,6 +199,7 @@ class Tree:
         nodes: list[Node | None] = [self.root]
         names: list[bytes] = []
         pending = parts[::-1]
+        self._spend(len(pending))
         hops = 0
         while pending:
             part = pending.pop()
@@ -199,6 +212,7 @@ class Tree:
             node = above.names.get(part) if above is not None else None
             if node is not None and node.kind == tarstream.SYMLINK:
                 hops += 1
+                self._spend(len(node.target))
                 if hops > MAX_SYMLINKS:
                     where = tarstream.shown(b"/".join(parts))
                     raise Unpackable("merge", self._subject, f"too many symlinks on the way to {where}")

@@ -173,6 +173,12 @@ def test_a_header_larger_than_allowed_is_not_read() -> None:
         list(tarstream.entries(Stream(endless(), "layer"), 1 << 20))  # type: ignore[arg-type]
 
 
+def test_many_headers_are_not_read_for_ever() -> None:
+    header = _extended(_records([("comment", "x" * 900)]))
+    with pytest.raises(Oversized):
+        _read(header * 300 + _pax({}), header_bytes=1000)
+
+
 def test_times_are_held_within_what_squashfs_has() -> None:
     assert [_read(_pax({"mtime": text}))[0].mtime for text in ("-5", "1.75", str(1 << 40))] == [
         0,

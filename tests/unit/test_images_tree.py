@@ -146,6 +146,24 @@ def test_what_no_filesystem_can_hold_is_refused(layer: Layer) -> None:
         _tree(layer)
 
 
+def test_what_would_take_hours_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cri.images.tree.MAX_STEPS", 20_000)
+    deep = Layer().symlink("s", "d/" * 1000).dir("d/" * 1000)
+    for number in range(30):
+        deep.file(f"s/{number}/f")
+    again = Layer()
+    for number in range(250):
+        again.file(f"d/{number}").file("d/.wh..wh..opq")
+    loops = Layer().symlink("a0", "d")
+    for number in range(1, 200):
+        loops.symlink(f"a{number}", ("./" * 20) + f"a{number - 1}")
+    for number in range(30):
+        loops.file(f"a150/{number}/f")
+    for layer in (deep, again, loops):
+        with pytest.raises(Oversized):
+            _tree(layer)
+
+
 def test_a_file_larger_than_allowed() -> None:
     tree = Tree("image", 100)
     with pytest.raises(Oversized):
