@@ -1,4 +1,7 @@
-/* The zone's agent: process 1 of a guest, or of the fake's namespaces. */
+/* The zone's agent: process 1 of a guest, or of the fake's namespaces.
+ *
+ * It leaves oom_score_adj alone: the kernel spares a guest's first process anyway, and crun and the
+ * containers would inherit the exemption. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +10,6 @@
 #include "boot.h"
 #include "cgroup.h"
 #include "facts.h"
-#include "file.h"
 #include "link.h"
 #include "loop.h"
 #include "name.h"
@@ -31,13 +33,6 @@ static void take_name(const char *zone)
 		say_errno("sethostname", zone);
 }
 
-/* The kernel's killer should take a container instead; where that may not be asked for, go on. */
-static void stay_alive(void)
-{
-	if (file_put("/proc/self/oom_score_adj", "-1000") < 0)
-		say_errno("write", "/proc/self/oom_score_adj");
-}
-
 int main(void)
 {
 	const struct transport *transport;
@@ -49,7 +44,6 @@ int main(void)
 	if (boot_modules() < 0 || cgroup_setup() < 0 || network_loopback() < 0 || boot_directories() < 0)
 		return 1;
 	take_name(setting("XENPOD_ZONE", "zone"));
-	stay_alive();
 
 	/* 2. One loop, one place for signals. */
 	if (loop_open() < 0 || reaper_open() < 0)
