@@ -279,6 +279,27 @@ async def test_a_pod_without_trouble_leaves_nothing(bench: Bench) -> None:
     await _nothing_left(bench)
 
 
+@pytest.mark.parametrize("milliseconds", [40, 150, 400])
+@pytest.mark.parametrize("victim", ["cri", "protectd", "both"])
+async def test_killed_while_many_pods_start(bench: Bench, victim: str, milliseconds: int) -> None:
+    """At no step in particular: each pod is whole or gone, and every one can be removed."""
+    await _all_serve(bench)
+    daemons = {"cri": [bench.node.daemon], "protectd": [bench.node.protectd.daemon]}
+    killed = daemons.get(victim) or [*daemons["cri"], *daemons["protectd"]]
+    runs = [asyncio.create_task(Story(bench).walk()) for _ in range(8)]
+    await asyncio.sleep(milliseconds / 1000)
+    await asyncio.gather(*(daemon.crash() for daemon in killed))
+    await asyncio.gather(*runs)
+    await _all_serve(bench)
+    reply = await bench.client.runtime.ListPodSandbox(cri.ListPodSandboxRequest())
+    for pod in reply.items:
+        if pod.state == cri.SANDBOX_READY:
+            created = await bench.client.create(Pod(pod.id, _pod("any")), bench.image, ["true"], "extra")
+            await bench.client.start(created)
+    await asyncio.gather(*(bench.client.remove_pod(pod.id) for pod in reply.items))
+    await _nothing_left(bench)
+
+
 async def test_both_killed_while_a_container_runs(bench: Bench, tmp_path: Path) -> None:
     """The container goes on; what it writes and how it ends meanwhile is all there."""
     await _all_serve(bench)
