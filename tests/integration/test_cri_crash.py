@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -13,10 +15,12 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
+from cri.cni import netns
 from localnode.client import Client, Pod
 from tests.support.cri_daemons import CriNode, container_status, needs_node, pulled
 from tests.support.daemons import ROOT, Daemon
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_node, pytest.mark.asyncio(loop_scope="module")]
 
@@ -317,6 +321,32 @@ async def test_both_killed_while_a_container_runs(bench: Bench, tmp_path: Path) 
     assert (status.state, status.exit_code, status.reason) == (cri.CONTAINER_EXITED, 5, "Error")
     lines = [line.split(" ", 3)[3] for line in client.log(pod).read_text().splitlines()]
     assert lines == [f"line {i}" for i in range(300)]
+    await client.remove_pod(pod.id)
+    await _nothing_left(bench)
+
+
+async def test_a_host_that_rebooted(bench: Bench) -> None:
+    """Its zones and network namespaces are gone, its disk is not: leases, state, records."""
+    await _all_serve(bench)
+    client, node = bench.client, bench.node
+    pod = await client.run_pod("rebooted")
+    container = await client.create(pod, bench.image, ["sleep", "1000"])
+    await client.start(container)
+    ended = await client.create(pod, bench.image, ["sh", "-c", "exit 9"], "ended")
+    await client.start(ended)
+    await _exited(client, ended)
+    async with node.protectd.clients() as protect:
+        zone = await protect.zones.GetZone(protect_pb2.GetZoneRequest(id=pod.id))
+    await asyncio.gather(node.daemon.crash(), node.protectd.daemon.crash())
+    os.kill(zone.domain_id, signal.SIGKILL)
+    for name in list(node.netns_dir.iterdir()):
+        netns.remove(name)
+    await _all_serve(bench)
+    request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id)
+    assert (await client.runtime.PodSandboxStatus(request)).status.state == cri.SANDBOX_NOTREADY
+    assert (await container_status(client, ended)).exit_code == 9
+    status = await container_status(client, container)
+    assert status.state == cri.CONTAINER_EXITED and status.reason in ("ZoneCrashed", "Unknown")
     await client.remove_pod(pod.id)
     await _nothing_left(bench)
 
