@@ -21,6 +21,7 @@ static void (*const verbs[])(struct call *) = {
 	[OP(GET_STATS)] = get_stats,
 	[OP(GET_FACTS)] = get_facts,
 	[OP(POWER_OFF)] = power_off,
+	[OP(UPDATE_CONTAINER)] = update_container,
 };
 
 const char *call_begin(uint32_t id, const uint8_t *payload, size_t length)

@@ -43,5 +43,6 @@ void list_processes(struct call *call);
 void get_stats(struct call *call);
 void get_facts(struct call *call);
 void power_off(struct call *call);
+void update_container(struct call *call);
 
 #endif

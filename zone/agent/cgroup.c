@@ -9,34 +9,55 @@
 #include <unistd.h>
 
 #include "file.h"
+#include "name.h"
 
 enum { GROUP_PATH_SIZE = 192, TEXT_SIZE = 4096 };
 
-/* The text of one file of a container's group; v1 files live below their controller. */
-static bool group_text(const char *id, const char *controller, const char *name, char *text, size_t size)
+_Static_assert(sizeof("workloads/") + ID_MAX <= GROUP_SIZE, "a container's id fits");
+
+void cgroup_name(char group[GROUP_SIZE], const char *id)
+{
+	/* The id is one of ours: it fits. */
+	snprintf(group, GROUP_SIZE, "workloads/%s", id);
+}
+
+bool cgroup_text(const char *group, const char *controller, const char *name, char *text, size_t size)
 {
 	char path[GROUP_PATH_SIZE];
 	bool v2 = cgroup_is_v2();
 
-	if (path_set(path, sizeof(path), "/sys/fs/cgroup/%s%sworkloads/%s/%s", v2 ? "" : controller,
-		     v2 ? "" : "/", id, name) < 0)
+	if (path_set(path, sizeof(path), "/sys/fs/cgroup/%s%s%s/%s", v2 ? "" : controller, v2 ? "" : "/", group,
+		     name) < 0)
 		return false;
 	return file_read(path, text, size) >= 0;
 }
 
-static uint64_t group_number(const char *id, const char *controller, const char *name, const char *key)
+uint64_t cgroup_number(const char *group, const char *controller, const char *name, const char *key)
 {
 	char text[TEXT_SIZE];
 	uint64_t value;
 
-	if (!group_text(id, controller, name, text, sizeof(text)) || !text_number(text, key, &value))
+	if (!cgroup_text(group, controller, name, text, sizeof(text)) || !text_number(text, key, &value))
 		return 0;
 	return value;
 }
 
+FILE *cgroup_processes(const char *group)
+{
+	char path[GROUP_PATH_SIZE];
+
+	if (path_set(path, sizeof(path), "/sys/fs/cgroup/%s%s/cgroup.procs", cgroup_is_v2() ? "" : "pids/",
+		     group) < 0)
+		return NULL;
+	return fopen(path, "re");
+}
+
 uint64_t cgroup_oom_kills(const char *id)
 {
-	return group_number(id, "memory", cgroup_is_v2() ? "memory.events" : "memory.oom_control", "oom_kill");
+	char group[GROUP_SIZE];
+
+	cgroup_name(group, id);
+	return cgroup_number(group, "memory", cgroup_is_v2() ? "memory.events" : "memory.oom_control", "oom_kill");
 }
 
 static int kill_listed(FILE *processes, int number)
@@ -56,26 +77,24 @@ static int kill_listed(FILE *processes, int number)
 }
 
 /* With groups that the container made below its own; Linux 5.14. */
-static bool kill_tree(const char *id)
+static bool kill_tree(const char *group)
 {
 	char path[GROUP_PATH_SIZE];
 
-	return cgroup_is_v2() && path_set(path, sizeof(path), "/sys/fs/cgroup/workloads/%s/cgroup.kill", id) == 0 &&
+	return cgroup_is_v2() && path_set(path, sizeof(path), "/sys/fs/cgroup/%s/cgroup.kill", group) == 0 &&
 	       file_put(path, "1") == 0;
 }
 
 int cgroup_kill(const char *id, int number)
 {
-	char path[GROUP_PATH_SIZE];
+	char group[GROUP_SIZE];
 	FILE *processes;
 	int result, error;
 
-	if (number == SIGKILL && kill_tree(id))
+	cgroup_name(group, id);
+	if (number == SIGKILL && kill_tree(group))
 		return 0;
-	if (path_set(path, sizeof(path), "/sys/fs/cgroup/%sworkloads/%s/cgroup.procs",
-		     cgroup_is_v2() ? "" : "pids/", id) < 0)
-		return -1;
-	processes = fopen(path, "re");
+	processes = cgroup_processes(group);
 	if (!processes)
 		return errno == ENOENT ? 0 : -1;
 	result = kill_listed(processes, number);
@@ -83,59 +102,4 @@ int cgroup_kill(const char *id, int number)
 	fclose(processes);
 	errno = error;
 	return result;
-}
-
-static uint64_t less(uint64_t value, uint64_t part)
-{
-	return value > part ? value - part : 0;
-}
-
-static void stats_v2(const char *id, ContainerStats *stats)
-{
-	char memory[TEXT_SIZE];
-	uint64_t cold = 0;
-
-	stats->cpu_usage_ns = group_number(id, "", "cpu.stat", "usage_usec") * 1000;
-	stats->memory_usage_bytes = group_number(id, "", "memory.current", "");
-	stats->memory_limit_bytes = group_number(id, "", "memory.max", "");
-	stats->swap_usage_bytes = group_number(id, "", "memory.swap.current", "");
-	stats->pids_current = group_number(id, "", "pids.current", "");
-	if (group_text(id, "", "memory.stat", memory, sizeof(memory))) {
-		text_number(memory, "anon", &stats->memory_rss_bytes);
-		text_number(memory, "pgfault", &stats->page_faults);
-		text_number(memory, "pgmajfault", &stats->major_page_faults);
-		text_number(memory, "inactive_file", &cold);
-	}
-	stats->memory_working_set_bytes = less(stats->memory_usage_bytes, cold);
-}
-
-static void stats_v1(const char *id, ContainerStats *stats)
-{
-	/* What v1 shows for "no limit": the largest counter of pages. */
-	const uint64_t unlimited = UINT64_C(1) << 62;
-	char memory[TEXT_SIZE];
-	uint64_t cold = 0;
-
-	stats->cpu_usage_ns = group_number(id, "cpuacct", "cpuacct.usage", "");
-	stats->memory_usage_bytes = group_number(id, "memory", "memory.usage_in_bytes", "");
-	stats->memory_limit_bytes = group_number(id, "memory", "memory.limit_in_bytes", "");
-	if (stats->memory_limit_bytes >= unlimited)
-		stats->memory_limit_bytes = 0;
-	stats->pids_current = group_number(id, "pids", "pids.current", "");
-	if (group_text(id, "memory", "memory.stat", memory, sizeof(memory))) {
-		text_number(memory, "total_rss", &stats->memory_rss_bytes);
-		text_number(memory, "total_pgfault", &stats->page_faults);
-		text_number(memory, "total_pgmajfault", &stats->major_page_faults);
-		text_number(memory, "total_inactive_file", &cold);
-		text_number(memory, "total_swap", &stats->swap_usage_bytes);
-	}
-	stats->memory_working_set_bytes = less(stats->memory_usage_bytes, cold);
-}
-
-void cgroup_stats(const char *id, ContainerStats *stats)
-{
-	if (cgroup_is_v2())
-		stats_v2(id, stats);
-	else
-		stats_v1(id, stats);
 }

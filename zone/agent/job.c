@@ -144,7 +144,8 @@ static void explain(struct job *job, struct fault *fault)
 		n--;
 	text[n] = '\0';
 	if (strstr(text, "not found in $PATH") || strstr(text, "No such file or directory") ||
-	    strstr(text, "Permission denied") || strstr(text, "cannot parse"))
+	    strstr(text, "Permission denied") || strstr(text, "cannot parse") ||
+	    strstr(text, "writing file `")) /* a cgroup takes no such value */
 		code = FAILED_PRECONDITION;
 	if (job->late)
 		fault_set(fault, DEADLINE_EXCEEDED, "crun %s: ended after %u s: %s", job->name,

@@ -28,6 +28,8 @@ typedef Xenpod__Channel__V1__GetStats GetStats;
 typedef Xenpod__Channel__V1__ContainerStats ContainerStats;
 typedef Xenpod__Channel__V1__ZoneStats ZoneStats;
 typedef Xenpod__Channel__V1__InterfaceStats InterfaceStats;
+typedef Xenpod__Channel__V1__Pressure Pressure;
+typedef Xenpod__Channel__V1__UpdateContainer UpdateContainer;
 typedef Xenpod__Channel__V1__Facts Facts;
 
 #define HELLO_INIT XENPOD__CHANNEL__V1__HELLO__INIT
@@ -43,6 +45,7 @@ typedef Xenpod__Channel__V1__Facts Facts;
 #define STATS_INIT XENPOD__CHANNEL__V1__STATS__INIT
 #define CONTAINER_STATS_INIT XENPOD__CHANNEL__V1__CONTAINER_STATS__INIT
 #define ZONE_STATS_INIT XENPOD__CHANNEL__V1__ZONE_STATS__INIT
+#define PRESSURE_INIT XENPOD__CHANNEL__V1__PRESSURE__INIT
 #define INTERFACE_STATS_INIT XENPOD__CHANNEL__V1__INTERFACE_STATS__INIT
 #define FACTS_INIT XENPOD__CHANNEL__V1__FACTS__INIT
 

@@ -107,14 +107,16 @@ int rootfs_unmount(const char *directory, struct fault *fault)
 	return result;
 }
 
-int rootfs_usage(const char *directory, uint64_t *bytes, uint64_t *inodes)
+int rootfs_usage(const char *directory, struct disk_usage *usage)
 {
-	struct statvfs usage;
+	struct statvfs writable;
 	struct paths paths;
 
-	if (name_paths(&paths, directory) < 0 || statvfs(paths.writable, &usage) < 0)
+	if (name_paths(&paths, directory) < 0 || statvfs(paths.writable, &writable) < 0)
 		return -1;
-	*bytes = (uint64_t)(usage.f_blocks - usage.f_bfree) * usage.f_frsize;
-	*inodes = usage.f_files - usage.f_ffree;
+	usage->bytes = (uint64_t)(writable.f_blocks - writable.f_bfree) * writable.f_frsize;
+	usage->inodes = writable.f_files - writable.f_ffree;
+	usage->bytes_limit = (uint64_t)writable.f_blocks * writable.f_frsize;
+	usage->inodes_limit = writable.f_files;
 	return 0;
 }

@@ -10,7 +10,13 @@
 int rootfs_mount(const char *directory, const char *disk, const char *type, struct fault *fault);
 /* Undoes all that is there of it. */
 int rootfs_unmount(const char *directory, struct fault *fault);
-/* What the container has written. */
-int rootfs_usage(const char *directory, uint64_t *bytes, uint64_t *inodes);
+
+/* What the container has written, and may write. */
+struct disk_usage {
+	uint64_t bytes, inodes;
+	uint64_t bytes_limit, inodes_limit;
+};
+
+int rootfs_usage(const char *directory, struct disk_usage *usage);
 
 #endif

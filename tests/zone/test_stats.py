@@ -1,0 +1,162 @@
+"""Statistics of containers and of the zone, and updates of what a container may use."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from tests.support.zone import Zone
+from tests.support.zone_client import Client, Failed
+from tests.support.zone_specs import creation
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+pytestmark = pytest.mark.root
+
+MIB = 1 << 20
+
+
+def stats(client: Client, *ids: str, details: bool = False) -> pb.Stats:
+    return client.call(get_stats=pb.GetStats(container_ids=ids, details=details)).stats
+
+
+def one(client: Client, name: str = "c1", details: bool = False) -> pb.ContainerStats:
+    (found,) = stats(client, name, details=details).containers
+    return found
+
+
+def update(client: Client, resources: dict[str, Any], name: str = "c1") -> None:
+    data = json.dumps(resources).encode()
+    client.call(update_container=pb.UpdateContainer(id=name, resources_json=data))
+
+
+def busy(client: Client, name: str = "c1") -> None:
+    """A container that has burnt some CPU, holds 8 MiB of memory in a file, and says so."""
+    work = "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; head -c 8388608 /dev/zero >/held"
+    script = f"{work}; sleep 600 & echo ready; wait"
+    created = client.start(name, "sh", "-c", script, memory=64 * MIB)
+    client.until(
+        lambda: created.stdout_stream in client.streams and client.streams[created.stdout_stream].data
+    )
+
+
+def test_what_a_container_uses(client: Client) -> None:
+    busy(client)
+    found = one(client)
+    assert found.cpu_usage_ns > 10**6 and found.cpu_user_ns + found.cpu_system_ns > 0
+    assert found.memory_limit_bytes == 64 * MIB
+    assert 8 * MIB < found.memory_usage_bytes < 64 * MIB
+    assert 0 < found.memory_working_set_bytes <= found.memory_usage_bytes
+    assert 0 < found.memory_rss_bytes < 8 * MIB <= found.memory_cache_bytes
+    assert found.page_faults > 0 and found.pids_current == 2
+    assert found.writable_layer_bytes >= 8 * MIB < found.writable_layer_limit_bytes
+    assert found.writable_layer_inodes < found.writable_layer_inodes_limit
+    assert found.processes == found.file_descriptors == 0  # asked for without details
+
+
+def test_details(client: Client) -> None:
+    busy(client)
+    found = one(client, details=True)
+    assert found.processes == 2 and found.file_descriptors >= 6 and found.sockets == 0
+    assert found.memory_max_usage_bytes >= 8 * MIB
+
+
+def test_sockets_are_counted(client: Client) -> None:
+    client.start("c1", "busybox", "nc", "-l", "-p", "9000")
+    deadline = time.monotonic() + 10
+    while not (found := one(client, details=True)).sockets:
+        assert time.monotonic() < deadline, "the server opens no socket"
+    assert found.sockets == 1 < found.file_descriptors
+
+
+def test_what_the_zone_uses(client: Client) -> None:
+    before = stats(client).zone
+    busy(client)
+    zone = stats(client).zone
+    assert zone.cpu_usage_ns > before.cpu_usage_ns and zone.timestamp_ns > before.timestamp_ns
+    assert zone.memory_usage_bytes - before.memory_usage_bytes > 4 * MIB
+    assert zone.memory_usage_bytes >= one(client).memory_usage_bytes
+    assert 0 < zone.memory_working_set_bytes <= zone.memory_usage_bytes <= zone.memory_total_bytes
+    assert 0 < zone.memory_available_bytes <= zone.memory_total_bytes
+    assert zone.page_faults > before.page_faults and zone.memory_rss_bytes > 0 < zone.agent_rss_bytes
+    assert zone.swap_usage_bytes <= max(zone.swap_total_bytes, 0) or zone.swap_usage_bytes == 0
+
+
+def test_pressure_where_the_kernel_has_it(client: Client) -> None:
+    try:
+        with open("/proc/pressure/cpu") as file:
+            file.read()
+    except OSError:
+        pytest.skip("this kernel measures no pressure")
+    zone = stats(client).zone
+    for pressure in (zone.cpu_pressure, zone.memory_pressure, zone.io_pressure):
+        assert 0 <= pressure.some_avg10 <= 100 and pressure.full_total_us <= pressure.some_total_us
+    assert zone.cpu_pressure.some_total_us > 0
+
+
+def test_an_update_changes_the_limits(client: Client) -> None:
+    busy(client)
+    update(client, {"memory": {"limit": 128 * MIB}, "cpu": {"quota": 50_000, "period": 100_000}})
+    assert one(client).memory_limit_bytes == 128 * MIB
+    update(client, {"cpu": {"shares": 512}})
+    assert one(client).memory_limit_bytes == 128 * MIB
+
+
+def test_a_created_container_is_updated_too(client: Client) -> None:
+    client.call(create_container=creation("c1", "sleep", "600", memory=64 * MIB))
+    update(client, {"memory": {"limit": 32 * MIB}})
+    assert one(client).memory_limit_bytes == 32 * MIB
+    client.call(start_container=pb.StartContainer(id="c1"))
+    assert one(client).memory_limit_bytes == 32 * MIB
+
+
+@pytest.mark.parametrize(
+    ("name", "resources", "code"),
+    [
+        ("c1", b"{", 9),
+        ("c1", b"", 3),
+        ("other", b"{}", 5),
+        ("../c1", b"{}", 5),
+        ("c1", b'{"cpu": {"cpus": "900-901"}}', 9),
+    ],
+)
+def test_updates_that_fail(client: Client, name: str, resources: bytes, code: int) -> None:
+    busy(client)
+    with pytest.raises(Failed) as raised:
+        client.call(update_container=pb.UpdateContainer(id=name, resources_json=resources))
+    assert raised.value.code == code, raised.value.message
+    assert one(client).memory_limit_bytes == 64 * MIB
+
+
+def test_less_memory_than_it_holds_is_refused(client: Client) -> None:
+    script = "head -c 8388608 /dev/zero >/held; echo ready; sleep 600"
+    created = client.start("c1", "sh", "-c", script, memory=64 * MIB)
+    client.until(
+        lambda: created.stdout_stream in client.streams and client.streams[created.stdout_stream].data
+    )
+    with pytest.raises(Failed) as raised:
+        update(client, {"memory": {"limit": MIB}})
+    assert raised.value.code == 9, raised.value.message
+    assert one(client).memory_limit_bytes == 64 * MIB
+
+
+def test_an_ended_container_is_not_updated(client: Client) -> None:
+    client.start("c1", "true")
+    client.exited("c1")
+    with pytest.raises(Failed) as raised:
+        update(client, {"memory": {"limit": MIB}})
+    assert raised.value.code == 9
+    client.delete("c1")
+
+
+def test_a_deletion_waits_for_an_update(zone: Zone, client: Client) -> None:
+    busy(client)
+    first = client.begin(
+        update_container=pb.UpdateContainer(id="c1", resources_json=b'{"cpu": {"shares": 99}}')
+    )
+    second = client.begin(delete_container=pb.DeleteContainer(id="c1"))
+    client.finish(second)
+    client.finish(first)
+    assert client.listed() == {}
