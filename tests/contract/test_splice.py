@@ -106,6 +106,7 @@ import socket, sys
 with socket.create_server(("10.77.0.5", 7777)) as server:
     print("listening", flush=True)
     connection, _ = server.accept()
+    connection.settimeout(20)
     total = 0
     while data := connection.recv(1 << 20):
         total += len(data)

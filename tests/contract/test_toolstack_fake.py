@@ -22,6 +22,7 @@ from protect.toolstack.fake.toolstack import NOTICE
 from protect.toolstack.port import DiskSpec, DomainDeath, DomainState, ShutdownReason
 from tests.support.pod_network import PodNetwork
 from tests.support.stage import GUEST, Agent, FakeStage, soon, until
+from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = [
     pytest.mark.root,
@@ -356,7 +357,7 @@ async def test_a_pid_that_came_to_mean_another_process(stage: FakeStage) -> None
     pid_file = stage.run_dir / "domains" / str(info.uuid) / "pid"
     pid, starttime = pid_file.read_text().split()
     sleeper = await asyncio.create_subprocess_exec("sleep", "60")
-    pid_file.write_text(f"{sleeper.pid} {starttime}\n")
+    pid_file.write_text(f"{sleeper.pid} {int(starttime) - 100}\n")  # clock ticks: it began a second before
     await stage.open()
     found = await stage.info(info.uuid)
     assert found is not None and found.state is DomainState.SHUTDOWN
@@ -365,6 +366,26 @@ async def test_a_pid_that_came_to_mean_another_process(stage: FakeStage) -> None
     sleeper.kill()
     await sleeper.wait()
     await until(lambda: not Path("/proc", pid).exists(), seconds=10)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_zone_whose_monitor_was_killed(stage: FakeStage, restart: bool) -> None:
+    """It goes on; only how it ends is not known any more."""
+    agent = await stage.boot()
+    info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
+    status = Path(f"/proc/{info.id}/status")
+    parent = next(line for line in status.read_text().splitlines() if line.startswith("PPid:"))
+    monitor = int(parent.split()[1])
+    assert b"fakedom" in Path(f"/proc/{monitor}/cmdline").read_bytes()
+    os.kill(monitor, signal.SIGKILL)
+    await until(lambda: parent not in status.read_text().splitlines())
+    if restart:
+        await stage.restart()
+        agent = await stage.connect(info.id)
+    deaths = stage.toolstack.deaths()
+    await agent.call(power_off=pb.PowerOff())
+    assert await asyncio.wait_for(anext(deaths), 3) == DomainDeath(info.uuid, ShutdownReason.CRASH)
+    await stage.toolstack.destroy(info.id)
 
 
 # -- the interface and its namespaces

@@ -174,7 +174,7 @@ class _Common:
                 name = backing.read_text().strip()
             except OSError:
                 continue  # detached between the two
-            if "/images" in name and name.startswith(str(self.folder.parent.parent)):
+            if name.startswith(f"{self.folder.parent}/"):  # all of this session's files
                 found.append(f"{backing.parts[3]} {name}")
         return found + sorted(self._interfaces & set(os.listdir("/sys/class/net")))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -51,6 +52,7 @@ class Cgroups:
     def __init__(self, trees: tuple[Tree, ...], instance: str) -> None:
         self._trees = trees
         self._instance = f"xenpod-{instance}"
+        self._making = threading.Lock()
 
     def groups(self, domain: str) -> list[Path]:
         """The directories of a domain, one in each tree."""
@@ -61,7 +63,7 @@ class Cgroups:
         for tree in self._trees:
             parent = tree.base / self._instance
             group = parent / domain
-            if not parent.is_dir():
+            with self._making:  # a group that is half made must not be taken for a whole one
                 _make(tree, tree.base, parent)
             _make(tree, parent, group)
             _limit(tree, group, limits)
@@ -119,14 +121,17 @@ class Cgroups:
 
 def find_trees(proc: Path = Path("/proc/self")) -> tuple[Tree, ...]:
     """The hierarchies to use on this host.  Unsupported: none that can limit memory."""
-    first, second = [], []
+    first: list[Tree] = []
+    second: list[Tree] = []
     for line in (proc / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         mount = Path(before.split()[4])
         kind, _, options = after.split()[:3]
         if kind == "cgroup":
             # of "rw,memory" all but the mount flags name controllers; name=... is a named hierarchy
-            first.append(Tree(mount, frozenset(options.split(",")) - {"rw", "ro"}, unified=False))
+            tree = Tree(mount, frozenset(options.split(",")) - {"rw", "ro"}, unified=False)
+            if tree.controllers not in [other.controllers for other in first]:  # mounted a second time
+                first.append(tree)
         elif kind == "cgroup2":
             second.append(Tree(_v2_base(mount, proc), frozenset(), unified=True))
     if any("memory" in tree.controllers for tree in first):
@@ -169,7 +174,8 @@ def _make(tree: Tree, parent: Path, group: Path) -> None:
         os.mkdir(group)
     if "cpuset" in tree.controllers:  # a new v1 cpuset takes no process until it has both
         for name in ("cpuset.cpus", "cpuset.mems"):
-            _write(group / name, _read(parent / name).strip())
+            if not _read(group / name).strip():
+                _write(group / name, _read(parent / name).strip())
 
 
 def _enable(parent: Path) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import logging
 import os
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint, declare
@@ -19,6 +20,10 @@ from protect.toolstack.fake.launcher import Launch, launch
 from protect.toolstack.fake.process import Process
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.port import DomainId, DomainSpec
+
+log = logging.getLogger(__name__)
+
+_MONITOR_SECONDS = 5.0
 
 declare("fake-create.written", "fake-create.grouped", "fake-create.launched", "fake-create.wired")
 declare("fake-destroy.killed", "fake-destroy.ungrouped")
@@ -40,7 +45,7 @@ async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: In
         domain = hold(home, spec)
         if domain is None or domain.process is None:
             raise ToolstackError("create domain", spec.name, "its first process ended at once")
-        undo.callback(domain.release)
+        undo.push_async_callback(end, domain)
         faultplan.after(fault, "create domain", spec.name)
         if spec.interfaces:
             await interfaces.create(home.instance, spec, domain.id)
@@ -66,10 +71,40 @@ def hold(home: Home, spec: DomainSpec) -> Domain | None:
         return None
     pid, starttime = found
     process = Process.open(pid, starttime)
-    monitor = None
-    if process is not None and (stat := process.stat()) and stat.parent > 1:
-        monitor = Process.open(stat.parent)
-    return Domain(spec, directory, DomainId(pid), process, monitor)
+    return Domain(spec, directory, DomainId(pid), process, process and _monitor_of(process, directory))
+
+
+def _monitor_of(process: Process, directory: Path) -> Process | None:
+    """Its parent, if that is fakedom: whose monitor was killed has been given to some reaper."""
+    stat = process.stat()
+    monitor = Process.open(stat.parent) if stat else None
+    if stat is None or monitor is None:
+        return None
+    with suppress(FileNotFoundError, ProcessLookupError):
+        if os.fsencode(directory) in Path(f"/proc/{stat.parent}/cmdline").read_bytes().split(b"\0"):
+            return monitor
+    monitor.close()
+    return None
+
+
+async def end(domain: Domain) -> None:
+    """Kill it, wait until it has ended, and let go of it."""
+    if domain.process is not None:
+        domain.process.kill()
+        await ended(domain)
+    domain.release()
+
+
+async def ended(domain: Domain) -> None:
+    """Until its first process has ended, and the monitor has written down how."""
+    if domain.process is not None:
+        await asyncio.shield(domain.process.ended)
+    if domain.monitor is not None:
+        try:
+            async with asyncio.timeout(_MONITOR_SECONDS):
+                await asyncio.shield(domain.monitor.ended)
+        except TimeoutError:
+            log.warning("the monitor of %s does not end with it", domain.spec.name)
 
 
 async def settled(home: Home, spec: DomainSpec) -> None:

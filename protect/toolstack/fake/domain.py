@@ -115,6 +115,17 @@ def read_pid(directory: Path) -> tuple[int, int] | None:
     return None
 
 
+def read_console(directory: Path, limit: int) -> bytes:
+    """The last ``limit`` bytes of what its agent wrote; it is the zone's, and untrusted."""
+    try:
+        with (directory / "console.log").open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit))
+            return file.read(limit)
+    except FileNotFoundError:
+        return b""
+
+
 def write_atomically(path: Path, text: str) -> None:
     """All or nothing, also for a reader at the same time.  Not synced: it need not outlive a boot."""
     temporary = path.with_name(f".{path.name}.new")

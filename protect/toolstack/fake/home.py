@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import shutil
@@ -54,7 +55,7 @@ class Home:
         found = []
         for entry in list(self.domains.iterdir()):
             if entry.name.startswith(_GONE):
-                shutil.rmtree(entry)
+                _remove_tree(entry)
             else:
                 found.append(UUID(entry.name))
         return found
@@ -69,4 +70,15 @@ class Home:
             os.rename(directory, doomed)
         except FileNotFoundError:
             return
-        shutil.rmtree(doomed)
+        _remove_tree(doomed)
+
+
+def _remove_tree(directory: Path) -> None:
+    for last in (False, False, True):
+        try:
+            shutil.rmtree(directory)
+            return
+        except OSError as error:
+            # a monitor that we could not wait for may just now write down how its zone ended
+            if last or error.errno != errno.ENOTEMPTY:
+                raise

@@ -22,11 +22,12 @@ from daemonkit.faults import Exhausted, Exists, Invalid
 from protect.errors import DomainGone, ToolstackError
 from protect.toolstack.deaths import Deaths
 from protect.toolstack.fake import channel, disks, faultplan, interfaces
-from protect.toolstack.fake.create import clear, create, hold, settled
-from protect.toolstack.fake.domain import Domain, read_spec
+from protect.toolstack.fake.create import clear, create, ended, hold, settled
+from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultPlan, Faults, Kind
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.settings import FakeSettings
+from protect.toolstack.fake.steps import Steps
 from protect.toolstack.port import (
     DiskSpec,
     DomainDeath,
@@ -65,9 +66,8 @@ class FakeToolstack:
         self._domains: dict[UUID, Domain] = {}
         self._creating: dict[UUID, DomainSpec] = {}
         self._deaths = Deaths()
-        self._steps: set[asyncio.Task[Any]] = set()
+        self._steps = Steps()
         self._watches: dict[UUID, asyncio.Task[None]] = {}
-        self._abandoned: set[asyncio.Task[Any]] = set()
 
     # -- life of the toolstack
 
@@ -82,8 +82,7 @@ class FakeToolstack:
                 await self._home.cgroups.remove(stray)
 
     async def close(self) -> None:
-        while self._steps:
-            await asyncio.wait(self._steps)
+        await self._steps.wait()
         for watch in self._watches.values():
             watch.cancel()
         await asyncio.gather(*self._watches.values(), return_exceptions=True)
@@ -120,7 +119,7 @@ class FakeToolstack:
         return PhysicalInfo(total, free, cpus, f"fake on Linux {os.uname().release}", False, (NOTICE,))
 
     async def create(self, spec: DomainSpec) -> DomainId:
-        return await self._step("create domain", spec.name, self._create(spec))
+        return await self._steps.run("create domain", spec.name, self._create(spec))
 
     async def _create(self, spec: DomainSpec) -> DomainId:
         fault = self._faults.take("create", spec.name)
@@ -152,7 +151,7 @@ class FakeToolstack:
         if found.destroyed is None:
             found.destroyed = asyncio.ensure_future(self._destroy(found))
             found.destroyed.add_done_callback(lambda _: setattr(found, "destroyed", None))
-        await self._step("destroy domain", found.spec.name, found.destroyed)
+        await self._steps.run("destroy domain", found.spec.name, found.destroyed)
 
     async def _destroy(self, domain: Domain) -> None:
         name = domain.spec.name
@@ -170,8 +169,7 @@ class FakeToolstack:
         self._domains.pop(domain.spec.uuid, None)
 
     async def list(self) -> list[DomainInfo]:
-        if self._abandoned:  # their callers were cancelled, and want to find here what came of it
-            await asyncio.wait(self._abandoned)
+        await self._steps.wait_for_abandoned()  # whoever cancelled one wants to find here what came of it
         return [self._info(domain) for domain in self._domains.values()]
 
     # -- devices
@@ -222,32 +220,9 @@ class FakeToolstack:
         found = self._by_id(domain)
         if found is None:
             raise DomainGone("read console", str(domain), "no such domain")
-        return await asyncio.to_thread(_tail, found.directory / "console.log", limit)
+        return await asyncio.to_thread(read_console, found.directory, limit)
 
     # -- inside
-
-    async def _step(self, operation: str, subject: str, work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
-        """Do ``work`` to its end, also when the caller is cancelled; OSError becomes ToolstackError."""
-        task = asyncio.ensure_future(work)
-        self._steps.add(task)
-        task.add_done_callback(self._steps.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.done():
-                self._abandon(task, operation, subject)
-            raise
-        except OSError as error:
-            raise ToolstackError(operation, subject, str(error)) from error
-
-    def _abandon(self, task: asyncio.Task[Any], operation: str, subject: str) -> None:
-        def report(done: asyncio.Task[Any]) -> None:
-            self._abandoned.discard(done)
-            if not done.cancelled() and (error := done.exception()):
-                log.warning("%s %s, whose caller had gone, failed: %s", operation, subject, error)
-
-        self._abandoned.add(task)
-        task.add_done_callback(report)
 
     async def _device_step(
         self, at: str, operation: str, domain: Domain, work: Callable[[], Coroutine[Any, Any, None]]
@@ -259,7 +234,7 @@ class FakeToolstack:
                 await work()
             faultplan.after(fault, operation, domain.spec.name)
 
-        await self._step(operation, domain.spec.name, locked())
+        await self._steps.run(operation, domain.spec.name, locked())
 
     def _enter(self, domain: Domain) -> None:
         self._domains[domain.spec.uuid] = domain
@@ -268,10 +243,7 @@ class FakeToolstack:
 
     async def _watch(self, domain: Domain) -> None:
         """Wait for the end, and for what the monitor writes of it."""
-        assert domain.process is not None
-        await domain.process.ended
-        if domain.monitor is not None:
-            await domain.monitor.ended
+        await ended(domain)
         domain.reason = ShutdownReason.DESTROYED if domain.killed else domain.end_reason()
         self._deaths.tell(DomainDeath(domain.spec.uuid, domain.reason))
         del self._watches[domain.spec.uuid]
@@ -325,13 +297,3 @@ class FakeToolstack:
 
 def _machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _tail(path: Path, limit: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - limit))
-            return file.read(limit)
-    except FileNotFoundError:
-        return b""
