@@ -19,7 +19,7 @@ from cri.images.manifests import Config, Descriptor, Manifest, Platform
 from cri.images.names import Reference
 from cri.images.places import Place, first_of
 from cri.images.settings import ImageSettings
-from cri.images.sharing import Gate, Shared
+from cri.images.sharing import Gate, Gates, Shared
 from cri.images.store import ImageStore, now
 from daemonkit.faults import Missing
 
@@ -55,7 +55,8 @@ class Puller:
         self._platform = platform
         self._layers: Shared[LayerIndex] = Shared()
         self._filesystems: Shared[None] = Shared()
-        self._downloads = Gate(2 * settings.downloads_per_image)
+        # By host, so that one that stalls holds up nobody else's images.
+        self._downloads = Gates(2 * settings.downloads_per_image)
         self._conversions = Gate(settings.conversions)
 
     def pull(self, reference: Reference, places: Sequence[Place], cancel: Cancel) -> Image:
@@ -193,7 +194,10 @@ class Puller:
                     "pull", layer.digest, f"the manifest says {layer.size} bytes, it has another length"
                 )
             return read_layer(file_chunks(path), layer.size, diff_id, limits)
-        with self._downloads.passing(cancel), store.files.work_file(layer.digest.partition(":")[2]) as work:
+        with (
+            self._downloads.passing(places[0].name, cancel),
+            store.files.work_file(layer.digest.partition(":")[2]) as work,
+        ):
             index = fetch_layer(places, layer, diff_id, work, limits, cancel)
             store.files.put(work, path)
         return index

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from cri.images.cancel import Cancel
 from cri.images.errors import Cancelled
@@ -100,3 +101,22 @@ class Gate:
     def _wake(self) -> None:
         with self._condition:
             self._condition.notify_all()
+
+
+class Gates:
+    """A gate for each key, for as long as somebody uses it."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._lock = threading.Lock()
+        self._gates: WeakValueDictionary[str, Gate] = WeakValueDictionary()
+
+    @contextmanager
+    def passing(self, key: str, cancel: Cancel) -> Iterator[None]:
+        """Holds a place at the key's gate while the body runs."""
+        with self._lock:
+            gate = self._gates.get(key)
+            if gate is None:
+                gate = self._gates[key] = Gate(self._places)
+        with gate.passing(cancel):
+            yield

@@ -10,7 +10,7 @@ import pytest
 
 from cri.images.cancel import Cancel
 from cri.images.errors import Cancelled
-from cri.images.sharing import Gate, Shared
+from cri.images.sharing import Gate, Gates, Shared
 from daemonkit.faults import Broken
 
 
@@ -133,3 +133,14 @@ def test_cancelled_work_does_not_begin() -> None:
         raise AssertionError("begun")
     with pytest.raises(Cancelled):
         cancel.check()
+
+
+def test_gates_of_their_own() -> None:
+    gates, cancel = Gates(1), Cancel()
+    cancel.set()
+    with gates.passing("one", Cancel()), gates.passing("two", Cancel()):
+        with pytest.raises(Cancelled), gates.passing("one", cancel):
+            raise AssertionError("two were let in")
+    with gates.passing("one", Cancel()):
+        pass
+    assert len(gates._gates) == 0
