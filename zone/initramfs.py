@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -55,7 +55,7 @@ def stem(path: str) -> str:
     return Path(path).name.split(".ko")[0].replace("_", "-")
 
 
-def load_order(modules: Path) -> list[Path]:
+def load_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
     """The modules' files, each after those it needs; built-in ones are left out."""
     needs = {}
     for line in (modules / "modules.dep").read_text().splitlines():
@@ -72,7 +72,7 @@ def load_order(modules: Path) -> list[Path]:
         if path not in order:
             order.append(path)
 
-    for name in MODULES:
+    for name in wanted:
         if name in needs:
             visit(needs[name][0])
         elif name not in built_in:
@@ -97,7 +97,7 @@ def tree(root: Path) -> Iterator[tuple[str, int, bytes]]:
             yield str(path.relative_to(root)), mode, content
 
 
-def write(root: Path, modules: Path, output: Path) -> None:
+def write(root: Path, modules: Path, output: Path, wanted: Sequence[str] = MODULES) -> None:
     """The whole archive, in place only when it is complete."""
     draft = output.with_suffix(f".{os.getpid()}.new")
     with draft.open("wb") as file:
@@ -106,7 +106,7 @@ def write(root: Path, modules: Path, output: Path) -> None:
             archive.add(name, mode, content)
         archive.add("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
         archive.add("dev/null", stat.S_IFCHR | 0o666, device=(1, 3))
-        files = load_order(modules)
+        files = load_order(modules, wanted)
         for path in files:
             archive.add(f"lib/modules/{path.name}", stat.S_IFREG | 0o644, path.read_bytes())
         names = "".join(f"{path.name}\n" for path in files)
@@ -120,11 +120,12 @@ def main() -> None:
     parser.add_argument("--root", type=Path, required=True, help="the zone's tree")
     parser.add_argument("--kernel", required=True, help="a version below /lib/modules")
     parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--module", action="append", default=[], help="one more than a Xen guest needs")
     options = parser.parse_args()
     modules = Path("/lib/modules") / options.kernel
     if not (modules / "modules.dep").exists():
         raise SystemExit(f"initramfs: {modules}/modules.dep: not there; is the kernel's package installed?")
-    write(options.root, modules, options.output)
+    write(options.root, modules, options.output, (*options.module, *MODULES))
 
 
 if __name__ == "__main__":

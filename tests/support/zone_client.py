@@ -48,9 +48,16 @@ class Stream:
 class Client:
     """The host's side of one connection.  It checks what the agent sends against the rules."""
 
-    def __init__(self, path: Path, hello: bool = True, streams: dict[int, Stream] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        hello: bool = True,
+        streams: dict[int, Stream] | None = None,
+        patience: float = DEADLINE,
+    ) -> None:
+        self.patience = patience
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(DEADLINE)
+        self.socket.settimeout(patience)
         with open_directory(path.parent) as where:
             self.socket.connect(f"{where}/{path.name}")
         self.decoder = frames.Decoder(Side.AGENT)
@@ -118,7 +125,7 @@ class Client:
             self.send(frames.credit(stream.number, stream.consumed, limit, fin=stream.ended))
 
     def until(self, condition: Callable[[], bool], what: str = "condition") -> None:
-        deadline = time.monotonic() + DEADLINE
+        deadline = time.monotonic() + self.patience
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come"
             self.step()

@@ -1,0 +1,137 @@
+"""The agent as the first process of a real kernel: its initramfs, a disk, control groups version 2.
+
+QEMU in software emulation, without Xen: the channel is a serial port (zone/check/serialinit.c).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.zone import ZONE
+from tests.support.zone_client import Client, Closed
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+pytestmark = [pytest.mark.slow, pytest.mark.root]
+
+QEMU = "qemu-system-x86_64"
+PATIENCE = 120.0
+
+
+def _kernel() -> Path:
+    kernels = sorted(Path("/boot").glob("vmlinuz-*-cloud-amd64"))
+    if not kernels or shutil.which(QEMU) is None:
+        pytest.skip("needs qemu-system-x86 and linux-image-cloud-amd64")
+    return kernels[-1]
+
+
+def _initramfs(parts: Path, kernel: Path, folder: Path) -> Path:
+    root = folder / "root"
+    shutil.copytree(parts / "root", root, symlinks=True)
+    shutil.copy(parts / "serialinit", root / "serialinit")
+    output = folder / "initramfs.cpio"
+    command = [sys.executable, str(ZONE / "initramfs.py"), "--root", str(root), "--output", str(output)]
+    command += [
+        "--kernel",
+        kernel.name.removeprefix("vmlinuz-"),
+        "--module",
+        "virtio-pci",
+        "--module",
+        "virtio-blk",
+    ]
+    subprocess.run(command, check=True)
+    return output
+
+
+class Guest:
+    """A QEMU machine with the agent in it."""
+
+    def __init__(self, kernel: Path, initramfs: Path, image: Path, folder: Path) -> None:
+        self.log = folder / "console"
+        self.log.touch()
+        port = folder / "port"
+        self.machine = subprocess.Popen(
+            [
+                *(QEMU, "-accel", "tcg", "-cpu", "max", "-m", "256", "-display", "none", "-no-reboot"),
+                *("-kernel", str(kernel), "-initrd", str(initramfs)),
+                *("-append", "console=ttyS0 rdinit=/serialinit panic=-1 loglevel=3 XENPOD_ZONE=z1"),
+                *("-serial", f"file:{self.log}", "-serial", f"unix:{port},server=on,wait=off"),
+                *("-drive", f"file={image},if=virtio,format=raw,readonly=on"),
+            ]
+        )
+        self._until_up()
+        self.client = Client(port, patience=PATIENCE)
+
+    def _until_up(self) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while "zone z1 is up" not in self.console():
+            assert self.machine.poll() is None and time.monotonic() < deadline, self.console()
+            time.sleep(0.1)
+
+    def console(self) -> str:
+        return self.log.read_text(errors="replace")
+
+
+@pytest.fixture(scope="module")
+def guest(parts: Path, image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
+    kernel = _kernel()
+    folder = tmp_path_factory.mktemp("guest")
+    guest = Guest(kernel, _initramfs(parts, kernel, folder), image, folder)
+    yield guest
+    guest.machine.kill()
+    guest.machine.wait()
+
+
+def test_facts(guest: Guest) -> None:
+    facts = guest.client.call(get_facts=pb.GetFacts()).facts
+    assert (facts.cgroup, facts.pid1, facts.hostname) == ("v2", "init", "z1")
+    assert guest.client.call(get_stats=pb.GetStats()).stats.zone.agent_rss_bytes <= 2 << 20
+    assert "agent: mount" not in guest.console() and "agent: enable" not in guest.console()
+
+
+def test_a_container(guest: Guest) -> None:
+    client = guest.client
+    created = client.start("c1", "sh", "-c", "cat /proc/self/mounts; exit 7", disk="vda")
+    assert client.exited("c1").exit_code == 7
+    assert client.output(created.stdout_stream).startswith(b"overlay / overlay rw")
+    client.delete("c1")
+    assert not client.listed()
+
+
+def test_out_of_memory(guest: Guest) -> None:
+    client = guest.client
+    client.start("c2", "dd", "if=/dev/zero", "of=/dev/null", "bs=60M", "count=1", memory=24 << 20, disk="vda")
+    exited = client.exited("c2")
+    assert exited.oom_killed and exited.exit_code == 137
+    client.delete("c2")
+
+
+def test_an_exec_and_a_terminal(guest: Guest) -> None:
+    client = guest.client
+    client.start("c3", "sleep", "1000", disk="vda", memory=64 << 20)
+    created = client.execute("c3", "e1", "sh", "-c", "test -t 0 && echo yes", tty=True)
+    assert client.exited("c3", "e1").exit_code == 0
+    assert client.output(created.stdout_stream) == b"yes\r\n"
+    (stats,) = client.call(get_stats=pb.GetStats()).stats.containers
+    assert stats.memory_limit_bytes == 64 << 20 and stats.pids_current == 1
+    assert stats.cpu_usage_ns > 0 and stats.memory_working_set_bytes > 0
+    everyone = pb.SignalProcess(process=pb.ProcessRef(container_id="c3"), signal=9, all=True)
+    client.call(signal_process=everyone)
+    assert client.exited("c3").exit_code == 137
+    client.delete("c3")
+
+
+def test_power_off(guest: Guest) -> None:
+    guest.client.begin(power_off=pb.PowerOff())
+    # The serial port's other end is a process of the guest, and ends with the others.
+    with pytest.raises((Closed, TimeoutError)):
+        while True:
+            guest.client.step()
+    assert guest.machine.wait(PATIENCE) == 0
+    assert "Kernel panic" not in guest.console()
