@@ -17,5 +17,5 @@ class FakeSettings:
     reserve: Bytes = Bytes(1024 * MIB)
     pids_limit: int = 4096
     """Processes and threads that one zone may have."""
-    launch_seconds: float = 10.0
+    launch_seconds: float = 30.0
     """How long the start of a zone's first process may take before it counts as failed."""
