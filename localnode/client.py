@@ -15,6 +15,8 @@ from xenpod_proto.cri.v1 import runtime_pb2 as pb
 from xenpod_proto.cri.v1.runtime_pb2_grpc import ImageServiceStub, RuntimeServiceStub
 
 _TIMEOUT = 120.0
+# As the kubelet asks by default: each container has its own process ids.
+_NAMESPACES = pb.NamespaceOption(pid=pb.CONTAINER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ class Client:
             metadata=pb.PodSandboxMetadata(name=name, uid=uid, namespace="default"),
             hostname=name,
             log_directory=str(self._logs / uid),
-            linux=pb.LinuxPodSandboxConfig(),
+            linux=pb.LinuxPodSandboxConfig(
+                security_context=pb.LinuxSandboxSecurityContext(namespace_options=_NAMESPACES)
+            ),
         )
         request = pb.RunPodSandboxRequest(config=config)
         reply = await self.runtime.RunPodSandbox(request, timeout=_TIMEOUT)
@@ -65,7 +69,9 @@ class Client:
                 image=pb.ImageSpec(image=image),
                 command=command,
                 log_path=f"{name}.log",
-                linux=pb.LinuxContainerConfig(),
+                linux=pb.LinuxContainerConfig(
+                    security_context=pb.LinuxContainerSecurityContext(namespace_options=_NAMESPACES)
+                ),
             ),
         )
         return (await self.runtime.CreateContainer(request, timeout=_TIMEOUT)).container_id
