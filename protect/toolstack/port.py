@@ -127,6 +127,9 @@ class Transport(Protocol):
 class Toolstack(Protocol):
     """Domains and their devices.  Errors are ``protect.errors`` (ToolstackError and kin).
 
+    A domain that ended, or that there never was, is DomainGone to every method but ``destroy`` and
+    ``detach_disk`` (which succeed) and ``console`` (which still has that of one that ended).
+
     Every method may be cancelled by its caller; the step under way still runs to its end, and what
     it made can be found with ``list`` and removed with ``destroy``.
     """
@@ -145,7 +148,10 @@ class Toolstack(Protocol):
     async def physical_info(self) -> PhysicalInfo: ...
 
     async def create(self, spec: DomainSpec) -> DomainId:
-        """Make the domain, paused.  When this fails, nothing of the domain is left."""
+        """Make the domain, paused.  When this fails, nothing of the domain is left.
+
+        Exists: its name or uuid is taken; Exhausted: the host has not so much memory.
+        """
         ...
 
     async def unpause(self, domain: DomainId) -> None: ...
@@ -155,11 +161,18 @@ class Toolstack(Protocol):
         ...
 
     async def list(self) -> list[DomainInfo]:
-        """Every guest domain there is, ours or not (never dom0)."""
+        """Every guest domain there is, ours or not (never dom0).
+
+        Waits for steps whose callers were cancelled, so that what came of them is found here.
+        """
         ...
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
-        """Attach; it appears as ``/dev/<vdev>`` in the guest.  AlreadyExists if vdev is taken."""
+        """Attach; it appears as ``/dev/<vdev>`` in the guest.
+
+        Exists: vdev is taken; Invalid: not a name like ``xvda``, or not a file of whole sectors;
+        Missing: no such file.
+        """
         ...
 
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
@@ -171,7 +184,10 @@ class Toolstack(Protocol):
         ...
 
     async def host_interface(self, domain: DomainId, index: int) -> str:
-        """Name of the host's end of interface ``index``; it begins in the spec's ``netns``."""
+        """Name of the host's end of interface ``index``; it begins in the spec's ``netns``.
+
+        Invalid: it has no such interface.
+        """
         ...
 
     async def open_channel(self, domain: DomainId) -> Transport:
