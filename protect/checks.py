@@ -97,6 +97,13 @@ def json_object(operation: str, kind: str, value: bytes, limit: int) -> bytes:
     return value
 
 
+def port(operation: str, value: int) -> int:
+    """A TCP port, 1 to 65535."""
+    if not 1 <= value <= 0xFFFF:
+        raise Invalid(operation, f"port {value}", "not between 1 and 65535")
+    return value
+
+
 def printable(untrusted: str, limit: int) -> str:
     """At most ``limit`` characters, none of which controls a terminal or forges a line."""
     kept = "".join(c if c.isprintable() else "�" for c in untrusted[: limit + 1])

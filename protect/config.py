@@ -59,6 +59,7 @@ class Limits:
     zones: int = 512
     workloads_per_zone: int = 128
     execs_per_zone: int = 48
+    connections_per_zone: int = 128
 
 
 @dataclass(frozen=True, slots=True)

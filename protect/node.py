@@ -23,6 +23,7 @@ from protect.toolstack.port import Toolstack
 from protect.workloads.execs import ExecRun
 from protect.workloads.outputs import Outputs
 from protect.workloads.values import Exit, Workload, WorkloadState
+from protect.zones.answers import Answers
 from protect.zones.values import Zone, ZoneState
 
 T = TypeVar("T")
@@ -52,6 +53,10 @@ class End:
 
     async def wait(self) -> None:
         await self._declared.wait()
+
+    def fault(self, operation: str, subject: str) -> Fault:
+        """What to tell whoever wants to go on."""
+        return self._kind(operation, subject, self.cause)
 
     async def guard(self, zone_id: str, work: Coroutine[Any, Any, T]) -> T:
         """Do the work, but not beyond the end: its kind of fault with its cause."""
@@ -85,6 +90,11 @@ class ZoneRuntime:
         """Set once the agent has been spoken to (by launch or adoption)."""
         self.workloads: dict[str, WorkloadRuntime] = {}
         self.execs: dict[str, ExecRun] = {}
+        self.stats = Answers()
+        self.connections: set[int] = set()
+        """Of those made by dialling: the numbers of their input streams."""
+        self.dialling = 0
+        """Callers of dial, connected or not yet."""
 
     @property
     def id(self) -> str:

@@ -18,6 +18,7 @@ from cri.server import status
 from cri.server.unsupported import NotYet
 from cri.streaming.attach import attach_url
 from cri.streaming.exec import exec_url
+from cri.streaming.portforward import port_forward_url
 from cri.streaming.server import Server
 from daemonkit.faults import Refused
 from daemonkit.logs import fields
@@ -35,7 +36,7 @@ _Context = grpc.aio.ServicerContext[object, object]
 
 
 def runtime_service(node: Node, streaming: Server) -> rpc.RuntimeServiceServicer:
-    """The service over ``node``; exec and attach lead to ``streaming``."""
+    """The service over ``node``; exec, attach and port-forward lead to ``streaming``."""
     return RuntimeService(node, streaming)  # type: ignore[abstract]  # the rest comes from NotYet's table at run time
 
 
@@ -155,6 +156,11 @@ class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
 
     async def Attach(self, request: cri.AttachRequest, context: _Context) -> cri.AttachResponse:
         return cri.AttachResponse(url=attach_url(self._node, self._streaming, request))
+
+    async def PortForward(
+        self, request: cri.PortForwardRequest, context: _Context
+    ) -> cri.PortForwardResponse:
+        return cri.PortForwardResponse(url=port_forward_url(self._node, self._streaming, request))
 
     async def ContainerStats(
         self, request: cri.ContainerStatsRequest, context: _Context

@@ -11,7 +11,6 @@ RPCS: tuple[str, ...] = (
     "StreamPodSandboxes",
     "StreamContainers",
     "UpdateContainerResources",
-    "PortForward",
     "StreamContainerStats",
     "PodSandboxStats",
     "ListPodSandboxStats",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from cri.streaming.inbox import Budget, Inbox
@@ -39,6 +40,7 @@ class Stream:
         self.input = Inbox(session.budget)
         self.remote_done = False
         self.local_done = False
+        self.reset_by_peer = asyncio.Event()
         self._session = session
 
     def header(self, name: str) -> str:
@@ -134,6 +136,7 @@ class Session:
                 await self._syn(frame)
             case Reset(number):
                 if stream := self._streams.get(number):
+                    stream.reset_by_peer.set()
                     stream.ended()
             case MoreHeaders(number, _, fin):
                 if fin and (stream := self._streams.get(number)):

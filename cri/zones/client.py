@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import grpc.aio
 
+from cri.zones.connection import Connection, dialled
 from cri.zones.process import Process, opened
 from daemonkit.calls import fault_of
 from daemonkit.faults import Broken
@@ -112,6 +113,10 @@ class Zones:
         """The standard streams of a workload's first process, from now on."""
         call = self._workloads.Attach(None)  # as above
         return opened(call, pb.AttachInput(start=start), "attach to", start.workload_id)
+
+    def dial(self, zone_id: str, port: int) -> AbstractAsyncContextManager[Connection]:
+        """A TCP connection to the zone's loopback for the time of the block; Refused when nobody listens."""
+        return dialled(self._zones.Dial(None), pb.DialStart(zone_id=zone_id, port=port))
 
     async def info(self) -> pb.InfoResponse:
         """The host."""

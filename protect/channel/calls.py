@@ -22,9 +22,10 @@ RESULTS: Mapping[str, str] = {
     "list_processes": "processes",
     "get_stats": "stats",
     "get_facts": "facts",
+    "dial": "dialed",
 }
 """Which result an operation answers with; all others answer ``done``."""
-CREATING = frozenset({"create_container", "exec_process"})
+CREATING = frozenset({"create_container", "exec_process", "dial"})
 
 KINDS: Mapping[int, type[faults.Fault]] = {
     3: faults.Invalid,

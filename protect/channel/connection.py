@@ -13,6 +13,7 @@ from protect.channel.wire import Wire
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST_PROCESSES = 4096
+MOST_CONNECTIONS = 128
 
 
 class Connection:
@@ -71,6 +72,8 @@ class Connection:
         reply = answer.reply
         if reply.HasField("created"):
             self._streams.announce(reply.created, listed=False, fresh=True, wanted=answer.wanted)
+        if reply.HasField("dialed"):
+            self._dialed(reply.dialed, answer.wanted)
         if len(reply.processes.processes) > MOST_PROCESSES:
             raise violation(f"a list of {len(reply.processes.processes)} processes")
         for process in reply.processes.processes:
@@ -78,8 +81,27 @@ class Connection:
             self._streams.announce(process.created, listed=True, fresh=self.calls.creating, wanted=False)
             if process.HasField("exited"):
                 checked_exit(process.exited)
+        if len(reply.processes.connections) > MOST_CONNECTIONS:
+            raise violation(f"a list of {len(reply.processes.connections)} connections")
+        for dialed in reply.processes.connections:
+            streams = _streams_of(dialed)
+            self._streams.announce(streams, listed=True, fresh=self.calls.creating, wanted=False)
         if reply.HasField("processes"):
             self._streams.listed()
         self.calls.close(frame.stream)
         if answer.wanted:
             answer.call.answer.set_result(reply)
+
+    def _dialed(self, untrusted: channel_pb2.Dialed, wanted: bool) -> None:
+        """A connection that nobody waits for any more is closed at once, by giving up its output."""
+        streams = _streams_of(untrusted)
+        if not (streams.stdin_stream and streams.stdout_stream):
+            raise violation("REPLY to dial without two streams")
+        self._streams.announce(streams, listed=False, fresh=True, wanted=wanted)
+        if not wanted:
+            self._streams.drop_output(streams.stdout_stream)
+
+
+def _streams_of(dialed: channel_pb2.Dialed) -> channel_pb2.ProcessCreated:
+    """A connection's streams as those of a process without stderr."""
+    return channel_pb2.ProcessCreated(stdin_stream=dialed.in_stream, stdout_stream=dialed.out_stream)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from dataclasses import asdict
 from typing import Any
 
 import grpc.aio
 
+from daemonkit.faults import Invalid
 from protect import checks
 from protect.node import Node, ZoneRuntime
-from protect.server import requests, translate
-from protect.zones import connect, destroy, facts, launch
+from protect.server import requests, statistics, translate
+from protect.zones import connect, destroy, dial, facts, launch, resize, stats
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -51,6 +54,50 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         zone_id = checks.identifier("ask zone", "zone", request.id)
         return pb.ZoneFactsResponse(**asdict(await facts.facts(self._node, zone_id)))
 
+    async def Dial(
+        self, request_iterator: AsyncIterator[pb.DialInput], context: Context
+    ) -> AsyncIterator[pb.DialOutput]:
+        first = await anext(aiter(request_iterator), None)
+        if first is None or first.WhichOneof("input") != "start":
+            raise Invalid("dial", "", "the first message is not start")
+        zone_id = checks.identifier("dial", "zone", first.start.zone_id)
+        port = checks.port("dial", first.start.port)
+        async with aclosing(dial.dial(self._node, zone_id, port, _data(request_iterator))) as outputs:
+            async for output in outputs:
+                match output:
+                    case dial.Connected():
+                        yield pb.DialOutput(connected=pb.Empty())
+                    case dial.Ended():
+                        yield pb.DialOutput(eof=True)
+                    case bytes():
+                        yield pb.DialOutput(data=output)
+
+    async def ZoneStats(self, request: pb.ZoneStatsRequest, context: Context) -> pb.ZoneStatsResponse:
+        operation = "stats"
+        ids = [checks.identifier(operation, "zone", one) for one in request.ids]
+        zones = [self._node.zone(operation, one) for one in dict.fromkeys(ids)]
+        answers = await stats.gather(self._node, zones or self._node.zones.values(), details=request.details)
+        return pb.ZoneStatsResponse(rows=[statistics.zone_stats(*answer) for answer in answers.items()])
+
+    async def ResizeZone(self, request: pb.ResizeZoneRequest, context: Context) -> pb.ResizeZoneResponse:
+        zone_id = checks.identifier("resize zone", "zone", request.id)
+        asked = request.resources
+        not_done = await resize.resize(self._node, zone_id, asked.memory_bytes, asked.vcpus)
+        zone = self._shown(self._node.zone("resize zone", zone_id))
+        return pb.ResizeZoneResponse(zone=zone, not_done=not_done)
+
     def _shown(self, runtime: ZoneRuntime) -> pb.Zone:
         toolstack = self._node.toolstack.name
         return translate.zone(runtime.zone, connected=runtime.connected, toolstack=toolstack)
+
+
+async def _data(messages: AsyncIterator[pb.DialInput]) -> AsyncIterator[bytes]:
+    """Ends with the caller's eof."""
+    async for message in messages:
+        match message.WhichOneof("input"):
+            case "data":
+                yield message.data
+            case "eof":
+                return
+            case _:
+                raise Invalid("dial", "", "a message after the first is start, or nothing known")

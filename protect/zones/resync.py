@@ -9,7 +9,9 @@ from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.node import Node, ZoneRuntime
+from protect.ports import AgentLink
 from protect.workloads import adopt, delete, exits
+from protect.zones import dial
 from xenpod_proto.channel.v1 import channel_pb2
 
 log = logging.getLogger(__name__)
@@ -37,6 +39,7 @@ async def resync(node: Node, runtime: ZoneRuntime) -> None:
             orphans.append(process.process)
         elif process.HasField("exited"):
             exits.on_exit(node, runtime, process.exited)
+    _close_orphans(node, runtime, runtime.link, reply.processes)
     checkpoint("resync.joined")
     runtime.answering.set()
     if orphans:
@@ -63,6 +66,16 @@ async def _end_orphans(node: Node, runtime: ZoneRuntime, orphans: list[channel_p
         request = channel_pb2.Request(delete_exec=channel_pb2.DeleteExec(process=orphan))
         call = link.call(request, node.config.timeouts.call)
         await runtime.end.guard(f"zone {runtime.id}", call)
+
+
+def _close_orphans(
+    node: Node, runtime: ZoneRuntime, link: AgentLink, untrusted: channel_pb2.ProcessList
+) -> None:
+    """Connections whose callers went away with an earlier protectd."""
+    for dialed in untrusted.connections:
+        if dialed.in_stream and dialed.in_stream not in runtime.connections:
+            closing = dial.let_go(link, dialed.in_stream, dialed.out_stream)
+            node.tasks.spawn(closing, f"close a connection in zone {runtime.id}")
 
 
 async def finish_intents(node: Node, runtime: ZoneRuntime) -> None:

@@ -22,6 +22,7 @@ static void (*const verbs[])(struct call *) = {
 	[OP(GET_FACTS)] = get_facts,
 	[OP(POWER_OFF)] = power_off,
 	[OP(UPDATE_CONTAINER)] = update_container,
+	[OP(DIAL)] = dial,
 };
 
 const char *call_begin(uint32_t id, const uint8_t *payload, size_t length)

@@ -44,5 +44,6 @@ void get_stats(struct call *call);
 void get_facts(struct call *call);
 void power_off(struct call *call);
 void update_container(struct call *call);
+void dial(struct call *call);
 
 #endif

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -20,6 +21,8 @@ struct input {
 	bool terminal;
 	bool fin; /* the host sends no more */
 	bool done; /* the process takes no more, or has all */
+	bool told; /* of that, the host */
+	struct stream_owner *owner; /* of a socket, else NULL */
 	uint8_t *ring; /* WINDOW bytes, only while in use */
 	uint64_t written;
 	uint64_t received;
@@ -50,6 +53,8 @@ static void end_writing(struct input *input)
 	ring_drop(&input->ring);
 	if (input->watch.fd >= 0) {
 		loop_drop(&input->watch);
+		if (input->owner && shutdown(input->watch.fd, SHUT_WR) < 0 && errno != ENOTCONN)
+			say_errno("shutdown", "input stream");
 		close(input->watch.fd);
 		input->watch.fd = -1;
 	}
@@ -81,7 +86,7 @@ static size_t write_some(struct input *input, const uint8_t *bytes, size_t lengt
 	}
 	if (errno == EAGAIN)
 		return 0;
-	if (errno != EPIPE && errno != EIO)
+	if (errno != EPIPE && errno != EIO && errno != ECONNRESET)
 		say_errno("write", "input stream");
 	end_writing(input);
 	return 0;
@@ -155,6 +160,16 @@ struct input *input_new(int fd, bool terminal, bool fresh)
 	return input;
 }
 
+void input_of_socket(struct input *input, struct stream_owner *owner)
+{
+	input->owner = owner;
+}
+
+bool input_over(const struct input *input)
+{
+	return input->done && input->told;
+}
+
 void input_free(struct input *input)
 {
 	if (!input)
@@ -221,6 +236,9 @@ size_t input_frame(struct input *input, uint8_t *frame)
 	frame_pack(frame, &head);
 	u64_pack(frame + HEAD_SIZE, input->written);
 	u64_pack(frame + HEAD_SIZE + 8, input->granted > input->written ? input->granted : input->written);
+	input->told = input->done;
+	if (input->told && input->owner)
+		input->owner->over(input->owner);
 	return HEAD_SIZE + CREDIT_SIZE;
 }
 

@@ -4,6 +4,7 @@
 
 #include "call.h"
 #include "container.h"
+#include "dial.h"
 #include "link.h"
 
 static struct call *waiting;
@@ -52,6 +53,7 @@ static void answer(struct call *call)
 	enum { MOST = CONTAINERS_MAX + EXECS_MAX };
 	struct entry *entries = calloc(MOST, sizeof(*entries));
 	ProcessMessage **messages = calloc(MOST, sizeof(*messages));
+	Dialed connections[CONNECTIONS_MAX], *connection_messages[CONNECTIONS_MAX];
 	ProcessList list = PROCESS_LIST_INIT;
 	Reply reply = REPLY_INIT;
 	struct fault fault;
@@ -66,6 +68,10 @@ static void answer(struct call *call)
 				add(entries, messages, &list.n_processes, &exec->process);
 		}
 		list.processes = messages;
+		list.n_connections = connections_list(connections);
+		for (size_t i = 0; i < list.n_connections; i++)
+			connection_messages[i] = &connections[i];
+		list.connections = connection_messages;
 		reply.result_case = XENPOD__CHANNEL__V1__REPLY__RESULT_PROCESSES;
 		reply.processes = &list;
 		call_reply(call, &reply);

@@ -31,6 +31,8 @@ typedef Xenpod__Channel__V1__InterfaceStats InterfaceStats;
 typedef Xenpod__Channel__V1__Pressure Pressure;
 typedef Xenpod__Channel__V1__UpdateContainer UpdateContainer;
 typedef Xenpod__Channel__V1__Facts Facts;
+typedef Xenpod__Channel__V1__Dial Dial;
+typedef Xenpod__Channel__V1__Dialed Dialed;
 
 #define HELLO_INIT XENPOD__CHANNEL__V1__HELLO__INIT
 #define REPLY_INIT XENPOD__CHANNEL__V1__REPLY__INIT
@@ -48,5 +50,6 @@ typedef Xenpod__Channel__V1__Facts Facts;
 #define PRESSURE_INIT XENPOD__CHANNEL__V1__PRESSURE__INIT
 #define INTERFACE_STATS_INIT XENPOD__CHANNEL__V1__INTERFACE_STATS__INIT
 #define FACTS_INIT XENPOD__CHANNEL__V1__FACTS__INIT
+#define DIALED_INIT XENPOD__CHANNEL__V1__DIALED__INIT
 
 #endif

@@ -25,6 +25,8 @@ struct output {
 	bool finishing; /* no writers are left */
 	bool ended; /* all was read */
 	bool fin_sent; /* in this connection */
+	bool given_up; /* by the host, before the end */
+	struct stream_owner *owner; /* of a socket, else NULL */
 	uint8_t *ring; /* WINDOW bytes, only while in use */
 	uint64_t consumed;
 	uint64_t sent;
@@ -72,7 +74,7 @@ static size_t read_some(struct output *output, uint8_t *bytes, size_t size)
 	/* A terminal that nobody has open gives EIO, but while its process lives it may come back. */
 	if (n < 0 && errno == EIO && output->terminal && !output->finishing)
 		return 0;
-	if (n < 0 && errno != EIO)
+	if (n < 0 && errno != EIO && errno != ECONNRESET)
 		say_errno("read", "output stream");
 	end_reading(output);
 	return 0;
@@ -140,6 +142,21 @@ struct output *output_new(int fd, bool terminal, bool fresh)
 		return NULL;
 	}
 	return output;
+}
+
+void output_of_socket(struct output *output, struct stream_owner *owner)
+{
+	output->owner = owner;
+}
+
+bool output_over(const struct output *output)
+{
+	return output->stream.forgotten;
+}
+
+bool output_given_up(const struct output *output)
+{
+	return output->given_up;
 }
 
 void output_free(struct output *output)
@@ -215,8 +232,11 @@ size_t output_frame(struct output *output, uint8_t *frame)
 static void forget(struct output *output)
 {
 	output->stream.forgotten = true;
+	output->given_up = !output->fin_sent;
 	ring_drop(&output->ring);
-	if (output->finishing)
+	if (output->owner)
+		output->owner->over(output->owner);
+	if (output->finishing || output->owner)
 		end_reading(output);
 	else if (!output->ended)
 		discard(output);

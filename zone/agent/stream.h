@@ -35,6 +35,20 @@ void input_finish(struct input *input);
 void output_free(struct output *output);
 void input_free(struct input *input);
 
+/* The two directions of a socket.  `over` is called, possibly more than once, when one of them may have
+ * come to its end; it must not free them at once. */
+struct stream_owner {
+	void (*over)(struct stream_owner *owner);
+};
+void output_of_socket(struct output *output, struct stream_owner *owner);
+void input_of_socket(struct input *input, struct stream_owner *owner);
+/* The host has forgotten it. */
+bool output_over(const struct output *output);
+/* The host wanted no more before its end. */
+bool output_given_up(const struct output *output);
+/* It takes no more, and the host was told. */
+bool input_over(const struct input *input);
+
 /* From the link.  The text says what rule is broken, NULL is fine. */
 const char *stream_data(uint32_t number, uint64_t offset, const uint8_t *bytes, size_t length, bool fin);
 const char *stream_credit(uint32_t number, uint64_t consumed, uint64_t limit, bool fin);

@@ -1,0 +1,76 @@
+"""A TCP connection into a zone: Dial of protect.v1 under way."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc.aio
+
+from daemonkit.calls import fault_of
+from daemonkit.faults import Broken
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+# grpc.aio's call type, open at this edge
+_Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
+
+_CONNECT = 20.0
+_GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
+
+
+class Connection:
+    """One task reads, one writes."""
+
+    def __init__(self, call: _Call, subject: str) -> None:
+        self._call = call
+        self._subject = subject
+
+    async def write(self, data: bytes) -> None:
+        """Back-pressured; nothing once the connection has ended, as ``pieces`` tells."""
+        with contextlib.suppress(*_GONE):
+            await self._call.write(pb.DialInput(data=data))
+
+    async def write_eof(self) -> None:
+        """No more is written."""
+        with contextlib.suppress(*_GONE):
+            await self._call.write(pb.DialInput(eof=True))
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """What comes, until the other end sends no more."""
+        while (output := await self._read()).WhichOneof("output") == "data":
+            yield output.data
+
+    async def over(self) -> None:
+        """After ``pieces``: returns when the other end has taken everything, too."""
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await self._call.read()
+
+    async def connected(self) -> None:
+        """Refused, with the agent's words, when nobody listens."""
+        if (await self._read()).WhichOneof("output") != "connected":
+            raise Broken("dial", self._subject, "protectd answered with something else")
+
+    async def _read(self) -> pb.DialOutput:
+        try:
+            message = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise fault_of(error, "dial", self._subject) from None
+        if not isinstance(message, pb.DialOutput):  # grpc.aio.EOF
+            raise Broken("dial", self._subject, "protectd ended the stream")
+        return message
+
+
+@contextlib.asynccontextmanager
+async def dialled(call: _Call, start: pb.DialStart) -> AsyncIterator[Connection]:
+    """The connection, connected; it is closed at the end of the block."""
+    connection = Connection(call, f"port {start.port} of {start.zone_id}")
+    try:
+        with contextlib.suppress(*_GONE):
+            await call.write(pb.DialInput(start=start))
+        async with asyncio.timeout(_CONNECT):
+            await connection.connected()
+        yield connection
+    finally:
+        call.cancel()
