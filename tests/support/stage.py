@@ -247,9 +247,12 @@ class LibxlStage(_Common):
     """On Xen."""
 
     def _make(self) -> Toolstack:
+        from protect.toolstack.libxl.settings import LibxlSettings
         from protect.toolstack.libxl.toolstack import LibxlToolstack
 
-        return LibxlToolstack(self.folder.parent / "libxl", self.guest_dir)
+        # Debian's kernels do not take the crash key from the host otherwise.
+        settings = LibxlSettings(kernel_arguments="quiet sysrq_always_enabled")
+        return LibxlToolstack(self.folder.parent / "libxl", self.guest_dir, settings)
 
     async def crash(self, domain: DomainId) -> None:
         """By the guest's own SysRq."""
