@@ -19,6 +19,8 @@ CONFIG_LIMIT = 512 * 1024
 """Bytes of an OCI configuration."""
 PROCESS_LIMIT = 256 * 1024
 """Bytes of an OCI process object."""
+RESOURCES_LIMIT = 64 * 1024
+"""Bytes of an OCI resources object."""
 FILES_LIMIT = 32
 FILES_BYTES_LIMIT = 384 * 1024
 """Of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""
@@ -108,3 +110,10 @@ def exec_spec(start: pb.ExecStart) -> ExecSpec:
         stdin=start.stdin,
         timeout=start.timeout_ns / _NS,
     )
+
+
+def update(request: pb.UpdateWorkloadRequest) -> tuple[str, bytes]:
+    operation = "update workload"
+    workload_id = checks.identifier(operation, "workload", request.id)
+    resources = checks.json_object(operation, "OCI resources", request.resources, RESOURCES_LIMIT)
+    return workload_id, resources

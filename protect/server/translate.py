@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protect import hub
-from protect.workloads.stats import Row
 from protect.workloads.values import Workload, WorkloadState
 from protect.zones.values import Zone, ZoneState
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -67,23 +66,3 @@ def event(value: hub.Event, toolstack: str) -> pb.WatchEvent:
             return pb.WatchEvent(workload_gone=workload_id)
         case hub.Synced():
             return pb.WatchEvent(synced=pb.Empty())
-
-
-def stats_row(row: Row) -> pb.WorkloadStatsRow:
-    zone_id, stats = row
-    return pb.WorkloadStatsRow(
-        id=stats.id,
-        zone_id=zone_id,
-        timestamp_ns=stats.timestamp_ns,
-        cpu_usage_ns=stats.cpu_usage_ns,
-        memory_usage_bytes=stats.memory_usage_bytes,
-        memory_working_set_bytes=stats.memory_working_set_bytes,
-        memory_rss_bytes=stats.memory_rss_bytes,
-        memory_limit_bytes=stats.memory_limit_bytes,
-        page_faults=stats.page_faults,
-        major_page_faults=stats.major_page_faults,
-        swap_usage_bytes=stats.swap_usage_bytes,
-        pids_current=stats.pids_current,
-        writable_layer_bytes=stats.writable_layer_bytes,
-        writable_layer_inodes=stats.writable_layer_inodes,
-    )

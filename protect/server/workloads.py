@@ -11,8 +11,8 @@ import grpc.aio
 from daemonkit.faults import Invalid
 from protect import checks
 from protect.node import Node
-from protect.server import requests, translate
-from protect.workloads import attach, create, delete, exec, reopen, signals, start, stats, wait
+from protect.server import requests, statistics, translate
+from protect.workloads import attach, create, delete, exec, reopen, signals, start, stats, update, wait
 from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -85,7 +85,14 @@ class WorkloadsServicer(protect_pb2_grpc.WorkloadsServicer):
         self, request: pb.WorkloadStatsRequest, context: Context
     ) -> pb.WorkloadStatsResponse:
         rows = await stats.stats(self._node, [_id("stats", one) for one in request.ids])
-        return pb.WorkloadStatsResponse(rows=[translate.stats_row(row) for row in rows])
+        return pb.WorkloadStatsResponse(rows=[statistics.workload_stats(*row) for row in rows])
+
+    async def UpdateWorkload(
+        self, request: pb.UpdateWorkloadRequest, context: Context
+    ) -> pb.UpdateWorkloadResponse:
+        workload_id, resources = requests.update(request)
+        await update.update(self._node, workload_id, resources)
+        return pb.UpdateWorkloadResponse()
 
     async def ReopenLog(self, request: pb.ReopenLogRequest, context: Context) -> pb.ReopenLogResponse:
         await reopen.reopen(self._node, _id("reopen log", request.id))

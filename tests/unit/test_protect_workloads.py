@@ -23,7 +23,7 @@ from daemonkit.faults import (
 from protect.config import Limits
 from protect.errors import ToolstackError
 from protect.node import Node
-from protect.workloads import attach, create, delete, reopen, signals, start, stats, wait
+from protect.workloads import attach, create, delete, reopen, signals, start, wait
 from protect.workloads import exec as execs
 from protect.workloads.exec import ExecSpec
 from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
@@ -412,39 +412,7 @@ async def test_attach(node: Node, agent: SimAgent, tmp_path: Path, once: bool) -
         await anext(attach.attach(node, "w1", commands()))
 
 
-# -- stats, logs
-
-
-async def test_stats_leave_silent_zones_out(node: Node, toolstack: MemoryToolstack, tmp_path: Path) -> None:
-    await launch.launch(node, zone_spec("z2"))
-    for zone, workload in (("z1", "w1"), ("z2", "w2")):
-        await create.create(node, workload_spec(tmp_path, workload, zone))
-        await start.start(node, workload)
-        agent = toolstack.of_zone(zone).agent
-        agent._call = _with_stats(agent)  # type: ignore[method-assign]
-    toolstack.of_zone("z2").agent.unanswered.add("get_stats")
-    rows = await stats.stats(node, [])
-    assert [(zone, row.id, row.cpu_usage_ns) for zone, row in rows] == [("z1", "w1", 5)]
-    with pytest.raises(Missing):
-        await stats.stats(node, ["nobody"])
-
-
-def _with_stats(agent: SimAgent):  # type: ignore[no-untyped-def]
-    """Answers GetStats with rows: one asked for, twice, and one of another zone."""
-    from protect.channel.frames import Frame, Type
-
-    plain = agent._call
-
-    def call(frame: Frame) -> None:
-        request = pb.Request.FromString(frame.payload)
-        if request.WhichOneof("op") != "get_stats" or "get_stats" in agent.unanswered:
-            return plain(frame)
-        asked_for = list(request.get_stats.container_ids)
-        rows = [pb.ContainerStats(id=one, cpu_usage_ns=5) for one in [*asked_for, *asked_for, "foreign"]]
-        reply = pb.Reply(stats=pb.Stats(containers=rows))
-        agent.send(Frame(Type.REPLY, frame.stream, reply.SerializeToString()))
-
-    return call
+# -- logs
 
 
 async def test_reopen(node: Node, agent: SimAgent, tmp_path: Path) -> None:

@@ -1,0 +1,28 @@
+"""ResizeZone: what can be changed of a running zone's size, and what cannot."""
+
+from __future__ import annotations
+
+from daemonkit.faults import Refused
+from protect.node import Node
+from protect.zones.values import ZoneState
+
+_MIB = 1 << 20
+_LATER = "a running zone's size is fixed; a new pod gets the new one"
+
+
+async def resize(node: Node, zone_id: str, memory_bytes: int, vcpus: int) -> list[str]:
+    """One sentence for each wish (0: none) that was not granted.
+
+    A zone that is larger than asked for keeps its size: everything asked for fits in it.
+    """
+    runtime = node.zone("resize zone", zone_id)
+    if runtime.end or runtime.zone.state is not ZoneState.RUNNING:
+        raise Refused("resize zone", zone_id, runtime.end.cause or f"it is {runtime.zone.state.value}")
+    spec = runtime.zone.spec
+    not_done = []
+    if memory_bytes > spec.memory_bytes:
+        wanted, have = -(-memory_bytes // _MIB), spec.memory_bytes // _MIB
+        not_done.append(f"memory: {wanted} MiB wanted, the zone has {have} MiB ({_LATER})")
+    if vcpus > spec.vcpus:
+        not_done.append(f"vCPUs: {vcpus} wanted, the zone has {spec.vcpus} ({_LATER})")
+    return not_done
