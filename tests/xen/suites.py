@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 _CONTRACT = ("tests/contract/test_toolstack.py", "--toolstack=libxl")
-_PVH = "paused or will or crash or seen or spliced or replaces or restart"
+_PVH = "paused or crash or seen or spliced"
 """What the mode can make a difference for."""
 
 
@@ -25,5 +25,6 @@ SUITES = (
     Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 900),
     Suite("contract-pv", _CONTRACT, 1500),
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 900, {"XENPOD_TEST_MODE": "pvh"}),
+    Suite("agent", ("tests/xen/inside/test_agent.py",), 900),
     Suite("story", ("tests/xen/inside/test_story.py",), 1500),
 )

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from pathlib import Path
 
 import pytest
 
-from daemonkit.faults import Exhausted, Exists, Invalid
+from daemonkit.faults import Exhausted, Invalid
 from protect.errors import DomainGone
-from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from protect.toolstack.port import DiskSpec, DomainDeath, DomainId, Mode, ShutdownReason, Transport
+from protect.toolstack.port import DiskSpec, DomainDeath, DomainId, ShutdownReason, Transport
 from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console
 from xenbind.xenstore import Store
 
 PATIENCE = 90.0
 
 
-async def _booted(toolstack: LibxlToolstack, spec: MakeSpec, test: str, mode: Mode = Mode.PV) -> DomainId:
-    domid = await toolstack.create(spec(test, mode, 1))
+async def _booted(toolstack: LibxlToolstack, spec: MakeSpec, test: str) -> DomainId:
+    domid = await toolstack.create(spec(test, interfaces=1))
     await toolstack.unpause(domid)
     return domid
 
@@ -39,9 +37,8 @@ async def _exactly(transport: Transport, count: int) -> bytes:
     return received
 
 
-@pytest.mark.parametrize("mode", Mode)
-async def test_connections_follow_each_other(toolstack: LibxlToolstack, spec: MakeSpec, mode: Mode) -> None:
-    domid = await _booted(toolstack, spec, "echo", mode)
+async def test_connections_follow_each_other(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
+    domid = await _booted(toolstack, spec, "echo")
     first = await _connect(toolstack, domid)
     payload = bytes(range(256)) * 1024
     sending = asyncio.create_task(first.write(payload))
@@ -109,27 +106,6 @@ async def test_a_crash_ends_the_wait_for_the_channel(toolstack: LibxlToolstack, 
     assert b"Kernel panic" in await toolstack.console(domid, 65536)
 
 
-async def test_disks_come_and_go_while_it_runs(
-    toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path
-) -> None:
-    image = tmp_path / "disk.img"
-    image.write_bytes(b"what the image says\n".ljust(4096, b"\0"))
-    domid = await _booted(toolstack, spec, "disk")
-    await until_console(toolstack, domid, b"up, disk")
-    await toolstack.attach_disk(domid, DiskSpec("xvda", image))
-    with pytest.raises(Exists):
-        await toolstack.attach_disk(domid, DiskSpec("xvda", image))
-    assert _loops_of(image) == 1
-    console = await until_console(toolstack, domid, b"disk says")
-    assert b"disk says what the image says" in console
-    assert b"disk is writable" not in console
-    assert await toolstack.disks(domid) == ["xvda"]
-    await toolstack.detach_disk(domid, "xvda")
-    await toolstack.detach_disk(domid, "xvda")
-    assert await toolstack.disks(domid) == []
-    await _released(image)
-
-
 async def test_a_paused_guest_cannot_keep_a_disk(
     toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path
 ) -> None:
@@ -159,21 +135,6 @@ def _loops_of(image: Path) -> int:
     return found
 
 
-async def test_interfaces(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
-    domid = await toolstack.create(spec("mute", interfaces=2))
-    names = [await toolstack.host_interface(domid, index) for index in (0, 1)]
-    assert names == [f"vif{domid}.0", f"vif{domid}.1"]
-    assert set(names) <= set(os.listdir("/sys/class/net"))
-    with pytest.raises(Invalid):
-        await toolstack.host_interface(domid, 2)
-    await toolstack.destroy(domid)
-
-    async def released() -> bool:
-        return not set(names) & set(os.listdir("/sys/class/net"))
-
-    await until(released)
-
-
 async def test_memory(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
     info = await toolstack.physical_info()
     with pytest.raises(Invalid, match=r"need \d+ MiB"):
@@ -186,58 +147,3 @@ async def test_memory(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
     assert info.free_memory_bytes - after.free_memory_bytes >= wanted.memory_bytes
     assert abs(info.total_memory_bytes - after.total_memory_bytes) < 8 * MIB
     assert [found.memory_bytes for found in await toolstack.list() if found.id == domid] == [80 * MIB]
-
-
-async def test_a_cancelled_create_can_be_found(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
-    wanted = spec("mute")
-    creating = asyncio.create_task(toolstack.create(wanted))
-    await asyncio.sleep(0.1)
-    creating.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await creating
-    assert wanted.uuid in [info.uuid for info in await toolstack.list()]
-
-
-async def test_another_process_finds_everything(
-    toolstack: LibxlToolstack, spec: MakeSpec, guest: LibxlSettings, kernels: Path, tmp_path: Path
-) -> None:
-    """What a daemon finds that was killed: living and dead domains, disks, the channel."""
-    image = tmp_path / "disk.img"
-    image.write_bytes(bytes(4096))
-    living, dead = spec("echo"), spec("poweroff")
-    domid = await toolstack.create(living)
-    await toolstack.attach_disk(domid, DiskSpec("xvda", image))
-    await toolstack.unpause(domid)
-    deaths = toolstack.deaths()
-    await toolstack.unpause(await toolstack.create(dead))
-    await asyncio.wait_for(anext(deaths), PATIENCE)
-    held = await _connect(toolstack, domid)
-    await held.close()
-    second = LibxlToolstack(kernels, Path("/nonexistent"), guest)
-    await second.start()
-    try:
-        listed = {info.uuid: info for info in await second.list()}
-        assert listed[living.uuid].id == domid
-        assert listed[dead.uuid].shutdown_reason is ShutdownReason.POWEROFF
-        heard = second.deaths()
-        assert await asyncio.wait_for(anext(heard), PATIENCE) == DomainDeath(
-            dead.uuid, ShutdownReason.POWEROFF
-        )
-        assert await second.disks(domid) == ["xvda"]
-        transport = await _connect(second, domid)
-        await transport.write(b"abc")
-        assert await _exactly(transport, 3) == b"abc"
-        await second.destroy(domid)
-        assert await asyncio.wait_for(anext(heard), PATIENCE) == DomainDeath(
-            living.uuid, ShutdownReason.DESTROYED
-        )
-    finally:
-        await second.close()
-
-
-async def test_creates_run_beside_each_other(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
-    specs = [spec("mute", memory=72 * MIB) for _ in range(4)]
-    ids = await asyncio.gather(*(toolstack.create(wanted) for wanted in specs))
-    assert {wanted.uuid for wanted in specs} <= {info.uuid for info in await toolstack.list()}
-    await asyncio.gather(*(toolstack.destroy(domid) for domid in ids))
-    assert not {wanted.uuid for wanted in specs} & {info.uuid for info in await toolstack.list()}
