@@ -107,20 +107,32 @@ async def ended(domain: Domain) -> None:
             log.warning("the monitor of %s does not end with it", domain.spec.name)
 
 
-async def settled(home: Home, spec: DomainSpec) -> None:
-    """Wait until no launcher works on the domain any more (one outlives a killed daemon)."""
-    lock = await asyncio.to_thread(_lock, home, spec)
+async def settled(home: Home, spec: DomainSpec, timeout: float) -> bool:
+    """Wait until no launcher works on the domain (one outlives a killed daemon); False: it still does."""
+    try:
+        async with asyncio.timeout(timeout):
+            while (lock := await asyncio.to_thread(_lock, home, spec)) is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)  # the end of a lock can only be waited for by a blocked thread
+    except TimeoutError:
+        return False
     os.close(lock)
+    return True
 
 
-def _lock(home: Home, spec: DomainSpec) -> int:
+def _lock(home: Home, spec: DomainSpec) -> int | None:
+    """None while somebody else has it."""
     lock = os.open(home.directory(spec.uuid) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    fcntl.flock(lock, fcntl.LOCK_EX)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
     return lock
 
 
 async def _launch(home: Home, settings: FakeSettings, spec: DomainSpec, groups: tuple[Path, ...]) -> None:
     lock = await asyncio.to_thread(_lock, home, spec)
+    assert lock is not None, "a directory that was just made is somebody else's"
     try:
         request = Launch(
             fakedom=home.fakedom,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import logging
 import os
 import shutil
 from hashlib import sha256
@@ -13,6 +14,8 @@ from uuid import UUID
 
 from daemonkit.faults import Refused
 from protect.toolstack.fake.cgroups import Cgroups, find_trees
+
+log = logging.getLogger(__name__)
 
 _GONE = ".gone-"
 
@@ -57,7 +60,10 @@ class Home:
             if entry.name.startswith(_GONE):
                 _remove_tree(entry)
             else:
-                found.append(UUID(entry.name))
+                try:
+                    found.append(UUID(entry.name))
+                except ValueError:
+                    log.warning("%s is not a domain's directory: left alone", entry)
         return found
 
     async def forget(self, uuid: UUID) -> None:

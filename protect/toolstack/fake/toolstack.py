@@ -27,7 +27,6 @@ from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultPlan, Faults, Kind
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.settings import FakeSettings
-from protect.toolstack.fake.steps import Steps
 from protect.toolstack.port import (
     DiskSpec,
     DomainDeath,
@@ -39,6 +38,7 @@ from protect.toolstack.port import (
     ShutdownReason,
     Transport,
 )
+from protect.toolstack.steps import Steps
 
 log = logging.getLogger(__name__)
 
@@ -77,9 +77,9 @@ class FakeToolstack:
         known = await asyncio.to_thread(self._home.known)
         for uuid in known:
             await self._adopt(uuid)
-        for stray in await asyncio.to_thread(self._home.cgroups.domains):
-            if UUID(stray) not in self._domains:
-                await self._home.cgroups.remove(stray)
+        mine = {str(uuid) for uuid in self._domains}
+        for stray in await asyncio.to_thread(self._home.cgroups.domains) - mine:
+            await self._home.cgroups.remove(stray)
 
     async def close(self) -> None:
         await self._steps.wait()
@@ -99,8 +99,8 @@ class FakeToolstack:
         if spec is None:  # killed before the intent was written: nothing else was done
             await self._home.forget(uuid)
             return
-        await settled(self._home, spec)
-        domain = hold(self._home, spec)
+        quiet = await settled(self._home, spec, self._settings.launch_seconds)
+        domain = hold(self._home, spec) if quiet else None
         if domain is None:
             log.warning("domain %s was never finished: removing what there is of it", spec.name)
             await clear(self._home, spec)

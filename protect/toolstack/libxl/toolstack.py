@@ -35,6 +35,7 @@ from protect.toolstack.port import (
     ShutdownReason,
     Transport,
 )
+from protect.toolstack.steps import Steps
 from xenbind import domain as xen
 from xenbind import errors, nic, physinfo
 from xenbind.context import Context
@@ -56,8 +57,7 @@ class LibxlToolstack:
         self._settings = settings or LibxlSettings()
         self._guest_dir = guest_dir
         self._cache = state_dir / "kernels"
-        self._steps: set[asyncio.Task[Any]] = set()
-        self._abandoned: set[asyncio.Task[Any]] = set()
+        self._steps = Steps()
         self._closing = AsyncExitStack()
 
     # -- life of the toolstack
@@ -92,8 +92,7 @@ class LibxlToolstack:
         undo.callback(asyncio.ensure_future(self._trim_consoles()).cancel)
 
     async def close(self) -> None:
-        while self._steps:
-            await asyncio.wait(self._steps)
+        await self._steps.wait()
         await self._closing.aclose()
 
     # -- domains
@@ -160,8 +159,7 @@ class LibxlToolstack:
         await asyncio.to_thread(self._consoles.forget, known.name)
 
     async def list(self) -> list[DomainInfo]:
-        if self._abandoned:  # their callers were cancelled, and want to find here what came of it
-            await asyncio.wait(self._abandoned)
+        await self._steps.wait_for_abandoned()
         return await self._step("list domains", "", self._list())
 
     async def _list(self) -> builtins.list[DomainInfo]:
@@ -239,20 +237,11 @@ class LibxlToolstack:
 
     async def _step(self, operation: str, subject: str, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` to its end, also when the caller is cancelled; errors of Xen become faults."""
-        task = asyncio.ensure_future(work)
-        self._steps.add(task)
-        task.add_done_callback(self._steps.discard)
         try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if not task.done():
-                self._abandoned.add(task)
-                task.add_done_callback(self._abandoned.discard)
-                task.add_done_callback(_report)
-            raise
+            return await self._steps.run(operation, subject, work)
         except errors.DomainNotFound as error:
             raise DomainGone(operation, subject, "no such domain") from error
-        except (errors.XenError, OSError) as error:
+        except errors.XenError as error:
             raise ToolstackError(operation, subject, str(error)) from error
 
     def _living(self, operation: str, domain: DomainId) -> Known:
@@ -261,11 +250,6 @@ class LibxlToolstack:
         if known is None or known.reason is not None:
             raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
         return known
-
-
-def _report(done: asyncio.Task[Any]) -> None:
-    if not done.cancelled() and (error := done.exception()):
-        log.warning("a step whose caller had gone failed: %s", error)
 
 
 def _destroy_exactly(context: Context, domid: int, uuid: UUID) -> None:
