@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import logging
 import os
@@ -18,6 +19,7 @@ from daemonkit.faults import Exhausted, Invalid, Refused, TooLate, Unreachable
 from protect.errors import DomainGone, ToolstackError
 from protect.network.splice import splice
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan, InjectedFault, Kind
+from protect.toolstack.fake.domain import write_spec
 from protect.toolstack.fake.toolstack import NOTICE
 from protect.toolstack.port import DiskSpec, DomainDeath, DomainState, ShutdownReason
 from tests.support.pod_network import PodNetwork
@@ -366,6 +368,21 @@ async def test_a_pid_that_came_to_mean_another_process(stage: FakeStage) -> None
     sleeper.kill()
     await sleeper.wait()
     await until(lambda: not Path("/proc", pid).exists(), seconds=10)
+
+
+async def test_a_launcher_that_outlived_its_daemon_and_hangs(stage: FakeStage) -> None:
+    await stage.toolstack.close()
+    wanted = stage.spec()
+    directory = stage.run_dir / "domains" / str(wanted.uuid)
+    directory.mkdir()
+    write_spec(directory, wanted)
+    (stage.run_dir / "domains/readme").touch()
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stage.settings = FakeSettings(launch_seconds=0.2)
+        await stage.open()
+    (stage.run_dir / "domains/readme").unlink()
+    assert await stage.info(wanted.uuid) is None and stage.leftovers() == []
 
 
 @pytest.mark.parametrize("restart", [False, True])
