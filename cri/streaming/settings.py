@@ -42,6 +42,8 @@ class StreamingConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)
 
     def __post_init__(self) -> None:
+        if not self.address.rpartition(":")[2].isdecimal():
+            raise ValueError(f"address {self.address!r} is not <IP address>:<port>")
         host = ipaddress.ip_address(self.host)
         if not 0 <= self.port <= 0xFFFF:
             raise ValueError(f"address {self.address!r}: no such port")
@@ -68,7 +70,4 @@ class StreamingConfig:
     @property
     def port(self) -> int:
         """0: any."""
-        text = self.address.rpartition(":")[2]
-        if not text.isdecimal():
-            raise ValueError(f"address {self.address!r} is not <IP address>:<port>")
-        return int(text)
+        return int(self.address.rpartition(":")[2])

@@ -91,7 +91,11 @@ class SocketWire:
         self._activity.touch()
 
     async def hung_up(self) -> None:
-        """EPOLLRDHUP (epoll_ctl(2)): told by the kernel however much is still unread."""
+        """EPOLLRDHUP (epoll_ctl(2)): told by the kernel although input is still unread.
+
+        But not while the kernel's own buffer is full: the client's FIN waits behind its data then, and the
+        idle deadline is what remains.
+        """
         loop = asyncio.get_running_loop()
         came = asyncio.Event()
         with select.epoll() as poll:
