@@ -21,9 +21,13 @@ class CniConfig:
     bin_dirs: tuple[Path, ...] = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
     netns_dir: Path = Path("/run/netns")
     timeout: Seconds = Seconds(60.0)
+    conf_template: Path | None = None
+    """Filled in with the pod CIDR that the kubelet tells, when ``conf_dir`` has no configuration."""
 
     def __post_init__(self) -> None:
         _absolute(conf_dir=self.conf_dir, netns_dir=self.netns_dir)
+        if self.conf_template is not None:
+            _absolute(conf_template=self.conf_template)
         if not self.bin_dirs:
             raise ValueError("bin_dirs is empty")
         for path in self.bin_dirs:

@@ -15,6 +15,7 @@ from cri.cni.plugin import Plugins
 from cri.config import Config
 from cri.container.record import NEXT as CONTAINER_NEXT
 from cri.container.record import Container
+from cri.events import Events
 from cri.leftovers import Leftovers
 from cri.names import Names, container_name, sandbox_name
 from cri.node import Images, Node, PodNetwork, now_ns
@@ -23,6 +24,7 @@ from cri.sandbox.record import NEXT as SANDBOX_NEXT
 from cri.store.database import Database
 from cri.zones.client import Zones
 from cri.zones.follow import Follower
+from cri.zones.host import Host
 from daemonkit.edge import channel
 from daemonkit.faults import Missing
 from daemonkit.logs import fields
@@ -69,6 +71,7 @@ async def _node(config: Config, images: Images, store: Database, zones: Zones, n
     containers = Registry("container", CONTAINER_NEXT, store.save_container, store.delete_container)
     changes = StateChanges(sandboxes, containers, now_ns)
     leftovers = asyncio.Event()
+    follower = Follower(zones, changes, leftovers.set)
     node = Node(
         config=config,
         sandboxes=sandboxes,
@@ -77,9 +80,11 @@ async def _node(config: Config, images: Images, store: Database, zones: Zones, n
         container_names=Names("container"),
         network=network,
         zones=zones,
-        follower=Follower(zones, changes, leftovers.set),
+        follower=follower,
         changes=changes,
         images=images,
+        events=Events(sandboxes, containers, now_ns),
+        host=Host(zones, follower),
         leftovers=leftovers,
     )
     await _adopt(node, store)

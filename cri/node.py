@@ -12,12 +12,14 @@ from cri.changes import StateChanges
 from cri.cni.attachment import Attachment, Chain
 from cri.config import Config
 from cri.container.record import Container
+from cri.events import Events
 from cri.locks import Locks
 from cri.names import Names
 from cri.registry import Registry
 from cri.sandbox.record import Sandbox
 from cri.zones.client import Zones
 from cri.zones.follow import Follower
+from cri.zones.host import Host
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
@@ -89,6 +91,13 @@ class PodNetwork(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Told:
+    """What the kubelet has told us; it tells again after a restart."""
+
+    pod_cidr: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """The daemon's collaborators."""
@@ -103,6 +112,9 @@ class Node:
     follower: Follower
     changes: StateChanges
     images: Images
+    events: Events
+    host: Host
+    told: Told = field(default_factory=Told)
     locks: Locks = field(default_factory=Locks)
     leftovers: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when something half-done is left for ``cri.leftovers`` to finish."""

@@ -43,6 +43,11 @@ class Registry(Generic[R]):
         self._save = save
         self._delete = delete
         self._records: dict[str, R] = {}
+        self._observe: Callable[[R | None, R | None], None] = lambda before, after: None
+
+    def observe(self, observer: Callable[[R | None, R | None], None]) -> None:
+        """Call ``observer`` with each change once it is made: the record before and after, None for none."""
+        self._observe = observer
 
     def adopt(self, record: R) -> None:
         """Take in one that the store has."""
@@ -52,6 +57,7 @@ class Registry(Generic[R]):
         """Take in a new one."""
         self._records[record.id] = record
         await self._save(record)
+        self._observe(None, record)
 
     async def put(self, record: R) -> R:
         """Replace one; its phase may stay or go where the table allows.
@@ -68,16 +74,19 @@ class Registry(Generic[R]):
             if self._records.get(record.id) is record:
                 self._records[record.id] = before
             raise
+        self._observe(before, record)
         return record
 
     async def note(self, record: R) -> None:
         """Like ``put``, for what is so whether it can be stored or not; a restarted daemon is told again."""
+        before = self.get(record.id)
         self.check(record)
         self._records[record.id] = record
         try:
             await self._save(record)
         except Fault as fault:
             log.error("not stored: %s", fault, extra=fields(kind=self._kind, id=record.id))
+        self._observe(before, record)
 
     def check(self, record: R) -> None:
         """Broken when ``record`` may not follow what is there."""
@@ -90,7 +99,7 @@ class Registry(Generic[R]):
     async def drop(self, record_id: str) -> None:
         """Forget one; unknown ids succeed."""
         await self._delete(record_id)
-        self._records.pop(record_id, None)
+        self._observe(self._records.pop(record_id, None), None)
 
     def get(self, record_id: str) -> R:
         """By its whole id, hidden or not; Missing when unknown."""

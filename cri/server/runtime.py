@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 from importlib.metadata import version
 from pathlib import Path
 
 import grpc.aio
 
-from cri.container import create, execsync, remove, start, stats, stop, view
+from cri.container import create, execsync, remove, start, stop, view
 from cri.node import Node
 from cri.sandbox import remove as sandbox_remove
 from cri.sandbox import run as sandbox_run
 from cri.sandbox import stop as sandbox_stop
 from cri.sandbox import view as sandbox_view
 from cri.server import status
-from cri.server.unsupported import NotYet
+from cri.server.listing import ListingRpcs
+from cri.server.resources import ResourcesRpcs
+from cri.server.statistics import StatisticsRpcs
 from cri.streaming.attach import attach_url
 from cri.streaming.exec import exec_url
 from cri.streaming.portforward import port_forward_url
 from cri.streaming.server import Server
 from daemonkit.faults import Refused
-from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
-
-log = logging.getLogger(__name__)
 
 NAME = "xenpod"
 API_VERSION = "v1"
@@ -37,16 +35,15 @@ _Context = grpc.aio.ServicerContext[object, object]
 
 def runtime_service(node: Node, streaming: Server) -> rpc.RuntimeServiceServicer:
     """The service over ``node``; exec, attach and port-forward lead to ``streaming``."""
-    return RuntimeService(node, streaming)  # type: ignore[abstract]  # the rest comes from NotYet's table at run time
+    return RuntimeService(node, streaming)
 
 
-class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
+class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServiceServicer):
     """``runtime.v1.RuntimeService``."""
 
     def __init__(self, node: Node, streaming: Server) -> None:
-        self._node = node
+        StatisticsRpcs.__init__(self, node)
         self._streaming = streaming
-        self._rates = stats.Rates()
 
     async def Version(self, request: cri.VersionRequest, context: _Context) -> cri.VersionResponse:
         return cri.VersionResponse(
@@ -64,14 +61,6 @@ class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
     ) -> cri.RuntimeConfigResponse:
         linux = cri.LinuxRuntimeConfiguration(cgroup_driver=_cgroup_driver())
         return cri.RuntimeConfigResponse(linux=linux)
-
-    async def UpdateRuntimeConfig(
-        self, request: cri.UpdateRuntimeConfigRequest, context: _Context
-    ) -> cri.UpdateRuntimeConfigResponse:
-        """Tells the pod CIDR, which CNI has in its own configuration."""
-        cidr = request.runtime_config.network_config.pod_cidr
-        log.info("the kubelet tells a pod CIDR; CNI's configuration decides", extra=fields(cidr=cidr))
-        return cri.UpdateRuntimeConfigResponse()
 
     async def RunPodSandbox(
         self, request: cri.RunPodSandboxRequest, context: _Context
@@ -97,12 +86,6 @@ class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
         info = sandbox_view.info(sandbox) if request.verbose else {}
         return cri.PodSandboxStatusResponse(status=sandbox_view.status(sandbox), info=info)
 
-    async def ListPodSandbox(
-        self, request: cri.ListPodSandboxRequest, context: _Context
-    ) -> cri.ListPodSandboxResponse:
-        found = [s for s in self._node.sandboxes.visible() if sandbox_view.selected(s, request.filter)]
-        return cri.ListPodSandboxResponse(items=[sandbox_view.item(sandbox) for sandbox in found])
-
     async def CreateContainer(
         self, request: cri.CreateContainerRequest, context: _Context
     ) -> cri.CreateContainerResponse:
@@ -125,12 +108,6 @@ class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
     ) -> cri.RemoveContainerResponse:
         await remove.remove_found(self._node, request.container_id)
         return cri.RemoveContainerResponse()
-
-    async def ListContainers(
-        self, request: cri.ListContainersRequest, context: _Context
-    ) -> cri.ListContainersResponse:
-        found = [c for c in self._node.containers.visible() if view.selected(c, request.filter)]
-        return cri.ListContainersResponse(containers=[view.item(container) for container in found])
 
     async def ContainerStatus(
         self, request: cri.ContainerStatusRequest, context: _Context
@@ -161,23 +138,6 @@ class RuntimeService(NotYet, rpc.RuntimeServiceServicer):
         self, request: cri.PortForwardRequest, context: _Context
     ) -> cri.PortForwardResponse:
         return cri.PortForwardResponse(url=port_forward_url(self._node, self._streaming, request))
-
-    async def ContainerStats(
-        self, request: cri.ContainerStatsRequest, context: _Context
-    ) -> cri.ContainerStatsResponse:
-        container = self._node.containers.find(request.container_id)
-        return cri.ContainerStatsResponse(stats=await stats.one(self._node, self._rates, container))
-
-    async def ListContainerStats(
-        self, request: cri.ListContainerStatsRequest, context: _Context
-    ) -> cri.ListContainerStatsResponse:
-        asked = cri.ContainerFilter(
-            id=request.filter.id,
-            pod_sandbox_id=request.filter.pod_sandbox_id,
-            label_selector=request.filter.label_selector,
-        )
-        found = [c for c in self._node.containers.visible() if view.selected(c, asked)]
-        return cri.ListContainerStatsResponse(stats=await stats.stats(self._node, self._rates, found))
 
 
 def _cgroup_driver() -> cri.CgroupDriver.ValueType:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import platform
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
+
+from google.protobuf.json_format import MessageToDict
 
 from cri.node import Node
 from daemonkit.faults import Fault
@@ -14,7 +18,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 async def status(node: Node, verbose: bool) -> cri.StatusResponse:
     """RuntimeReady: protectd answers; NetworkReady: a CNI configuration whose plugins are there."""
-    host, trouble = await _host(node)
+    host, trouble = await _host(node, fresh=verbose)
     reply = cri.StatusResponse(
         status=cri.RuntimeStatus(
             conditions=[
@@ -30,11 +34,10 @@ async def status(node: Node, verbose: bool) -> cri.StatusResponse:
     return reply
 
 
-async def _host(node: Node) -> tuple[pb.InfoResponse | None, str]:
-    if not node.follower.synced.is_set():
-        return None, node.follower.trouble
+async def _host(node: Node, *, fresh: bool) -> tuple[pb.InfoResponse | None, str]:
+    """The kubelet asks every few seconds: what does not change is remembered."""
     try:
-        return await node.zones.info(), ""
+        return await node.host.info(fresh=fresh), ""
     except Fault as fault:
         return None, str(fault)
 
@@ -67,18 +70,46 @@ def _info(node: Node, host: pb.InfoResponse | None) -> dict[str, str]:
     """Each value is JSON, as crictl expects."""
     return {
         "config": json.dumps(asdict(node.config), default=_plain),
+        "versions": json.dumps(_versions(host)),
+        "handlers": json.dumps(_handler_details(node, host)),
         "cni": json.dumps(_cni(node)),
         "toolstack": json.dumps(_toolstack(host)),
         "notices": json.dumps(list(host.notices) if host else []),
     }
 
 
+def _versions(host: pb.InfoResponse | None) -> dict[str, str]:
+    return {
+        "xenpod-cri": version("xenpod"),
+        "protectd": host.version if host else "",
+        "xen": host.xen_version if host else "",
+        "cri": "v1",
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+    }
+
+
+def _handler_details(node: Node, host: pb.InfoResponse | None) -> dict[str, object]:
+    """Those that cannot be used too, with the reason."""
+    usable = {handler.name: handler.features for handler in _handlers(node, host)}
+    details: dict[str, object] = {}
+    for name, handler in node.config.handlers.items():
+        if name in usable:
+            features = MessageToDict(usable[name], always_print_fields_with_no_presence=True)
+            details[name] = {"profile": handler.profile, "features": features}
+        else:
+            cause = "protectd does not answer" if host is None else "protectd has no such profile"
+            details[name] = {"profile": handler.profile, "error": cause}
+    return details
+
+
 def _cni(node: Node) -> dict[str, object]:
     try:
         chain = node.network.check()
     except Fault as fault:
-        return {"error": str(fault)}
+        return {"error": str(fault), "podCIDR": node.told.pod_cidr}
     return {
+        "podCIDR": node.told.pod_cidr,
         "network": chain.name,
         "source": chain.source,
         "cniVersion": chain.version,

@@ -81,6 +81,24 @@ class Zones:
         reply = await _call("read stats", "", self._workloads.WorkloadStats(request, timeout=_READ))
         return list(reply.rows)
 
+    async def zone_stats(self, ids: Iterable[str], *, details: bool) -> list[pb.ZoneStatsRow]:
+        """Of these zones and their workloads, or of all when empty; silent ones are left out."""
+        request = pb.ZoneStatsRequest(ids=ids, details=details)
+        reply = await _call("read stats of", "zones", self._zones.ZoneStats(request, timeout=_READ))
+        return list(reply.rows)
+
+    async def resize_zone(self, zone_id: str, resources: pb.ZoneResources) -> list[str]:
+        """What of it could not be done, one sentence each."""
+        request = pb.ResizeZoneRequest(id=zone_id, resources=resources)
+        reply = await _call("resize zone", zone_id, self._zones.ResizeZone(request, timeout=_CHANGE))
+        return list(reply.not_done)
+
+    async def update_workload(self, workload_id: str, resources: bytes) -> None:
+        """``resources``: OCI ``linux.resources``, JSON; what it leaves out stays."""
+        request = pb.UpdateWorkloadRequest(id=workload_id, resources=resources)
+        call = self._workloads.UpdateWorkload(request, timeout=_CHANGE)
+        await _call("update workload", workload_id, call)
+
     async def reopen_log(self, workload_id: str) -> None:
         """After its log file was renamed."""
         call = self._workloads.ReopenLog(pb.ReopenLogRequest(id=workload_id), timeout=_READ)

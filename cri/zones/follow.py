@@ -38,6 +38,8 @@ class Follower:
         self._changes = changes
         self._on_synced = on_synced
         self.synced = asyncio.Event()
+        self.syncs = 0
+        """How often we came in step: another number, another start of protectd perhaps."""
         self.trouble = "protectd has not answered yet"
 
     async def run(self) -> None:
@@ -72,6 +74,7 @@ class Follower:
             await self._changes.workload_gone(workload_id)
         for zone_id in zones:
             await self._changes.zone_gone(zone_id)
+        self.syncs += 1
         self.synced.set()
         log.info("in step with protectd")
         self._on_synced()

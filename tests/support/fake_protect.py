@@ -40,6 +40,15 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.stalls: dict[str, asyncio.Event] = {}
         """By RPC name: wait for this first."""
         self.ignored_signals: set[int] = set()
+        self.zone_stats = pb.ZoneStatsRow()
+        """What each zone says of itself."""
+        self.workload_stats = pb.WorkloadStatsRow(cpu_usage_ns=5_000_000, pids_current=2)
+        self.silent: set[str] = set()
+        """Zones that answer no question for statistics."""
+        self.stats_requests: list[pb.ZoneStatsRequest] = []
+        self.resizes: list[pb.ResizeZoneRequest] = []
+        self.not_done: list[str] = []
+        self.updates: list[pb.UpdateWorkloadRequest] = []
         self.changed = asyncio.Condition()
         self._watchers: set[asyncio.Queue[pb.WatchEvent]] = set()
 
@@ -197,6 +206,37 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             if not request.ids or workload.id in request.ids
         ]
         return pb.WorkloadStatsResponse(rows=rows)
+
+    async def ZoneStats(self, request: pb.ZoneStatsRequest, context: Any) -> pb.ZoneStatsResponse:
+        await self._enter("ZoneStats")
+        self.stats_requests.append(request)
+        rows = []
+        for zone in self.zones.values():
+            if zone.state == pb.ZONE_STATE_RUNNING and (not request.ids or zone.id in request.ids):
+                row = pb.ZoneStatsRow()
+                row.CopyFrom(self.zone_stats)
+                row.zone_id, row.timestamp_ns = zone.id, time.time_ns()
+                for workload in self.workloads.values():
+                    if workload.zone_id == zone.id and workload.state != pb.WORKLOAD_STATE_EXITED:
+                        one = row.workloads.add()
+                        one.CopyFrom(self.workload_stats)
+                        one.id, one.zone_id, one.timestamp_ns = workload.id, zone.id, row.timestamp_ns
+                rows.append(row)
+        return pb.ZoneStatsResponse(rows=[row for row in rows if row.zone_id not in self.silent])
+
+    async def ResizeZone(self, request: pb.ResizeZoneRequest, context: Any) -> pb.ResizeZoneResponse:
+        await self._enter("ResizeZone")
+        self.resizes.append(request)
+        return pb.ResizeZoneResponse(zone=self._zone(request.id), not_done=self.not_done)
+
+    async def UpdateWorkload(
+        self, request: pb.UpdateWorkloadRequest, context: Any
+    ) -> pb.UpdateWorkloadResponse:
+        await self._enter("UpdateWorkload")
+        if self._workload(request.id).state == pb.WORKLOAD_STATE_EXITED:
+            raise Refused("update workload", request.id, "it has ended")
+        self.updates.append(request)
+        return pb.UpdateWorkloadResponse()
 
     async def ReopenLog(self, request: pb.ReopenLogRequest, context: Any) -> pb.ReopenLogResponse:
         await self._enter("ReopenLog")

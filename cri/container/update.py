@@ -1,0 +1,67 @@
+"""UpdateContainerResources: in the cgroups of its zone; the new limits are shown from then on."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+
+from cri.container.record import Container
+from cri.node import Node
+from cri.oci.resources import resources
+from cri.together import to_end
+from daemonkit.faults import Fault, Invalid, Refused, Unsupported
+from daemonkit.logs import fields
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+log = logging.getLogger(__name__)
+
+UPDATE = "update container"
+
+
+async def update(node: Node, asked: cri.UpdateContainerResourcesRequest) -> None:
+    """What is 0 or "" stays as it is.  Refused when it has ended, or when its zone's kernel says no."""
+    container_id = node.containers.find(asked.container_id).id
+    async with node.locks.hold(container_id):
+        container = node.containers.get(container_id)
+        if not container.live:
+            raise Refused(UPDATE, container_id, f"it is {container.phase.value}")
+        if asked.HasField("windows"):
+            raise Invalid(UPDATE, container_id, "windows is set", "zones run Linux")
+        changes = _changes(container, asked.linux)
+        # both or neither: what a caller that goes away leaves behind must be what status shows
+        await to_end(_update(node, container_id, asked.linux, changes))
+
+
+async def _update(
+    node: Node, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
+) -> None:
+    if not changes:
+        return
+    await node.zones.update_workload(container_id, json.dumps(changes).encode())
+    container = node.containers.get(container_id)
+    config = cri.ContainerConfig()
+    config.CopyFrom(container.config)
+    merge(config.linux.resources, asked)
+    await node.containers.put(replace(container, config=config))
+    log.info("container updated", extra=fields(container=container_id, changes=",".join(sorted(changes))))
+
+
+def merge(into: cri.LinuxContainerResources, asked: cri.LinuxContainerResources) -> None:
+    """Fields that are said replace those of ``into``; maps and lists as a whole."""
+    for field, _ in asked.ListFields():
+        into.ClearField(field.name)  # type: ignore[arg-type]  # a field of the same message
+    into.MergeFrom(asked)
+
+
+def _changes(container: Container, asked: cri.LinuxContainerResources) -> dict[str, object]:
+    """As OCI ``linux.resources``; only what is asked for, and never which devices it may use."""
+    now = container.config.linux.resources
+    if asked.oom_score_adj not in (0, now.oom_score_adj):
+        cause = f"oom_score_adj {asked.oom_score_adj} is set when a container is created"
+        raise Unsupported(UPDATE, container.id, cause)
+    try:
+        wanted = resources(asked, 0)
+    except Fault as fault:
+        raise type(fault)(UPDATE, container.id, f"{fault.subject}: {fault.cause}", fault.hint) from None
+    return {key: value for key, value in wanted.items() if key != "devices"}

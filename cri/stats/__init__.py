@@ -1,0 +1,1 @@
+"""Statistics and metrics of pods and containers, from their zones."""

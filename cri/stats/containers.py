@@ -1,0 +1,97 @@
+"""ContainerStats: counters from the zones, a CPU rate from two of our own readings."""
+
+from __future__ import annotations
+
+from cri.container.record import Container
+from cri.node import Node
+from cri.sandbox.record import Phase
+from cri.stats.rates import Rates
+from cri.stats.values import cpu_psi, io, memory_psi, value
+from daemonkit.faults import Unreachable
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+
+async def stats(node: Node, rates: Rates, containers: list[Container]) -> list[cri.ContainerStats]:
+    """Of those that are live; a silent zone's are left out."""
+    wanted = {container.id: container for container in containers if container.live}
+    if not wanted:
+        return []
+    every = len(wanted) == sum(container.live for container in node.containers.all())
+    rows = await node.zones.workload_stats(() if every else wanted)
+    forget_others(node, rates)
+    return [message(wanted[row.id], row, rates, node) for row in rows if row.id in wanted]
+
+
+async def one(node: Node, rates: Rates, container: Container) -> cri.ContainerStats:
+    """Of one; with its attributes alone when it does not run, Unreachable when its zone is silent."""
+    if not container.live:
+        return cri.ContainerStats(attributes=attributes(container))
+    found = await stats(node, rates, [container])
+    if not found:
+        raise Unreachable("read stats of", container.id, "its zone does not answer")
+    return found[0]
+
+
+def forget_others(node: Node, rates: Rates) -> None:
+    """Only what lives has a rate."""
+    live = [container.id for container in node.containers.all() if container.live]
+    rates.keep([*live, *(sandbox.id for sandbox in node.sandboxes.all() if sandbox.phase is Phase.READY)])
+
+
+def attributes(container: Container) -> cri.ContainerAttributes:
+    """Whose statistics they are."""
+    return cri.ContainerAttributes(
+        id=container.id,
+        metadata=container.config.metadata,
+        labels=container.config.labels,
+        annotations=container.config.annotations,
+    )
+
+
+def message(container: Container, row: pb.WorkloadStatsRow, rates: Rates, node: Node) -> cri.ContainerStats:
+    """One container's."""
+    when = row.timestamp_ns
+    return cri.ContainerStats(
+        attributes=attributes(container),
+        cpu=cri.CpuUsage(
+            timestamp=when,
+            usage_core_nano_seconds=value(row.cpu_usage_ns),
+            usage_nano_cores=value(rates.rate(row.id, when, row.cpu_usage_ns)),
+            psi=cpu_psi(row),
+        ),
+        memory=_memory(row),
+        writable_layer=cri.FilesystemUsage(
+            timestamp=when,
+            fs_id=cri.FilesystemIdentifier(mountpoint=str(node.config.state_dir)),
+            used_bytes=value(row.writable_layer_bytes),
+            inodes_used=value(row.writable_layer_inodes),
+        ),
+        swap=_swap(row),
+        io=io(row),
+    )
+
+
+def _memory(row: pb.WorkloadStatsRow) -> cri.MemoryUsage:
+    limit = row.memory_limit_bytes
+    return cri.MemoryUsage(
+        timestamp=row.timestamp_ns,
+        working_set_bytes=value(row.memory_working_set_bytes),
+        available_bytes=value(max(0, limit - row.memory_working_set_bytes)) if limit else None,
+        usage_bytes=value(row.memory_usage_bytes),
+        rss_bytes=value(row.memory_rss_bytes),
+        page_faults=value(row.page_faults),
+        major_page_faults=value(row.major_page_faults),
+        psi=memory_psi(row),
+    )
+
+
+def _swap(row: pb.WorkloadStatsRow) -> cri.SwapUsage:
+    """Available is known where memory and swap together have a limit."""
+    limit = max(0, row.memory_swap_limit_bytes - row.memory_limit_bytes)
+    known = row.memory_swap_limit_bytes and row.memory_limit_bytes
+    return cri.SwapUsage(
+        timestamp=row.timestamp_ns,
+        swap_usage_bytes=value(row.swap_usage_bytes),
+        swap_available_bytes=value(max(0, limit - row.swap_usage_bytes)) if known else None,
+    )

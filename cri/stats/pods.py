@@ -1,0 +1,112 @@
+"""PodSandboxStats: the zone's own figures, its kernel and agent included, and its containers'."""
+
+from __future__ import annotations
+
+from cri.filters import has_id, has_labels
+from cri.node import Node
+from cri.sandbox.record import Phase, Sandbox
+from cri.stats.containers import forget_others, message
+from cri.stats.rates import Rates
+from cri.stats.values import cpu_psi, io, memory_psi, value
+from daemonkit.faults import Refused, Unreachable
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+
+def selected(node: Node, asked: cri.PodSandboxStatsFilter) -> list[Sandbox]:
+    """Pods that run, and that the request wants."""
+    return [
+        sandbox
+        for sandbox in node.sandboxes.visible()
+        if sandbox.phase is Phase.READY
+        and has_id(sandbox.id, asked.id)
+        and has_labels(sandbox.labels, asked.label_selector)
+    ]
+
+
+async def stats(node: Node, rates: Rates, sandboxes: list[Sandbox]) -> list[cri.PodSandboxStats]:
+    """Of pods that run; one whose zone is silent is left out."""
+    rows = await zone_rows(node, sandboxes)
+    forget_others(node, rates)
+    return [_message(node, rates, sandbox, rows[sandbox.id]) for sandbox in sandboxes if sandbox.id in rows]
+
+
+async def one(node: Node, rates: Rates, sandbox: Sandbox) -> cri.PodSandboxStats:
+    """Refused when the pod does not run, Unreachable when its zone is silent."""
+    if sandbox.phase is not Phase.READY:
+        raise Refused("read stats of pod", sandbox.id, f"it is {sandbox.phase.value}")
+    found = await stats(node, rates, [sandbox])
+    if not found:
+        raise Unreachable("read stats of pod", sandbox.id, "its zone does not answer")
+    return found[0]
+
+
+async def zone_rows(
+    node: Node, sandboxes: list[Sandbox], *, details: bool = False
+) -> dict[str, pb.ZoneStatsRow]:
+    """By sandbox id."""
+    if not sandboxes:
+        return {}
+    every = len(sandboxes) == sum(sandbox.phase is Phase.READY for sandbox in node.sandboxes.all())
+    ids = () if every else [sandbox.id for sandbox in sandboxes]
+    return {row.zone_id: row for row in await node.zones.zone_stats(ids, details=details)}
+
+
+def _message(node: Node, rates: Rates, sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.PodSandboxStats:
+    when = row.timestamp_ns
+    live = [(node.containers.get(one.id), one) for one in row.workloads if node.containers.has(one.id)]
+    return cri.PodSandboxStats(
+        attributes=cri.PodSandboxAttributes(
+            id=sandbox.id,
+            metadata=sandbox.config.metadata,
+            labels=sandbox.config.labels,
+            annotations=sandbox.config.annotations,
+        ),
+        linux=cri.LinuxPodSandboxStats(
+            cpu=cri.CpuUsage(
+                timestamp=when,
+                usage_core_nano_seconds=value(row.cpu_usage_ns),
+                usage_nano_cores=value(rates.rate(sandbox.id, when, row.cpu_usage_ns)),
+                psi=cpu_psi(row),
+            ),
+            memory=_memory(row),
+            network=_network(sandbox, row),
+            process=cri.ProcessUsage(
+                timestamp=when, process_count=value(sum(one.pids_current for one in row.workloads))
+            ),
+            containers=[message(container, one, rates, node) for container, one in live if container.live],
+            io=io(row),
+        ),
+    )
+
+
+def _memory(row: pb.ZoneStatsRow) -> cri.MemoryUsage:
+    return cri.MemoryUsage(
+        timestamp=row.timestamp_ns,
+        working_set_bytes=value(row.memory_working_set_bytes),
+        available_bytes=value(row.memory_available_bytes),
+        usage_bytes=value(row.memory_usage_bytes),
+        rss_bytes=value(row.memory_rss_bytes),
+        page_faults=value(row.page_faults),
+        major_page_faults=value(row.major_page_faults),
+        psi=memory_psi(row),
+    )
+
+
+def _network(sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.NetworkUsage:
+    """The default interface is CNI's; the others are listed without it."""
+    usage = {one.name: _interface(one) for one in row.interfaces}
+    default = usage.pop(sandbox.attachment.interface, None)
+    return cri.NetworkUsage(
+        timestamp=row.timestamp_ns, default_interface=default, interfaces=list(usage.values())
+    )
+
+
+def _interface(one: pb.InterfaceStats) -> cri.NetworkInterfaceUsage:
+    return cri.NetworkInterfaceUsage(
+        name=one.name,
+        rx_bytes=value(one.rx_bytes),
+        rx_errors=value(one.rx_errors),
+        tx_bytes=value(one.tx_bytes),
+        tx_errors=value(one.tx_errors),
+    )

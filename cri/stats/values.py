@@ -1,0 +1,46 @@
+"""Numbers as CRI's statistics have them."""
+
+from __future__ import annotations
+
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+LARGEST = 2**64 - 1
+
+
+def value(number: int) -> cri.UInt64Value:
+    """Sums of what zones claim may be too large for the field."""
+    return cri.UInt64Value(value=min(number, LARGEST))
+
+
+def psi(pressure: pb.Pressure) -> cri.PsiStats:
+    """Pressure as CRI has it; both have totals in microseconds and averages in percent."""
+    return cri.PsiStats(
+        Full=cri.PsiData(
+            Total=pressure.full_total_us,
+            Avg10=pressure.full_avg10,
+            Avg60=pressure.full_avg60,
+            Avg300=pressure.full_avg300,
+        ),
+        Some=cri.PsiData(
+            Total=pressure.some_total_us,
+            Avg10=pressure.some_avg10,
+            Avg60=pressure.some_avg60,
+            Avg300=pressure.some_avg300,
+        ),
+    )
+
+
+def cpu_psi(row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> cri.PsiStats | None:
+    return psi(row.cpu_pressure) if row.HasField("cpu_pressure") else None
+
+
+def memory_psi(row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> cri.PsiStats | None:
+    return psi(row.memory_pressure) if row.HasField("memory_pressure") else None
+
+
+def io(row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> cri.IoUsage | None:
+    """None where the zone's kernel does not measure it."""
+    if not row.HasField("io_pressure"):
+        return None
+    return cri.IoUsage(timestamp=row.timestamp_ns, psi=psi(row.io_pressure))
