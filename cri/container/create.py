@@ -11,13 +11,15 @@ from pathlib import Path
 from cri.container import request
 from cri.container.record import Container, Image, Phase
 from cri.container.signals import stop_signal
+from cri.container.target import target_pid
 from cri.container.undo import make_room, undo
 from cri.ids import new_id
 from cri.names import container_name
 from cri.node import Node, RootImage, now_ns
 from cri.oci.capabilities import held
 from cri.oci.files import pod_files
-from cri.oci.process import process
+from cri.oci.process import bounding, process
+from cri.oci.seccomp import seccomp
 from cri.oci.spec import spec
 from cri.oci.user import user
 from cri.oci.values import CREATE
@@ -49,9 +51,10 @@ async def create(node: Node, asked: cri.CreateContainerRequest) -> str:
     sandbox_id = node.sandboxes.find(asked.pod_sandbox_id).id
     async with node.locks.hold(sandbox_id):
         sandbox = _ready(node, sandbox_id)
-        request.check(asked.config)
+        request.check(asked.config, sandbox.config)
         image = node.images.resolve(asked.config.image.image)
-        plan = _plan(node, sandbox, asked.config, image)
+        pid = await target_pid(node, sandbox_id, asked.config.linux.security_context.namespace_options)
+        plan = _plan(node, sandbox, asked.config, image, pid)
         await _make(node, plan)
     checkpoint("create-container.created")
     log.info(
@@ -85,13 +88,14 @@ def _ready(node: Node, sandbox_id: str) -> Sandbox:
     return sandbox
 
 
-def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: RootImage) -> Plan:
+def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: RootImage, target: int) -> Plan:
     """Everything decided before the first side effect (but the log's directory)."""
     container_id = new_id()
     defaults = node.config.container
     who = user(config.linux.security_context, image)
     first = process(config, image, who, sandbox.hostname, defaults.nofile, held())
-    oci = spec(container_id, config, first, defaults)
+    filters = seccomp(config.linux.security_context, bounding(first))
+    oci = spec(container_id, config, first, defaults, filters, target)
     files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses)
     container = Container(
         id=container_id,

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 from cri.checks import check_map, check_name, check_path
+from cri.container.security import check_security
 from cri.oci.values import CREATE
 from daemonkit.faults import Invalid, Refused, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
+# The CDI specification's qualified names.
+_CDI_NAME = re.compile(
+    r"[A-Za-z]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?"
+    r"=[A-Za-z0-9]([A-Za-z0-9_.:-]{0,251}[A-Za-z0-9])?"
+)
 
-def check(config: cri.ContainerConfig) -> None:
+
+def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig) -> None:
     """Invalid, Refused or Unsupported for what cannot be honoured."""
     check_name(CREATE, "metadata.name", config.metadata.name)
     check_map(CREATE, "labels", config.labels)
@@ -20,7 +29,7 @@ def check(config: cri.ContainerConfig) -> None:
     if config.HasField("windows"):
         raise Invalid(CREATE, config.metadata.name, "windows is set", "zones run Linux")
     _check_devices(config)
-    _check_security(config.metadata.name, config.linux.security_context)
+    check_security(config.metadata.name, config.linux.security_context, pod.linux.security_context)
 
 
 def _check_devices(config: cri.ContainerConfig) -> None:
@@ -30,32 +39,10 @@ def _check_devices(config: cri.ContainerConfig) -> None:
             CREATE, f"mount {mount.container_path!r:.200}", f"volumes ({source!r:.200}) are not there yet"
         )
     for device in config.devices:
-        raise Unsupported(CREATE, f"device {device.container_path!r:.200}", "host devices are not there yet")
-    for claim in config.CDI_devices:
-        raise Unsupported(CREATE, f"CDI device {claim.name!r:.200}", "CDI devices are not there yet")
-
-
-def _check_security(name: str, security: cri.LinuxContainerSecurityContext) -> None:
-    options = security.namespace_options
-    if security.privileged:
         raise Unsupported(
-            CREATE, name, "privileged containers are not there yet", "add capabilities one by one"
+            CREATE, f"device {device.container_path!r:.200}", "a device of the host is out of a zone's reach"
         )
-    if cri.NODE in (options.network, options.pid, options.ipc):
-        raise Refused(CREATE, name, "it wants a namespace of the host, and its zone has its own kernel")
-    if options.pid == cri.TARGET:
-        raise Unsupported(CREATE, name, "another container's processes as target are not there yet")
-    if options.HasField("userns_options") and options.userns_options.mode != cri.NODE:
-        raise Unsupported(CREATE, name, "user namespaces are not there yet", "leave out hostUsers: false")
-    profiles = (
-        ("seccomp", security.seccomp, security.seccomp_profile_path),
-        ("AppArmor", security.apparmor, security.apparmor_profile),
-    )
-    for kind, profile, old in profiles:
-        if profile.profile_type == cri.SecurityProfile.Localhost or old.startswith("localhost/"):
-            raise Unsupported(CREATE, name, f"{kind} profiles of one's own are not there yet")
-    if any(getattr(security.selinux_options, key) for key in ("user", "role", "type", "level")):
-        raise Unsupported(CREATE, name, "SELinux labels are not there: zones do not run SELinux")
-    for field in ("masked_paths", "readonly_paths"):
-        for path in getattr(security, field):
-            check_path(CREATE, field, path, absolute=True)
+    for claim in config.CDI_devices:
+        if not _CDI_NAME.fullmatch(claim.name):
+            raise Invalid(CREATE, f"CDI device {claim.name!r:.200}", "not of the form vendor.com/class=name")
+        raise Refused(CREATE, f"CDI device {claim.name!r:.200}", "not known: zones have no CDI devices yet")

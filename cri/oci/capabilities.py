@@ -38,11 +38,16 @@ def held() -> frozenset[str]:
     return frozenset(name for number, name in enumerate(ALL) if mask >> number & 1)
 
 
-def capabilities(asked: cri.Capability, everything: frozenset[str]) -> Json:
+def capabilities(asked: cri.Capability, everything: frozenset[str], *, privileged: bool = False) -> Json:
     """The OCI sets: none inheritable, so that file capabilities mean what they say (CVE-2022-24769).
 
-    ``everything`` is what ALL stands for; a capability asked for by its name is never left out.
+    ``everything`` is what ALL stands for; a capability asked for by its name is never left out.  A privileged
+    container has everything, whatever else it asks for.
     """
+    if privileged:
+        asked = cri.Capability(
+            add_capabilities=["ALL"], add_ambient_capabilities=asked.add_ambient_capabilities
+        )
     dropped, added = _names(asked.drop_capabilities), _names(asked.add_capabilities)
     base = everything if "ALL" in added else frozenset() if "ALL" in dropped else DEFAULT
     granted = (base - (dropped - added if "ALL" in added else dropped)) | (added - {"ALL"})

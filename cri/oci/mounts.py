@@ -16,8 +16,12 @@ MASKED = (
 READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-def kernel_mounts(shm_size: int) -> list[Json]:
-    """As every OCI runtime has them; sysfs and cgroups read-only."""
+def kernel_mounts(own_shm: int, *, privileged: bool = False) -> list[Json]:
+    """As every OCI runtime has them; sysfs and cgroups read-only but for the privileged.
+
+    ``own_shm``: bytes of the container's own /dev/shm; 0: it shares the zone's, which is the pod's.
+    """
+    way = "rw" if privileged else "ro"
     return [
         _mount("/proc", "proc", "proc", "nosuid", "noexec", "nodev"),
         _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
@@ -33,10 +37,17 @@ def kernel_mounts(shm_size: int) -> list[Json]:
             "gid=5",
         ),
         _mount("/dev/mqueue", "mqueue", "mqueue", "nosuid", "noexec", "nodev"),
-        _mount("/dev/shm", "tmpfs", "shm", "nosuid", "noexec", "nodev", "mode=1777", f"size={shm_size}"),
-        _mount("/sys", "sysfs", "sysfs", "nosuid", "noexec", "nodev", "ro"),
-        _mount("/sys/fs/cgroup", "cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", "ro"),
+        _shm(own_shm),
+        _mount("/sys", "sysfs", "sysfs", "nosuid", "noexec", "nodev", way),
+        _mount("/sys/fs/cgroup", "cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", way),
     ]
+
+
+def _shm(own: int) -> Json:
+    safe = ("nosuid", "noexec", "nodev")
+    if own:
+        return _mount("/dev/shm", "tmpfs", "shm", *safe, "mode=1777", f"size={own}")
+    return _mount("/dev/shm", "bind", "/dev/shm", "rbind", "rprivate", "rw", *safe)
 
 
 def file_mounts(container_id: str, names: Iterable[str], *, readonly: bool) -> list[Json]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from cri.node import RootImage
 from cri.oci.capabilities import ALL, capabilities
@@ -32,7 +33,7 @@ def process(
         "args": arguments(config, image),
         "env": environment(config, image, hostname),
         "cwd": _directory(config.working_dir or image.working_dir),
-        "capabilities": capabilities(security.capabilities, everything),
+        "capabilities": capabilities(security.capabilities, everything, privileged=security.privileged),
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": nofile, "hard": nofile}] if nofile else [],
         "noNewPrivileges": security.no_new_privs,
     }
@@ -40,6 +41,11 @@ def process(
     if 0 < (score := config.linux.resources.oom_score_adj) <= _OOM_MAX:
         made["oomScoreAdj"] = score
     return made
+
+
+def bounding(process: Mapping[str, Any]) -> list[str]:
+    """The capabilities that a process object may ever have."""
+    return list(process["capabilities"]["bounding"])
 
 
 def arguments(config: cri.ContainerConfig, image: RootImage) -> list[str]:

@@ -9,11 +9,11 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 _CPU_SHARES = range(2, 262_145)  # cpu.shares, kernel: sched/core.c
 
 
-def resources(asked: cri.LinuxContainerResources, pids_limit: int) -> Json:
-    """Only what is asked for; 0 is "not said" throughout CRI."""
+def resources(asked: cri.LinuxContainerResources, pids_limit: int, *, privileged: bool = False) -> Json:
+    """Only what is asked for; 0 is "not said" throughout CRI.  The privileged have the zone's devices."""
     made: dict[str, object] = {
         # The runtime adds the usual /dev/null, zero, full, random, urandom, tty, ptmx and pts itself.
-        "devices": [{"allow": False, "access": "rwm"}],
+        "devices": [{"allow": privileged, "access": "rwm"}],
     }
     if cpu := _cpu(asked):
         made["cpu"] = cpu

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cri.config import ContainerDefaults
 from cri.oci.mounts import MASKED, READONLY, file_mounts, kernel_mounts
+from cri.oci.namespaces import namespaces
 from cri.oci.resources import resources
 from cri.oci.values import Json
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -11,34 +12,41 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 FILES = ("hostname", "hosts", "resolv.conf")
 
 
-def spec(container_id: str, config: cri.ContainerConfig, process: Json, defaults: ContainerDefaults) -> Json:
-    """No network, UTS or IPC namespace: those are the zone's own, which is the pod's."""
+def spec(
+    container_id: str,
+    config: cri.ContainerConfig,
+    process: Json,
+    defaults: ContainerDefaults,
+    seccomp: Json | None = None,
+    target_pid: int = 0,
+) -> Json:
+    """``seccomp``: None for no filter; ``target_pid``: see ``namespaces``."""
     security = config.linux.security_context
+    options = security.namespace_options
+    own_shm = defaults.shm_size if options.ipc == cri.CONTAINER else 0
+    linux: dict[str, object] = {
+        "namespaces": namespaces(options, target_pid),
+        "cgroupsPath": f"/workloads/{container_id}",
+        "resources": resources(config.linux.resources, defaults.pids_limit, privileged=security.privileged),
+        "maskedPaths": _paths(config, list(security.masked_paths), MASKED),
+        "readonlyPaths": _paths(config, list(security.readonly_paths), READONLY),
+    }
+    if seccomp is not None:
+        linux["seccomp"] = seccomp
     return {
         "ociVersion": "1.0.2",
         "process": process,
         "root": {"path": "rootfs", "readonly": security.readonly_rootfs},
         "mounts": [
-            *kernel_mounts(defaults.shm_size),
+            *kernel_mounts(own_shm, privileged=security.privileged),
             *file_mounts(container_id, FILES, readonly=security.readonly_rootfs),
         ],
-        "linux": {
-            "namespaces": [{"type": kind} for kind in _namespaces(config)],
-            "cgroupsPath": f"/workloads/{container_id}",
-            "resources": resources(config.linux.resources, defaults.pids_limit),
-            "maskedPaths": _paths(config, list(security.masked_paths), MASKED),
-            "readonlyPaths": _paths(config, list(security.readonly_paths), READONLY),
-        },
+        "linux": linux,
     }
-
-
-def _namespaces(config: cri.ContainerConfig) -> list[str]:
-    """POD, CRI's default, means the zone's own processes; the kubelet asks for CONTAINER unless a pod says
-    shareProcessNamespace."""
-    shared = config.linux.security_context.namespace_options.pid == cri.POD
-    return ["mount", "cgroup"] if shared else ["mount", "cgroup", "pid"]
 
 
 def _paths(config: cri.ContainerConfig, asked: list[str], default: tuple[str, ...]) -> list[str]:
     """With a security context CRI's list, an empty one too: that is procMount: Unmasked."""
+    if config.linux.security_context.privileged:
+        return []
     return asked if config.linux.HasField("security_context") else list(default)

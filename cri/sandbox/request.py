@@ -8,7 +8,8 @@ from collections.abc import Mapping
 
 from cri.checks import check_hostname, check_map, check_name, check_path
 from cri.config import DEFAULT_HANDLER, HandlerConfig
-from daemonkit.faults import Invalid, Refused, Unsupported
+from cri.userns import check_userns
+from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _RUN = "run pod sandbox"
@@ -91,13 +92,13 @@ def _check_sysctls(sysctls: Mapping[str, str]) -> None:
 
 
 def _check_security(name: str, security: cri.LinuxSandboxSecurityContext) -> None:
-    """``privileged`` and run-as fields speak of a pause container, which a zone does not have."""
+    """NODE means the zone's processes and IPC.  The run-as fields and profiles speak of a pause container,
+    which a zone does not have."""
     options = security.namespace_options
     if options.network == cri.NODE:
         raise Refused(_RUN, name, f"it wants the host's network, and {_OWN_KERNEL}", _ELSEWHERE)
-    if options.pid == cri.NODE:
-        raise Refused(_RUN, name, f"it wants the host's processes, and {_OWN_KERNEL}", _ELSEWHERE)
-    if options.ipc == cri.NODE:
-        raise Refused(_RUN, name, f"it wants the host's IPC, and {_OWN_KERNEL}", _ELSEWHERE)
-    if options.HasField("userns_options") and options.userns_options.mode != cri.NODE:
-        raise Unsupported(_RUN, name, "user namespaces are not there yet", "leave out hostUsers: false")
+    if options.network != cri.POD:
+        raise Invalid(_RUN, name, "network namespace mode: neither POD nor NODE")
+    if options.ipc == cri.TARGET or options.pid == cri.TARGET:
+        raise Invalid(_RUN, name, "namespace mode TARGET is for containers")
+    check_userns(_RUN, name, options)

@@ -151,6 +151,7 @@ def test_the_zone_is_the_pod() -> None:
     options = cri.NamespaceOption(pid=cri.CONTAINER)
     own = _spec(linux=cri.LinuxContainerConfig(security_context=Security(namespace_options=options)))
     assert sorted(each["type"] for each in own["linux"]["namespaces"]) == ["cgroup", "mount", "pid"]
+    assert "seccomp" not in made["linux"]
     assert made["root"] == {"path": "rootfs", "readonly": False}
     assert made["linux"]["cgroupsPath"] == f"/workloads/{'c' * 64}"
     assert made["process"]["rlimits"] == [{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1024}]

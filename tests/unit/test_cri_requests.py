@@ -31,6 +31,17 @@ def _options(**fields: Any) -> cri.LinuxPodSandboxConfig:
     )
 
 
+def _users(
+    uids: list[tuple[int, int, int]], gids: list[tuple[int, int, int]] | None = None, mode: int = cri.POD
+) -> cri.LinuxPodSandboxConfig:
+    """Mappings as (container id, host id, length); the same for groups unless given."""
+    maps = [
+        [cri.IDMapping(container_id=first, host_id=host, length=length) for first, host, length in side]
+        for side in (uids, uids if gids is None else gids)
+    ]
+    return _options(userns_options=cri.UserNamespace(mode=mode, uids=maps[0], gids=maps[1]))  # type: ignore[arg-type]
+
+
 def _sysctls(**sysctls: str) -> cri.LinuxPodSandboxConfig:
     return cri.LinuxPodSandboxConfig(sysctls={name.replace("__", "."): v for name, v in sysctls.items()})
 
@@ -58,10 +69,18 @@ PODS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("large annotations", {"annotations": {"a": "x" * (256 * 1024)}}, INVALID, "annotations"),
     ("an empty label", {"labels": {"": "x"}}, INVALID, "labels"),
     ("the host's network", {"linux": _options(network=cri.NODE)}, REFUSED, "RuntimeClass"),
-    ("the host's processes", {"linux": _options(pid=cri.NODE)}, REFUSED, "RuntimeClass"),
-    ("the host's IPC", {"linux": _options(ipc=cri.NODE)}, REFUSED, "RuntimeClass"),
-    ("user namespaces", {"linux": _options(userns_options=cri.UserNamespace(mode=cri.POD))}, UNSUPPORTED,
-     "hostUsers"),
+    ("no network mode", {"linux": _options(network=cri.CONTAINER)}, INVALID, "network"),
+    ("a pod's target", {"linux": _options(pid=cri.TARGET)}, INVALID, "TARGET"),
+    ("user namespaces", {"linux": _users([(0, 1000, 65536)])}, UNSUPPORTED, "hostUsers"),
+    ("two mappings", {"linux": _users([(0, 1000, 10), (10, 2000, 10)])}, INVALID, "2 mappings of uids"),
+    ("no mapping", {"linux": _users([])}, INVALID, "0 mappings"),
+    ("no root in a mapping", {"linux": _users([(1, 1000, 10)])}, INVALID, "do not map 0"),
+    ("an empty mapping", {"linux": _users([(0, 1000, 0)])}, INVALID, "map 0 ids"),
+    ("a mapping beyond", {"linux": _users([(0, 2**32 - 1, 2)])}, INVALID, "ids from"),
+    ("users unlike groups", {"linux": _users([(0, 1, 9)], [(0, 2, 9)])}, INVALID, "differently"),
+    ("a container's users", {"linux": _users([(0, 1, 9)], mode=cri.CONTAINER)}, INVALID, "POD nor NODE"),
+    ("another's users", {"linux": _users([(0, 1, 9)], mode=cri.TARGET)}, INVALID, "POD nor NODE"),
+    ("host users mapped", {"linux": _users([(0, 1, 9)], mode=cri.NODE)}, INVALID, "NODE with"),
     ("a sysctl of the host", {"linux": _sysctls(kernel__panic="1")}, INVALID, "kernel.panic"),
     ("a sysctl as path", {"linux": _sysctls(**{"net/../../x": "1"})}, INVALID, "sysctl"),
     ("a sysctl of two lines", {"linux": _sysctls(net__core__somaxconn="1\n2")}, INVALID, "somaxconn"),
@@ -88,7 +107,14 @@ def _resources(**fields: Any) -> cri.LinuxContainerConfig:
     return cri.LinuxContainerConfig(resources=cri.LinuxContainerResources(**fields))
 
 
-LOCALHOST = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="/p.json")
+def _namespaces(**fields: Any) -> cri.LinuxContainerConfig:
+    return _linux(namespace_options=cri.NamespaceOption(**fields))
+
+
+LOCALHOST = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="/nowhere/p.json")
+RELATIVE = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="localhost/p.json")
+NAMELESS = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost)
+UNFIT = cri.SecurityProfile(profile_type=cri.SecurityProfile.Unconfined, localhost_ref="/p.json")
 
 CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("no name", {"metadata": cri.ContainerMetadata()}, INVALID, "metadata.name"),
@@ -101,16 +127,25 @@ CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("an image mount", {"mounts": [cri.Mount(container_path="/i", image=cri.ImageSpec(image="x"))]},
      UNSUPPORTED, "/i"),
     ("a device", {"devices": [cri.Device(container_path="/dev/kvm")]}, UNSUPPORTED, "/dev/kvm"),
-    ("a CDI device", {"CDI_devices": [cri.CDIDevice(name="v.com/gpu=0")]}, UNSUPPORTED, "v.com/gpu=0"),
-    ("a privileged container", {"linux": _linux(privileged=True)}, UNSUPPORTED, "privileged"),
-    ("a host namespace", {"linux": _linux(namespace_options=cri.NamespaceOption(network=cri.NODE))},
-     REFUSED, "own kernel"),
-    ("another's processes", {"linux": _linux(namespace_options=cri.NamespaceOption(pid=cri.TARGET))},
-     UNSUPPORTED, "target"),
-    ("a seccomp profile", {"linux": _linux(seccomp=LOCALHOST)}, UNSUPPORTED, "seccomp"),
-    ("an old seccomp profile", {"linux": _linux(seccomp_profile_path="localhost//x")}, UNSUPPORTED,
-     "seccomp"),
-    ("an AppArmor profile", {"linux": _linux(apparmor=LOCALHOST)}, UNSUPPORTED, "AppArmor"),
+    ("a CDI device", {"CDI_devices": [cri.CDIDevice(name="v.com/gpu=0")]}, REFUSED, "v.com/gpu=0"),
+    ("an odd CDI device", {"CDI_devices": [cri.CDIDevice(name="gpu0")]}, INVALID, "gpu0"),
+    ("privileged in a pod that is not", {"linux": _linux(privileged=True)}, REFUSED, "privileged"),
+    ("a host namespace", {"linux": _namespaces(network=cri.NODE)}, REFUSED, "own kernel"),
+    ("no network mode", {"linux": _namespaces(network=cri.CONTAINER)}, INVALID, "network"),
+    ("another's IPC", {"linux": _namespaces(ipc=cri.TARGET)}, INVALID, "TARGET"),
+    ("no target", {"linux": _namespaces(pid=cri.TARGET)}, INVALID, "target_id"),
+    ("a target for nothing", {"linux": _namespaces(pid=cri.POD, target_id="a")}, INVALID, "target_id"),
+    ("an unknown target", {"linux": _namespaces(pid=cri.TARGET, target_id="f" * 64)}, MISSING, "f" * 64),
+    ("an odd mode", {"linux": _namespaces(pid=17)}, INVALID, "mode"),
+    ("a missing seccomp profile", {"linux": _linux(seccomp=LOCALHOST)}, REFUSED, "/nowhere/p.json"),
+    ("a relative seccomp profile", {"linux": _linux(seccomp=RELATIVE)}, INVALID, "absolute"),
+    ("a nameless seccomp profile", {"linux": _linux(seccomp=NAMELESS)}, INVALID, "localhost_ref"),
+    ("an unfit seccomp profile", {"linux": _linux(seccomp=UNFIT)}, INVALID, "not Localhost"),
+    ("an old seccomp profile", {"linux": _linux(seccomp_profile_path="localhost//nowhere/x")}, REFUSED,
+     "/nowhere/x"),
+    ("an odd seccomp profile", {"linux": _linux(seccomp_profile_path="mine")}, INVALID, "mine"),
+    ("an AppArmor profile", {"linux": _linux(apparmor=LOCALHOST)}, REFUSED, "AppArmor"),
+    ("an old AppArmor profile", {"linux": _linux(apparmor_profile="localhost/p")}, REFUSED, "not loaded"),
     ("SELinux", {"linux": _linux(selinux_options=cri.SELinuxOption(level="s0"))}, UNSUPPORTED, "SELinux"),
     ("an unknown capability", {"linux": _linux(capabilities=cri.Capability(add_capabilities=["FLY"]))},
      INVALID, "FLY"),

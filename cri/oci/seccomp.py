@@ -1,0 +1,58 @@
+"""Which seccomp profile a container has: none, ours, or one of the host's files."""
+
+from __future__ import annotations
+
+import os
+import platform
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from cri.oci.seccomp_profile import MACHINES, Container, resolve
+from cri.oci.security_profile import chosen, local_path
+from cri.oci.values import CREATE, Json
+from daemonkit.faults import Invalid, Refused, Unsupported
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+DEFAULT = Path(__file__).with_name("seccomp-default.json")
+_LIMIT = 256 * 1024
+
+
+def seccomp(
+    security: cri.LinuxContainerSecurityContext,
+    capabilities: Iterable[str],
+    machine: str = platform.machine(),
+) -> Json | None:
+    """``linux.seccomp``, None for no filter: a privileged container has none whatever it asks for."""
+    asked = chosen(
+        "seccomp", security.seccomp if security.HasField("seccomp") else None, security.seccomp_profile_path
+    )
+    if security.privileged or asked.profile_type == cri.SecurityProfile.Unconfined:
+        return None
+    if machine not in MACHINES:
+        raise Unsupported(CREATE, f"seccomp on {machine!r:.40}", "zones run on x86_64 and aarch64")
+    container = Container(frozenset(capabilities), MACHINES[machine])
+    if asked.profile_type == cri.SecurityProfile.RuntimeDefault:
+        return resolve(DEFAULT.read_bytes(), "the default seccomp profile", container)
+    path = local_path("seccomp", asked)
+    return resolve(_read(path), f"seccomp profile {path!r:.200}", container)
+
+
+def _opener(path: str, flags: int) -> int:
+    """A pipe would wait for its writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _read(path: str) -> bytes:
+    """A profile of the host: a plain file, not large."""
+    subject = f"seccomp profile {path!r:.200}"
+    try:
+        with open(path, "rb", opener=_opener) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise Invalid(CREATE, subject, "not a file")
+            content = file.read(_LIMIT + 1)
+    except OSError as error:
+        raise Refused(CREATE, subject, error.strerror or str(error), "it is read on the host") from None
+    if len(content) > _LIMIT:
+        raise Invalid(CREATE, subject, f"larger than {_LIMIT} bytes")
+    return content
