@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import AsyncIterator
 from typing import Any, TypeAlias
 
 import grpc
 
+from cri.batches import batches
 from cri.images import names
 from cri.images.catalogue import Image
 from cri.images.credentials import from_cri
 from cri.images.importing import ImportService
 from cri.images.manager import ImageManager
 from cri.images.status import image_message, verbose_info
-from daemonkit.faults import Invalid, Unsupported
+from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
 from xenpod_proto.images.v1 import images_pb2_grpc
 
@@ -45,16 +47,14 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         self, request: runtime_pb2.ListImagesRequest, context: _Context
     ) -> runtime_pb2.ListImagesResponse:
         """All images, or the one the filter names."""
-        wanted = request.filter.image.image
-        found: list[Image] = self._store.images()
-        if wanted:
-            one = self._store.find(wanted)
-            found = [one] if one is not None else []
-        return runtime_pb2.ListImagesResponse(images=[image_message(image) for image in found])
+        return runtime_pb2.ListImagesResponse(images=self._selected(request.filter))
 
-    async def StreamImages(self, request: runtime_pb2.StreamImagesRequest, context: _Context) -> None:  # type: ignore[override]  # noqa: N802
-        """Not there yet."""
-        raise Unsupported("StreamImages", "", "is not there yet", "use ListImages")
+    async def StreamImages(  # noqa: N802
+        self, request: runtime_pb2.StreamImagesRequest, context: _Context
+    ) -> AsyncIterator[runtime_pb2.StreamImagesResponse]:
+        """The same, each image once; the end of the stream is the end of the list."""
+        for batch in batches(self._selected(request.filter)):
+            yield runtime_pb2.StreamImagesResponse(images=batch)
 
     async def ImageStatus(  # noqa: N802
         self, request: runtime_pb2.ImageStatusRequest, context: _Context
@@ -87,6 +87,14 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         return runtime_pb2.ImageFsInfoResponse(
             image_filesystems=[filesystem], container_filesystems=[filesystem]
         )
+
+    def _selected(self, asked: runtime_pb2.ImageFilter) -> list[runtime_pb2.Image]:
+        wanted = asked.image.image
+        found: list[Image] = self._store.images()
+        if wanted:
+            one = self._store.find(wanted)
+            found = [one] if one is not None else []
+        return [image_message(image) for image in found]
 
 
 def _asked(spec: runtime_pb2.ImageSpec) -> str:

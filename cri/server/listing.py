@@ -7,11 +7,11 @@ from contextlib import aclosing
 
 import grpc.aio
 
+from cri.batches import batches
 from cri.container import view
 from cri.events import Event
 from cri.node import Node
 from cri.sandbox import view as sandbox_view
-from cri.server.batches import batches
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context = grpc.aio.ServicerContext[object, object]

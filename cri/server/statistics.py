@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
+from cri.batches import batches
 from cri.container import view
 from cri.container.record import Container
 from cri.node import Node
-from cri.server.batches import batches
 from cri.stats import containers, metrics, pods
 from cri.stats.descriptors import descriptors
 from cri.stats.rates import Rates

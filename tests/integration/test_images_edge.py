@@ -61,10 +61,21 @@ async def test_codes(calls: grpc.aio.Channel, tmp_path: Path) -> None:
         assert await _code(_pull(calls, f"{registry.netloc}/app:1")) is grpc.StatusCode.FAILED_PRECONDITION
         registry.answers[LAYER] = registries.status(403)
         assert await _code(_pull(calls, f"{registry.netloc}/app:1")) is grpc.StatusCode.PERMISSION_DENIED
-    stream = runtime_pb2_grpc.ImageServiceStub(calls).StreamImages(runtime_pb2.StreamImagesRequest())
-    with pytest.raises(grpc.aio.AioRpcError, match="StreamImages") as caught:
-        await stream.read()
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_streamed_images(calls: grpc.aio.Channel, tmp_path: Path) -> None:
+    stub = runtime_pb2_grpc.ImageServiceStub(calls)
+
+    async def streamed(wanted: str = "") -> list[str]:
+        asked = runtime_pb2.ImageFilter(image=runtime_pb2.ImageSpec(image=wanted))
+        stream = stub.StreamImages(runtime_pb2.StreamImagesRequest(filter=asked))
+        return [image.id async for message in stream for image in message.images]
+
+    assert await streamed() == []
+    layout = write_layout(tmp_path / "layout", IMAGE, "example.com/app:1")
+    await images_pb2_grpc.ImagesStub(calls).Import(images_pb2.ImportRequest(path=str(layout)))
+    assert await streamed() == [IMAGE.id] == await streamed("example.com/app:1")
+    assert await streamed("example.com/other:1") == []
 
 
 async def test_an_import(calls: grpc.aio.Channel, tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import grpc
 import grpc.aio
 import pytest
 
+from cri import batches
 from cri import events as events_module
 from cri.events import Feed
-from cri.server import batches
 from daemonkit.faults import Exhausted
 from tests.support.cri_node import Rig, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
