@@ -28,9 +28,10 @@ async def update(node: Node, asked: cri.UpdateContainerResourcesRequest) -> None
             raise Refused(UPDATE, container_id, f"it is {container.phase.value}")
         if asked.HasField("windows"):
             raise Invalid(UPDATE, container_id, "windows is set", "zones run Linux")
-        changes = _changes(container, asked.linux)
+        wanted = _with_swap(container.config.linux.resources, asked.linux)
+        changes = _changes(container, wanted)
         # both or neither: what a caller that goes away leaves behind must be what status shows
-        await to_end(_update(node, container_id, asked.linux, changes))
+        await to_end(_update(node, container_id, wanted, changes))
 
 
 async def _update(
@@ -52,6 +53,22 @@ def merge(into: cri.LinuxContainerResources, asked: cri.LinuxContainerResources)
     for field, _ in asked.ListFields():
         into.ClearField(field.name)  # type: ignore[arg-type]  # a field of the same message
     into.MergeFrom(asked)
+
+
+def _with_swap(
+    now: cri.LinuxContainerResources, asked: cri.LinuxContainerResources
+) -> cri.LinuxContainerResources:
+    """The limit of memory and swap together follows that of memory, unless it is said too."""
+    if (
+        not (asked.memory_limit_in_bytes > 0 < now.memory_swap_limit_in_bytes)
+        or asked.memory_swap_limit_in_bytes
+    ):
+        return asked
+    swap = max(0, now.memory_swap_limit_in_bytes - now.memory_limit_in_bytes)
+    wanted = cri.LinuxContainerResources()
+    wanted.CopyFrom(asked)
+    wanted.memory_swap_limit_in_bytes = asked.memory_limit_in_bytes + swap
+    return wanted
 
 
 def _changes(container: Container, asked: cri.LinuxContainerResources) -> dict[str, object]:

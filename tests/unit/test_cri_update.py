@@ -57,6 +57,18 @@ async def test_status_shows_what_was_changed_and_what_was_not(node: Rig) -> None
     assert (shown.memory_limit_in_bytes, shown.cpu_quota, shown.cpu_shares) == (128 * MIB, 50_000, 512)
 
 
+async def test_the_swap_limit_follows_the_memory_limit(node: Rig) -> None:
+    resources = cri.LinuxContainerResources(
+        memory_limit_in_bytes=64 * MIB, memory_swap_limit_in_bytes=80 * MIB
+    )
+    container = await node.started(await node.pod(), linux=cri.LinuxContainerConfig(resources=resources))
+    await update(node, container, memory_limit_in_bytes=128 * MIB)
+    shown = (await node.status(container)).resources.linux
+    assert shown.memory_swap_limit_in_bytes == 144 * MIB
+    await update(node, container, memory_limit_in_bytes=32 * MIB, memory_swap_limit_in_bytes=32 * MIB)
+    assert json.loads(node.protect.updates[-1].resources)["memory"] == {"limit": 32 * MIB, "swap": 32 * MIB}
+
+
 async def test_the_change_outlives_the_daemon(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         container = await limited(node)

@@ -104,6 +104,15 @@ def test_an_update_changes_the_limits(client: Client) -> None:
     assert one(client).memory_limit_bytes == 128 * MIB
 
 
+def test_memory_and_swap_go_up_and_down_together(client: Client) -> None:
+    busy(client)
+    update(client, {"memory": {"limit": 64 * MIB, "swap": 64 * MIB}})
+    for limit in (128 * MIB, 32 * MIB):
+        update(client, {"memory": {"limit": limit, "swap": limit}})
+        found = one(client)
+        assert (found.memory_limit_bytes, found.memory_swap_limit_bytes) == (limit, limit)
+
+
 def test_a_created_container_is_updated_too(client: Client) -> None:
     client.call(create_container=creation("c1", "sleep", "600", memory=64 * MIB))
     update(client, {"memory": {"limit": 32 * MIB}})
