@@ -8,7 +8,7 @@ from collections import deque
 LIMIT = 1024 * 1024
 """Bytes that wait in one connection before nothing more is read from it.  Neither SPDY as Kubernetes uses
 it nor its WebSocket protocols have flow control for a single stream."""
-TAKE = 64 * 1024
+TAKE = 256 * 1024
 """Bytes a reader gets at once, at most (more only if they came as one piece)."""
 _ENTRY = 64
 """What an entry costs beside its bytes: a million empty frames must count, too."""

@@ -1,4 +1,4 @@
-"""The output of an exec on its way to the one caller who reads it."""
+"""The output of an exec or a connection on its way to the one caller who reads it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,15 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
+AHEAD = 256 * 1024
+"""Bytes taken from the zone before the caller has taken them: enough that neither waits for the other's
+every step."""
+TAKE = 128 * 1024
+"""Bytes given to the caller at once, at most (more only if they came as one)."""
+
 
 class ExecOutput:
-    """``async for stream, data in output``; nothing is taken from the zone that the caller does not take.
+    """``async for stream, data in output``; the zone is read at most ``AHEAD`` bytes before the caller.
 
     ``sink(name)`` is to be registered for each of the streams; the iteration ends when all have finished,
     or with the exception given to ``abort``.
@@ -16,9 +22,11 @@ class ExecOutput:
 
     def __init__(self, streams: Sequence[str] = ("stdout", "stderr")) -> None:
         self._open = set(streams)
-        self._chunks: deque[tuple[ExecSink, bytes]] = deque()
+        self._chunks: deque[tuple[str, bytes]] = deque()
+        self._size = 0
         self._failure: Exception | None = None
         self._changed = asyncio.Event()
+        self._room = asyncio.Event()
 
     def sink(self, stream: str) -> ExecSink:
         """The sink of one of the streams."""
@@ -28,10 +36,9 @@ class ExecOutput:
         """End now: the caller gets the exception, the sinks give their streams up."""
         if self._failure is None:
             self._failure = failure
-            for sink, _ in self._chunks:
-                sink.taken.set()
             self._chunks.clear()
             self._changed.set()
+            self._room.set()
 
     def __aiter__(self) -> ExecOutput:
         return self
@@ -44,19 +51,25 @@ class ExecOutput:
                 raise StopAsyncIteration
             self._changed.clear()
             await self._changed.wait()
-        sink, data = self._chunks.popleft()
-        sink.taken.set()
-        return sink.name, data
+        stream, first = self._chunks.popleft()
+        taken, size = [first], len(first)
+        while self._chunks and self._chunks[0][0] == stream and size + len(self._chunks[0][1]) <= TAKE:
+            taken.append(self._chunks.popleft()[1])
+            size += len(taken[-1])
+        self._size -= size
+        self._room.set()
+        return stream, first if len(taken) == 1 else b"".join(taken)
 
-    async def give(self, sink: ExecSink, data: bytes) -> None:
-        """For a sink: wait until the caller has taken it."""
-        if self._failure is None:
-            sink.taken.clear()
-            self._chunks.append((sink, data))
-            self._changed.set()
-            await sink.taken.wait()
+    async def give(self, stream: str, data: bytes) -> None:
+        """For a sink: wait for room, unless there is nothing else."""
+        while self._failure is None and self._size and self._size + len(data) > AHEAD:
+            self._room.clear()
+            await self._room.wait()
         if self._failure is not None:
             raise BrokenPipeError("nobody reads the output any more")
+        self._chunks.append((stream, data))
+        self._size += len(data)
+        self._changed.set()
 
     def finished(self, stream: str) -> None:
         """For a sink."""
@@ -68,16 +81,15 @@ class ExecSink:
     """One stream of an exec: a ``Sink``."""
 
     def __init__(self, owner: ExecOutput, name: str) -> None:
-        self.name = name
-        self.taken = asyncio.Event()
         self._owner = owner
+        self._name = name
         self._consumed = 0
 
     async def write(self, data: bytes) -> int:
-        """Returns once the caller has taken it; BrokenPipeError when it never will."""
-        await self._owner.give(self, data)
+        """Returns once there is room for it; BrokenPipeError when the caller has gone."""
+        await self._owner.give(self._name, data)
         self._consumed += len(data)
         return self._consumed
 
     async def finish(self) -> None:
-        self._owner.finished(self.name)
+        self._owner.finished(self._name)
