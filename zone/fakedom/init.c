@@ -88,8 +88,13 @@ static int descriptors(int channel, int console, int ready, int go, struct reaso
 	if (nothing < 0 || channel < 0 || dup2(nothing, 0) < 0 || dup2(console, 1) < 0 ||
 	    dup2(console, 2) < 0 || dup2(channel, CHANNEL_FD) < 0)
 		return because(reason, "arrange", "descriptors");
-	/* 3 < ready < go, see monitor.c; nothing else of the monitor's goes into the zone. */
-	if (syscall(SYS_close_range, 4, ready - 1, 0) < 0 || syscall(SYS_close_range, go + 1, ~0U, 0) < 0)
+	/*
+	 * 3 < ready < go, see monitor.c; nothing else of the monitor's goes into the zone, least of all its
+	 * report, which may lie between the two: the caller waits for its end.
+	 */
+	if (syscall(SYS_close_range, 4, ready - 1, 0) < 0 ||
+	    (go > ready + 1 && syscall(SYS_close_range, ready + 1, go - 1, 0) < 0) ||
+	    syscall(SYS_close_range, go + 1, ~0U, 0) < 0)
 		return because(reason, "close", "descriptors");
 	return 0;
 }
