@@ -6,12 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "file.h"
 #include "name.h"
 
-enum { GROUP_PATH_SIZE = 192, TEXT_SIZE = 4096 };
+enum { GROUP_PATH_SIZE = 192, TEXT_SIZE = 4096, FREEZE_MS = 100 };
 
 _Static_assert(sizeof("workloads/") + ID_MAX <= GROUP_SIZE, "a container's id fits");
 
@@ -60,7 +61,7 @@ uint64_t cgroup_oom_kills(const char *id)
 	return cgroup_number(group, "memory", cgroup_is_v2() ? "memory.events" : "memory.oom_control", "oom_kill");
 }
 
-static int kill_listed(FILE *processes, int number)
+static int send_all(FILE *processes, int number, size_t *count)
 {
 	char line[32];
 	uint64_t pid;
@@ -70,10 +71,59 @@ static int kill_listed(FILE *processes, int number)
 		/* 0 is a process of another pid namespace: none of this zone's. */
 		if (!number_parse(line, INT32_MAX, &pid) || pid < 2)
 			continue;
+		++*count;
 		if (kill((pid_t)pid, number) < 0 && errno != ESRCH)
 			return -1;
 	}
 	return 0;
+}
+
+static int kill_listed(const char *group, int number, size_t *count)
+{
+	FILE *processes = cgroup_processes(group);
+	int result, error;
+
+	*count = 0;
+	if (!processes)
+		return errno == ENOENT ? 0 : -1;
+	result = send_all(processes, number, count);
+	error = errno;
+	fclose(processes);
+	errno = error;
+	return result;
+}
+
+/* Version 1 tells nobody when all are frozen; one that waits for a device may take long. */
+static void wait_frozen(const char *path)
+{
+	const struct timespec moment = { .tv_nsec = 1000000 };
+	char state[32];
+
+	for (int i = 0; i < FREEZE_MS; i++) {
+		if (file_read(path, state, sizeof(state)) < 0 || strncmp(state, "FROZEN", 6) == 0)
+			return;
+		nanosleep(&moment, NULL);
+	}
+}
+
+/* Those that fork faster than their list is read would leave children: frozen, none can. */
+static int kill_frozen(const char *group)
+{
+	char path[GROUP_PATH_SIZE];
+	size_t count;
+	int result, error;
+
+	if (cgroup_is_v2() ||
+	    path_set(path, sizeof(path), "/sys/fs/cgroup/freezer/%s/freezer.state", group) < 0 ||
+	    file_put(path, "FROZEN") < 0)
+		return kill_listed(group, SIGKILL, &count);
+	wait_frozen(path);
+	result = kill_listed(group, SIGKILL, &count);
+	error = errno;
+	if (file_put(path, "THAWED") < 0)
+		return -1;
+	errno = error;
+	return result;
 }
 
 /* With groups that the container made below its own; Linux 5.14. */
@@ -88,18 +138,12 @@ static bool kill_tree(const char *group)
 int cgroup_kill(const char *id, int number)
 {
 	char group[GROUP_SIZE];
-	FILE *processes;
-	int result, error;
+	size_t count;
 
 	cgroup_name(group, id);
 	if (number == SIGKILL && kill_tree(group))
 		return 0;
-	processes = cgroup_processes(group);
-	if (!processes)
-		return errno == ENOENT ? 0 : -1;
-	result = kill_listed(processes, number);
-	error = errno;
-	fclose(processes);
-	errno = error;
-	return result;
+	if (kill_listed(group, number, &count) < 0)
+		return -1;
+	return number == SIGKILL && count ? kill_frozen(group) : 0;
 }
