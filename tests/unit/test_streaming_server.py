@@ -7,83 +7,25 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 
 import pytest
 from wsproto.events import CloseConnection, Ping, TextMessage
 
-from cri.streaming.command import Command, Wants
+from cri.streaming.command import Command
 from cri.streaming.inbox import LIMIT
-from cri.streaming.jobs import CommandJob
 from cri.streaming.outcome import Outcome
 from cri.streaming.resize import sizes
-from cri.streaming.server import PENDING, Server, serving
+from cri.streaming.server import PENDING, Server
 from cri.streaming.session import Session
-from cri.streaming.settings import StreamingConfig
 from cri.streaming.spdy.frames import Data, GoAway, Reset, ResetStatus, SynStream
 from cri.streaming.spdy.frames import Ping as SpdyPing
 from cri.streaming.wire import READ_SIZE
 from tests.support.stream_client import WEBSOCKET, connect, key, path_of, spdy, websocket
+from tests.support.stream_jobs import TTY, Play, echo, forever
+from tests.support.stream_jobs import streaming_server as server
 
-ALL = Wants(stdin=True, stdout=True, stderr=True, tty=False)
-TTY = Wants(stdin=True, stdout=True, stderr=False, tty=True)
 SUCCESS = {"metadata": {}, "status": "Success"}
-
-
-@dataclass
-class Play:
-    """What happened to the commands of a test."""
-
-    begun: int = 0
-    cancelled: int = 0
-    ended: int = 0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
-
-    def job(self, act: Callable[[Command], Awaitable[Outcome]], wants: Wants = ALL) -> CommandJob:
-        async def conduct(command: Command) -> Outcome:
-            self.begun += 1
-            self.changed.set()
-            try:
-                outcome = await act(command)
-                self.ended += 1
-                return outcome
-            except asyncio.CancelledError:
-                self.cancelled += 1
-                raise
-            finally:
-                self.changed.set()
-
-        return CommandJob("exec", "c1", wants, conduct)
-
-
-async def echo(command: Command) -> Outcome:
-    """stdin to stdout, its length to stderr, exit code 3."""
-    assert command.stdin is not None
-    size = 0
-    while data := await command.stdin.read():
-        size += len(data)
-        await command.stdout(data)
-    await command.stderr(f"{size} bytes".encode())
-    return Outcome(code=3)
-
-
-async def forever(command: Command) -> Outcome:
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-@asynccontextmanager
-async def server(**settings: object) -> AsyncIterator[Server]:
-    async with serving(StreamingConfig(**settings)) as running:  # type: ignore[arg-type]
-        yield running
 
 
 @pytest.fixture
