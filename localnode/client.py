@@ -44,7 +44,7 @@ class Client:
         request = pb.RemoveImageRequest(image=pb.ImageSpec(image=name))
         await self.image.RemoveImage(request, timeout=_TIMEOUT)
 
-    async def run_pod(self, name: str) -> Pod:
+    async def run_pod(self, name: str, cgroup_parent: str = "") -> Pod:
         """RunPodSandbox with a log directory of its own."""
         uid = str(uuid4())
         config = pb.PodSandboxConfig(
@@ -52,7 +52,8 @@ class Client:
             hostname=name,
             log_directory=str(self._logs / uid),
             linux=pb.LinuxPodSandboxConfig(
-                security_context=pb.LinuxSandboxSecurityContext(namespace_options=_NAMESPACES)
+                cgroup_parent=cgroup_parent,
+                security_context=pb.LinuxSandboxSecurityContext(namespace_options=_NAMESPACES),
             ),
         )
         request = pb.RunPodSandboxRequest(config=config)

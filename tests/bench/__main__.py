@@ -16,7 +16,7 @@ from rich.console import Console
 
 from localnode import images, layers, registry
 from localnode.images import Image
-from tests.bench import memory, profile, report, sides
+from tests.bench import memory, profile, reading, report, sides
 from tests.bench.measure import Burst, Crowd, Samples, one_pod
 from tests.bench.sides import Side
 
@@ -32,6 +32,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
     parser.add_argument("--pods", type=int, default=20, help="pods one after another, on each side")
     parser.add_argument("--crowd", type=int, default=20, help="pods at once")
+    parser.add_argument(
+        "--pods-listed", type=int, default=50, help="pods that are listed; 0: no such figures"
+    )
     parser.add_argument("--only", choices=(report.OURS, report.THEIRS))
     parser.add_argument("--profile", action="store_true", help="show where our time goes, by RPC")
     parser.add_argument("--json", type=Path, help="also write every sample to this file")
@@ -66,6 +69,12 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
             burst, footprint = await _crowd(side, pulled[name], arguments.crowd)
             figures[name] = report.Figures(samples[name], burst, footprint)
         report.show(figures, console)
+        if arguments.pods_listed:
+            console.print(f"now {arguments.pods_listed} pods to be listed")
+            read = await reading.measure(running, pulled, arguments.pods_listed)
+            report.show_reads(read, arguments.pods_listed, console)
+            for name, more in read.items():
+                samples[name].seconds |= more.seconds
         if calls:
             profile.show(calls, console)
         if arguments.json:

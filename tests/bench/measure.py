@@ -70,7 +70,9 @@ async def one_pod(client: Client, image: str, name: str, samples: Samples) -> No
 class Crowd:
     """Pods that start, stay and go together."""
 
-    def __init__(self, client: Client, image: str, count: int) -> None:
+    def __init__(self, client: Client, image: str, count: int, cgroup_parent: str = "") -> None:
+        """``cgroup_parent``: each pod gets a group of its own below it, as the kubelet has it."""
+        self._cgroup_parent = cgroup_parent
         self._client = client
         self._image = image
         self._count = count
@@ -89,7 +91,8 @@ class Crowd:
 
     async def _one(self, number: int) -> float:
         begun = time.perf_counter()
-        pod = await self._client.run_pod(f"crowd-{number}")
+        parent = f"{self._cgroup_parent}/pod{number}" if self._cgroup_parent else ""
+        pod = await self._client.run_pod(f"crowd-{number}", parent)
         self._pods.append(pod.id)
         container = await self._client.create(pod, self._image, _IDLE)
         await self._client.start(container)

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tests.bench.measure import STEPS, Burst, Samples
 from tests.bench.memory import Memory
+from tests.bench.reading import READS
 
 OURS, THEIRS = "xenpod", "containerd"
 
@@ -45,6 +46,17 @@ def show(figures: Mapping[str, Figures], console: Console) -> None:
     _times(figures, console)
     _bursts(figures, console)
     _memory(figures, console)
+
+
+def show_reads(samples: Mapping[str, Samples], pods: int, console: Console) -> None:
+    """What lists and statistics of so many pods took."""
+    table = _table(f"reading with {pods} pods, ms", samples, ("p50", "p95"))
+    for step in READS:
+        row: list[float] = []
+        for percent in (50, 95):
+            row += [percentile(side.seconds[step], percent) * 1000 for side in samples.values()]
+        _add(table, step, row, len(samples), "{:.2f}".format)
+    console.print(table)
 
 
 def _times(figures: Mapping[str, Figures], console: Console) -> None:
@@ -84,7 +96,7 @@ def _memory(figures: Mapping[str, Figures], console: Console) -> None:
     console.print(table)
 
 
-def _table(title: str, figures: Mapping[str, Figures], groups: Sequence[str]) -> Table:
+def _table(title: str, figures: Mapping[str, object], groups: Sequence[str]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     table.add_column("", min_width=34)
     for group in groups:
