@@ -94,7 +94,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         call = self._stream(method, inner) if handler.response_streaming else self._unary(method, inner)
         if handler.response_streaming and not handler.request_streaming:
             call = self._subscription(call)
-        return make(call, handler.request_deserializer, handler.response_serializer)
+        return make(call, handler.request_deserializer, _serializer(handler.response_serializer))
 
     def _unary(self, method: str, inner: _Behaviour) -> _Behaviour:
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
@@ -186,6 +186,13 @@ def _status(method: str, error: Exception) -> tuple[grpc.StatusCode, str]:
         grpc.StatusCode.INTERNAL,
         f"{method}: unexpected {type(error).__name__}; the daemon's log says more",
     )
+
+
+def _serializer(inner: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
+    """A behaviour may answer with bytes: its message, encoded already."""
+    if inner is None:
+        return None
+    return lambda reply: reply if type(reply) is bytes else inner(reply)
 
 
 def _short(method: str) -> str:

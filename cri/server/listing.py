@@ -9,9 +9,12 @@ import grpc.aio
 
 from cri.batches import batches
 from cri.container import view
+from cri.container.record import Container
 from cri.events import Event
 from cri.node import Node
 from cri.sandbox import view as sandbox_view
+from cri.sandbox.record import Sandbox
+from cri.server.rendered import Rendered, encoded
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context = grpc.aio.ServicerContext[object, object]
@@ -22,28 +25,35 @@ class ListingRpcs:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+        self._pod_lines = Rendered(sandbox_view.item)
+        self._container_lines = Rendered(view.item)
 
     async def ListPodSandbox(
         self, request: cri.ListPodSandboxRequest, context: _Context
     ) -> cri.ListPodSandboxResponse:
-        return cri.ListPodSandboxResponse(items=self._pods(request.filter))
+        every = not request.filter.ByteSize()
+        found = self._node.sandboxes.visible() if every else self._sandboxes(request.filter)
+        return encoded(self._pod_lines.response(found, every=every))  # type: ignore[no-any-return]
 
     async def StreamPodSandboxes(
         self, request: cri.StreamPodSandboxesRequest, context: _Context
     ) -> AsyncIterator[cri.StreamPodSandboxesResponse]:
-        for batch in batches(self._pods(request.filter)):
-            yield cri.StreamPodSandboxesResponse(pod_sandboxes=batch)
+        for batch in batches(self._sandboxes(request.filter)):
+            items = [sandbox_view.item(one) for one in batch]
+            yield cri.StreamPodSandboxesResponse(pod_sandboxes=items)
 
     async def ListContainers(
         self, request: cri.ListContainersRequest, context: _Context
     ) -> cri.ListContainersResponse:
-        return cri.ListContainersResponse(containers=self._containers(request.filter))
+        every = not request.filter.ByteSize()
+        found = self._node.containers.visible() if every else self._containers(request.filter)
+        return encoded(self._container_lines.response(found, every=every))  # type: ignore[no-any-return]
 
     async def StreamContainers(
         self, request: cri.StreamContainersRequest, context: _Context
     ) -> AsyncIterator[cri.StreamContainersResponse]:
         for batch in batches(self._containers(request.filter)):
-            yield cri.StreamContainersResponse(containers=batch)
+            yield cri.StreamContainersResponse(containers=[view.item(one) for one in batch])
 
     async def GetContainerEvents(
         self, request: cri.GetEventsRequest, context: _Context
@@ -52,13 +62,11 @@ class ListingRpcs:
             async for event in events:
                 yield _event(event)
 
-    def _pods(self, asked: cri.PodSandboxFilter) -> list[cri.PodSandbox]:
-        found = (one for one in self._node.sandboxes.visible() if sandbox_view.selected(one, asked))
-        return [sandbox_view.item(one) for one in found]
+    def _sandboxes(self, asked: cri.PodSandboxFilter) -> list[Sandbox]:
+        return [one for one in self._node.sandboxes.visible() if sandbox_view.selected(one, asked)]
 
-    def _containers(self, asked: cri.ContainerFilter) -> list[cri.Container]:
-        found = (one for one in self._node.containers.visible() if view.selected(one, asked))
-        return [view.item(one) for one in found]
+    def _containers(self, asked: cri.ContainerFilter) -> list[Container]:
+        return [one for one in self._node.containers.visible() if view.selected(one, asked)]
 
 
 def _event(event: Event) -> cri.ContainerEventResponse:

@@ -42,6 +42,7 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
     """``runtime.v1.RuntimeService``."""
 
     def __init__(self, node: Node, streaming: Server) -> None:
+        ListingRpcs.__init__(self, node)
         StatisticsRpcs.__init__(self, node)
         self._streaming = streaming
 
