@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import base64
 import gzip
 import json
@@ -339,7 +338,7 @@ async def test_killed_in_the_middle_of_a_pull(tmp_path: Path, moment: int) -> No
         assert await process.stdout.readline() == b"ready\n"
         # Any moment will do; these are spread over a pull of about a quarter of a second.
         await asyncio.sleep(moment * 0.05)
-        with contextlib.suppress(ProcessLookupError):  # it was done already
+        with suppress(ProcessLookupError):  # it was done already
             process.send_signal(signal.SIGKILL)
         await process.wait()
         async with managing(tmp_path) as manager:
