@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
 
 from cri.node import Node
 from cri.sandbox.record import Phase
 from cri.streaming.channels import PROTOCOLS, Channels
 from cri.streaming.forward import Dial, forward
-from cri.streaming.handshake import Request
+from cri.streaming.handshake import Bad, Request
 from cri.streaming.lanes import ChannelLane, StreamLane, Switchboard, all_of
 from cri.streaming.negotiate import Chosen, negotiate
 from cri.streaming.race import first_of
@@ -55,7 +56,10 @@ class ForwardJob:
     kind: str = "portforward"
 
     def negotiate(self, request: Request) -> Chosen[Style]:
-        return negotiate(request, _SPDY, _WEBSOCKET)
+        chosen = negotiate(request, _SPDY, _WEBSOCKET)
+        if chosen.protocol is not Style.STREAMS and not self.ports:
+            raise Bad(HTTPStatus.BAD_REQUEST, "this sub-protocol needs the ports in the PortForward request")
+        return chosen
 
     async def serve(self, wire: Wire, chosen: Chosen[Style], stream_timeout: float) -> None:
         if chosen.protocol is not Style.STREAMS:

@@ -14,7 +14,7 @@ from cri.streaming.spdy.encode import Encoder
 from cri.streaming.spdy.frames import Data, SynStream
 from cri.streaming.websocket import WebSocket
 from cri.streaming.wire import ClientGone
-from tests.support.stream_client import Spdy, Ws, websocket
+from tests.support.stream_client import WEBSOCKET, Spdy, Ws, connect, key, path_of, websocket
 from tests.support.stream_jobs import Echo, Play, echo, forever, forwarding, streaming_server
 
 CLOSE_PROTOCOL_ERROR = 1002
@@ -187,6 +187,14 @@ async def test_text_in_a_tunnel_ends_it() -> None:
         await client.event(TextMessage("hello"))
         with pytest.raises((EOFError, ConnectionError)):
             await client.until(lambda: False)
+
+
+async def test_port_forward_channels_need_ports() -> None:
+    async with streaming_server() as streaming:
+        line = await connect(streaming.base)
+        answer = await line.ask(path_of(streaming.url(forwarding(Echo()))), *WEBSOCKET, key())
+        assert answer.status == 400
+        assert b"needs the ports" in answer.body
 
 
 async def test_port_forward_channels() -> None:
