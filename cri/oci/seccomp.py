@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import platform
 import stat
@@ -33,9 +34,15 @@ def seccomp(
         raise Unsupported(CREATE, f"seccomp on {machine!r:.40}", "zones run on x86_64 and aarch64")
     container = Container(frozenset(capabilities), MACHINES[machine])
     if asked.profile_type == cri.SecurityProfile.RuntimeDefault:
-        return resolve(DEFAULT.read_bytes(), "the default seccomp profile", container)
+        return _default(container)
     path = local_path("seccomp", asked)
     return resolve(_read(path), f"seccomp profile {path!r:.200}", container)
+
+
+@functools.lru_cache(maxsize=64)
+def _default(container: Container) -> Json:
+    """Most containers have the same few capabilities."""
+    return resolve(DEFAULT.read_bytes(), "the default seccomp profile", container)
 
 
 def _opener(path: str, flags: int) -> int:
