@@ -5,24 +5,28 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.xen import modules
 from tests.xen.initramfs import pack
 from tests.xen.parts import Parts
+from tests.xen.snapshot import Image
 
 HERE = Path(__file__).parent
-EARLY_MODULES = ("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay")
+EARLY_MODULES = ("virtio_pci", "virtio_blk", "virtio_console", "9pnet_virtio", "9p", "squashfs", "overlay")
 
 
-def build(parts: Parts, folder: Path) -> Path:
+def build(parts: Parts, folder: Path, images: Sequence[Image]) -> Path:
     """Write ``folder/dom0.cpio`` (about 10 MB, uncompressed: nothing to decompress in emulation)."""
     root = folder / "dom0-root"
-    for name in ("bin", "modules", "proc", "sys", "dev", "host", "cow", "newroot"):
+    for name in ("bin", "modules", "proc", "sys", "dev", "host", "cow", "newroot", "snap"):
         (root / name).mkdir(parents=True, exist_ok=True)
     _add_busybox(parts.busybox, root)
     for number, module in enumerate(modules.files(parts.kernel_version, EARLY_MODULES)):
         modules.copy(module, root / "modules" / f"{number:02}-{module.name.removesuffix('.xz')}")
+    # The first image is /dev/vda, the second /dev/vdb, ...
+    (root / "images").write_text("".join(f"{image.path}\n" for image in images))
     shutil.copy(HERE / "dom0" / "init", root / "init")
     (root / "init").chmod(0o755)
     image = pack(root, folder / "dom0.cpio")

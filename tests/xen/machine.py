@@ -1,7 +1,7 @@
 """Boots QEMU → Xen → dom0 and runs one command there, on the host's own files.
 
-dom0 sees the host's root read-only under a tmpfs, so it runs the very checkout and virtual
-environment that called; what the command writes is gone afterwards, but for the results folder
+dom0 sees the host's root read-only under a tmpfs, with the checkout and the virtual environment that
+called in the same places; what the command writes is gone afterwards, but for the results folder
 (``/run/nested/results`` in dom0).  Software emulation is enough; hardware support is not used.
 """
 
@@ -20,8 +20,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.xen import dom0_image
+from tests.xen import dom0_image, snapshot
 from tests.xen.parts import NotInstalled, Parts, find_parts, version_key
+from tests.xen.snapshot import Image
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HIDDEN = tuple(Path(name) for name in ("/proc", "/sys", "/dev", "/run"))
@@ -76,11 +77,13 @@ def run(
     _write_job(job, command, environment or {})
     hypervisor = folder / "xen"
     hypervisor.write_bytes(gzip.decompress(parts.hypervisor.read_bytes()))
-    image = dom0_image.build(parts, folder)
+    images = snapshot.build(CHECKOUT, folder)
+    initramfs = dom0_image.build(parts, folder, images)
     began = time.monotonic()
     cause = ""
     with _relayed(folder / "output.log") as output:
-        arguments = _arguments(parts, hypervisor, image, job, console, output, size or Size())
+        arguments = _arguments(parts, hypervisor, initramfs, job, console, output, size or Size())
+        arguments += _drives(images)
         with subprocess.Popen(arguments, stdin=subprocess.DEVNULL, pass_fds=[output]) as machine:
             try:
                 machine.wait(deadline)
@@ -147,6 +150,15 @@ def _arguments(
         *("-virtfs", f"{share},path={job},mount_tag=job"),
         *("-device", "virtio-rng"),
     ]
+
+
+def _drives(images: Sequence[Image]) -> list[str]:
+    drives = []
+    for number, image in enumerate(images):
+        file = str(image.file).replace(",", ",,")
+        drives += ["-drive", f"file={file},format=raw,if=none,readonly=on,id=snap{number}"]
+        drives += ["-device", f"virtio-blk-pci,drive=snap{number}"]
+    return drives
 
 
 def _outcome(job: Path, cause: str, qemu_status: int, seconds: float, console: Path) -> Outcome:
