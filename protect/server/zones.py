@@ -14,6 +14,7 @@ from protect import checks
 from protect.node import Node, ZoneRuntime
 from protect.server import requests, statistics, translate
 from protect.zones import connect, destroy, dial, facts, launch, resize, stats
+from protect.zones.answers import Kind
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -76,7 +77,9 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         operation = "stats"
         ids = [checks.identifier(operation, "zone", one) for one in request.ids]
         zones = [self._node.zone(operation, one) for one in dict.fromkeys(ids)]
-        answers = await stats.gather(self._node, zones or self._node.zones.values(), details=request.details)
+        answers = await stats.gather(
+            self._node, zones or self._node.zones.values(), Kind.DETAILS if request.details else Kind.ZONE
+        )
         return pb.ZoneStatsResponse(rows=[statistics.zone_stats(*answer) for answer in answers.items()])
 
     async def ResizeZone(self, request: pb.ResizeZoneRequest, context: Context) -> pb.ResizeZoneResponse:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from protect.node import Node, WorkloadRuntime
 from protect.workloads.values import WorkloadState
+from protect.zones.answers import Kind
 from protect.zones.stats import gather
 from xenpod_proto.channel.v1 import channel_pb2
 
@@ -18,7 +19,7 @@ async def stats(node: Node, ids: Sequence[str]) -> list[Row]:
     named = [node.workload("stats", one) for one in dict.fromkeys(ids)]
     wanted = {runtime.id: runtime for runtime in named or node.workloads.values() if _lives(runtime)}
     zones = {runtime.zone.id: runtime.zone for runtime in wanted.values()}
-    answers = await gather(node, zones.values())
+    answers = await gather(node, zones.values(), Kind.WORKLOADS)
     return [
         (zone_id, row) for zone_id, answer in answers.items() for row in answer.containers if row.id in wanted
     ]

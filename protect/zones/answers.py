@@ -4,8 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from enum import Enum
 
 from xenpod_proto.channel.v1 import channel_pb2
+
+
+class Kind(Enum):
+    """What is asked for; each takes longer than the one before."""
+
+    WORKLOADS = "workloads"
+    ZONE = "zone"
+    DETAILS = "details"
 
 
 @dataclass(slots=True)
@@ -20,6 +29,5 @@ class Question:
 class Answers:
     """Of one zone; times are the event loop's."""
 
-    open: dict[bool, Question] = field(default_factory=dict)
-    """By whether details are wanted."""
-    last: dict[bool, tuple[float, channel_pb2.Stats]] = field(default_factory=dict)
+    open: dict[Kind, Question] = field(default_factory=dict)
+    last: dict[Kind, tuple[float, channel_pb2.Stats]] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.channel.hello import printable
 from protect.node import Node, ZoneRuntime, now_ns
-from protect.zones.answers import Question
+from protect.zones.answers import Kind, Question
 from xenpod_proto.channel.v1 import channel_pb2
 
 T = TypeVar("T", channel_pb2.ContainerStats, channel_pb2.ZoneStats)
@@ -30,7 +30,7 @@ _INTERFACES = 32
 
 
 async def gather(
-    node: Node, zones: Iterable[ZoneRuntime], *, details: bool = False
+    node: Node, zones: Iterable[ZoneRuntime], kind: Kind = Kind.ZONE
 ) -> dict[str, channel_pb2.Stats]:
     """By zone id: what each says, with every number in range; those without an answer are left out.
 
@@ -38,28 +38,30 @@ async def gather(
     already.
     """
     asked = {zone.id: zone for zone in zones if zone.connected and not zone.end}
-    questions = {zone.id: _ask(zone, details) for zone in asked.values()}
+    questions = {zone.id: _ask(zone, kind) for zone in asked.values()}
     waited = [question for question in questions.values() if not question.overdue]
     await _some(waited, node.config.timeouts.stats)
     found: dict[str, channel_pb2.Stats] = {}
     for zone_id, question in questions.items():
-        if stats := _answer(asked[zone_id], question, details):
+        if stats := _answer(asked[zone_id], question, kind):
             found[zone_id] = stats
     return found
 
 
-def _ask(zone: ZoneRuntime, details: bool) -> Question:
+def _ask(zone: ZoneRuntime, kind: Kind) -> Question:
     """The question under way, or a new one."""
-    question = zone.stats.open.get(details)
+    question = zone.stats.open.get(kind)
     if question is None:
-        task = asyncio.get_running_loop().create_task(_asked(zone, details), name=f"stats {zone.id}")
-        question = zone.stats.open[details] = Question(task)
-        task.add_done_callback(lambda _: zone.stats.open.pop(details, None))
+        task = asyncio.get_running_loop().create_task(_asked(zone, kind), name=f"stats {zone.id}")
+        question = zone.stats.open[kind] = Question(task)
+        task.add_done_callback(lambda _: zone.stats.open.pop(kind, None))
     return question
 
 
-async def _asked(zone: ZoneRuntime, details: bool) -> channel_pb2.Stats | None:
-    request = channel_pb2.Request(get_stats=channel_pb2.GetStats(details=details))
+async def _asked(zone: ZoneRuntime, kind: Kind) -> channel_pb2.Stats | None:
+    request = channel_pb2.Request(
+        get_stats=channel_pb2.GetStats(details=kind is Kind.DETAILS, containers_only=kind is Kind.WORKLOADS)
+    )
     try:
         link = await zone.agent()
         reply = await link.call(request, _OPEN)
@@ -67,7 +69,7 @@ async def _asked(zone: ZoneRuntime, details: bool) -> channel_pb2.Stats | None:
         log.warning("zone gives no stats: %s", fault, extra=fields(zone=zone.id))
         return None
     stats = _checked(zone, reply.stats)
-    zone.stats.last[details] = (asyncio.get_running_loop().time(), stats)
+    zone.stats.last[kind] = (asyncio.get_running_loop().time(), stats)
     return stats
 
 
@@ -99,13 +101,13 @@ async def _some(questions: list[Question], longest: float) -> None:
             task.remove_done_callback(answered)
 
 
-def _answer(zone: ZoneRuntime, question: Question, details: bool) -> channel_pb2.Stats | None:
+def _answer(zone: ZoneRuntime, question: Question, kind: Kind) -> channel_pb2.Stats | None:
     if question.task.done():
         return question.task.result()
     if not question.overdue:
         log.warning("zone is late with its stats", extra=fields(zone=zone.id))
         question.overdue = True
-    when, stats = zone.stats.last.get(details, (-math.inf, None))
+    when, stats = zone.stats.last.get(kind, (-math.inf, None))
     return stats if asyncio.get_running_loop().time() - when <= KEPT else None
 
 

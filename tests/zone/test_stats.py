@@ -56,6 +56,12 @@ def test_what_a_container_uses(client: Client) -> None:
     assert found.processes == found.file_descriptors == 0  # asked for without details
 
 
+def test_containers_only(client: Client) -> None:
+    busy(client)
+    found = client.call(get_stats=pb.GetStats(containers_only=True)).stats
+    assert [row.id for row in found.containers] == ["c1"] and not found.HasField("zone")
+
+
 def test_details(client: Client) -> None:
     busy(client)
     found = one(client, details=True)

@@ -243,9 +243,11 @@ static int collect(struct collected *all, const GetStats *untrusted, struct faul
 	all->details = untrusted->details;
 	if (add_containers(all, untrusted, fault) < 0)
 		return -1;
-	add_zone(all);
 	all->stats.containers = all->container_list;
-	all->stats.zone = &all->zone;
+	if (!untrusted->containers_only) {
+		add_zone(all);
+		all->stats.zone = &all->zone;
+	}
 	return 0;
 }
 

@@ -791,8 +791,11 @@ class GetStats(_message.Message):
 
     CONTAINER_IDS_FIELD_NUMBER: _builtins.int
     DETAILS_FIELD_NUMBER: _builtins.int
+    CONTAINERS_ONLY_FIELD_NUMBER: _builtins.int
     details: _builtins.bool
     """Also what takes longer to find out; the fields marked so are 0 without it."""
+    containers_only: _builtins.bool
+    """Nothing of the zone itself: that takes as long as a container."""
     @_builtins.property
     def container_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Empty: all containers."""
@@ -802,10 +805,11 @@ class GetStats(_message.Message):
         *,
         container_ids: _abc.Iterable[_builtins.str] | None = ...,
         details: _builtins.bool = ...,
+        containers_only: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_ids", b"container_ids", "details", b"details"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["container_ids", b"container_ids", "containers_only", b"containers_only", "details", b"details"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
