@@ -6,8 +6,6 @@ import hashlib
 import os
 import socket
 import struct
-import subprocess
-import sys
 import time
 
 import pytest
@@ -15,34 +13,13 @@ import pytest
 from protect.channel import frames
 from tests.support.zone import Zone
 from tests.support.zone_client import DEADLINE, Client, Failed, Stream
+from tests.support.zone_listener import listen
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
 
 INVALID, EXHAUSTED, REFUSED = 3, 8, 9
 MOST = 128
-
-# A socket belongs to the network namespace it was made in: this makes one in the zone and hands it over.
-LISTEN = """
-import socket, sys
-family, address, port, backlog, channel = sys.argv[1:]
-listener = socket.create_server((address, int(port)), family=int(family), backlog=int(backlog))
-socket.send_fds(socket.socket(fileno=int(channel)), [b"x"], [listener.fileno()])
-"""
-
-
-def listen(zone: Zone, port: int, address: str = "127.0.0.1", backlog: int = 256) -> socket.socket:
-    """A listening socket in the zone's network."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        arguments = (str(int(family)), address, str(port), str(backlog), str(theirs.fileno()))
-        command = ["nsenter", f"--net=/proc/{zone.pid}/ns/net", sys.executable, "-c", LISTEN, *arguments]
-        subprocess.run(command, check=True, pass_fds=[theirs.fileno()])
-        _, (fd,), _, _ = socket.recv_fds(ours, 1, 1)
-    listener = socket.socket(fileno=fd)
-    listener.settimeout(DEADLINE)
-    return listener
 
 
 def accept(listener: socket.socket) -> socket.socket:
@@ -77,7 +54,7 @@ def received(server: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "0.0.0.0"])
 def test_both_directions_and_both_ends(zone: Zone, client: Client, address: str) -> None:
-    with listen(zone, 8080, address) as listener:
+    with listen(zone.pid, 8080, address) as listener:
         dialed = dial(client, 8080)
         with accept(listener) as server:
             assert listed(client) == [(dialed.in_stream, dialed.out_stream)]
@@ -99,7 +76,7 @@ def test_both_directions_and_both_ends(zone: Zone, client: Client, address: str)
 
 
 def test_the_server_ends_first(zone: Zone, client: Client) -> None:
-    with listen(zone, 8080) as listener:
+    with listen(zone.pid, 8080) as listener:
         dialed = dial(client, 8080)
         with accept(listener) as server:
             server.sendall(b"bye")
@@ -126,7 +103,7 @@ def test_what_is_no_port(zone: Zone, client: Client, port: int) -> None:
 
 
 def test_giving_up_the_output_closes_the_connection(zone: Zone, client: Client) -> None:
-    with listen(zone, 8080) as listener:
+    with listen(zone.pid, 8080) as listener:
         dialed = dial(client, 8080)
         with accept(listener) as server:
             client.send(frames.credit(dialed.out_stream, 0, 0, fin=True))
@@ -135,7 +112,7 @@ def test_giving_up_the_output_closes_the_connection(zone: Zone, client: Client) 
 
 
 def test_a_reset_ends_both_streams(zone: Zone, client: Client) -> None:
-    with listen(zone, 8080) as listener:
+    with listen(zone.pid, 8080) as listener:
         dialed = dial(client, 8080)
         server = accept(listener)
         server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -146,7 +123,7 @@ def test_a_reset_ends_both_streams(zone: Zone, client: Client) -> None:
 
 
 def test_a_server_that_does_not_read_holds_up_only_its_own_stream(zone: Zone, client: Client) -> None:
-    with listen(zone, 8080) as listener:
+    with listen(zone.pid, 8080) as listener:
         slow, quick = dial(client, 8080), dial(client, 8080)
         with accept(listener) as deaf, accept(listener) as server:
             blob = b"x" * 32_768
@@ -167,7 +144,7 @@ def test_a_server_that_does_not_read_holds_up_only_its_own_stream(zone: Zone, cl
 
 
 def test_there_is_a_limit(zone: Zone, client: Client) -> None:
-    with listen(zone, 8080) as listener:
+    with listen(zone.pid, 8080) as listener:
         dialed = [dial(client, 8080) for _ in range(MOST)]
         accepted = [accept(listener) for _ in range(MOST)]
         with pytest.raises(Failed) as failed:
@@ -187,7 +164,7 @@ def test_there_is_a_limit(zone: Zone, client: Client) -> None:
 
 
 def test_a_connection_outlives_the_channels(zone: Zone, client: Client) -> None:
-    with listen(zone, 8080) as listener:
+    with listen(zone.pid, 8080) as listener:
         dialed = dial(client, 8080)
         with accept(listener) as server:
             client.close()
@@ -205,7 +182,7 @@ def test_a_connection_outlives_the_channels(zone: Zone, client: Client) -> None:
 
 def test_an_unanswered_dial_ends_with_its_channel(zone: Zone, client: Client) -> None:
     """With a full backlog the kernel lets the connect wait; nobody would know of the streams later."""
-    with listen(zone, 8080, backlog=1) as listener:
+    with listen(zone.pid, 8080, backlog=1) as listener:
         calls = [client.begin(dial=pb.Dial(port=8080)) for _ in range(6)]
         client.until(lambda: len(client.replies) >= 2, "those that fit")
         known = {client.finish(call).dialed.in_stream for call in calls if call in client.replies}
@@ -220,7 +197,7 @@ def test_an_unanswered_dial_ends_with_its_channel(zone: Zone, client: Client) ->
 
 
 def test_power_off_with_open_connections(zone: Zone, client: Client) -> None:
-    with listen(zone, 8080) as listener:
+    with listen(zone.pid, 8080) as listener:
         dial(client, 8080)
         with accept(listener):
             client.call(power_off=pb.PowerOff())
