@@ -81,10 +81,13 @@ class Home:
 
 def _remove_tree(directory: Path) -> None:
     for last in (False, False, True):
+        if not directory.exists():
+            return
         try:
             shutil.rmtree(directory)
             return
         except OSError as error:
-            # a monitor that we could not wait for may just now write down how its zone ended
-            if last or error.errno != errno.ENOTEMPTY:
+            # a monitor that we could not wait for may just now write down how its zone ended: a new file
+            # appears (ENOTEMPTY), or the one it is written to gets its name (ENOENT)
+            if last or error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
                 raise
