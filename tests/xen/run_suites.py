@@ -36,7 +36,7 @@ def _run(suite: Suite, results: Path) -> int:
     with (results / f"{suite.name}.log").open("wb") as log:
         try:
             status = subprocess.run(
-                [*command, *suite.arguments],
+                command,
                 cwd=CHECKOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **suite.environment},
                 stdout=log,
