@@ -17,6 +17,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="fake",
         help="what tests/contract/test_toolstack.py tests",
     )
+    parser.addoption(
+        "--xen",
+        choices=("quick", "full"),
+        default="full",
+        help="how much of tests/xen/suites.py runs in nested Xen",
+    )
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
