@@ -91,6 +91,8 @@ def run(
                 cause = f"it did not end within {deadline:.0f} s"
             finally:
                 machine.kill()
+    for image in images:  # large, and of no use any more
+        image.file.unlink()
     return _outcome(job, cause, machine.returncode, time.monotonic() - began, console)
 
 
