@@ -58,8 +58,11 @@ def test_resume_under_load(zone: Zone) -> None:
 
 def test_a_stream_is_silent_until_credit(zone: Zone) -> None:
     client = zone.connect()
-    created = client.start("c1", "sh", "-c", "echo one; sleep 100")
-    client.until(lambda: created.stdout_stream in client.streams)
+    created = client.call(create_container=creation("c1", "sh", "-c", "echo one; sleep 100")).created
+    # Nothing is consumed, so that all of it may be asked for again.
+    first = client.streams[created.stdout_stream] = Stream(created.stdout_stream, take=False)
+    client.call(start_container=pb.StartContainer(id="c1"))
+    client.until(lambda: first.data == b"one\n", "output")
     client.close()
     client = zone.connect()
     client.call(get_facts=pb.GetFacts())
