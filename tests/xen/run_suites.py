@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from tests.xen.suites import SUITES, Suite
 
 RESULTS = SHARE / "results"
 TOO_LATE = 124
+_LAST_WORDS = 120.0
 
 
 def main() -> int:
@@ -34,22 +36,29 @@ def _run(suite: Suite, results: Path) -> int:
         *suite.arguments,
     ]
     with (results / f"{suite.name}.log").open("wb") as log:
-        try:
-            status = subprocess.run(
-                command,
-                cwd=CHECKOUT,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", **suite.environment},
-                stdout=log,
-                stderr=log,
-                timeout=suite.deadline,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            status = TOO_LATE
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", **suite.environment}
+        pytest = subprocess.Popen(
+            [*command, *suite.arguments], cwd=CHECKOUT, env=environment, stdout=log, stderr=log
+        )
+        status = _wait(pytest, suite.deadline)
     (results / f"{suite.name}.status").write_text(str(status))
     sys.stdout.write(f"{suite.name}: {status} after {time.monotonic() - begun:.0f} s\n")
     sys.stdout.flush()
     return status
+
+
+def _wait(pytest: subprocess.Popen[bytes], deadline: float) -> int:
+    """Its exit code; after the deadline it is interrupted, and still says what failed until then."""
+    try:
+        return pytest.wait(deadline)
+    except subprocess.TimeoutExpired:
+        pytest.send_signal(signal.SIGINT)
+    try:
+        pytest.wait(_LAST_WORDS)
+    except subprocess.TimeoutExpired:
+        pytest.kill()
+        pytest.wait()
+    return TOO_LATE
 
 
 if __name__ == "__main__":
