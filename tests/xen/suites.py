@@ -22,14 +22,11 @@ class Suite:
     """``--xen`` settings with which it runs: ``make test`` is quick, ``make test-xen`` full."""
 
 
-_STORY = "tests/xen/inside/test_story.py"
-
 SUITES = (
     Suite("binding", ("tests/xen/inside/test_binding.py",), 1500, tiers=frozenset({"quick", "full"})),
-    Suite("pod", (_STORY, "-k", "a_pod_runs"), 1500, tiers=frozenset({"quick"})),
     Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 900),
     Suite("contract-pv", _CONTRACT, 1500),
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 900, {"XENPOD_TEST_MODE": "pvh"}),
     Suite("agent", ("tests/xen/inside/test_agent.py",), 900),
-    Suite("story", (_STORY,), 1500),
+    Suite("story", ("tests/xen/inside/test_story.py",), 1500),
 )

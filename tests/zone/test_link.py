@@ -195,7 +195,8 @@ def test_sigkill_of_the_host(zone: Zone, tmp_path: Path) -> None:
             assert child.stdout is not None
             assert child.stdout.readline() == b"begun\n"
             try:
-                child.wait(timeout=rng.random() * 0.03 if kills < 20 else 60)
+                # the first few early, so that a quick run cannot be done before it was killed often
+                child.wait(timeout=rng.random() * (0.005 if kills < 5 else 0.03) if kills < 20 else 60)
             except subprocess.TimeoutExpired:
                 child.kill()
                 kills += 1
