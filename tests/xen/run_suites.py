@@ -37,9 +37,7 @@ def _run(suite: Suite, results: Path) -> int:
     ]
     with (results / f"{suite.name}.log").open("wb") as log:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1", **suite.environment}
-        pytest = subprocess.Popen(
-            [*command, *suite.arguments], cwd=CHECKOUT, env=environment, stdout=log, stderr=log
-        )
+        pytest = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=log, stderr=log)
         status = _wait(pytest, suite.deadline)
     (results / f"{suite.name}.status").write_text(str(status))
     sys.stdout.write(f"{suite.name}: {status} after {time.monotonic() - begun:.0f} s\n")
