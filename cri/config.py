@@ -70,10 +70,15 @@ class ImagesConfig:
     connect_timeout: Seconds = Seconds(10.0)
     stall_timeout: Seconds = Seconds(60.0)
     pull_timeout: Seconds = Seconds(3600.0)
+    tries_per_host: int = 3
+    retry_delay: Seconds = Seconds(0.5)
+    longest_retry_delay: Seconds = Seconds(20.0)
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         _absolute(certs_dir=self.certs_dir)
+        if self.tries_per_host < 1:
+            raise ValueError("tries_per_host is less than 1")
 
     def settings(self, state_dir: Path) -> ImageSettings:
         """As the image part takes it."""
@@ -87,6 +92,9 @@ class ImagesConfig:
             connect_seconds=self.connect_timeout,
             stall_seconds=self.stall_timeout,
             pull_seconds=self.pull_timeout,
+            tries_per_host=self.tries_per_host,
+            retry_seconds=self.retry_delay,
+            retry_most_seconds=self.longest_retry_delay,
             limits=self.limits,
         )
 

@@ -173,7 +173,7 @@ class Layout:
             )
         return b"".join(self._files.pieces(name))
 
-    def manifest(self, target: str, most: int) -> tuple[bytes, str]:
+    def manifest(self, target: str, most: int, cancel: Cancel) -> tuple[bytes, str]:
         """See Place."""
         if target in self._made:
             return self._made[target], manifests.DOCKER_MANIFEST

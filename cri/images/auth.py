@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +19,9 @@ import requests
 from oras.auth.token import TokenAuth
 
 from cri.images.credentials import Credentials
+from cri.images.errors import Interrupted
 from cri.images.hosts import Host
+from cri.images.patience import retry_after
 from daemonkit.faults import Denied, Unreachable
 
 _MAX_TOKEN_ANSWER = 1 << 20
@@ -94,9 +97,9 @@ class Authority(TokenAuth):  # type: ignore[misc]
                     "authenticate", realm.netloc, f"the token service answers {response.status_code}"
                 )
             if response.status_code != 200:
-                raise Unreachable(
-                    "authenticate", realm.netloc, f"the token service answers {response.status_code}"
-                )
+                cause = f"the token service answers {response.status_code}"
+                after = retry_after(response.headers.get("Retry-After", ""), time.time())
+                raise Interrupted("authenticate", realm.netloc, cause, after=after)
             return f"Bearer {_token(response, realm.netloc)}"
 
     def _ask(self, realm: str, query: dict[str, str]) -> requests.Response:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cri.images.cancel import Cancel
-from cri.images.errors import Corrupt, Oversized, Unpackable
+from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable
 from cri.images.layers import LayerIndex, read_layer
 from cri.images.manifests import Descriptor
 from cri.images.places import Place, first_of
@@ -51,7 +51,7 @@ def fetch_manifest(places: Sequence[Place], descriptor: Descriptor, most: int, c
         raise Oversized("pull", descriptor.digest, f"a manifest of {descriptor.size} bytes, more than {most}")
 
     def attempt(place: Place) -> bytes:
-        data, _ = place.manifest(descriptor.digest, most)
+        data, _ = place.manifest(descriptor.digest, most, cancel)
         if len(data) != descriptor.size or not matches(data, descriptor.digest):
             raise Corrupt(
                 "pull", f"{descriptor.digest} at {place.name}", "the manifest has another digest or size"
@@ -86,6 +86,8 @@ def _read_through(
     """The index; what looks broken is the transfer's fault if the digest is wrong, else the image's."""
     try:
         index = read_layer(passing, verified.descriptor.size, diff_id, limits)
+    except Misdelivered:
+        raise
     except (Corrupt, Unpackable) as fault:
         _drain(passing)
         verified.finish(place.name)

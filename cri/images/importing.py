@@ -62,7 +62,7 @@ def _import_one(
     item: Found, name: Reference | None, layout: Layout, puller: Puller, limits: Limits, cancel: Cancel
 ) -> tuple[Image, str]:
     reference = name or (names.parse(item.name) if item.name else None)
-    data, said = layout.manifest(item.target.digest, limits.manifest_bytes)
+    data, said = layout.manifest(item.target.digest, limits.manifest_bytes, cancel)
     resolved = puller.from_manifest(item.target, data, said, (layout,), cancel)
     given = (str(reference), reference.at(item.target.digest)) if reference is not None else ()
     return puller.keep(resolved, given, (layout,), cancel), str(reference or "")

@@ -1,27 +1,28 @@
-"""Where an image's bytes come from: hosts of a registry in turn, or one layout on this machine."""
+"""Where an image's bytes come from: hosts of a registry in turn, or one layout on this machine.
+
+Each host is borne with for a while (``patience``) before the next one is asked.
+"""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from typing import Protocol, TypeVar
 
-import requests
-
+from cri.images import download
 from cri.images.cancel import Cancel
 from cri.images.credentials import Credentials
-from cri.images.errors import Corrupt, Oversized, Unpackable
+from cri.images.errors import Oversized, Unpackable
 from cri.images.hosts import PULL, RESOLVE, Host, hosts_for
 from cri.images.manifests import Descriptor
 from cri.images.names import Reference
+from cri.images.patience import with_patience
 from cri.images.registry import Registry
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault, Refused
 
 T = TypeVar("T")
-PIECE = 1 << 20
 # The image itself is at fault, whichever place it comes from.
 _HOPELESS = (Unpackable, Oversized)
 
@@ -32,7 +33,7 @@ class Place(Protocol):
     name: str
     resolves: bool
 
-    def manifest(self, target: str, most: int) -> tuple[bytes, str]:
+    def manifest(self, target: str, most: int, cancel: Cancel) -> tuple[bytes, str]:
         """At most so many bytes of a manifest by tag or digest, and its media type ("" when not known)."""
 
     def blob(self, descriptor: Descriptor, cancel: Cancel) -> AbstractContextManager[Iterator[bytes]]:
@@ -76,6 +77,7 @@ class _RegistryPlace:
     ) -> None:
         self.name = str(host)
         self.resolves = RESOLVE in host.capabilities
+        self._settings = settings
         self._make = partial(Registry, host, reference, credentials, settings)
         self._made: Registry | None = None
 
@@ -86,30 +88,12 @@ class _RegistryPlace:
             self._made = self._make()
         return self._made
 
-    def manifest(self, target: str, most: int) -> tuple[bytes, str]:
+    def manifest(self, target: str, most: int, cancel: Cancel) -> tuple[bytes, str]:
         """See Place."""
-        return self._registry.manifest(target, most)
+        return with_patience(lambda: self._registry.manifest(target, most), self._settings, cancel)
 
     @contextmanager
     def blob(self, descriptor: Descriptor, cancel: Cancel) -> Iterator[Iterator[bytes]]:
         """See Place."""
-        with self._registry.blob(descriptor.digest) as response:
-            declared = response.headers.get("Content-Length", "")
-            if declared.isdigit() and int(declared) != descriptor.size:
-                cause = f"the host offers {declared} bytes where the manifest says {descriptor.size}"
-                raise Corrupt("pull", f"{descriptor.digest} at {self.name}", cause)
-            with cancel.interrupting(lambda: _hang_up(response)):
-                yield _pieces(response)
-
-
-def _pieces(response: requests.Response) -> Iterator[bytes]:
-    while piece := response.raw.read(PIECE, decode_content=False):
-        yield piece
-
-
-def _hang_up(response: requests.Response) -> None:
-    """Ends a read that another thread is blocked in."""
-    connection = response.raw.connection
-    if connection is not None and connection.sock is not None:
-        with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+        with closing(download.pieces(self._registry, descriptor, self._settings, cancel)) as pieces:
+            yield pieces

@@ -131,7 +131,7 @@ class Puller:
             raise Missing("pull", str(reference), "no configured host may resolve tags", "see hosts.toml")
 
         def attempt(place: Place) -> tuple[bytes, str]:
-            data, said = place.manifest(reference.target, most)
+            data, said = place.manifest(reference.target, most, cancel)
             if reference.digest is not None and not matches(data, reference.digest):
                 raise Corrupt("pull", f"{reference} at {place.name}", "the manifest has another digest")
             # Whoever answers with a login page instead of a manifest does not have the image.

@@ -1,13 +1,14 @@
 """One registry host, spoken to through oras.
 
-Taken from oras: the session, challenges and repeats of ``Registry.do_request``, ``get_blob``, and the URLs of
+Taken from oras: the session, challenges and repeats of ``Registry.do_request``, and the URLs of
 ``Container``. Set aside: its retry decorator (it sleeps for minutes, where the next host should be tried),
-its ``get_manifest`` (which gives parsed JSON, so that no digest could be held against the bytes) and
-``download_blob`` (which neither verifies nor bounds).
+``get_blob`` (which knows no ranges), its ``get_manifest`` (which gives parsed JSON, so that no digest could
+be held against the bytes) and ``download_blob`` (which neither verifies nor bounds).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,16 +20,19 @@ import urllib3
 
 from cri.images.auth import Authority
 from cri.images.credentials import ANONYMOUS, Credentials
-from cri.images.errors import Corrupt
+from cri.images.errors import Corrupt, Interrupted, NoRanges, Stalled
 from cri.images.hosts import Host
 from cri.images.manifests import ACCEPTED
 from cri.images.names import Reference
+from cri.images.patience import retry_after
 from cri.images.settings import ImageSettings
 from cri.images.transport import Session
-from daemonkit.faults import Denied, Fault, Missing, TooLate, Unreachable
+from daemonkit.faults import Denied, Fault, Missing, Unreachable
 
 _FOUND = frozenset({200, 206})
-_MAX_ERROR_BODY = 4096
+# Timeout, too many requests, and what gateways and overloaded servers say: another try may succeed.
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_NO_RANGE = 416
 
 
 class Repository(oras.container.Container):  # type: ignore[misc]
@@ -52,7 +56,10 @@ class Repository(oras.container.Container):  # type: ignore[misc]
 
 
 class Registry(oras.provider.Registry):  # type: ignore[misc]
-    """A host of a repository. Every failure of it is a Fault: Missing, Denied, Unreachable, TooLate."""
+    """A host of a repository. Every failure of it is a Fault: Missing, Denied, Unreachable, TooLate.
+
+    What may go better at once is Interrupted or Stalled.
+    """
 
     def __init__(
         self, host: Host, reference: Reference, credentials: Credentials, settings: ImageSettings
@@ -96,9 +103,14 @@ class Registry(oras.provider.Registry):  # type: ignore[misc]
         return body, response.headers.get("Content-Type", "")
 
     @contextmanager
-    def blob(self, digest: str) -> Iterator[requests.Response]:
-        """An open download; what fails while the body reads from it becomes a Fault too."""
-        with self._failures("pull"), self.get_blob(self._repository, digest, stream=True) as response:
+    def blob(self, digest: str, start: int) -> Iterator[requests.Response]:
+        """An open download from a byte on; what fails while the body reads from it becomes a Fault too.
+
+        A host may answer with the whole blob all the same (200 instead of 206).
+        """
+        url = f"{self.prefix}://{self._repository.get_blob_url(digest)}"
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        with self._failures("pull"), self.do_request(url, headers=headers, stream=True) as response:
             yield response
 
     @contextmanager
@@ -114,10 +126,15 @@ class Registry(oras.provider.Registry):  # type: ignore[misc]
             urllib3.exceptions.NewConnectionError,
         ) as error:
             if _timed_out(error):
-                raise TooLate(operation, self._subject, "the registry stopped answering") from error
-            raise Unreachable(operation, self._subject, _root_cause(error)) from error
+                raise Stalled(operation, self._subject, "the registry stopped answering") from error
+            kind = Interrupted if _broke_off(error) else Unreachable
+            raise kind(operation, self._subject, _root_cause(error)) from error
         except (requests.Timeout, urllib3.exceptions.TimeoutError) as error:
-            raise TooLate(operation, self._subject, "the registry stopped answering") from error
+            raise Stalled(operation, self._subject, "the registry stopped answering") from error
+        except urllib3.exceptions.ProtocolError as error:
+            raise Interrupted(
+                operation, self._subject, f"the connection broke off: {_root_cause(error)}"
+            ) from error
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise Unreachable(operation, self._subject, type(error).__name__) from error
 
@@ -127,7 +144,18 @@ class Registry(oras.provider.Registry):  # type: ignore[misc]
             return Missing("pull", self._subject, "no such image")
         if status in (401, 403):
             return Denied("pull", self._subject, f"access is denied ({status})", "check the credentials")
-        return Unreachable("pull", self._subject, f"the registry answers {status} {response.reason}"[:200])
+        if status == _NO_RANGE:
+            return NoRanges("pull", self._subject, "the registry gives no part of a blob")
+        cause = f"the registry answers {status} {response.reason}"[:200]
+        if status in _PASSING:
+            after = retry_after(response.headers.get("Retry-After", ""), time.time())
+            return Interrupted("pull", self._subject, cause, after=after)
+        return Unreachable("pull", self._subject, cause)
+
+
+def _broke_off(error: BaseException) -> bool:
+    """Whether there was a connection; who refuses one will refuse the next, too."""
+    return any(isinstance(arg, urllib3.exceptions.ProtocolError) for arg in error.args)
 
 
 def _timed_out(error: BaseException) -> bool:

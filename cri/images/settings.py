@@ -52,4 +52,8 @@ class ImageSettings:
     # Longest silence of a registry in the middle of an answer.
     stall_seconds: float = 60.0
     pull_seconds: float = 3600.0
+    # Tries at one host for one thing that bring nothing; the pause after the first, and the longest one.
+    tries_per_host: int = 3
+    retry_seconds: float = 0.5
+    retry_most_seconds: float = 20.0
     limits: Limits = field(default_factory=Limits)
