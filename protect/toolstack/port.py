@@ -34,6 +34,17 @@ class DomainSpec:
     command line, so names and values are ``[A-Za-z0-9_./:=-]`` without blanks, names without dots).
     Interfaces appear in the guest as ``eth0`` ... in order; their host ends are put into the network
     namespace at the path ``netns``, "" for the host's own.
+
+    ``shared``: an absolute path of a directory whose content the guest sees at ``/run/xenpod/shared``,
+    live: files that come and go, and what is mounted below it or unmounted, before the domain's start
+    or at any time while it runs.  It is a shared mount (mount_namespaces(7)) and read-only, and stays
+    the caller's: it is not changed, and not removed with the domain, which it has to outlive.  What is
+    mounted below may be writable, and is then written by the guest as the host's root; what is read-only
+    on the host stays so whatever the guest does, if there is a security boundary.  None: the guest has
+    no such directory.
+
+    The agent learns how to reach it from ``XENPOD_SHARED``, which the toolstack sets: ``9p:<tag>``, a 9p
+    device of that tag on Xen's transport, or ``fd:<number>``, a descriptor of a mount that it attaches.
     """
 
     uuid: UUID
@@ -44,6 +55,7 @@ class DomainSpec:
     interfaces: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     netns: str = ""
+    shared: Path | None = None
 
 
 class DomainState(Enum):
@@ -150,7 +162,8 @@ class Toolstack(Protocol):
     async def create(self, spec: DomainSpec) -> DomainId:
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
-        Exists: its name or uuid is taken; Exhausted: the host has not so much memory.
+        Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
+        ``shared`` is not there.
         """
         ...
 

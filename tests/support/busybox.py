@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 BUSYBOX = Path("/bin/busybox")
@@ -60,8 +60,15 @@ def process(*args: str, tty: bool = False) -> dict[str, object]:
     }
 
 
-def config(workload_id: str, args: Sequence[str], *, tty: bool = False, memory: int = 0) -> bytes:
-    """An OCI configuration; ``memory`` in bytes, 0 for no limit."""
+def config(
+    workload_id: str,
+    args: Sequence[str],
+    *,
+    tty: bool = False,
+    memory: int = 0,
+    mounts: Sequence[Mapping[str, object]] = (),
+) -> bytes:
+    """An OCI configuration; ``memory`` in bytes, 0 for no limit; ``mounts`` beside the usual ones."""
     resources = {"memory": {"limit": memory, "swap": memory}} if memory else {}
     return json.dumps(
         {
@@ -77,6 +84,7 @@ def config(workload_id: str, args: Sequence[str], *, tty: bool = False, memory: 
                     "options": ["nosuid", "mode=755"],
                 },
                 {"destination": "/dev/pts", "type": "devpts", "source": "devpts", "options": ["newinstance"]},
+                *mounts,
             ],
             "linux": {
                 "namespaces": NAMESPACES,
@@ -87,5 +95,6 @@ def config(workload_id: str, args: Sequence[str], *, tty: bool = False, memory: 
     ).encode()
 
 
-def _mount(destination: str, kind: str, *options: str) -> dict[str, object]:
-    return {"destination": destination, "type": kind, "source": kind, "options": list(options)}
+def bind(source: str, destination: str, *options: str) -> dict[str, object]:
+    """A bind mount of an OCI configuration."""
+    return {"destination": destination, "type": "bind", "source": source, "options": list(options)}

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 from uuid import UUID, uuid4
@@ -63,20 +63,23 @@ class Agent:
     async def call(self, **op: object) -> pb.Reply:
         return await self.link.call(pb.Request(**op), PATIENCE)  # type: ignore[arg-type]
 
-    async def run(self, name: str, disk: str, *args: str) -> tuple[int, bytes]:
+    async def run(
+        self, name: str, disk: str, *args: str, mounts: Sequence[Mapping[str, object]] = ()
+    ) -> tuple[int, bytes]:
         """A container from the disk to its end: its exit code and output; it is deleted."""
-        stdout = await self.begin(name, disk, *args)
+        stdout = await self.begin(name, disk, *args, mounts=mounts)
         async with asyncio.timeout(PATIENCE):
             code = await self._exit(name)
             await stdout.ended.wait()
         await self.call(delete_container=pb.DeleteContainer(id=name))
         return code, stdout.data
 
-    async def begin(self, name: str, disk: str, *args: str) -> Collector:
+    async def begin(
+        self, name: str, disk: str, *args: str, mounts: Sequence[Mapping[str, object]] = ()
+    ) -> Collector:
         """A started container, and where its output comes."""
-        create = pb.CreateContainer(
-            id=name, config_json=busybox.config(name, args), rootfs_disk=disk, rootfs_type="squashfs"
-        )
+        config = busybox.config(name, args, mounts=mounts)
+        create = pb.CreateContainer(id=name, config_json=config, rootfs_disk=disk, rootfs_type="squashfs")
         created = (await self.call(create_container=create)).created
         stdout, stderr = Collector(), Collector()
         self.link.output(created.stdout_stream, stdout)

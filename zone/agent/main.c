@@ -17,6 +17,7 @@
 #include "power.h"
 #include "reaper.h"
 #include "say.h"
+#include "shared.h"
 #include "transport.h"
 
 static const char *setting(const char *name, const char *otherwise)
@@ -41,7 +42,8 @@ int main(void)
 	/* 1. The guest, as a process expects it. */
 	if (boot_root() < 0 || boot_mounts() < 0 || boot_console() < 0)
 		return 1;
-	if (boot_modules() < 0 || cgroup_setup() < 0 || network_loopback() < 0 || boot_directories() < 0)
+	if (boot_modules() < 0 || cgroup_setup() < 0 || network_loopback() < 0 || boot_directories() < 0 ||
+	    shared_mount(setting("XENPOD_SHARED", "")) < 0)
 		return 1;
 	take_name(setting("XENPOD_ZONE", "zone"));
 

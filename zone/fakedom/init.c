@@ -13,7 +13,7 @@
 
 #include "fakedom.h"
 
-enum { CHANNEL_FD = 3 };
+enum { CHANNEL_FD = 3, SHARED_FD = 4 };
 
 /*
  * By "tasks" where there is one (v1): a lone thread that moves itself needs no lock on every process of
@@ -49,6 +49,23 @@ static int join_cgroups(const struct options *options, struct reason *reason)
 	return 0;
 }
 
+/* A mount of the shared directory for the agent to attach: what is mounted below the directory on the
+ * host appears there too, and never the other way round.  *fd is -1 when there is none. */
+static int take_shared(const char *shared, int *fd, struct reason *reason)
+{
+	struct mount_attr slave = { .propagation = MS_SLAVE };
+
+	*fd = -1;
+	if (!shared)
+		return 0;
+	*fd = open_tree(AT_FDCWD, shared, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+	if (*fd < 0)
+		return because(reason, "open_tree", shared);
+	if (mount_setattr(*fd, "", AT_EMPTY_PATH | AT_RECURSIVE, &slave, sizeof(slave)) < 0)
+		return because(reason, "mount_setattr", shared);
+	return 0;
+}
+
 /* The tree, read-only, as the only thing that can be seen. */
 static int enter_root(const char *root, struct reason *reason)
 {
@@ -80,19 +97,23 @@ static int mount_kernel(struct reason *reason)
 	return init_devices(reason);
 }
 
-static int descriptors(int channel, int console, int ready, int go, struct reason *reason)
+static int descriptors(int channel, int shared, int console, int ready, int go, struct reason *reason)
 {
 	int nothing = open("/dev/null", O_RDONLY);
+	unsigned int rest = shared < 0 ? SHARED_FD : SHARED_FD + 1;
 
+	if (shared >= 0 && (shared = fcntl(shared, F_DUPFD_CLOEXEC, go + 1)) < 0)
+		return because(reason, "duplicate", "the shared directory");
 	channel = fcntl(channel, F_DUPFD_CLOEXEC, go + 1);
 	if (nothing < 0 || channel < 0 || dup2(nothing, 0) < 0 || dup2(console, 1) < 0 ||
-	    dup2(console, 2) < 0 || dup2(channel, CHANNEL_FD) < 0)
+	    dup2(console, 2) < 0 || dup2(channel, CHANNEL_FD) < 0 ||
+	    (shared >= 0 && dup2(shared, SHARED_FD) < 0))
 		return because(reason, "arrange", "descriptors");
 	/*
-	 * 3 < ready < go, see monitor.c; nothing else of the monitor's goes into the zone, least of all its
+	 * 4 < ready < go, see monitor.c; nothing else of the monitor's goes into the zone, least of all its
 	 * report, which may lie between the two: the caller waits for its end.
 	 */
-	if (syscall(SYS_close_range, 4, ready - 1, 0) < 0 ||
+	if (syscall(SYS_close_range, rest, ready - 1, 0) < 0 ||
 	    (go > ready + 1 && syscall(SYS_close_range, ready + 1, go - 1, 0) < 0) ||
 	    syscall(SYS_close_range, go + 1, ~0U, 0) < 0)
 		return because(reason, "close", "descriptors");
@@ -102,6 +123,8 @@ static int descriptors(int channel, int console, int ready, int go, struct reaso
 static int prepare(const struct options *options, int channel, int console, int ready, int go,
 		   struct reason *reason)
 {
+	int shared;
+
 	/* Until it runs, a zone whose monitor ends must end too. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 		return because(reason, "prctl", "PR_SET_PDEATHSIG");
@@ -110,8 +133,8 @@ static int prepare(const struct options *options, int channel, int console, int 
 	if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP) < 0)
 		return because(reason, "unshare", "namespaces");
 	umask(0);
-	if (enter_root(options->root, reason) < 0 || mount_kernel(reason) < 0 ||
-	    descriptors(channel, console, ready, go, reason) < 0)
+	if (take_shared(options->shared, &shared, reason) < 0 || enter_root(options->root, reason) < 0 ||
+	    mount_kernel(reason) < 0 || descriptors(channel, shared, console, ready, go, reason) < 0)
 		return -1;
 	umask(022);
 	return 0;

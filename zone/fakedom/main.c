@@ -25,6 +25,7 @@ static int parse(int argc, char **argv, struct options *options)
 	static const struct option known[] = {
 		{ "root", required_argument, NULL, 'r' },   { "dir", required_argument, NULL, 'd' },
 		{ "cgroup", required_argument, NULL, 'c' }, { "env", required_argument, NULL, 'e' },
+		{ "shared", required_argument, NULL, 's' },
 		{ NULL, 0, NULL, 0 },
 	};
 	size_t cgroups = 0, variables = 0;
@@ -35,6 +36,8 @@ static int parse(int argc, char **argv, struct options *options)
 			options->root = optarg;
 		else if (which == 'd')
 			options->directory = optarg;
+		else if (which == 's')
+			options->shared = optarg;
 		else if (which == 'c' && cgroups < CGROUPS_MAX)
 			options->cgroups[cgroups++] = optarg;
 		else if (which == 'e' && variables < VARIABLES_MAX && strchr(optarg, '='))
@@ -43,7 +46,10 @@ static int parse(int argc, char **argv, struct options *options)
 			return refuse("an option that is unknown, not <name>=<value>, or one too many");
 	}
 	if (!options->root || !options->directory || optind != argc)
-		return refuse("usage: fakedom --root DIR --dir DIR [--cgroup DIR]... [--env NAME=VALUE]...");
+		return refuse("usage: fakedom --root DIR --dir DIR [--shared DIR] [--cgroup DIR]... "
+			      "[--env NAME=VALUE]...");
+	if (options->shared && *options->shared != '/')
+		return refuse("--shared: not an absolute path");
 	return 0;
 }
 

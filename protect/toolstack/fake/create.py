@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.faults import Missing
 from protect.errors import ToolstackError
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.cgroups import Limits
@@ -31,6 +32,8 @@ declare("fake-destroy.killed", "fake-destroy.ungrouped")
 
 async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:
     """The domain, paused; on failure nothing of it is left."""
+    if spec.shared and not await asyncio.to_thread(spec.shared.is_dir):
+        raise Missing("create domain", spec.name, f"there is no directory {spec.shared} to share")
     async with AsyncExitStack() as undo:
         undo.push_async_callback(clear, home, spec)
         directory = home.directory(spec.uuid)
@@ -140,6 +143,7 @@ async def _launch(home: Home, settings: FakeSettings, spec: DomainSpec, groups: 
             directory=home.directory(spec.uuid),
             cgroups=groups,
             environment=spec.environment,
+            shared=spec.shared,
             lock=lock,
         )
         await launch(request, settings.launch_seconds)

@@ -85,6 +85,7 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "interfaces": spec.interfaces,
         "environment": dict(spec.environment),
         "netns": spec.netns,
+        "shared": str(spec.shared) if spec.shared else "",
     }
     write_atomically(directory / "spec.json", json.dumps(values))
 
@@ -104,6 +105,7 @@ def read_spec(directory: Path) -> DomainSpec | None:
         interfaces=values["interfaces"],
         environment=values["environment"],
         netns=values.get("netns", ""),
+        shared=Path(values["shared"]) if values.get("shared") else None,
     )
 
 

@@ -24,6 +24,7 @@ class Launch:
     directory: Path
     cgroups: tuple[Path, ...]
     environment: Mapping[str, str]
+    shared: Path | None
     lock: int
     """A descriptor that fakedom's foreground process inherits, and with it the lock on it."""
 
@@ -32,8 +33,12 @@ class Launch:
         line = [str(self.fakedom), "--root", str(self.root), "--dir", str(self.directory)]
         for group in self.cgroups:
             line += ["--cgroup", str(group)]
-        # fakedom hands the agent its listening socket as descriptor 3
-        for name, value in sorted({**self.environment, "XENPOD_CHANNEL": "fd:3"}.items()):
+        # fakedom hands the agent its listening socket as descriptor 3, the shared directory as 4
+        environment = {**self.environment, "XENPOD_CHANNEL": "fd:3"}
+        if self.shared:
+            line += ["--shared", str(self.shared)]
+            environment["XENPOD_SHARED"] = "fd:4"
+        for name, value in sorted(environment.items()):
             line += ["--env", f"{name}={value}"]
         return line
 

@@ -1,0 +1,89 @@
+"""The one door to mounts: trees of them are made apart, set right, and only then attached.
+
+Sources: open_tree(2), move_mount(2), mount_setattr(2), mount(2), umount(2); linux/mount.h.  All block,
+shortly: for a thread.  OSError with the path.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+MS_UNBINDABLE, MS_PRIVATE, MS_SLAVE, MS_SHARED = 1 << 17, 1 << 18, 1 << 19, 1 << 20
+MOUNT_ATTR_RDONLY = 1
+
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_AT_FDCWD = -100
+_AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
+_MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _MountAttr(ctypes.Structure):
+    _fields_ = [  # noqa: RUF012 - ctypes' own way
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    ]
+
+
+def clone(source: Path | int, *, recursive: bool) -> int:
+    """A descriptor of a copy of the mounts at a path, or at an open file itself, attached nowhere.
+
+    The copy goes away with the descriptor unless it is attached before.  Unbindable mounts, and all below
+    them, are left out.
+    """
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
+    if isinstance(source, int):
+        return _call("open_tree", f"descriptor {source}", source, b"", flags | _AT_EMPTY_PATH)
+    return _call("open_tree", str(source), _AT_FDCWD, os.fsencode(source), flags)
+
+
+def change(tree: int, *, add: int = 0, propagation: int = 0, recursive: bool) -> None:
+    """Set attributes and propagation of a tree's top, or of all of it: of all or of none."""
+    wanted = _MountAttr(attr_set=add, propagation=propagation)
+    flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
+    size = ctypes.c_size_t(ctypes.sizeof(wanted))
+    _call("mount_setattr", f"descriptor {tree}", tree, b"", flags, ctypes.byref(wanted), size)
+
+
+def attach(tree: int, place: Path) -> None:
+    """Put a tree at a path, whose last part may not be a symbolic link."""
+    path = os.fsencode(place)
+    _call("move_mount", str(place), tree, b"", _AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def tmpfs(place: Path, options: str) -> None:
+    """A tmpfs that only holds other mounts together."""
+    flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
+    _call("mount", str(place), b"tmpfs", os.fsencode(place), b"tmpfs", flags, options.encode())
+
+
+def propagate(place: Path, propagation: int) -> None:
+    """Set how the mount at a path, not those below it, shares events (mount_namespaces(7))."""
+    _call("mount", str(place), None, os.fsencode(place), None, ctypes.c_ulong(propagation), None)
+
+
+def unmount(place: Path) -> bool:
+    """Take the topmost mount at a path away, with all below it; False when nothing is mounted there."""
+    try:
+        _call("umount2", str(place), os.fsencode(place), _MNT_DETACH | _UMOUNT_NOFOLLOW)
+    except OSError as error:
+        if error.errno in (errno.EINVAL, errno.ENOENT):
+            return False
+        raise
+    return True
+
+
+def _call(name: str, subject: str, *arguments: object) -> int:
+    result: int = getattr(_libc, name)(*arguments)
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}", subject)
+    return result

@@ -1,0 +1,166 @@
+"""The shared directory (DomainSpec.shared), on each toolstack that this host has."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from daemonkit.faults import Missing
+from protect.toolstack.port import DiskSpec
+from protect.volumes import mounts
+from protect.volumes.area import Area
+from tests.support import busybox
+from tests.support.stage import Agent, Stage
+
+pytestmark = pytest.mark.root
+
+
+@pytest.fixture
+def area(tmp_path: Path) -> Iterator[Area]:
+    """As protectd makes one for each zone."""
+    made = Area(tmp_path / "volumes/z")
+    made.make()
+    try:
+        yield made
+    finally:
+        made.remove()
+        assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+        assert not made.root.exists()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A directory of the host's."""
+    found = tmp_path / "source"
+    found.mkdir()
+    (found / "marker").write_text("of the host\n")
+    return found
+
+
+def show(area: Area, source: Path, name: str, *, add: int = 0, propagation: int = mounts.MS_PRIVATE) -> None:
+    tree = mounts.clone(source, recursive=True)
+    mounts.change(tree, add=add, propagation=propagation, recursive=True)
+    area.attach("w", name, tree, directory=source.is_dir())
+    os.close(tree)
+
+
+class Guest:
+    """A running domain with a shared directory, and a disk to run programs from."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+        self._runs = 0
+
+    async def sh(self, script: str, place: str = "w/0", way: str = "rw") -> tuple[int, str]:
+        """In a container that has the place of the shared directory at /v."""
+        self._runs += 1
+        volume = busybox.bind(f"/run/xenpod/shared/{place}", "/v", "rbind", "rprivate", way)
+        code, output = await self._agent.run(
+            f"c{self._runs}", "xvda", "sh", "-c", f"exec 2>&1; {script}", mounts=[volume]
+        )
+        return code, output.decode()
+
+
+async def boot(stage: Stage, area: Area, images: tuple[Path, Path]) -> Guest:
+    agent = await stage.boot(shared=area.shared)
+    await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
+    return Guest(agent)
+
+
+async def test_what_is_mounted_below_comes_and_goes(
+    stage: Stage, images: tuple[Path, Path], area: Area, source: Path
+) -> None:
+    guest = await boot(stage, area, images)
+    show(area, source, "0")
+    assert await guest.sh("cat /v/marker && echo from the guest > /v/answer") == (0, "of the host\n")
+    assert (source / "answer").read_text() == "from the guest\n"
+    (source / "later").write_text("1")
+    assert await guest.sh("cat /v/later") == (0, "1")
+    (source / "later").write_text("22")
+    (source / "answer").unlink()
+    assert await guest.sh("cat /v/later; ls /v") == (0, "22later\nmarker\n")
+    area.detach("w")
+    code, _ = await guest.sh("ls /v", ".")
+    assert code == 0
+    assert "w" not in (await guest.sh("ls /v", "."))[1].split()
+
+
+async def test_a_file_of_the_host(stage: Stage, images: tuple[Path, Path], area: Area, source: Path) -> None:
+    guest = await boot(stage, area, images)
+    show(area, source / "marker", "0")
+    assert await guest.sh("cat /v && echo changed > /v") == (0, "of the host\n")
+    assert (source / "marker").read_text() == "changed\n"
+
+
+async def test_neither_the_directory_nor_what_is_read_only_can_be_written(
+    stage: Stage, images: tuple[Path, Path], area: Area, source: Path
+) -> None:
+    guest = await boot(stage, area, images)
+    show(area, source, "0", add=mounts.MOUNT_ATTR_RDONLY)
+    # Where the guest's kernel is the host's, its root may lift what the host has set; a runtime does not.
+    way = "rw" if (await stage.toolstack.physical_info()).security_boundary else "ro"
+    for script in ("echo no > /v/marker", "rm /v/marker", "mkdir /v/new", "chmod 777 /v"):
+        code, said = await guest.sh(script, way=way)
+        assert code != 0 and "ead-only" in said, (script, said)
+    code, _ = await guest.sh("mkdir /v/x || mkdir /v/w/x || rm -r /v/w", ".", way)
+    assert code != 0 and os.listdir(area.places) == ["w"] and os.listdir(area.places / "w") == ["0"]
+    assert os.listdir(source) == ["marker"] and (source / "marker").read_text() == "of the host\n"
+
+
+async def test_mounts_below_a_volume_are_seen_when_it_follows_the_host(
+    stage: Stage, images: tuple[Path, Path], area: Area, source: Path, tmp_path: Path
+) -> None:
+    guest = await boot(stage, area, images)
+    tree = mounts.clone(source, recursive=False)
+    mounts.change(tree, propagation=mounts.MS_SHARED, recursive=False)
+    mounts.attach(tree, source)
+    os.close(tree)
+    try:
+        show(area, source, "0", propagation=mounts.MS_SLAVE)
+        show(area, source, "1", propagation=mounts.MS_PRIVATE)
+        later = source / "later"
+        later.mkdir()
+        mounts.tmpfs(later, "size=64k")
+        (later / "news").write_text("mounted\n")
+        assert await guest.sh("cat /v/later/news") == (0, "mounted\n")
+        assert (await guest.sh("cat /v/later/news", "w/1"))[0] != 0
+        mounts.unmount(later)
+        assert (await guest.sh("cat /v/later/news"))[0] != 0
+    finally:
+        while mounts.unmount(source):
+            pass
+
+
+async def test_it_outlives_the_domain_and_the_toolstack(
+    stage: Stage, images: tuple[Path, Path], area: Area, source: Path
+) -> None:
+    first = await stage.boot(shared=area.shared)
+    show(area, source, "0")
+    await stage.toolstack.destroy(first.domain)
+    assert (area.shared / "w/0/marker").read_text() == "of the host\n"
+    agent = await stage.boot(shared=area.shared)
+    await stage.restart()
+    agent = await stage.connect(agent.domain)
+    await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
+    guest = Guest(agent)
+    assert await guest.sh("cat /v/marker") == (0, "of the host\n"), "mounted before the domain's start"
+    show(area, source, "1")
+    assert await guest.sh("cat /v/marker", "w/1") == (0, "of the host\n"), "mounted after the restart"
+
+
+async def test_a_directory_that_is_not_there(stage: Stage, tmp_path: Path) -> None:
+    wanted = stage.spec(shared=tmp_path / "nothing")
+    with pytest.raises(Missing):
+        await stage.toolstack.create(wanted)
+    assert await stage.info(wanted.uuid) is None
+
+
+async def test_none_is_wanted(stage: Stage, images: tuple[Path, Path]) -> None:
+    agent = await stage.boot()
+    await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
+    volume = busybox.bind("/run/xenpod", "/v", "rbind")
+    code, said = await agent.run("c", "xvda", "sh", "-c", "ls /v", mounts=[volume])
+    assert code == 0 and "shared" not in said.decode().split()
