@@ -28,6 +28,13 @@ APPLETS = (
     "yes",
     "dd",
     "ip",
+    "rm",
+    "mkdir",
+    "chmod",
+    "mount",
+    "umount",
+    "stat",
+    "touch",
 )
 NAMESPACES = [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]
 
