@@ -45,13 +45,13 @@ check: parts  ## ruff, mypy, import rules, stub drift, sizes: all of them tests
 	$(PYTEST) -q tests/unit/test_checks.py
 
 test: setup  ## every tier; of nested Xen the libxl binding (all of it: test-xen)
-	$(PYTEST) --xen=quick tests/unit tests/contract tests/zone tests/integration tests/xen
+	$(PYTEST) --xen=quick tests/unit tests/contract tests/zone tests/integration tests/conformance tests/xen
 
 test-unit: $(BIN)/.installed  ## needs nothing: pure logic, checks
 	$(PYTEST) tests/unit
 
 test-fake: setup  ## needs root: real daemons, agent, images, CNI on the fake toolstack
-	$(PYTEST) tests/contract tests/zone tests/integration
+	$(PYTEST) tests/contract tests/zone tests/integration tests/conformance
 
 test-xen: setup  ## needs root: the same story on real Xen, in QEMU
 	$(PYTEST) tests/xen

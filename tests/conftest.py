@@ -15,7 +15,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--toolstack",
         choices=("fake", "libxl"),
         default="fake",
-        help="what tests/contract/test_toolstack.py tests",
+        help="what tests/contract/test_toolstack.py and tests/conformance run on",
     )
     parser.addoption(
         "--xen",

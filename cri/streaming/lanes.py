@@ -74,7 +74,8 @@ class ChannelLane:
         await self._channels.send(self._number, data)
 
     async def write_eof(self) -> None:
-        """Cannot be told."""
+        """Cannot be told: the end of what comes ends the connection, or the client would wait for ever."""
+        self.given_up.set()
 
     async def fail(self, text: str) -> None:
         with contextlib.suppress(ClientGone):

@@ -15,6 +15,9 @@ from cri.streaming.spdy.decode import Decoder
 from cri.streaming.spdy.encode import Encoder
 from cri.streaming.spdy.frames import Data, Frame, Reset, SynReply, SynStream
 
+PATIENCE = 60.0
+"""Seconds for anything to come; software emulation is slow."""
+
 
 @dataclass
 class Answer:
@@ -104,7 +107,7 @@ class Spdy:
     async def until(self, condition: object) -> None:
         """Read until ``condition()`` holds; EOFError when the server closes first."""
         assert callable(condition)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 if not await self.step():
                     raise EOFError
@@ -172,7 +175,7 @@ class Ws:
 
     async def until(self, condition: object) -> None:
         assert callable(condition)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not condition():
                 if not await self.step():
                     raise EOFError

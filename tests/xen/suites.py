@@ -29,4 +29,5 @@ SUITES = (
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 900, {"XENPOD_TEST_MODE": "pvh"}),
     Suite("agent", ("tests/xen/inside/test_agent.py",), 900),
     Suite("story", ("tests/xen/inside/test_story.py",), 1500),
+    Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 3600),
 )

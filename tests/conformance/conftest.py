@@ -1,0 +1,40 @@
+"""One node for all of the suite: ``--toolstack=fake`` (default), or ``libxl`` in a Xen dom0."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from localnode.client import Pod
+from tests.support.conformance import Stage, staged
+from tests.xen.machine import is_dom0
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def session_stage(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Stage]:
+    toolstack = request.config.getoption("toolstack")
+    if toolstack == "libxl" and not is_dom0():
+        pytest.skip("runs in a Xen dom0 (make test-xen boots one)")
+    async with staged(tmp_path_factory.mktemp("node"), toolstack) as stage:
+        yield stage
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def stage(session_stage: Stage) -> AsyncIterator[Stage]:
+    """The node; the test's containers are removed after it."""
+    yield session_stage
+    await session_stage.tidy()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def shared_pod(session_stage: Stage) -> AsyncIterator[Pod]:
+    """A pod for tests that need nothing but a place for containers; privileged ones may run in it."""
+    security = cri.LinuxSandboxSecurityContext(privileged=True)
+    linux = cri.LinuxPodSandboxConfig(security_context=security)
+    async with session_stage.pod("shared", linux=linux) as pod:
+        yield pod

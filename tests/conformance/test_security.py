@@ -1,0 +1,188 @@
+"""The security context: what a container may do, as it finds it from inside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from localnode.client import Pod
+from tests.support.conformance import FOREVER, PATIENCE, Stage, linux, refused
+from tests.support.cri_daemons import needs_node
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]
+
+
+def number(value: int) -> cri.Int64Value:
+    return cri.Int64Value(value=value)
+
+
+async def caps(stage: Stage, container: str) -> dict[str, int]:
+    text = await stage.output(container, "grep Cap /proc/self/status")
+    return {name: int(value, 16) for name, value in (line.split(":\t") for line in text.splitlines())}
+
+
+def profile(folder: Path, *names: str) -> cri.SecurityProfile:
+    """A file of the host that denies system calls."""
+    path = folder / "profile.json"
+    rule = {"names": list(names), "action": "SCMP_ACT_ERRNO", "errnoRet": 13}
+    path.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [rule]}))
+    return cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref=str(path))
+
+
+async def test_users_and_groups(stage: Stage, shared_pod: Pod) -> None:
+    numbers = linux(run_as_user=number(1234), run_as_group=number(2345), supplemental_groups=[77])
+    container = await stage.started(shared_pod, linux=numbers)
+    assert await stage.output(container, "id -u; id -g; id -G") == "1234\n2345\n2345 77"
+    merged = await stage.started(shared_pod, linux=linux(run_as_username="web", supplemental_groups=[77]))
+    assert await stage.output(merged, "id -u; id -g") == "101\n102"
+    assert set((await stage.output(merged, "id -G")).split()) == {"102", "103", "77"}
+    strict = linux(
+        run_as_username="web",
+        supplemental_groups=[77],
+        supplemental_groups_policy=cri.SupplementalGroupsPolicy.Strict,
+    )
+    alone = await stage.started(shared_pod, linux=strict)
+    assert set((await stage.output(alone, "id -G")).split()) == {"102", "77"}
+    shown = (await stage.status(alone)).user.linux
+    assert (shown.uid, shown.gid, set(shown.supplemental_groups)) == (101, 102, {102, 77})
+    with refused("INVALID_ARGUMENT", "nobody-knows"):
+        await stage.create(shared_pod, linux=linux(run_as_username="nobody-knows"))
+
+
+async def test_capabilities(stage: Stage, shared_pod: Pod) -> None:
+    chown, net_admin, bind = 1 << 0, 1 << 12, 1 << 10
+    plain = (await caps(stage, await stage.started(shared_pod)))["CapEff"]
+    assert plain & chown and not plain & net_admin
+    change = cri.Capability(add_capabilities=["NET_ADMIN"], drop_capabilities=["CHOWN"])
+    changed = (await caps(stage, await stage.started(shared_pod, linux=linux(capabilities=change))))["CapEff"]
+    assert changed == plain & ~chown | net_admin
+    none = cri.Capability(drop_capabilities=["ALL"])
+    assert (await caps(stage, await stage.started(shared_pod, linux=linux(capabilities=none))))["CapBnd"] == 0
+    every = cri.Capability(add_capabilities=["ALL"])
+    most = (await caps(stage, await stage.started(shared_pod, linux=linux(capabilities=every))))["CapEff"]
+    assert most & plain == plain and most & net_admin and most != plain
+    ambient = cri.Capability(drop_capabilities=["ALL"], add_ambient_capabilities=["NET_BIND_SERVICE"])
+    user = await stage.started(shared_pod, linux=linux(run_as_user=number(1000), capabilities=ambient))
+    found = await caps(stage, user)
+    assert {found[name] for name in ("CapBnd", "CapEff", "CapPrm", "CapAmb")} == {bind}
+
+
+async def test_privileged_within_the_zone(stage: Stage, shared_pod: Pod) -> None:
+    container = await stage.started(shared_pod, linux=linux(privileged=True))
+    assert await stage.output(container, "mkdir /m && mount -t tmpfs none /m && echo yes") == "yes"
+    assert "Seccomp:\t0" in await stage.output(container, "cat /proc/self/status")
+    async with stage.pod("plain") as pod:
+        with refused("FAILED_PRECONDITION", "its pod sandbox is not"):
+            await stage.create(pod, linux=linux(privileged=True))
+
+
+async def test_a_root_that_is_read_only_and_no_new_privileges(stage: Stage, shared_pod: Pod) -> None:
+    container = await stage.started(shared_pod, linux=linux(readonly_rootfs=True, no_new_privs=True))
+    code, text = await stage.says(container, "touch /x")
+    assert code != 0 and "Read-only" in text
+    assert "NoNewPrivs:\t1" in await stage.output(container, "cat /proc/self/status")
+    plain = await stage.started(shared_pod)
+    assert "NoNewPrivs:\t0" in await stage.output(plain, "touch /x; cat /proc/self/status")
+
+
+async def test_masked_and_read_only_paths(stage: Stage, shared_pod: Pod) -> None:
+    security = linux(masked_paths=["/proc/uptime", "/nowhere"], readonly_paths=["/etc"])
+    container = await stage.started(shared_pod, linux=security)
+    assert await stage.output(container, "cat /proc/uptime") == ""
+    code, text = await stage.says(container, "touch /etc/x")
+    assert code != 0 and "Read-only" in text
+
+
+async def test_seccomp(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+    default = await stage.started(shared_pod, linux=linux(seccomp=cri.SecurityProfile()))
+    assert "Seccomp:\t2" in await stage.output(default, "cat /proc/1/status")
+    code, text = await stage.says(default, "unshare -U true")
+    assert code != 0 and "not permitted" in text
+    own = await stage.started(shared_pod, linux=linux(seccomp=profile(tmp_path, "chmod", "fchmodat")))
+    code, text = await stage.says(own, "chmod 400 /etc/passwd")
+    assert code != 0 and "Permission denied" in text
+    unconfined = cri.SecurityProfile(profile_type=cri.SecurityProfile.Unconfined)
+    free = await stage.started(shared_pod, linux=linux(seccomp=unconfined))
+    assert "Seccomp:\t0" in await stage.output(free, "cat /proc/1/status")
+    missing = cri.SecurityProfile(
+        profile_type=cri.SecurityProfile.Localhost, localhost_ref=str(tmp_path / "none.json")
+    )
+    with refused("FAILED_PRECONDITION", "none.json"):
+        await stage.create(shared_pod, linux=linux(seccomp=missing))
+
+
+async def test_profiles_that_are_not_loaded(stage: Stage, shared_pod: Pod) -> None:
+    apparmor = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="nosuch")
+    with refused("FAILED_PRECONDITION", "nosuch", "not loaded"):
+        await stage.create(shared_pod, linux=linux(apparmor=apparmor))
+    with refused("FAILED_PRECONDITION", "nosuch", "not loaded"):
+        await stage.create(shared_pod, linux=linux(apparmor_profile="localhost/nosuch"))
+    default = await stage.started(shared_pod, linux=linux(apparmor=cri.SecurityProfile()))
+    assert (await stage.status(default)).state == cri.CONTAINER_RUNNING
+
+
+async def test_processes_of_the_pod_of_a_container_and_of_a_target(stage: Stage, shared_pod: Pod) -> None:
+    shared = linux(namespace_options=cri.NamespaceOption(pid=cri.POD))
+    host = linux(namespace_options=cri.NamespaceOption(pid=cri.NODE))
+    alone = await stage.started(shared_pod, "exec sleep 1001")
+    first = await stage.started(shared_pod, "exec sleep 1002", linux=shared)
+    for each in (shared, host):
+        seen = await stage.output(await stage.started(shared_pod, linux=each), "ps -o args")
+        assert "sleep 1002" in seen and "sleep 1001" in seen
+    assert await stage.output(alone, "cat /proc/1/cmdline | tr '\\0' ' '") == "sleep 1001"
+    assert "sleep 1002" not in await stage.output(alone, "ps -o args")
+    target = cri.NamespaceOption(pid=cri.TARGET, target_id=alone)
+    debugger = await stage.started(shared_pod, linux=linux(namespace_options=target))
+    assert "sleep 1001" in await stage.output(debugger, "cat /proc/1/cmdline | tr '\\0' ' '")
+    stop = cri.StopContainerRequest(container_id=alone)
+    await stage.runtime.StopContainer(stop, timeout=PATIENCE)
+    assert (await stage.ended(debugger)).exit_code == 137
+    assert (await stage.status(first)).state == cri.CONTAINER_RUNNING
+
+
+async def test_shared_memory_of_the_pod_and_of_a_container(stage: Stage, shared_pod: Pod) -> None:
+    own = cri.NamespaceOption(pid=cri.CONTAINER, ipc=cri.CONTAINER)
+    one, two, alone = (
+        await stage.started(shared_pod),
+        await stage.started(shared_pod),
+        await stage.started(shared_pod, linux=linux(namespace_options=own)),
+    )
+    await stage.output(one, "echo shared >/dev/shm/note")
+    assert await stage.output(two, "cat /dev/shm/note") == "shared"
+    assert await stage.output(alone, "ls /dev/shm") == ""
+    places = [await stage.output(each, "readlink /proc/self/ns/ipc") for each in (one, two, alone)]
+    assert places[0] == places[1] != places[2]
+    await stage.output(two, "rm /dev/shm/note")
+
+
+async def test_limits_of_a_process(stage: Stage, shared_pod: Pod) -> None:
+    resources = cri.LinuxContainerResources(oom_score_adj=500)
+    container = await stage.started(shared_pod, linux=linux(resources))
+    assert await stage.output(container, "cat /proc/1/oom_score_adj; ulimit -n") == "500\n16384"
+    # what a host may forbid is passed over
+    await stage.started(shared_pod, linux=linux(cri.LinuxContainerResources(oom_score_adj=-998)))
+
+
+async def test_what_a_zone_does_not_have(stage: Stage, shared_pod: Pod) -> None:
+    """Each is refused by name, and nothing is made."""
+    pages = cri.LinuxContainerResources(hugepage_limits=[cri.HugepageLimit(page_size="2MB", limit=2 << 20)])
+    with refused("UNIMPLEMENTED", "2MB"):
+        await stage.create(shared_pod, linux=linux(pages))
+    none = cri.LinuxContainerResources(hugepage_limits=[cri.HugepageLimit(page_size="2MB", limit=0)])
+    await stage.create(shared_pod, FOREVER, linux=linux(none))
+    with refused("FAILED_PRECONDITION", "vendor.com/gpu=0"):
+        await stage.create(shared_pod, CDI_devices=[cri.CDIDevice(name="vendor.com/gpu=0")])
+    with refused("INVALID_ARGUMENT", "not a name"):
+        await stage.create(shared_pod, CDI_devices=[cri.CDIDevice(name="not a name")])
+    with refused("FAILED_PRECONDITION", "host's network"):
+        options = cri.NamespaceOption(pid=cri.CONTAINER, network=cri.NODE)
+        await stage.create(shared_pod, linux=linux(namespace_options=options))
+
+
+async def test_environment_and_folder(stage: Stage, shared_pod: Pod) -> None:
+    envs = [cri.KeyValue(key="GREETING", value=b"good morning")]
+    container = await stage.started(shared_pod, envs=envs, working_dir="/var")
+    assert await stage.output(container, "pwd; echo $GREETING; echo $FROM_IMAGE") == "/var\ngood morning\nyes"
