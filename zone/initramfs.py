@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import stat
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -25,6 +26,9 @@ MODULES = (
     "overlay",
 )
 """What a zone needs, where the kernel does not have it built in."""
+
+SHARING = ("9pnet-xen", "9p")
+"""For volumes; Debian's cloud kernel has none of it."""
 
 
 class Archive:
@@ -55,13 +59,27 @@ def stem(path: str) -> str:
     return Path(path).name.split(".ko")[0].replace("_", "-")
 
 
-def load_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
-    """The modules' files, each after those it needs; built-in ones are left out."""
+def known(modules: Path) -> tuple[dict[str, tuple[str, list[str]]], set[str]]:
+    """By name: each module's file and those it needs; then what is built in."""
     needs = {}
     for line in (modules / "modules.dep").read_text().splitlines():
         path, _, others = line.partition(":")
         needs[stem(path)] = (path, others.split())
-    built_in = {stem(line) for line in (modules / "modules.builtin").read_text().splitlines()}
+    return needs, {stem(line) for line in (modules / "modules.builtin").read_text().splitlines()}
+
+
+def sharing(modules: Path) -> tuple[str, ...]:
+    """SHARING, where the kernel has it."""
+    needs, built_in = known(modules)
+    if all(name in needs or name in built_in for name in SHARING):
+        return SHARING
+    print(f"initramfs: {modules.name} has no 9p: its zones cannot have volumes", file=sys.stderr)
+    return ()
+
+
+def load_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
+    """The modules' files, each after those it needs; built-in ones are left out."""
+    needs, built_in = known(modules)
     order: list[str] = []
 
     def visit(path: str) -> None:
@@ -125,7 +143,7 @@ def main() -> None:
     modules = Path("/lib/modules") / options.kernel
     if not (modules / "modules.dep").exists():
         raise SystemExit(f"initramfs: {modules}/modules.dep: not there; is the kernel's package installed?")
-    write(options.root, modules, options.output, (*options.module, *MODULES))
+    write(options.root, modules, options.output, (*options.module, *MODULES, *sharing(modules)))
 
 
 if __name__ == "__main__":

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from protect.toolstack.libxl.boot import Boot, command_line
 from protect.toolstack.port import DomainSpec
 
 NO_SCRIPT = "/bin/true"
 """What libxl runs at hot plug instead of Debian's scripts; the rest is written to xenstore by us."""
+
+SHARE_TAG = "xenpod"
+"""By which the guest mounts the directory it shares with dom0."""
 
 _KIB = 1024
 
@@ -14,6 +19,9 @@ _KIB = 1024
 def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, object]:
     """``spec``, to be booted from ``boot``.  Invalid when its environment cannot be passed."""
     kind = spec.mode.value
+    environment = {**spec.environment}
+    if spec.shared is not None:
+        environment["XENPOD_SHARED"] = f"9p:{SHARE_TAG}"
     memory = spec.memory_bytes // _KIB
     return {
         "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid)},
@@ -25,15 +33,21 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
             "target_memkb": memory,
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
-            "cmdline": command_line(arguments, spec.environment),
+            "cmdline": command_line(arguments, environment),
         },
         "nics": [
             {"devid": number, "nictype": "vif", "script": NO_SCRIPT} for number in range(spec.interfaces)
         ],
+        "p9s": [_share(spec.shared)] if spec.shared is not None else [],
         "on_poweroff": "preserve",
         "on_reboot": "preserve",
         "on_crash": "preserve",
     }
+
+
+def _share(directory: Path) -> dict[str, object]:
+    """Served by a QEMU of this domain's own, which libxl starts; files keep the guest's owners and modes."""
+    return {"devid": 0, "tag": SHARE_TAG, "path": str(directory), "security_model": "none"}
 
 
 def overhead_bytes(spec: DomainSpec) -> int:
