@@ -73,7 +73,7 @@ def sharing(modules: Path) -> tuple[str, ...]:
     needs, built_in = known(modules)
     if all(name in needs or name in built_in for name in SHARING):
         return SHARING
-    print(f"initramfs: {modules.name} has no 9p: its zones cannot have volumes", file=sys.stderr)
+    sys.stderr.write(f"initramfs: {modules.name} has no 9p: its zones cannot have volumes\n")
     return ()
 
 

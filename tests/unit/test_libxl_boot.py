@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from daemonkit.faults import Fault, Invalid, Missing
 from protect.toolstack.libxl import boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
-from protect.toolstack.libxl.console import Consoles
 from protect.toolstack.libxl.kernel import kernel_version, unpack, unpacked_kernel
+from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.port import DomainSpec, Mode
 
@@ -163,23 +163,36 @@ def test_what_a_command_line_cannot_carry(environment: dict[str, str]) -> None:
         domain_config(replace(SPEC, environment=environment), boot.Boot(Path("/k"), Path("/i"), 0), "")
 
 
-def test_consoles(tmp_path: Path) -> None:
-    consoles = Consoles(tmp_path)
-    assert consoles.notices() == ()
-    assert consoles.tail("z", 10) == b""
-    (tmp_path / "guest-z.log").write_bytes(b"0123456789abcdef")
-    assert consoles.tail("z", 6) == b"abcdef"
-    assert consoles.tail("z", 600) == b"0123456789abcdef"
-    consoles.trim(["z", "unknown"])
-    assert consoles.tail("z", 600) == b"0123456789abcdef"
-    with (tmp_path / "guest-z.log").open("ab") as log:
-        log.write(bytes(2 << 20) + b"newest")
-        log.flush()
-        consoles.trim(["z"])
-        log.write(b"!")
-    assert (tmp_path / "guest-z.log").stat().st_size == (256 << 10) + 1
-    assert consoles.tail("z", 7) == b"newest!"
-    consoles.forget("z")
-    consoles.forget("z")
-    assert not list(tmp_path.iterdir())
-    assert "--log=guest" in Consoles(tmp_path / "none").notices()[0]
+def test_a_shared_directory() -> None:
+    files = boot.Boot(Path("/k"), Path("/i"), 0)
+    alone = domain_config(SPEC, files, "")
+    assert alone["p9s"] == [] and "XENPOD_SHARED" not in str(alone)
+    shares = domain_config(replace(SPEC, shared=Path("/s")), files, "")
+    assert shares["p9s"] == [{"devid": 0, "tag": "xenpod", "path": "/s", "security_model": "none"}]
+    assert "XENPOD_SHARED=9p:xenpod" in str(shares["b_info"])
+
+
+def test_logs_of_guests(tmp_path: Path) -> None:
+    consoles, models = tmp_path / "console", tmp_path / "xen"
+    consoles.mkdir()
+    models.mkdir()
+    logs = GuestLogs(consoles, models)
+    assert logs.notices() == ()
+    assert logs.console("z", 10) == b""
+    (consoles / "guest-z.log").write_bytes(b"0123456789abcdef")
+    assert logs.console("z", 6) == b"abcdef"
+    assert logs.console("z", 600) == b"0123456789abcdef"
+    logs.trim(["z", "unknown"])
+    assert logs.console("z", 600) == b"0123456789abcdef"
+    for path in (consoles / "guest-z.log", models / "qemu-dm-z.log"):
+        with path.open("ab") as log:
+            log.write(bytes(2 << 20) + b"newest")
+            log.flush()
+            logs.trim(["z"])
+            log.write(b"!")
+        assert path.stat().st_size == (256 << 10) + 1
+        assert path.read_bytes().endswith(b"newest!")
+    logs.forget("z")
+    logs.forget("z")
+    assert not [*consoles.iterdir(), *models.iterdir()]
+    assert "--log=guest" in GuestLogs(tmp_path / "none").notices()[0]

@@ -7,19 +7,21 @@ import sys
 from pathlib import Path
 
 from tests.xen import guest_image
-from tests.xen.machine import CHECKOUT, zone_kernel
+from tests.xen.machine import CHECKOUT, small_kernel, zone_kernel
 
 
 def guest_parts() -> None:
     """The agent's initramfs for the zone kernel, and xenbind; quick when they are there."""
-    subprocess.run(["make", "-s", "-C", "zone", "initramfs", f"KVER={_version()}"], cwd=CHECKOUT, check=True)
+    subprocess.run(
+        ["make", "-s", "-C", "zone", "initramfs", f"KVER={_version(zone_kernel())}"], cwd=CHECKOUT, check=True
+    )
     subprocess.run([sys.executable, "-m", "xenbind.build"], cwd=CHECKOUT, check=True)
 
 
 def peer_guest(folder: Path) -> Path:
     """The initramfs of the guest that tests of the binding boot."""
-    return guest_image.build(_version(), folder)
+    return guest_image.build(_version(small_kernel()), folder)
 
 
-def _version() -> str:
-    return zone_kernel().name.removeprefix("vmlinuz-")
+def _version(kernel: Path) -> str:
+    return kernel.name.removeprefix("vmlinuz-")

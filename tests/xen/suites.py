@@ -27,6 +27,7 @@ SUITES = (
     Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 900),
     Suite("contract-pv", _CONTRACT, 1500),
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 900, {"XENPOD_TEST_MODE": "pvh"}),
+    Suite("volumes", ("tests/contract/test_toolstack_shared.py", "--toolstack=libxl"), 1500),
     Suite("agent", ("tests/xen/inside/test_agent.py",), 900),
     Suite("story", ("tests/xen/inside/test_story.py",), 1500),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 3600),

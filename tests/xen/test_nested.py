@@ -34,7 +34,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """One machine for all suites that this run of pytest wants."""
     try:
         find_parts()
-        machine.zone_kernel()
+        machine.small_kernel()
     except NotInstalled as error:
         pytest.skip(str(error))
     if os.geteuid() != 0:

@@ -46,9 +46,12 @@ def _newest(guest_dir: Path) -> Path:
     present = [kernel for kernel in kernels if kernel.is_file()]
     if not present:
         cause = f"none in {_BOOT} that {guest_dir} has an initramfs for"
-        hint = "install linux-image-cloud-amd64 and run `make -C zone initramfs`, or set libxl.kernel"
+        hint = "install linux-image-amd64 and run `make -C zone initramfs`, or set libxl.kernel"
         raise Missing("find zone kernel", "", cause, hint)
-    return max(present, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
+    # Of a version's flavours the plain one: Debian's "cloud" has no 9p, and so no volumes.
+    return max(
+        present, key=lambda path: ([int(part) for part in re.findall(r"\d+", path.name)], -len(path.name))
+    )
 
 
 def command_line(arguments: str, environment: Mapping[str, str]) -> str:

@@ -19,9 +19,7 @@ _KIB = 1024
 def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, object]:
     """``spec``, to be booted from ``boot``.  Invalid when its environment cannot be passed."""
     kind = spec.mode.value
-    environment = {**spec.environment}
-    if spec.shared is not None:
-        environment["XENPOD_SHARED"] = f"9p:{SHARE_TAG}"
+    shares = {"XENPOD_SHARED": f"9p:{SHARE_TAG}"} if spec.shared else {}
     memory = spec.memory_bytes // _KIB
     return {
         "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid)},
@@ -33,12 +31,12 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
             "target_memkb": memory,
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
-            "cmdline": command_line(arguments, environment),
+            "cmdline": command_line(arguments, {**spec.environment, **shares}),
         },
         "nics": [
             {"devid": number, "nictype": "vif", "script": NO_SCRIPT} for number in range(spec.interfaces)
         ],
-        "p9s": [_share(spec.shared)] if spec.shared is not None else [],
+        "p9s": [_share(spec.shared)] if spec.shared else [],
         "on_poweroff": "preserve",
         "on_reboot": "preserve",
         "on_crash": "preserve",

@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from daemonkit.faults import Invalid
+from daemonkit.faults import Invalid, Missing
 from protect.errors import DomainGone, ToolstackError
 from protect.network.splice import bring
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.admit import Admission
 from protect.toolstack.libxl.channel import Channels
 from protect.toolstack.libxl.config import domain_config
-from protect.toolstack.libxl.console import Consoles
 from protect.toolstack.libxl.deaths import REASONS, Known, Registry
 from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers
@@ -86,7 +86,7 @@ class LibxlToolstack:
         undo.callback(self._channels.close)
         self._disks = Disks(self._workers, self._store)
         undo.callback(self._disks.close)
-        self._consoles = Consoles(self._settings.console_dir)
+        self._logs = GuestLogs(self._settings.console_dir)
         self._registry = Registry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
         undo.callback(asyncio.ensure_future(self._trim_consoles()).cancel)
@@ -106,26 +106,36 @@ class LibxlToolstack:
             cpus=info.cpus,
             version=info.version,
             security_boundary=True,
-            notices=self._consoles.notices(),
+            notices=self._logs.notices(),
         )
 
     async def create(self, spec: DomainSpec) -> DomainId:
         return await self._step("create domain", spec.name, self._create(spec))
 
     async def _create(self, spec: DomainSpec) -> DomainId:
+        if spec.shared and not await asyncio.to_thread(spec.shared.is_dir):
+            raise Missing("create domain", spec.name, f"there is no directory {spec.shared} to share")
         config = domain_config(spec, self._boot, self._settings.kernel_arguments)
         async with self._admission.of(spec):
-            domid = await self._workers.run(xen.create, config)
             try:
-                for interface in await self._workers.run(nic.nics, domid) if spec.interfaces else []:
-                    await self._store.write(f"{interface.backend}/hotplug-status", "connected")
-                    if spec.netns:
-                        await bring(f"vif{domid}.{interface.devid}", spec.netns)
+                domid = await self._made(spec, config)
             except BaseException:
-                await self._workers.run(xen.destroy, domid)
+                await asyncio.to_thread(self._logs.forget, spec.name)
                 raise
             self._registry.enter(domid, spec.uuid, spec.name)
         return DomainId(domid)
+
+    async def _made(self, spec: DomainSpec, config: Mapping[str, object]) -> int:
+        domid = await self._workers.run(xen.create, config)
+        try:
+            for interface in await self._workers.run(nic.nics, domid) if spec.interfaces else []:
+                await self._store.write(f"{interface.backend}/hotplug-status", "connected")
+                if spec.netns:
+                    await bring(f"vif{domid}.{interface.devid}", spec.netns)
+        except BaseException:
+            await self._workers.run(xen.destroy, domid)
+            raise
+        return domid
 
     async def unpause(self, domain: DomainId) -> None:
         await self._step("unpause domain", str(domain), self._unpause(domain))
@@ -156,7 +166,7 @@ class LibxlToolstack:
         self._registry.leave(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
-        await asyncio.to_thread(self._consoles.forget, known.name)
+        await asyncio.to_thread(self._logs.forget, known.name)
 
     async def list(self) -> list[DomainInfo]:
         await self._steps.wait_for_abandoned()
@@ -225,7 +235,7 @@ class LibxlToolstack:
         known = self._registry.get(domain)
         if known is None:
             raise DomainGone("read console", f"domain {domain}", "no such domain")
-        return await asyncio.to_thread(self._consoles.tail, known.name, limit)
+        return await asyncio.to_thread(self._logs.console, known.name, limit)
 
     # -- inside
 
@@ -233,7 +243,7 @@ class LibxlToolstack:
         """A zone must not fill the host's disk by what it says; xenconsoled takes 300 KB/s at most."""
         while True:
             await asyncio.sleep(_TRIM_SECONDS)
-            await asyncio.to_thread(self._consoles.trim, self._registry.names())
+            await asyncio.to_thread(self._logs.trim, self._registry.names())
 
     async def _step(self, operation: str, subject: str, work: Coroutine[Any, Any, T]) -> T:
         """Do ``work`` to its end, also when the caller is cancelled; errors of Xen become faults."""

@@ -33,7 +33,7 @@ def guest(tmp_path_factory: pytest.TempPathFactory) -> LibxlSettings:
     """The test guest's kernel and initramfs, on tmpfs: libxl reads them at each create."""
     folder = tmp_path_factory.mktemp("guest")
     initramfs = Path(shutil.copy(machine.SHARE / "guest.cpio", folder / "guest.cpio"))
-    return LibxlSettings(kernel=machine.zone_kernel(), initramfs=initramfs)
+    return LibxlSettings(kernel=machine.small_kernel(), initramfs=initramfs)
 
 
 @pytest.fixture(scope="session")

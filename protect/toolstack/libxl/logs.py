@@ -1,0 +1,73 @@
+"""What is logged of zones in dom0: consoles, by xenconsoled (``--log=guest``), and device models' words."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+_DEVICE_MODELS = Path("/var/log/xen")  # XEN_LOG_DIR of libxl's build
+_LONGEST = 1 << 20
+_KEPT = 256 << 10
+
+
+class GuestLogs:
+    """``guest-<name>.log`` in xenconsoled's directory, ``qemu-dm-<name>.log`` in libxl's.
+
+    What is in them is, or is caused by, the guest, and nobody else bounds or removes them.
+    """
+
+    def __init__(self, consoles: Path, device_models: Path = _DEVICE_MODELS) -> None:
+        self._consoles = consoles
+        self._device_models = device_models
+
+    def notices(self) -> tuple[str, ...]:
+        """What the operator should know: whether there can be any console log at all."""
+        if self._consoles.is_dir():
+            return ()
+        return (f"consoles of zones are not kept: no {self._consoles} (run xenconsoled with --log=guest)",)
+
+    def console(self, name: str, limit: int) -> bytes:
+        """The last ``limit`` bytes (untrusted); nothing when there is no log."""
+        try:
+            return _tail(self._console(name), limit)
+        except FileNotFoundError:
+            return b""
+
+    def trim(self, names: Iterable[str]) -> None:
+        """Cut logs that are too long down to their newest part."""
+        for name in names:
+            for log in (self._console(name), self._device_model(name)):
+                with suppress(FileNotFoundError):
+                    _trim(log)
+
+    def forget(self, name: str) -> None:
+        """Remove the logs of a zone that is gone: names are not used again, so nobody else would."""
+        self._console(name).unlink(missing_ok=True)
+        self._device_model(name).unlink(missing_ok=True)
+
+    def _console(self, name: str) -> Path:
+        return self._consoles / f"guest-{name.replace('/', '_')}.log"
+
+    def _device_model(self, name: str) -> Path:
+        return self._device_models / f"qemu-dm-{name}.log"
+
+
+def _tail(log: Path, limit: int) -> bytes:
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - limit))
+        return file.read(limit)
+
+
+def _trim(log: Path) -> None:
+    # All append, so what its writer adds meanwhile comes before the tail, and is not lost.
+    fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        if os.fstat(fd).st_size > _LONGEST:
+            tail = _tail(log, _KEPT)
+            os.truncate(fd, 0)
+            os.write(fd, tail)
+    finally:
+        os.close(fd)
