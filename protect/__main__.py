@@ -25,6 +25,7 @@ from protect.server import services
 from protect.stdio.log import WorkloadLog
 from protect.store import SqliteStore
 from protect.toolstack.port import Toolstack
+from protect.volumes.host import HostVolumes
 from protect.zones import deaths, reconcile
 
 _DEFAULT_CONFIG = Path("/etc/protect/protectd.toml")
@@ -105,6 +106,7 @@ async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Nod
         logs=lambda path, journal: WorkloadLog.open(path, journal),
         splice=splice,
         ledger=Ledger(total),
+        volumes=HostVolumes(config.run_dir / "volumes"),
     )
 
 

@@ -16,7 +16,7 @@ from daemonkit.logs import fields
 from protect.config import Config
 from protect.hub import Change, Hub, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.ledger import Ledger
-from protect.ports import AgentLink, Input, LinkFactory, LogFactory, Splice
+from protect.ports import AgentLink, Input, LinkFactory, LogFactory, Splice, Volumes
 from protect.store import Intent, Store
 from protect.tasks import Tasks
 from protect.toolstack.port import Toolstack
@@ -169,6 +169,7 @@ class Node:
     logs: LogFactory
     splice: Splice
     ledger: Ledger
+    volumes: Volumes
     tasks: Tasks = field(default_factory=Tasks)
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from protect.network.guest import GuestNetwork
 from protect.toolstack.port import Transport
+from protect.volumes.values import Source, Volume
 from xenpod_proto.channel.v1 import channel_pb2
 
 
@@ -115,6 +116,41 @@ class Subscription(Protocol):
 
 LogFactory = Callable[[str, Path], OutputLog]
 """(log path or "", journal) to an open log; blocking, short."""
+
+
+class Volumes(Protocol):
+    """Files and directories of the host in zones, as mounts: the kernel remembers them, not the daemon."""
+
+    def shared(self, zone_id: str) -> Path:
+        """The directory that the zone shares (DomainSpec.shared)."""
+        ...
+
+    async def open(self, zone_id: str) -> None:
+        """Make it; what a failure leaves is for ``close``."""
+        ...
+
+    async def close(self, zone_id: str) -> None:
+        """Remove it with everything in it, as far as it is there."""
+        ...
+
+    def zones(self) -> list[str]:
+        """Those that something is left of."""
+        ...
+
+    async def take(self, volumes: Sequence[Volume], timeout: float) -> list[Source]:
+        """Find them on the host; the caller closes them.  Nothing that lasts is done (but directories made).
+
+        Missing, Invalid, Refused; TooLate when a file system does not answer.
+        """
+        ...
+
+    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[Source]) -> None:
+        """Show them to the zone, each as ``<shared>/<workload id>/<volume's name>``."""
+        ...
+
+    async def detach(self, zone_id: str, workload_id: str) -> None:
+        """Take a workload's away, as far as they are there."""
+        ...
 
 
 Splice = Callable[[str, str, str], Awaitable[GuestNetwork]]

@@ -27,6 +27,7 @@ from cri.sandbox import logdir
 from cri.sandbox.record import Phase as SandboxPhase
 from cri.sandbox.record import Sandbox
 from cri.together import to_end
+from cri.volumes.plan import plan
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Refused
 from daemonkit.logs import fields
@@ -95,7 +96,8 @@ def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: Root
     who = user(config.linux.security_context, image)
     first = process(config, image, who, sandbox.hostname, defaults.nofile, held())
     filters = seccomp(config.linux.security_context, bounding(first))
-    oci = spec(container_id, config, first, defaults, filters, target)
+    volumes = plan(container_id, config.mounts)
+    oci = spec(container_id, config, first, defaults, filters, target, volumes)
     files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses)
     container = Container(
         id=container_id,
@@ -119,6 +121,7 @@ def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: Root
         stdin_once=config.stdin_once,
         log_path=container.log_path,
         files=[pb.File(name=name, mode=0o644, content=content) for name, content in files.items()],
+        volumes=volumes.shared,
     )
     return Plan(container, workload)
 

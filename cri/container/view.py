@@ -73,6 +73,7 @@ def status(container: Container) -> cri.ContainerStatus:
         image_id=container.image.id,
         user=_user(container),
         stop_signal=cri_signal(container.stop_signal),
+        mounts=container.config.mounts,
     )
 
 

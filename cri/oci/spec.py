@@ -7,6 +7,8 @@ from cri.oci.mounts import MASKED, READONLY, file_mounts, kernel_mounts
 from cri.oci.namespaces import namespaces
 from cri.oci.resources import resources
 from cri.oci.values import Json
+from cri.volumes.places import arranged
+from cri.volumes.plan import Volumes
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 FILES = ("hostname", "hosts", "resolv.conf")
@@ -19,6 +21,7 @@ def spec(
     defaults: ContainerDefaults,
     seccomp: Json | None = None,
     target_pid: int = 0,
+    volumes: Volumes = Volumes(),  # noqa: B008 - frozen
 ) -> Json:
     """``seccomp``: None for no filter; ``target_pid``: see ``namespaces``."""
     security = config.linux.security_context
@@ -33,14 +36,17 @@ def spec(
     }
     if seccomp is not None:
         linux["seccomp"] = seccomp
+    if volumes.follows_host:
+        linux["rootfsPropagation"] = "rslave"
+    usual = [
+        *kernel_mounts(own_shm, privileged=security.privileged),
+        *file_mounts(container_id, FILES, readonly=security.readonly_rootfs),
+    ]
     return {
         "ociVersion": "1.0.2",
         "process": process,
         "root": {"path": "rootfs", "readonly": security.readonly_rootfs},
-        "mounts": [
-            *kernel_mounts(own_shm, privileged=security.privileged),
-            *file_mounts(container_id, FILES, readonly=security.readonly_rootfs),
-        ],
+        "mounts": arranged(usual, volumes.mounts),
         "linux": linux,
     }
 

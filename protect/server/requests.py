@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from daemonkit.faults import Invalid
 from protect import checks
 from protect.config import DEFAULT_PROFILE, Config, Profile
+from protect.volumes.values import Volume
 from protect.workloads.create import WorkloadSpec
 from protect.workloads.exec import ExecSpec
 from protect.zones.values import ZoneSpec
@@ -22,6 +23,7 @@ PROCESS_LIMIT = 256 * 1024
 RESOURCES_LIMIT = 64 * 1024
 """Bytes of an OCI resources object."""
 FILES_LIMIT = 32
+VOLUMES_LIMIT = 256
 FILES_BYTES_LIMIT = 384 * 1024
 """Of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""
 IMAGE_TYPES = ("squashfs", "erofs")
@@ -81,6 +83,7 @@ def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
         stdin_once=request.stdin_once,
         log_path=checks.path(operation, "log", request.log_path) if request.log_path else "",
         files=_files(operation, workload_id, request.files),
+        volumes=_volumes(operation, workload_id, request.volumes),
     )
 
 
@@ -97,6 +100,28 @@ def _files(operation: str, workload_id: str, files: Iterable[pb.File]) -> tuple[
     if len(checked) > FILES_LIMIT or size > FILES_BYTES_LIMIT:
         cause = f"{len(checked)} files of {size} bytes; at most {FILES_LIMIT} of {FILES_BYTES_LIMIT} together"
         raise Invalid(operation, workload_id, cause)
+    return tuple(checked.values())
+
+
+def _volumes(operation: str, workload_id: str, volumes: Sequence[pb.Volume]) -> tuple[Volume, ...]:
+    if len(volumes) > VOLUMES_LIMIT:
+        raise Invalid(operation, workload_id, f"{len(volumes)} volumes are more than {VOLUMES_LIMIT}")
+    checked: dict[str, Volume] = {}
+    for volume in volumes:
+        name = checks.file_name(operation, volume.name)
+        if name in checked:
+            raise Invalid(operation, workload_id, f"two volumes {name!r}")
+        if volume.recursive_readonly and (volume.follow_host or not volume.readonly):
+            cause = f"volume {name!r}: recursive_readonly wants readonly, and not follow_host"
+            raise Invalid(operation, workload_id, cause)
+        checked[name] = Volume(
+            name=name,
+            host_path=checks.path(operation, "volume", volume.host_path),
+            readonly=volume.readonly,
+            recursive_readonly=volume.recursive_readonly,
+            follow_host=volume.follow_host,
+            create_directory=volume.create_directory,
+        )
     return tuple(checked.values())
 
 

@@ -12,6 +12,7 @@ from protect.node import Node, WorkloadRuntime, now_ns
 from protect.ports import AgentLink
 from protect.workloads.create import open_log
 from protect.workloads.values import Exit, Reason, WorkloadState
+from protect.workloads.volumes import release
 from xenpod_proto.channel.v1 import channel_pb2
 
 log = logging.getLogger(__name__)
@@ -43,5 +44,12 @@ def _lost(node: Node, runtime: WorkloadRuntime) -> None:
     if runtime.deleting:
         return
     log.error("zone has lost a workload", extra=fields(zone=runtime.zone.id, workload=runtime.id))
+    node.tasks.spawn(_release(node, runtime), f"release volumes of {runtime.id}")
     end = Exit(LOST, oom_killed=False, at_ns=now_ns())
     node.note_workload(runtime, runtime.workload.exited(end, Reason.ERROR, "its zone has lost it"))
+
+
+async def _release(node: Node, runtime: WorkloadRuntime) -> None:
+    async with runtime.lock:
+        if not runtime.gone:
+            await release(node, runtime)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,11 @@ from protect.ports import AgentLink
 from protect.store import Intent
 from protect.tasks import whole
 from protect.toolstack.port import DiskSpec
+from protect.volumes.values import Source, Volume
 from protect.workloads.delete import undo_create
 from protect.workloads.outputs import Outputs
 from protect.workloads.values import Streams, Workload, WorkloadState
+from protect.workloads.volumes import held
 from xenpod_proto.channel.v1 import channel_pb2
 
 INTENT = Intent("workload.create")
@@ -25,6 +27,7 @@ INTENT = Intent("workload.create")
 declare(
     "workload-create.recorded",
     "workload-create.disk-attached",
+    "workload-create.volumes-attached",
     "workload-create.log-open",
     "workload-create.prepared",
     "workload-create.created",
@@ -45,6 +48,7 @@ class WorkloadSpec:
     stdin_once: bool = False
     log_path: str = ""
     files: Sequence[channel_pb2.File] = ()
+    volumes: Sequence[Volume] = ()
 
 
 async def create(node: Node, spec: WorkloadSpec) -> Workload:
@@ -53,8 +57,14 @@ async def create(node: Node, spec: WorkloadSpec) -> Workload:
     link = await zone.agent()
     if not spec.image_path.is_file():
         raise Invalid("create workload", spec.id, f"there is no image file {spec.image_path}")
-    runtime = admit(node, zone, spec)
-    return await node.tasks.conduct(_conduct(node, runtime, spec, link), f"create workload {spec.id}")
+    # Before the record: a file system that does not answer holds up nothing but this call.
+    sources = await node.volumes.take(spec.volumes, node.config.timeouts.call)
+    with ExitStack() as unless:
+        unless.enter_context(held(sources))
+        runtime = admit(node, zone, spec)
+        unless.pop_all()  # the task below closes them: it may go on when the caller does not
+    work = _conduct(node, runtime, spec, link, sources)
+    return await node.tasks.conduct(work, f"create workload {spec.id}")
 
 
 def admit(node: Node, zone: ZoneRuntime, spec: WorkloadSpec) -> WorkloadRuntime:
@@ -84,18 +94,26 @@ def admit(node: Node, zone: ZoneRuntime, spec: WorkloadSpec) -> WorkloadRuntime:
     return runtime
 
 
-async def _conduct(node: Node, runtime: WorkloadRuntime, spec: WorkloadSpec, link: AgentLink) -> Workload:
-    async with runtime.lock, AsyncExitStack() as undo:
-        undo.push_async_callback(undo_create, node, runtime)
-        await runtime.zone.end.guard(f"zone {spec.zone_id}", _prepare(node, runtime, spec, link))
-        undo.pop_all()
+async def _conduct(
+    node: Node, runtime: WorkloadRuntime, spec: WorkloadSpec, link: AgentLink, sources: list[Source]
+) -> Workload:
+    with held(sources):
+        async with runtime.lock, AsyncExitStack() as undo:
+            undo.push_async_callback(undo_create, node, runtime)
+            work = _prepare(node, runtime, spec, link, sources)
+            await runtime.zone.end.guard(f"zone {spec.zone_id}", work)
+            undo.pop_all()
     return runtime.workload
 
 
-async def _prepare(node: Node, runtime: WorkloadRuntime, spec: WorkloadSpec, link: AgentLink) -> None:
+async def _prepare(
+    node: Node, runtime: WorkloadRuntime, spec: WorkloadSpec, link: AgentLink, sources: list[Source]
+) -> None:
     disk = DiskSpec(runtime.workload.vdev, spec.image_path, readonly=True)
     await whole(node.toolstack.attach_disk(runtime.zone.zone.domain_id, disk))
     checkpoint("workload-create.disk-attached")
+    await whole(node.volumes.attach(spec.zone_id, spec.id, sources))
+    checkpoint("workload-create.volumes-attached")
     outputs = open_log(node, runtime)
     checkpoint("workload-create.log-open")
     request = channel_pb2.Request(create_container=_request(runtime, spec))

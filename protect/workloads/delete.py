@@ -25,6 +25,7 @@ declare(
     "workload-delete.ended",
     "workload-delete.container-deleted",
     "workload-delete.disk-detached",
+    "workload-delete.volumes-detached",
     "workload-delete.files-removed",
     "workload-delete.forgotten",
 )
@@ -88,6 +89,8 @@ async def dismantle(node: Node, runtime: WorkloadRuntime) -> None:
     if _alive(runtime):
         await node.toolstack.detach_disk(runtime.zone.zone.domain_id, runtime.workload.vdev)
     checkpoint("workload-delete.disk-detached")
+    await node.volumes.detach(runtime.zone.id, runtime.id)
+    checkpoint("workload-delete.volumes-detached")
     if runtime.outputs is not None:
         await runtime.outputs.close()
     node.journal(runtime).unlink(missing_ok=True)

@@ -9,6 +9,7 @@ from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.logs import fields
 from protect.node import Node, WorkloadRuntime, ZoneRuntime, now_ns
 from protect.workloads.values import KILLED, Exit, Reason, Workload, WorkloadState
+from protect.workloads.volumes import release
 from xenpod_proto.channel.v1 import channel_pb2
 
 log = logging.getLogger(__name__)
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 _CODE_LIMIT = 255
 _CLOCK_SLACK_NS = 1_000_000_000
 
-declare("workload-exit.heard", "workload-exit.drained", "workload-exit.recorded")
+declare("workload-exit.heard", "workload-exit.drained", "workload-exit.released", "workload-exit.recorded")
 
 
 def on_exit(node: Node, zone: ZoneRuntime, untrusted: channel_pb2.ProcessExited) -> None:
@@ -52,6 +53,8 @@ async def _settle(node: Node, runtime: WorkloadRuntime, end: Exit) -> None:
             return
         if runtime.outputs is not None:
             await runtime.outputs.close()
+        await release(node, runtime)
+        checkpoint("workload-exit.released")
         node.note_workload(runtime, runtime.workload.exited(end))
         checkpoint("workload-exit.recorded")
 
@@ -72,6 +75,7 @@ async def bury(node: Node, runtime: WorkloadRuntime, cause: str) -> None:
     async with runtime.lock:
         if runtime.gone or runtime.workload.state in (WorkloadState.EXITED, WorkloadState.CREATING):
             return
+        await release(node, runtime)
         if runtime.exit is not None:
             node.note_workload(runtime, runtime.workload.exited(runtime.exit))
             return

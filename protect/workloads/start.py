@@ -9,6 +9,7 @@ from protect.node import Node, WorkloadRuntime, now_ns
 from protect.ports import AgentLink
 from protect.tasks import whole
 from protect.workloads.values import START_FAILED, Exit, Reason, Workload, WorkloadState
+from protect.workloads.volumes import release
 from xenpod_proto.channel.v1 import channel_pb2
 
 _MESSAGE = 1024
@@ -36,6 +37,7 @@ async def _conduct(node: Node, runtime: WorkloadRuntime) -> Workload:
         try:
             await runtime.zone.end.guard(f"zone {runtime.zone.id}", _start(node, runtime, link))
         except Broken as fault:
+            await release(node, runtime)
             _failed(node, runtime, fault)
             raise
         checkpoint("workload-start.started")

@@ -20,6 +20,7 @@ declare(
     "zone-destroy.recorded",
     "zone-destroy.quiet",
     "zone-destroy.domain-destroyed",
+    "zone-destroy.volumes-removed",
     "zone-destroy.files-removed",
     "zone-destroy.forgotten",
 )
@@ -56,6 +57,8 @@ async def dismantle(node: Node, runtime: ZoneRuntime) -> None:
     if domain is not None:
         await node.toolstack.destroy(domain)
     checkpoint("zone-destroy.domain-destroyed")
+    await node.volumes.close(runtime.id)
+    checkpoint("zone-destroy.volumes-removed")
     node.clear_zone_dir(runtime.id)
     checkpoint("zone-destroy.files-removed")
     node.drop_zone(runtime)

@@ -7,6 +7,7 @@ import time
 import uuid
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Exhausted, Exists, Fault
@@ -27,6 +28,7 @@ INTENT = Intent("zone.create")
 
 declare(
     "zone-create.recorded",
+    "zone-create.sharing",
     "zone-create.domain-created",
     "zone-create.unpaused",
     "zone-create.connected",
@@ -82,7 +84,9 @@ async def _undo(node: Node, runtime: ZoneRuntime) -> None:
 
 async def _boot(node: Node, runtime: ZoneRuntime) -> None:
     spec = runtime.zone.spec
-    domain = await whole(node.toolstack.create(domain_spec(runtime.zone)))
+    await whole(node.volumes.open(spec.id))
+    checkpoint("zone-create.sharing")
+    domain = await whole(node.toolstack.create(domain_spec(runtime.zone, node.volumes.shared(spec.id))))
     # In memory only: should we die here, the domain is found again by its uuid.
     runtime.zone = replace(runtime.zone, domain_id=domain)
     checkpoint("zone-create.domain-created")
@@ -100,7 +104,7 @@ async def _boot(node: Node, runtime: ZoneRuntime) -> None:
     checkpoint("zone-create.running")
 
 
-def domain_spec(zone: Zone) -> DomainSpec:
+def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
     """What the toolstack is asked for; the domain's name is for people, and unique."""
     spec = zone.spec
     readable = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in spec.name or spec.id)
@@ -113,4 +117,5 @@ def domain_spec(zone: Zone) -> DomainSpec:
         interfaces=spec.interfaces,
         netns=spec.netns,
         environment={"XENPOD_ZONE": spec.id},
+        shared=shared,
     )

@@ -20,6 +20,7 @@ from protect.errors import DomainGone, ProtocolViolation
 from protect.node import Node, WorkloadRuntime, ZoneRuntime
 from protect.store import Intent, Saved
 from protect.toolstack.port import DomainInfo, DomainState
+from protect.workloads import volumes
 from protect.zones import connect, deaths, resync
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import ZoneEvents
@@ -54,7 +55,7 @@ async def load(node: Node) -> list[Found]:
         else:
             node.ledger.adopt(zone.id, zone.spec.memory_bytes)
     _load_workloads(node, saved)
-    _remove_stray_files(node)
+    await _remove_strays(node)
     for domain in unknown(node, domains.values()):
         log.warning("unknown domain left alone", extra=fields(domain=domain.id, name=domain.name))
     checkpoint("reconcile.loaded")
@@ -98,6 +99,9 @@ async def _bury(node: Node, runtime: ZoneRuntime) -> None:
         domain = await find_domain(node, runtime)
         if domain is not None:
             await node.toolstack.destroy(domain)
+        for workload in list(runtime.workloads.values()):
+            async with workload.lock:
+                await volumes.release(node, workload)
     await resync.finish_intents(node, runtime)
 
 
@@ -153,8 +157,11 @@ def _load_workloads(node: Node, saved: Saved) -> None:
             runtime.settled.set()
 
 
-def _remove_stray_files(node: Node) -> None:
-    """Directories of zones that are forgotten (we ended between the two)."""
+async def _remove_strays(node: Node) -> None:
+    """What is left of zones that are forgotten (we ended between the two)."""
+    for zone_id in node.volumes.zones():
+        if zone_id not in node.zones:
+            await node.volumes.close(zone_id)
     directory = node.config.run_dir / "zones"
     for entry in directory.iterdir() if directory.is_dir() else ():
         if entry.name not in node.zones:

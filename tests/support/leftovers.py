@@ -54,7 +54,7 @@ def mounts(folder: Path) -> list[str]:
 
 def files(run_dir: Path) -> list[str]:
     """Of zones and domains."""
-    return [str(path) for part in ("zones", "fake/domains") for path in (run_dir / part).glob("*")]
+    return [str(path) for part in ("zones", "volumes", "fake/domains") for path in (run_dir / part).glob("*")]
 
 
 def of(folder: Path, run_dir: Path) -> list[str]:

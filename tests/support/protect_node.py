@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from daemonkit.config import Seconds
+from daemonkit.faults import Broken
 from protect.channel.link import Link
 from protect.config import Config, Limits, Timeouts
 from protect.ledger import Ledger
@@ -16,6 +18,7 @@ from protect.node import Node
 from protect.stdio.log import WorkloadLog
 from protect.store import SqliteStore
 from protect.toolstack.port import Mode
+from protect.volumes.values import Source, Volume
 from protect.workloads.create import WorkloadSpec
 from protect.zones import deaths, reconcile
 from protect.zones.values import ZoneSpec
@@ -38,9 +41,54 @@ class MemorySplice:
         return GuestNetwork(b"\2\0\0\0\0\1", 1500, ("10.0.0.2/24",), (GuestRoute("0.0.0.0/0", "10.0.0.1"),))
 
 
+class MemoryVolumes:
+    """Remembers what is attached, by zone and workload; ``failing`` names the operations that fail."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.attached: dict[str, dict[str, list[str]]] = {}
+        self.failing: set[str] = set()
+
+    def shared(self, zone_id: str) -> Path:
+        return self.root / zone_id / "shared"
+
+    async def open(self, zone_id: str) -> None:
+        self._step("open")
+        self.attached[zone_id] = {}
+
+    async def close(self, zone_id: str) -> None:
+        self._step("close")
+        self.attached.pop(zone_id, None)
+
+    def zones(self) -> list[str]:
+        return list(self.attached)
+
+    async def take(self, volumes: Sequence[Volume], timeout: float) -> list[Source]:
+        self._step("take")
+        return [Source(volume, os.open("/dev/null", os.O_RDONLY), directory=True) for volume in volumes]
+
+    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[Source]) -> None:
+        self._step("attach")
+        if sources:
+            names = [source.volume.name for source in sources if os.fstat(source.tree)]
+            self.attached[zone_id][workload_id] = names
+
+    async def detach(self, zone_id: str, workload_id: str) -> None:
+        self._step("detach")
+        self.attached.get(zone_id, {}).pop(workload_id, None)
+
+    def _step(self, operation: str) -> None:
+        if operation in self.failing:
+            raise Broken(operation, "volumes", "failed on purpose")
+
+
 @asynccontextmanager
 async def running(
-    folder: Path, toolstack: MemoryToolstack, limits: Limits | None = None, total: int = 4096 * MIB
+    folder: Path,
+    toolstack: MemoryToolstack,
+    limits: Limits | None = None,
+    total: int = 4096 * MIB,
+    volumes: MemoryVolumes | None = None,
 ) -> AsyncIterator[Node]:
     """A daemon without its edge; leaving is its orderly stop, and entering again a restart."""
     config = Config(
@@ -48,7 +96,16 @@ async def running(
     )
     config.state_dir.mkdir(parents=True, exist_ok=True)
     store = SqliteStore(config.state_dir / "protect.db")
-    node = Node(config, toolstack, store, Link, WorkloadLog.open, MemorySplice(), Ledger(total))
+    node = Node(
+        config,
+        toolstack,
+        store,
+        Link,
+        WorkloadLog.open,
+        MemorySplice(),
+        Ledger(total),
+        volumes or MemoryVolumes(folder / "volumes"),
+    )
     recorded = await reconcile.load(node)
     watching = asyncio.create_task(deaths.watch(node))
     for found in recorded:

@@ -123,7 +123,7 @@ CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("an unknown image", {"image": cri.ImageSpec(image="nope")}, MISSING, "pull it first"),
     ("an absolute log path", {"log_path": "/etc/passwd"}, INVALID, "log_path"),
     ("a log path up", {"log_path": "../../etc/cron.d/x"}, INVALID, "log_path"),
-    ("a mount", {"mounts": [cri.Mount(container_path="/data", host_path="/srv")]}, UNSUPPORTED, "/data"),
+    ("a mount without a source", {"mounts": [cri.Mount(container_path="/data")]}, INVALID, "/data"),
     ("an image mount", {"mounts": [cri.Mount(container_path="/i", image=cri.ImageSpec(image="x"))]},
      UNSUPPORTED, "/i"),
     ("a device", {"devices": [cri.Device(container_path="/dev/kvm")]}, UNSUPPORTED, "/dev/kvm"),

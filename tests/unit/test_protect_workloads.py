@@ -476,7 +476,7 @@ async def test_a_restart_undoes_a_half_create(tmp_path: Path, toolstack: MemoryT
         runtime = create.admit(node, node.zones["z1"], spec)
         link = await node.zones["z1"].agent()
         with pytest.raises(TooLate):
-            await create._prepare(node, runtime, spec, link)
+            await create._prepare(node, runtime, spec, link, [])
         assert toolstack.of_zone("z1").disks
     agent.unanswered.clear()
     async with running(tmp_path, toolstack) as node:

@@ -261,7 +261,7 @@ async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryT
     async with running(tmp_path, toolstack) as first:
         runtime = launch.admit(first, zone_spec())
         if step == "unpause":
-            await toolstack.create(launch.domain_spec(runtime.zone))
+            await toolstack.create(launch.domain_spec(runtime.zone, tmp_path))
     async with running(tmp_path, toolstack) as node:
         await until(lambda: nothing_left(node, toolstack))
         await launch.launch(node, zone_spec())
@@ -270,7 +270,7 @@ async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryT
 async def test_unknown_domains_are_left_alone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as first:
         zone = launch.admit(first, zone_spec()).zone
-        foreign = launch.domain_spec(zone)
+        foreign = launch.domain_spec(zone, tmp_path)
         stranger = DomainSpec(uuid=type(zone.uuid)(int=5), name="theirs", memory_bytes=1)
         await toolstack.create(stranger)
         await toolstack.create(foreign)

@@ -513,6 +513,55 @@ class File(_message.Message):
 Global___File: _TypeAlias = File  # noqa: Y015
 
 @_typing.final
+class Volume(_message.Message):
+    """A file or directory of the host, seen by the workload's zone, live, as
+    /run/xenpod/shared/<workload id>/<name>: the OCI configuration binds it from there.  It is there until
+    the workload ends.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    HOST_PATH_FIELD_NUMBER: _builtins.int
+    READONLY_FIELD_NUMBER: _builtins.int
+    RECURSIVE_READONLY_FIELD_NUMBER: _builtins.int
+    FOLLOW_HOST_FIELD_NUMBER: _builtins.int
+    CREATE_DIRECTORY_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """A plain file name, the workload's only one."""
+    host_path: _builtins.str
+    """Absolute.  Symbolic links are followed once, when the workload is created.  FAILED_PRECONDITION for
+    sockets, pipes and devices.
+    """
+    readonly: _builtins.bool
+    """The host holds it so, whatever the zone does."""
+    recursive_readonly: _builtins.bool
+    """What is mounted below it is read-only too; wants readonly, and not follow_host."""
+    follow_host: _builtins.bool
+    """What is mounted below it later is seen, what is unmounted goes.  FAILED_PRECONDITION when the host's
+    mount is neither shared nor a slave.
+    """
+    create_directory: _builtins.bool
+    """Where there is nothing, make a directory, mode 0755; else that is NOT_FOUND."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        host_path: _builtins.str = ...,
+        readonly: _builtins.bool = ...,
+        recursive_readonly: _builtins.bool = ...,
+        follow_host: _builtins.bool = ...,
+        create_directory: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_directory", b"create_directory", "follow_host", b"follow_host", "host_path", b"host_path", "name", b"name", "readonly", b"readonly", "recursive_readonly", b"recursive_readonly"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Volume: _TypeAlias = Volume  # noqa: Y015
+
+@_typing.final
 class CreateWorkloadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -526,6 +575,7 @@ class CreateWorkloadRequest(_message.Message):
     STDIN_ONCE_FIELD_NUMBER: _builtins.int
     LOG_PATH_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    VOLUMES_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     id: _builtins.str
     """The caller's, unique on the host: 1 to 64 of [a-z0-9-]."""
@@ -544,6 +594,8 @@ class CreateWorkloadRequest(_message.Message):
     """CRI log file, absolute; "": output is read and dropped."""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___File]: ...
+    @_builtins.property
+    def volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Volume]: ...
     def __init__(
         self,
         *,
@@ -557,10 +609,11 @@ class CreateWorkloadRequest(_message.Message):
         stdin_once: _builtins.bool = ...,
         log_path: _builtins.str = ...,
         files: _abc.Iterable[Global___File] | None = ...,
+        volumes: _abc.Iterable[Global___Volume] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "id", b"id", "image_path", b"image_path", "image_type", b"image_type", "log_path", b"log_path", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "id", b"id", "image_path", b"image_path", "image_type", b"image_type", "log_path", b"log_path", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

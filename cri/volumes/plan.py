@@ -1,0 +1,62 @@
+"""What a container's mounts become: volumes that protectd shares with its zone, and binds from there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cri.oci.values import Json
+from cri.volumes.places import place
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+SHARED = "/run/xenpod/shared"
+"""Where a zone sees what protectd shares with it (protect.v1, Volume)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Volumes:
+    """``mounts`` are of the OCI configuration."""
+
+    mounts: tuple[Json, ...] = ()
+    shared: tuple[pb.Volume, ...] = ()
+
+    @property
+    def follows_host(self) -> bool:
+        """Whether mounts of the host's must reach the container later."""
+        return any(volume.follow_host for volume in self.shared)
+
+
+def plan(container_id: str, mounts: Sequence[cri.Mount]) -> Volumes:
+    """Of mounts that have been checked."""
+    binds: list[Json] = []
+    shared: list[pb.Volume] = []
+    for number, mount in enumerate(mounts):
+        name = str(number)
+        shared.append(_volume(name, mount))
+        binds.append(_bind(f"{SHARED}/{container_id}/{name}", mount))
+    return Volumes(tuple(binds), tuple(shared))
+
+
+def _volume(name: str, mount: cri.Mount) -> pb.Volume:
+    """A host path that is not there becomes a directory: pods were always used to that."""
+    return pb.Volume(
+        name=name,
+        host_path=mount.host_path,
+        readonly=mount.readonly,
+        recursive_readonly=mount.recursive_read_only,
+        follow_host=mount.propagation == cri.PROPAGATION_HOST_TO_CONTAINER,
+        create_directory=True,
+    )
+
+
+def _bind(source: str, mount: cri.Mount) -> Json:
+    follows = mount.propagation == cri.PROPAGATION_HOST_TO_CONTAINER
+    way = "rro" if mount.recursive_read_only else "ro" if mount.readonly else "rw"
+    options = ["rbind", "rslave" if follows else "rprivate", way]
+    return {
+        "destination": place(mount.container_path),
+        "type": "bind",
+        "source": source,
+        "options": options,
+    }

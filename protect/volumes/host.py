@@ -1,0 +1,114 @@
+"""The volumes of all zones, on this host."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.faults import Broken, Exhausted, TooLate
+from protect.volumes.area import Area
+from protect.volumes.source import OPERATION, take
+from protect.volumes.values import Source, Volume
+
+_RESOLVERS = 16
+"""Paths on file servers that do not answer keep a thread each, until they do."""
+
+declare("volumes.area-made", "volumes.attached", "volumes.detached", "volumes.area-removed")
+
+
+class HostVolumes:
+    """``protect.ports.Volumes``; the areas are ``<root>/<zone>``."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._resolvers = ThreadPoolExecutor(_RESOLVERS, "volume")
+
+    def shared(self, zone_id: str) -> Path:
+        return self._area(zone_id).shared
+
+    async def open(self, zone_id: str) -> None:
+        with _faults("make volumes of zone", zone_id):
+            await asyncio.to_thread(self._area(zone_id).make)
+        checkpoint("volumes.area-made")
+
+    async def close(self, zone_id: str) -> None:
+        with _faults("remove volumes of zone", zone_id):
+            await asyncio.to_thread(self._area(zone_id).remove)
+        checkpoint("volumes.area-removed")
+
+    def zones(self) -> list[str]:
+        return os.listdir(self._root) if self._root.is_dir() else []
+
+    async def take(self, volumes: Sequence[Volume], timeout: float) -> list[Source]:
+        if not volumes:
+            return []
+        taking = self._resolvers.submit(_take_all, tuple(volumes))
+        try:
+            async with asyncio.timeout(timeout):
+                return await asyncio.shield(asyncio.wrap_future(taking))
+        except BaseException as error:
+            # Whoever waits is freed; the thread is not, and what it may still take is let go of.
+            if not taking.cancel():
+                taking.add_done_callback(_let_go)
+            if isinstance(error, TimeoutError):
+                paths = ", ".join(volume.host_path for volume in volumes)
+                cause = f"the host did not find them within {timeout:g} s"
+                raise TooLate(OPERATION, f"{paths:.400}", cause) from None
+            raise
+
+    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[Source]) -> None:
+        if sources:
+            with _faults("attach volumes of", workload_id):
+                await asyncio.to_thread(_attach, self._area(zone_id), workload_id, tuple(sources))
+
+    async def detach(self, zone_id: str, workload_id: str) -> None:
+        with _faults("detach volumes of", workload_id):
+            await asyncio.to_thread(self._area(zone_id).detach, workload_id)
+        checkpoint("volumes.detached")
+
+    def _area(self, zone_id: str) -> Area:
+        return Area(self._root / zone_id)
+
+
+def _take_all(volumes: tuple[Volume, ...]) -> list[Source]:
+    taken: list[Source] = []
+    try:
+        for volume in volumes:
+            taken.append(take(volume))  # noqa: PERF401 - what is taken is let go of when the next one fails
+    except BaseException:
+        _close(taken)
+        raise
+    return taken
+
+
+def _attach(area: Area, workload_id: str, sources: tuple[Source, ...]) -> None:
+    for source in sources:
+        area.attach(workload_id, source.volume.name, source.tree, directory=source.directory)
+        checkpoint("volumes.attached")
+
+
+def _let_go(taking: Future[list[Source]]) -> None:
+    if not taking.cancelled() and taking.exception() is None:
+        _close(taking.result())
+
+
+def _close(sources: Sequence[Source]) -> None:
+    for source in sources:
+        source.close()
+
+
+@contextmanager
+def _faults(operation: str, subject: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            hint = "see sysctl fs.mount-max"
+            raise Exhausted(operation, subject, "the host has no room for more mounts", hint) from error
+        raise Broken(operation, subject, str(error)) from error

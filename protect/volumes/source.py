@@ -1,0 +1,103 @@
+"""From a host path to mounts that can be attached: resolved once, and held from then on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+
+from daemonkit.faults import Broken, Fault, Invalid, Missing, Refused
+from protect.volumes import mounts
+from protect.volumes.values import Source, Volume
+
+OPERATION = "share"
+_KINDS = {
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+def take(volume: Volume) -> Source:
+    """Blocks for as long as the path's file system takes to answer.
+
+    Missing, Invalid; Refused for what a zone cannot have of the host: sockets, pipes, devices; and to follow
+    mounts that do not tell of what is mounted below them.
+    """
+    try:
+        return _take(volume)
+    except OSError as error:
+        raise _fault(volume, error) from error
+
+
+def _take(volume: Volume) -> Source:
+    place = _open(volume)
+    try:
+        mode = os.fstat(place).st_mode
+        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+            kind = _KINDS.get(stat.S_IFMT(mode), "neither a file nor a directory")
+            hint = "share the directory of files that the pod needs, or reach the host over the network"
+            raise Refused(OPERATION, volume.host_path, f"{kind} of the host is out of a zone's reach", hint)
+        if volume.follow_host and not _tells(place):
+            hint = "make it one (mount --make-rshared), or let the volume be private"
+            cause = "to follow the host's mounts, it must be in a shared or slave mount, and is not"
+            raise Refused(OPERATION, volume.host_path, cause, hint)
+        tree = mounts.clone(place, recursive=True)
+    finally:
+        os.close(place)
+    source = Source(volume, tree, stat.S_ISDIR(mode))
+    try:
+        _set_right(source)
+    except BaseException:
+        source.close()
+        raise
+    return source
+
+
+def _set_right(source: Source) -> None:
+    volume = source.volume
+    way = mounts.MS_SLAVE if volume.follow_host else mounts.MS_PRIVATE
+    mounts.change(source.tree, propagation=way, recursive=True)
+    if volume.readonly:
+        mounts.change(source.tree, add=mounts.MOUNT_ATTR_RDONLY, recursive=volume.recursive_readonly)
+
+
+def _open(volume: Volume) -> int:
+    try:
+        return mounts.locate(Path(volume.host_path))
+    except FileNotFoundError:
+        if not volume.create_directory:
+            raise
+    os.makedirs(volume.host_path, mode=0o755, exist_ok=True)
+    return mounts.locate(Path(volume.host_path))
+
+
+def _tells(place: int) -> bool:
+    """Whether the mount that an open file is in is shared or a slave (proc(5): fdinfo, mountinfo)."""
+    with open(f"/proc/self/fdinfo/{place}") as file:
+        number = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
+    with open("/proc/self/mountinfo") as file:
+        for line in file:
+            fields = line.split()
+            if fields[0] == number:
+                optional = fields[6 : fields.index("-", 6)]
+                return any(each.startswith(("shared:", "master:")) for each in optional)
+    return False
+
+
+def _fault(volume: Volume, error: OSError) -> Fault:
+    cause = os.strerror(error.errno or 0)
+    match error.errno:
+        case errno.ENOENT:
+            return Missing(OPERATION, volume.host_path, "there is no such file or directory")
+        case errno.EEXIST:
+            return Refused(OPERATION, volume.host_path, "a symbolic link to nothing is in the way")
+        case errno.ELOOP | errno.ENOTDIR | errno.ENAMETOOLONG:
+            return Invalid(OPERATION, volume.host_path, cause)
+        case errno.EINVAL:
+            return Refused(OPERATION, volume.host_path, "it is in a mount that cannot be bound elsewhere")
+        case errno.EACCES | errno.EPERM | errno.EROFS | errno.ESTALE | errno.EHOSTDOWN | errno.EIO:
+            return Refused(OPERATION, volume.host_path, cause)
+    return Broken(OPERATION, volume.host_path, str(error))

@@ -1,0 +1,36 @@
+"""A workload's volumes, from its creation to its end.
+
+They go when it ends, not when it is deleted: the host may want to unmount what they were made of, and an
+ended workload can be kept for its log.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from daemonkit.faults import Fault
+from daemonkit.logs import fields
+from protect.node import Node, WorkloadRuntime
+from protect.volumes.values import Source
+
+log = logging.getLogger(__name__)
+
+
+@contextmanager
+def held(sources: Sequence[Source]) -> Iterator[None]:
+    """Closes them after the block."""
+    try:
+        yield
+    finally:
+        for source in sources:
+            source.close()
+
+
+async def release(node: Node, runtime: WorkloadRuntime) -> None:
+    """Take them away from one that has ended; its delete tries again.  Its lock is held."""
+    try:
+        await node.volumes.detach(runtime.zone.id, runtime.id)
+    except Fault as fault:
+        log.warning("volumes of an ended workload stay: %s", fault, extra=fields(workload=runtime.id))
