@@ -15,6 +15,7 @@ from daemonkit.edge import channel, serve_unix
 import grpc.aio
 
 libc = ctypes.PyDLL(None)  # as libxl does: fork() of the C library, not Python's
+sys.setswitchinterval(60)  # a child in which a thread that is not there asks for the GIL would wait for it
 
 def forks():
     statuses = set()
