@@ -43,6 +43,8 @@ class Registry(Generic[R]):
         self._save = save
         self._delete = delete
         self._records: dict[str, R] = {}
+        self.version = 0
+        """Another number after each change."""
         self._observe: Callable[[R | None, R | None], None] = lambda before, after: None
 
     def observe(self, observer: Callable[[R | None, R | None], None]) -> None:
@@ -51,11 +53,11 @@ class Registry(Generic[R]):
 
     def adopt(self, record: R) -> None:
         """Take in one that the store has."""
-        self._records[record.id] = record
+        self._keep(record)
 
     async def add(self, record: R) -> None:
         """Take in a new one."""
-        self._records[record.id] = record
+        self._keep(record)
         await self._save(record)
         self._observe(None, record)
 
@@ -67,12 +69,12 @@ class Registry(Generic[R]):
         """
         before = self.get(record.id)
         self.check(record)
-        self._records[record.id] = record
+        self._keep(record)
         try:
             await self._save(record)
         except BaseException:
             if self._records.get(record.id) is record:
-                self._records[record.id] = before
+                self._keep(before)
             raise
         self._observe(before, record)
         return record
@@ -81,7 +83,7 @@ class Registry(Generic[R]):
         """Like ``put``, for what is so whether it can be stored or not; a restarted daemon is told again."""
         before = self.get(record.id)
         self.check(record)
-        self._records[record.id] = record
+        self._keep(record)
         try:
             await self._save(record)
         except Fault as fault:
@@ -99,7 +101,13 @@ class Registry(Generic[R]):
     async def drop(self, record_id: str) -> None:
         """Forget one; unknown ids succeed."""
         await self._delete(record_id)
-        self._observe(self._records.pop(record_id, None), None)
+        before = self._records.pop(record_id, None)
+        self.version += 1
+        self._observe(before, None)
+
+    def _keep(self, record: R) -> None:
+        self._records[record.id] = record
+        self.version += 1
 
     def get(self, record_id: str) -> R:
         """By its whole id, hidden or not; Missing when unknown."""

@@ -63,6 +63,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         self._server = server
         self._subscriptions: set[asyncio.Task[Any]] = set()
         self._stopping = False
+        self._wrapped: dict[str, tuple[_Handler, _Handler]] = {}
 
     def end_subscriptions(self) -> None:
         """Answer UNAVAILABLE to each call that only listens: it would never end by itself."""
@@ -79,7 +80,13 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         handler = await continuation(details)
         if handler is None:
             return None
-        method = _short(details.method)
+        known = self._wrapped.get(details.method)
+        if known is None or known[0] is not handler:
+            # as many as the server has methods: others have no handler
+            known = self._wrapped[details.method] = (handler, self._wrap(_short(details.method), handler))
+        return known[1]
+
+    def _wrap(self, method: str, handler: _Handler) -> _Handler:
         make = _MAKERS[handler.request_streaming, handler.response_streaming]
         inner = next(
             behaviour

@@ -100,6 +100,7 @@ class Gate:
         self._allowed = frozenset({0, os.geteuid()})
         self._pumps: set[Pump] = set()
         self._loop = asyncio.get_running_loop()
+        self._buffer = memoryview(bytearray(_CHUNK))
 
     def open(self) -> None:
         """Begin to accept."""
@@ -150,7 +151,7 @@ class Gate:
             inner.close()
             return False
         log.debug("connected", extra=known)
-        pump = Pump(self._loop, connection, inner, self._pumps.discard)
+        pump = Pump(self._loop, connection, inner, self._pumps.discard, self._buffer)
         self._pumps.add(pump)
         return True
 
@@ -164,10 +165,15 @@ class Pump:
         outer: socket.socket,
         inner: socket.socket,
         done: Callable[[Pump], None],
+        buffer: memoryview,
     ) -> None:
+        """``buffer``: bytes are in it during a callback alone, so all pumps of a loop may have the same."""
         self._sockets = (outer, inner)
         self._done = done
-        self._ways = (_Way(loop, outer, inner, self._ended), _Way(loop, inner, outer, self._ended))
+        self._ways = (
+            _Way(loop, outer, inner, self._ended, buffer),
+            _Way(loop, inner, outer, self._ended, buffer),
+        )
 
     def close(self) -> None:
         """Cut both directions; again: nothing."""
@@ -193,8 +199,10 @@ class _Way:
         source: socket.socket,
         target: socket.socket,
         ended: Callable[[bool], None],
+        buffer: memoryview,
     ) -> None:
         self._loop = loop
+        self._buffer = buffer
         self._source = source
         self._target = target
         self._ended = ended
@@ -209,39 +217,36 @@ class _Way:
 
     def _read(self) -> None:
         try:
-            data = self._source.recv(_CHUNK)
+            size = self._source.recv_into(self._buffer)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             self._ended(True)
             return
-        if not data:
+        if not size:
             self._finish()
             return
-        self._send(memoryview(data))
-
-    def _send(self, data: memoryview) -> None:
-        """Write what fits; what does not waits here, and nothing more is read until it is gone."""
-        try:
-            sent = self._target.send(data)
-        except (BlockingIOError, InterruptedError):
-            sent = 0
-        except OSError:
-            self._ended(True)
-            return
-        if sent == len(data):
-            if self._waiting:
-                self._waiting = memoryview(b"")
-                self._loop.remove_writer(self._target)
-                self._loop.add_reader(self._source, self._read)
-            return
-        if not self._waiting:
+        rest = self._send(self._buffer[:size])
+        if rest:  # nothing more is read until it is gone
+            self._waiting = memoryview(bytes(rest))
             self._loop.remove_reader(self._source)
             self._loop.add_writer(self._target, self._flush)
-        self._waiting = data[sent:]
+
+    def _send(self, data: memoryview) -> memoryview:
+        """What did not fit."""
+        try:
+            return data[self._target.send(data) :]
+        except (BlockingIOError, InterruptedError):
+            return data
+        except OSError:
+            self._ended(True)
+            return data[:0]
 
     def _flush(self) -> None:
-        self._send(self._waiting)
+        self._waiting = self._send(self._waiting)
+        if not self._waiting and not self.finished:
+            self._loop.remove_writer(self._target)
+            self._loop.add_reader(self._source, self._read)
 
     def _finish(self) -> None:
         self.stop()

@@ -1,4 +1,4 @@
-"""Lists, and the stream of events: all of it answered from memory."""
+"""Lists, statuses, and the stream of events: all of it answered from memory."""
 
 from __future__ import annotations
 
@@ -25,15 +25,26 @@ class ListingRpcs:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._pod_lines = Rendered(sandbox_view.item)
-        self._container_lines = Rendered(view.item)
+        self._pod_lines = Rendered(node.sandboxes, sandbox_view.item)
+        self._container_lines = Rendered(node.containers, view.item)
+        self._pod_statuses = Rendered(node.sandboxes, sandbox_view.status)
+        self._container_statuses = Rendered(node.containers, view.status)
 
     async def ListPodSandbox(
         self, request: cri.ListPodSandboxRequest, context: _Context
     ) -> cri.ListPodSandboxResponse:
-        every = not request.filter.ByteSize()
-        found = self._node.sandboxes.visible() if every else self._sandboxes(request.filter)
-        return encoded(self._pod_lines.response(found, every=every))  # type: ignore[no-any-return]
+        lines = self._pod_lines
+        found = lines.some(self._sandboxes(request.filter)) if request.filter.ByteSize() else lines.every()
+        return encoded(found)  # type: ignore[no-any-return]
+
+    async def PodSandboxStatus(
+        self, request: cri.PodSandboxStatusRequest, context: _Context
+    ) -> cri.PodSandboxStatusResponse:
+        sandbox = self._node.sandboxes.find(request.pod_sandbox_id)
+        if not request.verbose:
+            return encoded(self._pod_statuses.one(sandbox))  # type: ignore[no-any-return]
+        status = sandbox_view.status(sandbox)
+        return cri.PodSandboxStatusResponse(status=status, info=sandbox_view.info(sandbox))
 
     async def StreamPodSandboxes(
         self, request: cri.StreamPodSandboxesRequest, context: _Context
@@ -45,9 +56,17 @@ class ListingRpcs:
     async def ListContainers(
         self, request: cri.ListContainersRequest, context: _Context
     ) -> cri.ListContainersResponse:
-        every = not request.filter.ByteSize()
-        found = self._node.containers.visible() if every else self._containers(request.filter)
-        return encoded(self._container_lines.response(found, every=every))  # type: ignore[no-any-return]
+        lines = self._container_lines
+        found = lines.some(self._containers(request.filter)) if request.filter.ByteSize() else lines.every()
+        return encoded(found)  # type: ignore[no-any-return]
+
+    async def ContainerStatus(
+        self, request: cri.ContainerStatusRequest, context: _Context
+    ) -> cri.ContainerStatusResponse:
+        container = self._node.containers.find(request.container_id)
+        if not request.verbose:
+            return encoded(self._container_statuses.one(container))  # type: ignore[no-any-return]
+        return cri.ContainerStatusResponse(status=view.status(container), info=view.info(container))
 
     async def StreamContainers(
         self, request: cri.StreamContainersRequest, context: _Context

@@ -1,9 +1,9 @@
-"""Long lists, answered from memory: the line of a record is encoded once, until the record changes."""
+"""What is read often, answered from memory: a record is encoded once, until it changes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
@@ -11,30 +11,56 @@ from cri.registry import Record
 
 R = TypeVar("R", bound=Record)
 
-# protobuf's wire format: field 1, length-delimited; all of CRI's list responses have their items there
+# protobuf's wire format: field 1, length-delimited; all of CRI's list and status responses have theirs there
 _TAG = b"\x0a"
+_SPARE = 64
+
+
+class Source(Protocol[R]):
+    """Where records are, as ``cri.registry`` has them."""
+
+    @property
+    def version(self) -> int: ...
+
+    def visible(self) -> list[R]: ...
 
 
 class Rendered(Generic[R]):
-    """Encoded lines by record."""
+    """Records' encoded messages, by id."""
 
-    def __init__(self, item: Callable[[R], Message]) -> None:
-        self._item = item
-        self._lines: dict[str, tuple[R, bytes]] = {}
+    def __init__(self, source: Source[R], message: Callable[[R], Message]) -> None:
+        self._source = source
+        self._message = message
+        self._fields: dict[str, tuple[R, bytes]] = {}
+        self._whole = (-1, b"")
+        self._room = _SPARE
 
-    def response(self, records: Iterable[R], *, every: bool) -> bytes:
-        """The whole response, encoded.  ``every``: these are all there are; other lines are forgotten."""
-        known = self._lines
-        kept: dict[str, tuple[R, bytes]] = {} if every else known
-        parts = []
-        for record in records:
-            line = known.get(record.id)
-            if line is None or line[0] is not record:
-                line = (record, _field(self._item(record).SerializeToString()))
-            kept[record.id] = line
-            parts.append(line[1])
-        self._lines = kept
-        return b"".join(parts)
+    def one(self, record: R) -> bytes:
+        """A response that is this record's message alone."""
+        known = self._fields.get(record.id)
+        if known is None or known[0] is not record:
+            known = (record, _field(self._message(record).SerializeToString()))
+            self._fields[record.id] = known
+            if len(self._fields) > self._room:
+                self._forget_what_is_gone()
+        return known[1]
+
+    def some(self, records: Iterable[R]) -> bytes:
+        """A response that lists these."""
+        return b"".join(map(self.one, records))
+
+    def every(self) -> bytes:
+        """A response that lists all that callers see."""
+        version, response = self._whole
+        if version != self._source.version:
+            response = self.some(self._source.visible())
+            self._whole = (self._source.version, response)
+        return response
+
+    def _forget_what_is_gone(self) -> None:
+        there = {record.id for record in self._source.visible()}
+        self._fields = {key: known for key, known in self._fields.items() if key in there}
+        self._room = 2 * len(self._fields) + _SPARE
 
 
 def encoded(response: bytes) -> Any:

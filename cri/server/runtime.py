@@ -7,12 +7,11 @@ from pathlib import Path
 
 import grpc.aio
 
-from cri.container import create, execsync, remove, start, stop, view
+from cri.container import create, execsync, remove, start, stop
 from cri.node import Node
 from cri.sandbox import remove as sandbox_remove
 from cri.sandbox import run as sandbox_run
 from cri.sandbox import stop as sandbox_stop
-from cri.sandbox import view as sandbox_view
 from cri.server import status
 from cri.server.listing import ListingRpcs
 from cri.server.resources import ResourcesRpcs
@@ -80,13 +79,6 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
         await sandbox_remove.remove(self._node, request.pod_sandbox_id)
         return cri.RemovePodSandboxResponse()
 
-    async def PodSandboxStatus(
-        self, request: cri.PodSandboxStatusRequest, context: _Context
-    ) -> cri.PodSandboxStatusResponse:
-        sandbox = self._node.sandboxes.find(request.pod_sandbox_id)
-        info = sandbox_view.info(sandbox) if request.verbose else {}
-        return cri.PodSandboxStatusResponse(status=sandbox_view.status(sandbox), info=info)
-
     async def CreateContainer(
         self, request: cri.CreateContainerRequest, context: _Context
     ) -> cri.CreateContainerResponse:
@@ -109,13 +101,6 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
     ) -> cri.RemoveContainerResponse:
         await remove.remove_found(self._node, request.container_id)
         return cri.RemoveContainerResponse()
-
-    async def ContainerStatus(
-        self, request: cri.ContainerStatusRequest, context: _Context
-    ) -> cri.ContainerStatusResponse:
-        container = self._node.containers.find(request.container_id)
-        info = view.info(container) if request.verbose else {}
-        return cri.ContainerStatusResponse(status=view.status(container), info=info)
 
     async def ReopenContainerLog(
         self, request: cri.ReopenContainerLogRequest, context: _Context

@@ -30,7 +30,7 @@ async def line() -> Iterator[Line]:  # type: ignore[misc]  # an async generator
     for sock in (client, outer, inner, server):
         sock.setblocking(False)
     done = asyncio.Event()
-    pump = Pump(asyncio.get_running_loop(), outer, inner, lambda _: done.set())
+    pump = Pump(asyncio.get_running_loop(), outer, inner, lambda _: done.set(), memoryview(bytearray(65536)))
     yield Line(client, server, pump, done)
     pump.close()
     client.close()
