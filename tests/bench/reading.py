@@ -40,7 +40,8 @@ READS: Mapping[str, Read] = {
 
 
 async def measure(running: Mapping[str, Side], images: Mapping[str, str], pods: int) -> dict[str, Samples]:
-    """Seconds of each call with ``pods`` pods of one container there; the sides take turns."""
+    """Seconds of each call with ``pods`` pods of one container there; the sides take turns,
+    call by call: none meets what another kind of call has left in the caches."""
     samples = {name: Samples() for name in running}
     async with AsyncExitStack() as stack:
         for name, side in running.items():
@@ -51,10 +52,10 @@ async def measure(running: Mapping[str, Side], images: Mapping[str, str], pods: 
             stack.push_async_callback(crowd.stop)
             await crowd.start()
         first = {name: await _some_container(side.client) for name, side in running.items()}
-        for number in range(-_WARM_UP, _ROUNDS):
-            for name, side in running.items():
-                kept = samples[name] if number >= 0 else Samples()
-                for step, read in READS.items():
+        for step, read in READS.items():
+            for number in range(-_WARM_UP, _ROUNDS):
+                for name, side in running.items():
+                    kept = samples[name] if number >= 0 else Samples()
                     await kept.time(step, read(side.client, first[name]))
         await _check(running, pods)
     return samples
