@@ -1,4 +1,4 @@
-"""Boots Xen in QEMU once, runs every suite of tests/xen/suites.py in its dom0, and reports each."""
+"""Boots Xen in QEMU, runs every suite of tests/xen/suites.py in a dom0, and reports each."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,19 +20,21 @@ pytestmark = [pytest.mark.root, pytest.mark.slow]
 
 _BOOT = 120.0
 _TAIL = 6000
+_MACHINES = 2
+"""At the same time: emulation and what waits for it keep about one processor busy each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """What came of the machine."""
+    """What came of a machine."""
 
     outcome: machine.Outcome
     results: Path
 
 
 @pytest.fixture(scope="session")
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """One machine for all suites that this run of pytest wants."""
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Runs]:
+    """Of each suite that this run of pytest wants, by name."""
     try:
         find_parts()
         machine.small_kernel()
@@ -40,18 +43,26 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     if os.geteuid() != 0:
         pytest.skip("needs root: dom0 reads the host's files")
     folder = tmp_path_factory.mktemp("nested")
-    (folder / "job").mkdir()
     prepare.guest_parts()
-    prepare.peer_guest(folder / "job")
-    wanted = _wanted(request.session.items)
+    shares = _shared_out(_wanted(request.session.items))
     capture = request.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():  # one line for each suite as it ends
-        outcome = machine.run(
-            [sys.executable, "-m", "tests.xen.run_suites", *(suite.name for suite in wanted)],
-            folder=folder,
-            deadline=_BOOT + sum(suite.deadline for suite in wanted),
-        )
+        with ThreadPoolExecutor(len(shares)) as pool:
+            folders = [folder / f"machine{number}" for number in range(len(shares))]
+            every = list(pool.map(_run, shares, folders))
+    return {suite.name: runs for suites, runs in zip(shares, every, strict=True) for suite in suites}
+
+
+def _run(suites: Sequence[Suite], folder: Path) -> Runs:
+    (folder / "job").mkdir(parents=True)
+    prepare.peer_guest(folder / "job")
+    outcome = machine.run(
+        [sys.executable, "-m", "tests.xen.run_suites", *(suite.name for suite in suites)],
+        folder=folder,
+        deadline=_BOOT + sum(suite.deadline for suite in suites),
+        size=machine.Size(cpus=1),
+    )
     return Runs(outcome, folder / "job" / "results")
 
 
@@ -61,15 +72,24 @@ def _wanted(items: Sequence[pytest.Item]) -> list[Suite]:
     return [suite for suite in SUITES if f"test_in_dom0[{suite.name}]" in names]
 
 
+def _shared_out(suites: Sequence[Suite]) -> list[list[Suite]]:
+    """Among as many machines as there are to be, the longest first to whichever has least to do."""
+    shares: list[list[Suite]] = [[] for _ in range(_MACHINES)]
+    for suite in sorted(suites, key=lambda suite: suite.seconds, reverse=True):
+        min(shares, key=lambda share: sum(suite.seconds for suite in share)).append(suite)
+    return [share for share in shares if share]
+
+
 @pytest.mark.parametrize("suite", SUITES, ids=lambda suite: suite.name)
-def test_in_dom0(suite: Suite, runs: Runs, record_property: object) -> None:
-    status = runs.results / f"{suite.name}.status"
+def test_in_dom0(suite: Suite, runs: dict[str, Runs]) -> None:
+    results, outcome = runs[suite.name].results, runs[suite.name].outcome
+    status = results / f"{suite.name}.status"
     if status.exists() and status.read_text() == "0":
         return
-    log = runs.results / f"{suite.name}.log"
+    log = results / f"{suite.name}.log"
     said = log.read_text(errors="replace")[-_TAIL:] if log.exists() else "(it never began)"
-    console = runs.outcome.console.read_text(errors="replace")[-_TAIL:]
-    how = status.read_text() if status.exists() else runs.outcome.cause
+    console = outcome.console.read_text(errors="replace")[-_TAIL:]
+    how = status.read_text() if status.exists() else outcome.cause
     pytest.fail(f"{suite.name}: {how}\n{said}\n--- dom0's console ---\n{console}", pytrace=False)
 
 
