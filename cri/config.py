@@ -70,6 +70,7 @@ class ImagesConfig:
     connect_timeout: Seconds = Seconds(10.0)
     stall_timeout: Seconds = Seconds(60.0)
     pull_timeout: Seconds = Seconds(3600.0)
+    pull_stall_timeout: Seconds = Seconds(300.0)
     tries_per_host: int = 3
     retry_delay: Seconds = Seconds(0.5)
     longest_retry_delay: Seconds = Seconds(20.0)
@@ -92,6 +93,7 @@ class ImagesConfig:
             connect_seconds=self.connect_timeout,
             stall_seconds=self.stall_timeout,
             pull_seconds=self.pull_timeout,
+            pull_stall_seconds=self.pull_stall_timeout,
             tries_per_host=self.tries_per_host,
             retry_seconds=self.retry_delay,
             retry_most_seconds=self.longest_retry_delay,

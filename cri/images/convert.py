@@ -16,6 +16,7 @@ from cri.images.cancel import Cancel
 from cri.images.errors import Oversized, Unpackable
 from cri.images.inode import Content, Node
 from cri.images.layers import LayerIndex, plain_stream
+from cri.images.progress import Meter
 from cri.images.settings import ImageSettings
 from cri.images.squash import squashfs
 from cri.images.stream import Stream
@@ -45,7 +46,12 @@ class _Plan(NamedTuple):
 
 
 def convert(
-    blobs: Sequence[Path], indexes: Sequence[LayerIndex], out: Path, settings: ImageSettings, cancel: Cancel
+    blobs: Sequence[Path],
+    indexes: Sequence[LayerIndex],
+    out: Path,
+    settings: ImageSettings,
+    cancel: Cancel,
+    meter: Meter,
 ) -> Filesystem:
     """Builds out from layers, lowest first; the same layers give the same bytes.
 
@@ -60,13 +66,16 @@ def convert(
             sink.write(tarwrite.member(path, node)[0])
         for layer in sorted(plan.files):
             cancel.check()
-            _copy_files(plan.files[layer], plain_stream(blobs[layer], out.name), sink, accounts, cancel)
+            stream = plain_stream(blobs[layer], out.name)
+            _copy_files(plan.files[layer], stream, sink, accounts, cancel, meter)
         for path, target in plan.links:
             sink.write(tarwrite.hard_link(path, target))
         sink.write(tarwrite.END)
 
     jobs = max(1, len(os.sched_getaffinity(0)))
-    squashfs(out, feed, settings.compression, settings.compression_level, jobs, cancel)
+    total = sum(content.stored for files in plan.files.values() for _, _, content in files)
+    with meter.running(total):
+        squashfs(out, feed, settings.compression, settings.compression_level, jobs, cancel)
     return Filesystem(out.stat().st_size, accounts.found)
 
 
@@ -117,6 +126,7 @@ def _copy_files(
     sink: BinaryIO,
     accounts: _Accounts,
     cancel: Cancel,
+    meter: Meter,
 ) -> None:
     for path, node, content in files:
         cancel.check()
@@ -130,6 +140,7 @@ def _copy_files(
         else:
             for view in stream.views(content.stored):
                 sink.write(view)
+                meter.add(len(view))
         if padding:
             sink.write(bytes(padding))
 

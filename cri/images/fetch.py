@@ -15,6 +15,7 @@ from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable
 from cri.images.layers import LayerIndex, read_layer
 from cri.images.manifests import Descriptor
 from cri.images.places import Place, first_of
+from cri.images.progress import Meter
 from cri.images.settings import Limits
 from daemonkit.faults import Exhausted
 
@@ -62,7 +63,13 @@ def fetch_manifest(places: Sequence[Place], descriptor: Descriptor, most: int, c
 
 
 def fetch_layer(
-    places: Sequence[Place], descriptor: Descriptor, diff_id: str, out: Path, limits: Limits, cancel: Cancel
+    places: Sequence[Place],
+    descriptor: Descriptor,
+    diff_id: str,
+    out: Path,
+    limits: Limits,
+    cancel: Cancel,
+    meter: Meter,
 ) -> LayerIndex:
     """A layer into a new file, read through on the way; synced when this returns, removed when it raises."""
     if descriptor.size > limits.layer_bytes:
@@ -70,8 +77,9 @@ def fetch_layer(
 
     def attempt(place: Place) -> LayerIndex:
         verified = _Verified(descriptor)
+        meter.restart()
         with _new_file(out) as file, place.blob(descriptor, cancel) as pieces:
-            passing = _stored(verified.passing(pieces), file, cancel)
+            passing = _stored(verified.passing(pieces), file, cancel, meter)
             index = _read_through(passing, verified, place, diff_id, limits)
             file.flush()
             os.fsync(file.fileno())
@@ -144,8 +152,9 @@ def _new_file(out: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def _stored(pieces: Iterator[bytes], file: BinaryIO, cancel: Cancel) -> Iterator[bytes]:
+def _stored(pieces: Iterator[bytes], file: BinaryIO, cancel: Cancel, meter: Meter) -> Iterator[bytes]:
     for piece in pieces:
         cancel.check()
         file.write(piece)
+        meter.add(len(piece))
         yield piece

@@ -9,10 +9,10 @@ import grpc
 
 from cri.images import archives, names
 from cri.images.archives import Found, Layout
-from cri.images.cancel import Cancel
 from cri.images.catalogue import Image
 from cri.images.manager import ImageManager
 from cri.images.names import Reference
+from cri.images.progress import Job
 from cri.images.pull import Puller
 from cri.images.settings import Limits
 from daemonkit.faults import Invalid
@@ -36,14 +36,14 @@ class ImportService(images_pb2_grpc.ImagesServicer):
         if name is not None and name.digest is not None:
             raise Invalid("import", str(name), "an image gets a tag, not a digest")
         limits, puller = self._manager.settings.limits, self._manager.puller
-        images = await self._manager.shared(
-            object(), f"import {path}", lambda cancel: import_images(path, name, puller, limits, cancel)
+        images = await self._manager.flights.shared(
+            object(), str(path), lambda job: import_images(path, name, puller, limits, job)
         )
         return images_pb2.ImportResponse(images=[_message(image, given) for image, given in images])
 
 
 def import_images(
-    path: Path, name: Reference | None, puller: Puller, limits: Limits, cancel: Cancel
+    path: Path, name: Reference | None, puller: Puller, limits: Limits, job: Job
 ) -> list[tuple[Image, str]]:
     """The images of a layout, in the store, each with the name it got ("": none).
 
@@ -55,17 +55,17 @@ def import_images(
         raise Invalid("import", str(path), "it holds no image for this platform")
     if name is not None and len({item.target.digest for item in found}) > 1:
         raise Invalid("import", str(path), f"it holds {len(found)} images, one name is not enough for them")
-    return [_import_one(item, name, layout, puller, limits, cancel) for item in found]
+    return [_import_one(item, name, layout, puller, limits, job) for item in found]
 
 
 def _import_one(
-    item: Found, name: Reference | None, layout: Layout, puller: Puller, limits: Limits, cancel: Cancel
+    item: Found, name: Reference | None, layout: Layout, puller: Puller, limits: Limits, job: Job
 ) -> tuple[Image, str]:
     reference = name or (names.parse(item.name) if item.name else None)
-    data, said = layout.manifest(item.target.digest, limits.manifest_bytes, cancel)
-    resolved = puller.from_manifest(item.target, data, said, (layout,), cancel)
+    data, said = layout.manifest(item.target.digest, limits.manifest_bytes, job.cancel)
+    resolved = puller.from_manifest(item.target, data, said, (layout,), job.cancel)
     given = (str(reference), reference.at(item.target.digest)) if reference is not None else ()
-    return puller.keep(resolved, given, (layout,), cancel), str(reference or "")
+    return puller.keep(resolved, given, (layout,), job), str(reference or "")
 
 
 def _message(image: Image, name: str) -> images_pb2.ImportedImage:

@@ -18,6 +18,7 @@ from cri.images.layers import Budget, LayerIndex, file_chunks, read_layer
 from cri.images.manifests import Config, Descriptor, Manifest, Platform
 from cri.images.names import Reference
 from cri.images.places import Place, first_of
+from cri.images.progress import Job, Meter, Meters, Stage, State, layer_meters
 from cri.images.settings import ImageSettings
 from cri.images.sharing import Gate, Gates, Shared
 from cri.images.store import ImageStore, now
@@ -58,23 +59,25 @@ class Puller:
         # By host, so that one that stalls holds up nobody else's images.
         self._downloads = Gates(2 * settings.downloads_per_image)
         self._conversions = Gate(settings.conversions)
+        self._meters = Meters()
 
-    def pull(self, reference: Reference, places: Sequence[Place], cancel: Cancel) -> Image:
+    def pull(self, reference: Reference, places: Sequence[Place], job: Job) -> Image:
         """The image a name stands for now, in the store under that name."""
-        resolved = self._resolve(reference, places, cancel)
+        resolved = self._resolve(reference, places, job.cancel)
         names = [reference.at(resolved.target_digest)]
         if reference.tag is not None:
             names.append(str(reference))
-        return self.keep(resolved, tuple(names), places, cancel)
+        return self.keep(resolved, tuple(names), places, job)
 
-    def keep(
-        self, resolved: Resolved, names: tuple[str, ...], places: Sequence[Place], cancel: Cancel
-    ) -> Image:
+    def keep(self, resolved: Resolved, names: tuple[str, ...], places: Sequence[Place], job: Job) -> Image:
         """Fetches what the store lacks of an image, builds its filesystem, and names it."""
         store, manifest = self._store, resolved.manifest
+        meters = layer_meters(self._meters, manifest.layers)
+        job.progress.plan(meters, self._meters.of(resolved.chain_id, 0))
+        job.progress.enter(Stage.FETCHING)
         with store.leasing(resolved.chain_id, [layer.digest for layer in manifest.layers]):
             self._filesystems.run(
-                resolved.chain_id, lambda: self._build_filesystem(resolved, places, cancel), cancel
+                resolved.chain_id, lambda: self._build_filesystem(resolved, meters, places, job), job.cancel
             )
             layers = tuple((layer.digest, layer.size) for layer in manifest.layers if _is_file(store, layer))
             row = ImageRow(
@@ -86,7 +89,7 @@ class Puller:
                 layers,
                 now(),
             )
-            cancel.check()
+            job.cancel.check()
             return store.add_image(row, names)
 
     def fits(self, platform: Platform | None) -> bool:
@@ -142,31 +145,39 @@ class Puller:
         target = Descriptor(said, reference.digest or digest_of(data), len(data))
         return self.from_manifest(target, data, said, places, cancel)
 
-    def _build_filesystem(self, resolved: Resolved, places: Sequence[Place], cancel: Cancel) -> None:
-        store, chain_id = self._store, resolved.chain_id
+    def _build_filesystem(
+        self, resolved: Resolved, meters: Sequence[Meter], places: Sequence[Place], job: Job
+    ) -> None:
+        store, chain_id, cancel = self._store, resolved.chain_id, job.cancel
         if store.has_filesystem(chain_id):
+            for meter in meters:
+                if meter.state is State.WAITING:
+                    meter.done()
             return
-        indexes = self._fetch_layers(resolved, places, cancel)
+        indexes = self._fetch_layers(resolved, meters, places, cancel)
         blobs = [store.files.blob_path(layer.digest) for layer in resolved.manifest.layers]
+        job.progress.enter(Stage.BUILDING)
         with self._conversions.passing(cancel), store.files.work_file(chain_id.partition(":")[2]) as work:
-            built = convert(blobs, indexes, work, self._settings, cancel)
+            built = convert(blobs, indexes, work, self._settings, cancel, self._meters.of(chain_id, 0))
             store.add_filesystem(work, chain_id, dict(built.accounts))
 
-    def _fetch_layers(self, resolved: Resolved, places: Sequence[Place], cancel: Cancel) -> list[LayerIndex]:
+    def _fetch_layers(
+        self, resolved: Resolved, meters: Sequence[Meter], places: Sequence[Place], cancel: Cancel
+    ) -> list[LayerIndex]:
         """All layers at once, a few at a time; the first that fails calls the others off."""
         mine, budget = Cancel(), Budget(resolved.manifest_digest, self._settings.limits)
 
-        def fetch(layer: Descriptor, diff_id: str) -> LayerIndex:
-            index = self._layer(layer, diff_id, places, mine)
+        def fetch(layer: Descriptor, diff_id: str, meter: Meter) -> LayerIndex:
+            index = self._layer(layer, diff_id, meter, places, mine)
             budget.spend(index)
             return index
 
-        pairs = list(zip(resolved.manifest.layers, resolved.config.diff_ids, strict=True))
+        asked = list(zip(resolved.manifest.layers, resolved.config.diff_ids, meters, strict=True))
         with (
             cancel.interrupting(mine.set),
             ThreadPoolExecutor(self._settings.downloads_per_image, "layer") as threads,
         ):
-            futures = [threads.submit(fetch, layer, diff_id) for layer, diff_id in pairs]
+            futures = [threads.submit(fetch, *one) for one in asked]
             failed = [
                 future for future in wait(futures, return_when=FIRST_EXCEPTION).done if future.exception()
             ]
@@ -177,13 +188,16 @@ class Puller:
             # The one that failed first, not those that were called off because of it.
             return [future.result() for future in (*failed, *futures)][len(failed) :]
 
-    def _layer(self, layer: Descriptor, diff_id: str, places: Sequence[Place], cancel: Cancel) -> LayerIndex:
-        return self._layers.run(
-            (layer.digest, diff_id), lambda: self._fetch_layer(layer, diff_id, places, cancel), cancel
-        )
+    def _layer(
+        self, layer: Descriptor, diff_id: str, meter: Meter, places: Sequence[Place], cancel: Cancel
+    ) -> LayerIndex:
+        def fetch() -> LayerIndex:
+            return self._fetch_layer(layer, diff_id, meter, places, cancel)
+
+        return self._layers.run((layer.digest, diff_id), fetch, cancel)
 
     def _fetch_layer(
-        self, layer: Descriptor, diff_id: str, places: Sequence[Place], cancel: Cancel
+        self, layer: Descriptor, diff_id: str, meter: Meter, places: Sequence[Place], cancel: Cancel
     ) -> LayerIndex:
         cancel.check()
         store, limits = self._store, self._settings.limits
@@ -193,12 +207,14 @@ class Puller:
                 raise Corrupt(
                     "pull", layer.digest, f"the manifest says {layer.size} bytes, it has another length"
                 )
+            meter.done()
             return read_layer(file_chunks(path), layer.size, diff_id, limits)
         with (
             self._downloads.passing(places[0].name, cancel),
+            meter.running(),
             store.files.work_file(layer.digest.partition(":")[2]) as work,
         ):
-            index = fetch_layer(places, layer, diff_id, work, limits, cancel)
+            index = fetch_layer(places, layer, diff_id, work, limits, cancel, meter)
             store.files.put(work, path)
         return index
 

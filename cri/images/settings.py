@@ -52,6 +52,8 @@ class ImageSettings:
     # Longest silence of a registry in the middle of an answer.
     stall_seconds: float = 60.0
     pull_seconds: float = 3600.0
+    # How long nothing of a pull may move, of all its layers together and of its filesystem.
+    pull_stall_seconds: float = 300.0
     # Tries at one host for one thing that bring nothing; the pause after the first, and the longest one.
     tries_per_host: int = 3
     retry_seconds: float = 0.5

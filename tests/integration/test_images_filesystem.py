@@ -19,6 +19,7 @@ from cri.images.cancel import Cancel
 from cri.images.convert import Filesystem, convert
 from cri.images.errors import Unpackable
 from cri.images.layers import read_layer
+from cri.images.progress import Meter
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault
 from tests.support.images import BuiltImage, Layer, Seen, build, packed, seen, write_layout
@@ -43,7 +44,7 @@ def _convert(image: BuiltImage, directory: Path) -> tuple[Path, Filesystem]:
         blobs[-1].write_bytes(blob.data)
         indexes.append(read_layer([blob.data], len(blob.data), blob.diff_id, settings.limits))
     out = directory / "fs"
-    return out, convert(blobs, indexes, out, settings, Cancel())
+    return out, convert(blobs, indexes, out, settings, Cancel(), Meter("fs", 0))
 
 
 @contextmanager
