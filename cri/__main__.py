@@ -60,7 +60,9 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
         images = ImageManager(config.images.settings(config.state_dir))
         stack.push_async_callback(images.stop)
         await images.start()
-        node = await stack.enter_async_context(running(config, StoredImages(images.store), cni(config)))
+        node = await stack.enter_async_context(
+            running(config, StoredImages(images.store, images.flights), cni(config))
+        )
 
         streaming = await stack.enter_async_context(serving(config.streaming))
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cri.images.globs import Globs
 from cri.images.settings import ImageSettings, Limits
 from cri.streaming.settings import StreamingConfig
 from daemonkit.config import Bytes, Seconds
@@ -74,12 +75,14 @@ class ImagesConfig:
     tries_per_host: int = 3
     retry_delay: Seconds = Seconds(0.5)
     longest_retry_delay: Seconds = Seconds(20.0)
+    pinned: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         _absolute(certs_dir=self.certs_dir)
         if self.tries_per_host < 1:
             raise ValueError("tries_per_host is less than 1")
+        Globs(self.pinned)
 
     def settings(self, state_dir: Path) -> ImageSettings:
         """As the image part takes it."""
@@ -97,6 +100,7 @@ class ImagesConfig:
             tries_per_host=self.tries_per_host,
             retry_seconds=self.retry_delay,
             retry_most_seconds=self.longest_retry_delay,
+            pinned=self.pinned,
             limits=self.limits,
         )
 

@@ -67,6 +67,10 @@ class Images(Protocol):
         """Once all holds of a starting daemon are made: removed images that nobody holds go."""
         ...
 
+    def pulls(self) -> list[dict[str, object]]:
+        """What is being pulled now and how far it has come, as JSON."""
+        ...
+
 
 class PodNetwork(Protocol):
     """What gives pods their addresses."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cri.images.catalogue import Image
+from cri.images.flights import Flights
+from cri.images.messages import pull_json
 from cri.images.store import ImageStore
 from cri.node import RootImage
 
@@ -15,8 +17,9 @@ _ACCOUNTS = 1024 * 1024
 class StoredImages:
     """``cri.node.Images`` over the store."""
 
-    def __init__(self, store: ImageStore) -> None:
+    def __init__(self, store: ImageStore, flights: Flights) -> None:
         self._store = store
+        self._flights = flights
 
     def resolve(self, reference: str) -> RootImage:
         """By id, tag or digest; Missing when it is not here."""
@@ -50,6 +53,10 @@ class StoredImages:
     def collect(self) -> None:
         """Once all holds of a starting daemon are made: removed images that nobody holds go."""
         self._store.collect()
+
+    def pulls(self) -> list[dict[str, object]]:
+        """See ``cri.node.Images``."""
+        return [pull_json(snapshot) for snapshot in self._flights.snapshots()]
 
     def _text(self, image: Image, path: str) -> str:
         untrusted = self._store.read_file(image, path, _ACCOUNTS)

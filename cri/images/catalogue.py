@@ -9,6 +9,7 @@ from typing import Any
 
 from cri.images import manifests, names
 from cri.images.db import FilesystemRow, ImageRow
+from cri.images.globs import Globs
 from daemonkit.faults import Invalid
 
 MIN_PREFIX = 4
@@ -19,7 +20,8 @@ class Image:
     """An image as the rest of the daemon sees it.
 
     id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
-    JSON document, with Env, Cmd and so on under "config"; fs_path: the read-only filesystem image.
+    JSON document, with Env, Cmd and so on under "config"; fs_path: the read-only filesystem image; pinned:
+    garbage collection leaves it alone.
     """
 
     id: str
@@ -32,6 +34,7 @@ class Image:
     chain_id: str
     manifest_digest: str
     pulled_at: int
+    pinned: bool = False
 
     @property
     def run(self) -> dict[str, Any]:
@@ -50,6 +53,7 @@ class Catalogue:
         filesystems: Sequence[FilesystemRow],
         fs_path: Callable[[str], Path],
         known: Mapping[str, Image],
+        pins: Globs,
     ) -> None:
         """known: images of an earlier moment, whose configurations need not be parsed again."""
         self.rows = {row.id: row for row in sorted(rows, key=lambda row: row.id)}
@@ -62,7 +66,7 @@ class Catalogue:
         for row in self.rows.values():
             config = known[row.id].config if row.id in known else manifests.parse_json(row.config, row.id)
             path, filesystem = fs_path(row.chain_id), self.filesystems[row.chain_id]
-            self.images[row.id] = _image(row, names_of.get(row.id, []), filesystem, path, config)
+            self.images[row.id] = _image(row, names_of.get(row.id, []), filesystem, path, config, pins)
 
     def listed(self) -> list[Image]:
         """All that were not removed, in the order of their ids."""
@@ -94,7 +98,12 @@ class Catalogue:
 
 
 def _image(
-    row: ImageRow, mine: Sequence[str], filesystem: FilesystemRow, fs_path: Path, config: dict[str, Any]
+    row: ImageRow,
+    mine: Sequence[str],
+    filesystem: FilesystemRow,
+    fs_path: Path,
+    config: dict[str, Any],
+    pins: Globs,
 ) -> Image:
     return Image(
         row.id,
@@ -107,6 +116,7 @@ def _image(
         row.chain_id,
         row.manifest_digest,
         row.pulled_at,
+        bool(pins.matching(mine)),
     )
 
 

@@ -6,6 +6,7 @@ from which the bytes of those files that are there in the end are copied out.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from cri.images import tarstream, tarwrite
 from cri.images.cancel import Cancel
 from cri.images.errors import Oversized, Unpackable
 from cri.images.inode import Content, Node
-from cri.images.layers import LayerIndex, plain_stream
+from cri.images.layers import LayerIndex, file_chunks, plain_stream
 from cri.images.progress import Meter
 from cri.images.settings import ImageSettings
 from cri.images.squash import squashfs
@@ -31,9 +32,9 @@ MAX_OWNERS = 0xFFFF
 
 
 class Filesystem(NamedTuple):
-    """A finished image. length: in bytes; accounts: path to contents of the account files it has."""
+    """A finished image. digest: of its file; accounts: path to contents of the account files it has."""
 
-    length: int
+    digest: str
     accounts: Mapping[str, bytes]
 
 
@@ -76,7 +77,16 @@ def convert(
     total = sum(content.stored for files in plan.files.values() for _, _, content in files)
     with meter.running(total):
         squashfs(out, feed, settings.compression, settings.compression_level, jobs, cancel)
-    return Filesystem(out.stat().st_size, accounts.found)
+    return Filesystem(_digest(out, cancel), accounts.found)
+
+
+def _digest(path: Path, cancel: Cancel) -> str:
+    """Of the file, which is still in memory: it was written out of order."""
+    running = hashlib.sha256()
+    for piece in file_chunks(path):
+        cancel.check()
+        running.update(piece)
+    return f"sha256:{running.hexdigest()}"
 
 
 def merge(indexes: Sequence[LayerIndex], subject: str, settings: ImageSettings, cancel: Cancel) -> Tree:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from daemonkit.faults import Broken
 
-VERSION = 1
+VERSION = 2
 _SCHEMA = """
 CREATE TABLE filesystems (
-  chain_id TEXT PRIMARY KEY, type TEXT NOT NULL, bytes INTEGER NOT NULL
+  chain_id TEXT PRIMARY KEY, type TEXT NOT NULL, bytes INTEGER NOT NULL, digest TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE TABLE accounts (
   chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
@@ -31,15 +31,20 @@ CREATE TABLE names (
 ) STRICT;
 CREATE INDEX names_of ON names (image_id);
 """
+_FROM_1 = "ALTER TABLE filesystems ADD COLUMN digest TEXT NOT NULL DEFAULT '';"
 
 
 @dataclass(frozen=True)
 class FilesystemRow:
-    """A filesystem image in the store, named by the chain id of its layers; bytes: its length."""
+    """A filesystem image in the store, named by the chain id of its layers.
+
+    bytes: its length; digest: of the whole file as it was built, "" when version 1 made it.
+    """
 
     chain_id: str
     type: str
     bytes: int
+    digest: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,9 @@ class ImageDb:
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, VERSION):
+        if version == 1:
+            self._db.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version = 2; COMMIT;")
+        elif version not in (0, VERSION):
             raise Broken("open", str(file), f"it has version {version}, this program knows {VERSION}")
         if version == 0:
             self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
@@ -91,9 +98,9 @@ class ImageDb:
         """A finished filesystem; an older row of the same chain id is replaced."""
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO filesystems VALUES (?, ?, ?) ON CONFLICT (chain_id) DO UPDATE "
-                "SET type = excluded.type, bytes = excluded.bytes",
-                (row.chain_id, row.type, row.bytes),
+                "INSERT INTO filesystems VALUES (?, ?, ?, ?) ON CONFLICT (chain_id) DO UPDATE "
+                "SET type = excluded.type, bytes = excluded.bytes, digest = excluded.digest",
+                (row.chain_id, row.type, row.bytes, row.digest),
             )
             db.executemany(
                 "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
@@ -155,7 +162,7 @@ class ImageDb:
         with self._lock:
             return [
                 FilesystemRow(*row)
-                for row in self._db.execute("SELECT chain_id, type, bytes FROM filesystems")
+                for row in self._db.execute("SELECT chain_id, type, bytes, digest FROM filesystems")
             ]
 
     def account_file(self, chain_id: str, path: str) -> bytes | None:

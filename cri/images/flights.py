@@ -54,9 +54,9 @@ class Flights:
         found = (flight.job.progress.snapshot() for flight in self._flights.values())
         return sorted(found, key=lambda snapshot: snapshot.started_at)
 
-    async def changed(self) -> None:
-        """Waits until one more, or one less, is under way."""
-        await self._changed.wait()
+    def next_change(self) -> asyncio.Event:
+        """Is set as soon as one more, or one less, is under way than now."""
+        return self._changed
 
     async def shared(
         self,

@@ -159,7 +159,7 @@ class Puller:
         job.progress.enter(Stage.BUILDING)
         with self._conversions.passing(cancel), store.files.work_file(chain_id.partition(":")[2]) as work:
             built = convert(blobs, indexes, work, self._settings, cancel, self._meters.of(chain_id, 0))
-            store.add_filesystem(work, chain_id, dict(built.accounts))
+            store.add_filesystem(work, chain_id, dict(built.accounts), built.digest)
 
     def _fetch_layers(
         self, resolved: Resolved, meters: Sequence[Meter], places: Sequence[Place], cancel: Cancel

@@ -12,8 +12,8 @@ from cri.batches import batches
 from cri.images import names
 from cri.images.catalogue import Image
 from cri.images.credentials import from_cri
-from cri.images.importing import ImportService
 from cri.images.manager import ImageManager
+from cri.images.operator import OperatorService
 from cri.images.status import image_message, verbose_info
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
@@ -25,7 +25,7 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 def add_image_services(server: grpc.aio.Server, manager: ImageManager) -> None:
     """Puts CRI's ImageService and xenpod.images.v1 on a server."""
     runtime_pb2_grpc.add_ImageServiceServicer_to_server(ImageService(manager), server)
-    images_pb2_grpc.add_ImagesServicer_to_server(ImportService(manager), server)
+    images_pb2_grpc.add_ImagesServicer_to_server(OperatorService(manager), server)
 
 
 class ImageService(runtime_pb2_grpc.ImageServiceServicer):

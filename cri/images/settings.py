@@ -58,4 +58,6 @@ class ImageSettings:
     tries_per_host: int = 3
     retry_seconds: float = 0.5
     retry_most_seconds: float = 20.0
+    # Patterns of names that garbage collection leaves alone.
+    pinned: tuple[str, ...] = ()
     limits: Limits = field(default_factory=Limits)

@@ -14,7 +14,11 @@ MAX_UID = 0x7FFFFFFF
 def image_message(image: Image) -> runtime_pb2.Image:
     """CRI's Image, with the user its containers run as: a number, or a name to be looked up in the image."""
     message = runtime_pb2.Image(
-        id=image.id, repo_tags=image.repo_tags, repo_digests=image.repo_digests, size=image.size
+        id=image.id,
+        repo_tags=image.repo_tags,
+        repo_digests=image.repo_digests,
+        size=image.size,
+        pinned=image.pinned,
     )
     message.spec.image = image.id
     untrusted_user = image.run.get("User")

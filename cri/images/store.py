@@ -17,6 +17,7 @@ from pathlib import Path
 from cri.images.catalogue import Catalogue, Image
 from cri.images.db import FilesystemRow, ImageDb, ImageRow
 from cri.images.files import FS_TYPE, StoreFiles
+from cri.images.globs import Globs
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Missing
 
@@ -32,6 +33,7 @@ class ImageStore:
         self._lock = threading.RLock()
         self._leases: Counter[Path] = Counter()
         self._holds: dict[str, str] = {}
+        self._pins = Globs(settings.pinned)
         self._catalogue: Catalogue | None = None
         self._db = ImageDb(self.files.index)
         self._load()
@@ -82,7 +84,24 @@ class ImageStore:
         """The manifest the image was pulled by, byte for byte."""
         return self._now.rows[image.id].manifest
 
+    def stored(self, image: Image) -> tuple[ImageRow, FilesystemRow]:
+        """What the index says of an image; raises Missing."""
+        now = self._now
+        row = now.rows.get(image.id)
+        if row is None:
+            raise Missing("find image", image.id, "it was removed")
+        return row, now.filesystems[row.chain_id]
+
+    def has(self, image_id: str) -> bool:
+        """Whether anything of it is left, also when it was removed while in use."""
+        return image_id in self._now.rows
+
     # Who needs it.
+
+    def holders(self, image_id: str) -> list[str]:
+        """The owners of holds on an image."""
+        with self._lock:
+            return sorted(owner for owner, held in self._holds.items() if held == image_id)
 
     def hold(self, image_id: str, owner: str) -> None:
         """Keeps the image's filesystem until release(owner), also when the image is removed meanwhile."""
@@ -114,6 +133,20 @@ class ImageStore:
             self._load()
             self._drop_if_unneeded(image.id)
 
+    def unused(self) -> list[Image]:
+        """Images that nobody holds and that are not pinned."""
+        with self._lock:
+            held = set(self._holds.values())
+            return [image for image in self.images() if image.id not in held and not image.pinned]
+
+    def remove_unused(self) -> list[Image]:
+        """Removes them; what came to be held meanwhile stays."""
+        with self._lock:
+            found = self.unused()
+            for image in found:
+                self.remove(image.id)
+            return found
+
     # Pulling: what comes in.
 
     def has_filesystem(self, chain_id: str) -> bool:
@@ -135,12 +168,12 @@ class ImageStore:
                 self._leases += Counter()
                 self._sweep([chain_id], paths)
 
-    def add_filesystem(self, work: Path, chain_id: str, accounts: dict[str, bytes]) -> None:
-        """A finished, synced filesystem image; the caller leases its path."""
+    def add_filesystem(self, work: Path, chain_id: str, accounts: dict[str, bytes], digest: str) -> None:
+        """A finished, synced filesystem image with its digest; the caller leases its path."""
         size = work.stat().st_size
         self.files.put(work, self.files.fs_path(chain_id))
         with self._lock:
-            self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size), accounts)
+            self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size, digest), accounts)
             self._load()
 
     def add_image(self, row: ImageRow, image_names: tuple[str, ...]) -> Image:
@@ -155,7 +188,9 @@ class ImageStore:
     def _load(self) -> None:
         images, filesystems = self._db.images(), self._db.filesystems()
         known = self._catalogue.images if self._catalogue is not None else {}
-        self._catalogue = Catalogue(images, self._db.names(), filesystems, self.files.fs_path, known)
+        self._catalogue = Catalogue(
+            images, self._db.names(), filesystems, self.files.fs_path, known, self._pins
+        )
 
     @property
     def _now(self) -> Catalogue:

@@ -74,6 +74,7 @@ def _info(node: Node, host: pb.InfoResponse | None) -> dict[str, str]:
         "handlers": json.dumps(_handler_details(node, host)),
         "cni": json.dumps(_cni(node)),
         "toolstack": json.dumps(_toolstack(host)),
+        "pulls": json.dumps(node.images.pulls()),
         "notices": json.dumps(list(host.notices) if host else []),
     }
 

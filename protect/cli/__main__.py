@@ -16,6 +16,7 @@ import grpc
 import grpc.aio
 
 from protect.cli.commands import COMMANDS
+from protect.cli.images import Failed
 
 _PROTECT_SOCKET = Path("/run/protect/protect.sock")
 _CRI_SOCKET = Path("/run/xenpod/cri.sock")
@@ -26,6 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         asyncio.run(COMMANDS[options.command](options))
+    except Failed:
+        return 1
     except grpc.aio.AioRpcError as error:
         return _explain(error, options)
     except KeyboardInterrupt:
@@ -52,14 +55,33 @@ def parser() -> argparse.ArgumentParser:
     _verb(workload, common, "workload inspect", "one workload").add_argument("id")
     _verb(nouns, common, "host", "the host: toolstack, memory, notices")
     _verb(nouns, common, "watch", "everything there is, then each change")
-    image = nouns.add_parser("image", help="import images").add_subparsers(required=True)
+    _images(nouns)
+    return top
+
+
+def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Images are xenpod-cri's: these verbs have another socket."""
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri")
+    common.add_argument("--output", choices=("table", "json"), default="table")
+    text = "list, pull, import, inspect, verify, remove images"
+    image = nouns.add_parser("image", help=text).add_subparsers(required=True)
+    _verb(image, common, "image list", "every image")
+    pulling = _verb(image, common, "image pull", "pull an image, and show how far it has come")
+    pulling.add_argument("name")
+    pulling.add_argument("--username", default="", help="at the registry; the password comes on stdin")
     importing = _verb(image, common, "image import", "import an OCI layout (directory) or archive (tar)")
     importing.add_argument("path", type=os.path.abspath)
     importing.add_argument("--name", default="", help="name to give it; default: the layout's own")
-    importing.add_argument(
-        "--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri"
-    )
-    return top
+    removing = _verb(image, common, "image remove", "remove images with all their names")
+    removing.add_argument("images", nargs="+", metavar="IMAGE")
+    inspecting = _verb(image, common, "image inspect", "one image, and what is stored of it")
+    inspecting.add_argument("image")
+    verifying = _verb(image, common, "image verify", "read what is stored, and hold it against its digests")
+    verifying.add_argument("images", nargs="*", metavar="IMAGE", help="default: all")
+    collecting = _verb(image, common, "image gc", "remove the images that no container has, save pinned ones")
+    collecting.add_argument("--dry-run", action="store_true", help="only show them")
+    _verb(image, common, "image watch", "what is being pulled, and each change")
 
 
 def _verb(
@@ -74,7 +96,7 @@ def _verb(
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
-    socket = options.cri_socket if options.command == "image import" else options.socket
+    socket = options.cri_socket if options.command.startswith("image ") else options.socket
     if error.code() is grpc.StatusCode.UNAVAILABLE and not socket.exists():
         sys.stderr.write(f"protect: nobody serves {socket}: start the daemon, or name its socket\n")
         return 3

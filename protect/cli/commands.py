@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
 
 import grpc.aio
 
 from daemonkit.edge import channel
-from protect.cli import show
-from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
+from protect.cli import images, show
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 _TIMEOUT = 60.0
-_IMPORT_TIMEOUT = 3600.0
-
-Command = Callable[[argparse.Namespace], Coroutine[Any, Any, None]]
 
 
 @contextlib.asynccontextmanager
@@ -87,15 +82,7 @@ async def watch(options: argparse.Namespace) -> None:
             show.event(event, options.output)
 
 
-async def image_import(options: argparse.Namespace) -> None:
-    """The file is read by xenpod-cri, hence the absolute path."""
-    async with channel(options.cri_socket) as link:
-        images = images_pb2_grpc.ImagesStub(link)
-        request = images_pb2.ImportRequest(path=options.path, name=options.name)
-        show.images(await images.Import(request, timeout=_IMPORT_TIMEOUT), options.output)
-
-
-COMMANDS: Mapping[str, Command] = {
+COMMANDS: Mapping[str, images.Command] = {
     "zone list": zone_list,
     "zone inspect": zone_inspect,
     "zone destroy": zone_destroy,
@@ -103,5 +90,5 @@ COMMANDS: Mapping[str, Command] = {
     "workload inspect": workload_inspect,
     "host": host,
     "watch": watch,
-    "image import": image_import,
+    **images.COMMANDS,
 }

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from xenpod_proto.images.v1 import images_pb2
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _NS = 1_000_000_000
@@ -22,18 +21,18 @@ _STATE_STYLES = {"running": "green", "dead": "red", "creating": "yellow", "destr
 
 def zones(answer: pb.ListZonesResponse, output: str) -> None:
     if output == "json":
-        return _json(answer)
+        return json(answer)
     rows = [
-        (zone.id, zone.name, _zone_state(zone.state), _mib(zone.resources.memory_bytes),
-         str(zone.resources.vcpus), zone.profile, str(zone.domain_id), _age(zone.created_at_ns))
+        (zone.id, zone.name, _zone_state(zone.state), mib(zone.resources.memory_bytes),
+         str(zone.resources.vcpus), zone.profile, str(zone.domain_id), age(zone.created_at_ns))
         for zone in answer.zones
     ]  # fmt: skip
-    _table(("ZONE", "NAME", "STATE", "MEMORY", "VCPUS", "PROFILE", "DOMAIN", "AGE"), rows)
+    table(("ZONE", "NAME", "STATE", "MEMORY", "VCPUS", "PROFILE", "DOMAIN", "AGE"), rows)
 
 
 def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> None:
     if output == "json":
-        return _json(answer, facts)
+        return json(answer, facts)
     rows = [
         ("id", answer.id),
         ("name", answer.name),
@@ -42,10 +41,10 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
         ("toolstack", answer.toolstack),
         ("domain", str(answer.domain_id)),
         ("profile", answer.profile),
-        ("memory", _mib(answer.resources.memory_bytes)),
+        ("memory", mib(answer.resources.memory_bytes)),
         ("vcpus", str(answer.resources.vcpus)),
-        ("created", _when(answer.created_at_ns)),
-        ("died", _when(answer.died_at_ns)),
+        ("created", when(answer.created_at_ns)),
+        ("died", when(answer.died_at_ns)),
         ("channel", "connected" if answer.channel_connected else "not connected"),
     ]
     if facts is not None:
@@ -59,23 +58,23 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
             ("cgroup", facts.cgroup),
             ("uptime", f"{facts.uptime_ns / _NS:.1f} s"),
         ]
-    _pairs(rows)
+    pairs(rows)
 
 
 def workloads(answer: pb.ListWorkloadsResponse, output: str) -> None:
     if output == "json":
-        return _json(answer)
+        return json(answer)
     rows = [
-        (one.id, one.zone_id, _workload_state(one.state), _end(one), _age(one.created_at_ns))
+        (one.id, one.zone_id, _workload_state(one.state), _end(one), age(one.created_at_ns))
         for one in answer.workloads
     ]
-    _table(("WORKLOAD", "ZONE", "STATE", "EXIT", "AGE"), rows)
+    table(("WORKLOAD", "ZONE", "STATE", "EXIT", "AGE"), rows)
 
 
 def workload(answer: pb.Workload, output: str) -> None:
     if output == "json":
-        return _json(answer)
-    _pairs(
+        return json(answer)
+    pairs(
         [
             ("id", answer.id),
             ("zone", answer.zone_id),
@@ -83,24 +82,24 @@ def workload(answer: pb.Workload, output: str) -> None:
             ("pid in zone", str(answer.pid or "")),
             ("exit", _end(answer)),
             ("message", answer.message),
-            ("created", _when(answer.created_at_ns)),
-            ("started", _when(answer.started_at_ns)),
-            ("finished", _when(answer.finished_at_ns)),
+            ("created", when(answer.created_at_ns)),
+            ("started", when(answer.started_at_ns)),
+            ("finished", when(answer.finished_at_ns)),
         ]
     )
 
 
 def host(answer: pb.InfoResponse, output: str) -> None:
     if output == "json":
-        return _json(answer)
+        return json(answer)
     memory = answer.memory
-    _pairs(
+    pairs(
         [
             ("version", answer.version),
             ("toolstack", f"{answer.toolstack} ({answer.xen_version})"),
             ("security boundary", "yes" if answer.security_boundary else "NO"),
             ("cpus", str(answer.cpus)),
-            ("zone memory", f"{_mib(memory.total_bytes)}, free {_mib(memory.free_bytes)}"),
+            ("zone memory", f"{mib(memory.total_bytes)}, free {mib(memory.free_bytes)}"),
             ("profiles", ", ".join(answer.profiles)),
             *(("notice", notice) for notice in answer.notices),
             *(("unknown domain", domain) for domain in answer.unknown_domains),
@@ -116,13 +115,6 @@ def event(answer: pb.WatchEvent, output: str) -> None:
         line = _event_line(answer)
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
-
-
-def images(answer: images_pb2.ImportResponse, output: str) -> None:
-    if output == "json":
-        return _json(answer)
-    rows = [(one.name, one.id, _mib(one.size_bytes)) for one in answer.images]
-    _table(("IMAGE", "ID", "SIZE"), rows)
 
 
 def note(text: str) -> None:
@@ -147,7 +139,7 @@ def _event_line(answer: pb.WatchEvent) -> str:
             return "synced"
 
 
-def _json(*messages: Message | None) -> None:
+def json(*messages: Message | None) -> None:
     """One JSON object a message, with the contract's own field names."""
     for message in messages:
         if message is not None:
@@ -157,27 +149,27 @@ def _json(*messages: Message | None) -> None:
             sys.stdout.write(text + "\n")
 
 
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in heads:
         table.add_column(head, no_wrap=True)
     for row in rows:
         # Text, not markup: names come from elsewhere.
         table.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
-    _console().print(table)
+    console().print(table)
 
 
-def _pairs(rows: Sequence[tuple[str, str]]) -> None:
+def pairs(rows: Sequence[tuple[str, str]]) -> None:
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
     for name, value in rows:
         if value:
             table.add_row(Text(name), Text(value))
-    _console().print(table)
+    console().print(table)
 
 
-def _console() -> Console:
+def console() -> Console:
     """Not a terminal: lines are not cut to its width."""
     return Console() if sys.stdout.isatty() else Console(width=400)
 
@@ -194,15 +186,15 @@ def _end(one: pb.Workload) -> str:
     return f"{one.exit_code} {one.reason}" if one.state == pb.WORKLOAD_STATE_EXITED else ""
 
 
-def _mib(size_bytes: int) -> str:
+def mib(size_bytes: int) -> str:
     return f"{size_bytes / _MIB:.0f} MiB"
 
 
-def _when(at_ns: int) -> str:
+def when(at_ns: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at_ns / _NS)) if at_ns else ""
 
 
-def _age(at_ns: int) -> str:
+def age(at_ns: int) -> str:
     seconds = max(0, int(time.time() - at_ns / _NS))
     for unit, size in (("d", 86_400), ("h", 3_600), ("m", 60)):
         if seconds >= size:

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.importing import ImportService
 from cri.images.manager import ImageManager
+from cri.images.operator import OperatorService
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault, Invalid, Missing
 from tests.support.images import BuiltImage, Layer, build, digest, index_of, packed, write_layout
@@ -34,7 +34,7 @@ async def manager(tmp_path: Path) -> AsyncIterator[ImageManager]:
 
 async def _import(manager: ImageManager, path: Path, name: str = "") -> list[images_pb2.ImportedImage]:
     request = images_pb2.ImportRequest(path=str(path), name=name)
-    return list((await ImportService(manager).Import(request, None)).images)  # type: ignore[arg-type]
+    return list((await OperatorService(manager).Import(request, None)).images)  # type: ignore[arg-type]
 
 
 def _archive(directory: Path, path: Path, form: int = tarfile.PAX_FORMAT) -> Path:

@@ -94,6 +94,9 @@ class FakeImages:
     def collect(self) -> None:
         """Nothing was ever removed."""
 
+    def pulls(self) -> list[dict[str, object]]:
+        return []
+
 
 @dataclass
 class Rig:

@@ -49,7 +49,7 @@ def _add(store: ImageStore, label: str, layers: list[str], *names: str) -> Image
         if not store.has_filesystem(chain):
             with store.files.work_file("fs") as work:
                 work.write_text(f"filesystem of {layers}")
-                store.add_filesystem(work, chain, {"/etc/passwd": b"root"})
+                store.add_filesystem(work, chain, {"/etc/passwd": b"root"}, _digest("fs"))
         config = json.dumps({"config": {"Labels": {"label": label}}}).encode()
         row = ImageRow(_digest(label), chain, _digest(f"m{label}"), b"{}", config, kept, 1)
         return store.add_image(row, names)
@@ -160,7 +160,7 @@ def test_what_a_kill_leaves_is_swept(store: ImageStore) -> None:
     _blob(store, "unnamed")
     with store.files.work_file("fs") as work:
         work.write_text("filesystem without an image")
-        store.add_filesystem(work, _digest("chainlost"), {})
+        store.add_filesystem(work, _digest("chainlost"), {}, _digest("fs"))
     again = _reopened(store)
     try:
         assert _files(again) == {kept.fs_path.name, _digest("base")[7:]}
@@ -201,7 +201,7 @@ def test_a_filesystem_built_for_one_pull_survives_the_end_of_another(store: Imag
     with store.leasing(chain, []):
         with store.files.work_file("fs") as work:
             work.write_text("fs")
-            store.add_filesystem(work, chain, {})
+            store.add_filesystem(work, chain, {}, _digest("fs"))
         with store.leasing(chain, []):
             pass
         assert store.has_filesystem(chain)

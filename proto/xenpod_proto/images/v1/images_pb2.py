@@ -24,19 +24,61 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#xenpod_proto/images/v1/images.proto\x12\x10xenpod.images.v1\"+\n\rImportRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"A\n\x0eImportResponse\x12/\n\x06images\x18\x01 \x03(\x0b\x32\x1f.xenpod.images.v1.ImportedImage\"V\n\rImportedImage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x32U\n\x06Images\x12K\n\x06Import\x12\x1f.xenpod.images.v1.ImportRequest\x1a .xenpod.images.v1.ImportResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#xenpod_proto/images/v1/images.proto\x12\x10xenpod.images.v1\"\x99\x01\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\x0f\n\x07\x64igests\x18\x03 \x03(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x05 \x01(\t\x12\x14\n\x0cpulled_at_ns\x18\x06 \x01(\x03\x12\x0e\n\x06pinned\x18\x07 \x01(\x08\x12\x12\n\ncontainers\x18\x08 \x03(\t\"?\n\x0bPullRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08username\x18\x02 \x01(\t\x12\x10\n\x08password\x18\x03 \x01(\t\"r\n\tPullEvent\x12\x32\n\x08progress\x18\x01 \x01(\x0b\x32\x1e.xenpod.images.v1.PullProgressH\x00\x12(\n\x05image\x18\x02 \x01(\x0b\x32\x17.xenpod.images.v1.ImageH\x00\x42\x07\n\x05\x65vent\"\xc3\x01\n\x0cPullProgress\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05stage\x18\x02 \x01(\x0e\x32\x1b.xenpod.images.v1.PullStage\x12\x15\n\rstarted_at_ns\x18\x03 \x01(\x03\x12.\n\x06layers\x18\x04 \x03(\x0b\x32\x1e.xenpod.images.v1.PartProgress\x12\x32\n\nfilesystem\x18\x05 \x01(\x0b\x32\x1e.xenpod.images.v1.PartProgress\"l\n\x0cPartProgress\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.xenpod.images.v1.PartState\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\"\x13\n\x11WatchPullsRequest\"@\n\x0fWatchPullsEvent\x12-\n\x05pulls\x18\x01 \x03(\x0b\x32\x1e.xenpod.images.v1.PullProgress\"\r\n\x0bListRequest\"7\n\x0cListResponse\x12\'\n\x06images\x18\x01 \x03(\x0b\x32\x17.xenpod.images.v1.Image\"\x1f\n\x0eInspectRequest\x12\r\n\x05image\x18\x01 \x01(\t\"\xc2\x01\n\x0fInspectResponse\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\x0c\x12\x10\n\x08manifest\x18\x03 \x01(\x0c\x12-\n\x06layers\x18\x04 \x03(\x0b\x32\x1d.xenpod.images.v1.StoredLayer\x12\x36\n\nfilesystem\x18\x05 \x01(\x0b\x32\".xenpod.images.v1.StoredFilesystem\"1\n\x0bStoredLayer\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"d\n\x10StoredFilesystem\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"\x1e\n\rRemoveRequest\x12\r\n\x05image\x18\x01 \x01(\t\"G\n\x0eRemoveResponse\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\r\n\x05\x66reed\x18\x02 \x01(\x08\"\x1f\n\rVerifyRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\"Y\n\x0bVerifyEvent\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0e\n\x06\x66\x61ults\x18\x02 \x03(\t\x12\x12\n\nread_bytes\x18\x03 \x01(\x04\"!\n\x0e\x43ollectRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\"P\n\x0f\x43ollectResponse\x12(\n\x07removed\x18\x01 \x03(\x0b\x32\x17.xenpod.images.v1.Image\x12\x13\n\x0b\x66reed_bytes\x18\x02 \x01(\x04\"+\n\rImportRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"A\n\x0eImportResponse\x12/\n\x06images\x18\x01 \x03(\x0b\x32\x1f.xenpod.images.v1.ImportedImage\"V\n\rImportedImage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04*s\n\tPullStage\x12\x1a\n\x16PULL_STAGE_UNSPECIFIED\x10\x00\x12\x18\n\x14PULL_STAGE_RESOLVING\x10\x01\x12\x17\n\x13PULL_STAGE_FETCHING\x10\x02\x12\x17\n\x13PULL_STAGE_BUILDING\x10\x03*k\n\tPartState\x12\x1a\n\x16PART_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12PART_STATE_WAITING\x10\x01\x12\x15\n\x11PART_STATE_ACTIVE\x10\x02\x12\x13\n\x0fPART_STATE_DONE\x10\x03\x32\xf3\x04\n\x06Images\x12K\n\x06Import\x12\x1f.xenpod.images.v1.ImportRequest\x1a .xenpod.images.v1.ImportResponse\x12\x44\n\x04Pull\x12\x1d.xenpod.images.v1.PullRequest\x1a\x1b.xenpod.images.v1.PullEvent0\x01\x12V\n\nWatchPulls\x12#.xenpod.images.v1.WatchPullsRequest\x1a!.xenpod.images.v1.WatchPullsEvent0\x01\x12\x45\n\x04List\x12\x1d.xenpod.images.v1.ListRequest\x1a\x1e.xenpod.images.v1.ListResponse\x12N\n\x07Inspect\x12 .xenpod.images.v1.InspectRequest\x1a!.xenpod.images.v1.InspectResponse\x12K\n\x06Remove\x12\x1f.xenpod.images.v1.RemoveRequest\x1a .xenpod.images.v1.RemoveResponse\x12J\n\x06Verify\x12\x1f.xenpod.images.v1.VerifyRequest\x1a\x1d.xenpod.images.v1.VerifyEvent0\x01\x12N\n\x07\x43ollect\x12 .xenpod.images.v1.CollectRequest\x1a!.xenpod.images.v1.CollectResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'xenpod_proto.images.v1.images_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_IMPORTREQUEST']._serialized_start=57
-  _globals['_IMPORTREQUEST']._serialized_end=100
-  _globals['_IMPORTRESPONSE']._serialized_start=102
-  _globals['_IMPORTRESPONSE']._serialized_end=167
-  _globals['_IMPORTEDIMAGE']._serialized_start=169
-  _globals['_IMPORTEDIMAGE']._serialized_end=255
-  _globals['_IMAGES']._serialized_start=257
-  _globals['_IMAGES']._serialized_end=342
+  _globals['_PULLSTAGE']._serialized_start=1790
+  _globals['_PULLSTAGE']._serialized_end=1905
+  _globals['_PARTSTATE']._serialized_start=1907
+  _globals['_PARTSTATE']._serialized_end=2014
+  _globals['_IMAGE']._serialized_start=58
+  _globals['_IMAGE']._serialized_end=211
+  _globals['_PULLREQUEST']._serialized_start=213
+  _globals['_PULLREQUEST']._serialized_end=276
+  _globals['_PULLEVENT']._serialized_start=278
+  _globals['_PULLEVENT']._serialized_end=392
+  _globals['_PULLPROGRESS']._serialized_start=395
+  _globals['_PULLPROGRESS']._serialized_end=590
+  _globals['_PARTPROGRESS']._serialized_start=592
+  _globals['_PARTPROGRESS']._serialized_end=700
+  _globals['_WATCHPULLSREQUEST']._serialized_start=702
+  _globals['_WATCHPULLSREQUEST']._serialized_end=721
+  _globals['_WATCHPULLSEVENT']._serialized_start=723
+  _globals['_WATCHPULLSEVENT']._serialized_end=787
+  _globals['_LISTREQUEST']._serialized_start=789
+  _globals['_LISTREQUEST']._serialized_end=802
+  _globals['_LISTRESPONSE']._serialized_start=804
+  _globals['_LISTRESPONSE']._serialized_end=859
+  _globals['_INSPECTREQUEST']._serialized_start=861
+  _globals['_INSPECTREQUEST']._serialized_end=892
+  _globals['_INSPECTRESPONSE']._serialized_start=895
+  _globals['_INSPECTRESPONSE']._serialized_end=1089
+  _globals['_STOREDLAYER']._serialized_start=1091
+  _globals['_STOREDLAYER']._serialized_end=1140
+  _globals['_STOREDFILESYSTEM']._serialized_start=1142
+  _globals['_STOREDFILESYSTEM']._serialized_end=1242
+  _globals['_REMOVEREQUEST']._serialized_start=1244
+  _globals['_REMOVEREQUEST']._serialized_end=1274
+  _globals['_REMOVERESPONSE']._serialized_start=1276
+  _globals['_REMOVERESPONSE']._serialized_end=1347
+  _globals['_VERIFYREQUEST']._serialized_start=1349
+  _globals['_VERIFYREQUEST']._serialized_end=1380
+  _globals['_VERIFYEVENT']._serialized_start=1382
+  _globals['_VERIFYEVENT']._serialized_end=1471
+  _globals['_COLLECTREQUEST']._serialized_start=1473
+  _globals['_COLLECTREQUEST']._serialized_end=1506
+  _globals['_COLLECTRESPONSE']._serialized_start=1508
+  _globals['_COLLECTRESPONSE']._serialized_end=1588
+  _globals['_IMPORTREQUEST']._serialized_start=1590
+  _globals['_IMPORTREQUEST']._serialized_end=1633
+  _globals['_IMPORTRESPONSE']._serialized_start=1635
+  _globals['_IMPORTRESPONSE']._serialized_end=1700
+  _globals['_IMPORTEDIMAGE']._serialized_start=1702
+  _globals['_IMPORTEDIMAGE']._serialized_end=1788
+  _globals['_IMAGES']._serialized_start=2017
+  _globals['_IMAGES']._serialized_end=2644
 # @@protoc_insertion_point(module_scope)

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -17,6 +18,538 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _PullStage:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PullStageEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PullStage.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PULL_STAGE_UNSPECIFIED: _PullStage.ValueType  # 0
+    PULL_STAGE_RESOLVING: _PullStage.ValueType  # 1
+    PULL_STAGE_FETCHING: _PullStage.ValueType  # 2
+    PULL_STAGE_BUILDING: _PullStage.ValueType  # 3
+    """All layers are here; the filesystem image is made of them."""
+
+class PullStage(_PullStage, metaclass=_PullStageEnumTypeWrapper): ...
+
+PULL_STAGE_UNSPECIFIED: PullStage.ValueType  # 0
+PULL_STAGE_RESOLVING: PullStage.ValueType  # 1
+PULL_STAGE_FETCHING: PullStage.ValueType  # 2
+PULL_STAGE_BUILDING: PullStage.ValueType  # 3
+"""All layers are here; the filesystem image is made of them."""
+Global___PullStage: _TypeAlias = PullStage  # noqa: Y015
+
+class _PartState:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _PartStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_PartState.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    PART_STATE_UNSPECIFIED: _PartState.ValueType  # 0
+    PART_STATE_WAITING: _PartState.ValueType  # 1
+    PART_STATE_ACTIVE: _PartState.ValueType  # 2
+    PART_STATE_DONE: _PartState.ValueType  # 3
+
+class PartState(_PartState, metaclass=_PartStateEnumTypeWrapper): ...
+
+PART_STATE_UNSPECIFIED: PartState.ValueType  # 0
+PART_STATE_WAITING: PartState.ValueType  # 1
+PART_STATE_ACTIVE: PartState.ValueType  # 2
+PART_STATE_DONE: PartState.ValueType  # 3
+Global___PartState: _TypeAlias = PartState  # noqa: Y015
+
+@_typing.final
+class Image(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    TAGS_FIELD_NUMBER: _builtins.int
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    MANIFEST_DIGEST_FIELD_NUMBER: _builtins.int
+    PULLED_AT_NS_FIELD_NUMBER: _builtins.int
+    PINNED_FIELD_NUMBER: _builtins.int
+    CONTAINERS_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    """"sha256:..." of its configuration."""
+    size_bytes: _builtins.int
+    """What it takes on the disk; layers and filesystems that others have too are counted for each."""
+    manifest_digest: _builtins.str
+    pulled_at_ns: _builtins.int
+    pinned: _builtins.bool
+    """Garbage collection leaves it alone (images.pinned in cri.toml)."""
+    @_builtins.property
+    def tags(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def digests(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names with a digest."""
+
+    @_builtins.property
+    def containers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the containers that have it."""
+
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        tags: _abc.Iterable[_builtins.str] | None = ...,
+        digests: _abc.Iterable[_builtins.str] | None = ...,
+        size_bytes: _builtins.int = ...,
+        manifest_digest: _builtins.str = ...,
+        pulled_at_ns: _builtins.int = ...,
+        pinned: _builtins.bool = ...,
+        containers: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "digests", b"digests", "id", b"id", "manifest_digest", b"manifest_digest", "pinned", b"pinned", "pulled_at_ns", b"pulled_at_ns", "size_bytes", b"size_bytes", "tags", b"tags"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Image: _TypeAlias = Image  # noqa: Y015
+
+@_typing.final
+class PullRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    USERNAME_FIELD_NUMBER: _builtins.int
+    PASSWORD_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """"busybox", "registry.example/app:1", "registry.example/app@sha256:..."."""
+    username: _builtins.str
+    password: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        username: _builtins.str = ...,
+        password: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "password", b"password", "username", b"username"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PullRequest: _TypeAlias = PullRequest  # noqa: Y015
+
+@_typing.final
+class PullEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROGRESS_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def progress(self) -> Global___PullProgress: ...
+    @_builtins.property
+    def image(self) -> Global___Image:
+        """It is here: the end."""
+
+    def __init__(
+        self,
+        *,
+        progress: Global___PullProgress | None = ...,
+        image: Global___Image | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "image", b"image", "progress", b"progress"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "image", b"image", "progress", b"progress"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["progress", "image"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___PullEvent: _TypeAlias = PullEvent  # noqa: Y015
+
+@_typing.final
+class PullProgress(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STAGE_FIELD_NUMBER: _builtins.int
+    STARTED_AT_NS_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    FILESYSTEM_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The image's name, or the path that is imported."""
+    stage: Global___PullStage.ValueType
+    started_at_ns: _builtins.int
+    @_builtins.property
+    def layers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartProgress]:
+        """Empty while the stage is RESOLVING."""
+
+    @_builtins.property
+    def filesystem(self) -> Global___PartProgress: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        stage: Global___PullStage.ValueType = ...,
+        started_at_ns: _builtins.int = ...,
+        layers: _abc.Iterable[Global___PartProgress] | None = ...,
+        filesystem: Global___PartProgress | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filesystem", b"filesystem"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filesystem", b"filesystem", "layers", b"layers", "name", b"name", "stage", b"stage", "started_at_ns", b"started_at_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PullProgress: _TypeAlias = PullProgress  # noqa: Y015
+
+@_typing.final
+class PartProgress(_message.Message):
+    """A layer (compressed bytes) or a filesystem image (bytes of its files)."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    BYTES_FIELD_NUMBER: _builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """A layer's digest, a filesystem's chain id."""
+    state: Global___PartState.ValueType
+    bytes: _builtins.int
+    total_bytes: _builtins.int
+    """0: not known yet."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        state: Global___PartState.ValueType = ...,
+        bytes: _builtins.int = ...,
+        total_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["bytes", b"bytes", "name", b"name", "state", b"state", "total_bytes", b"total_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PartProgress: _TypeAlias = PartProgress  # noqa: Y015
+
+@_typing.final
+class WatchPullsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchPullsRequest: _TypeAlias = WatchPullsRequest  # noqa: Y015
+
+@_typing.final
+class WatchPullsEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PULLS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pulls(self) -> _containers.RepeatedCompositeFieldContainer[Global___PullProgress]: ...
+    def __init__(
+        self,
+        *,
+        pulls: _abc.Iterable[Global___PullProgress] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pulls", b"pulls"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WatchPullsEvent: _TypeAlias = WatchPullsEvent  # noqa: Y015
+
+@_typing.final
+class ListRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequest: _TypeAlias = ListRequest  # noqa: Y015
+
+@_typing.final
+class ListResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___Image]: ...
+    def __init__(
+        self,
+        *,
+        images: _abc.Iterable[Global___Image] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListResponse: _TypeAlias = ListResponse  # noqa: Y015
+
+@_typing.final
+class InspectRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    image: _builtins.str
+    """A name, an id, or an unambiguous beginning of one."""
+    def __init__(
+        self,
+        *,
+        image: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InspectRequest: _TypeAlias = InspectRequest  # noqa: Y015
+
+@_typing.final
+class InspectResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
+    MANIFEST_FIELD_NUMBER: _builtins.int
+    LAYERS_FIELD_NUMBER: _builtins.int
+    FILESYSTEM_FIELD_NUMBER: _builtins.int
+    config: _builtins.bytes
+    """The image's own documents, byte for byte: untrusted."""
+    manifest: _builtins.bytes
+    @_builtins.property
+    def image(self) -> Global___Image: ...
+    @_builtins.property
+    def layers(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredLayer]: ...
+    @_builtins.property
+    def filesystem(self) -> Global___StoredFilesystem: ...
+    def __init__(
+        self,
+        *,
+        image: Global___Image | None = ...,
+        config: _builtins.bytes = ...,
+        manifest: _builtins.bytes = ...,
+        layers: _abc.Iterable[Global___StoredLayer] | None = ...,
+        filesystem: Global___StoredFilesystem | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["filesystem", b"filesystem", "image", b"image"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "filesystem", b"filesystem", "image", b"image", "layers", b"layers", "manifest", b"manifest"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InspectResponse: _TypeAlias = InspectResponse  # noqa: Y015
+
+@_typing.final
+class StoredLayer(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DIGEST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    digest: _builtins.str
+    size_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        digest: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["digest", b"digest", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoredLayer: _TypeAlias = StoredLayer  # noqa: Y015
+
+@_typing.final
+class StoredFilesystem(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHAIN_ID_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    DIGEST_FIELD_NUMBER: _builtins.int
+    chain_id: _builtins.str
+    path: _builtins.str
+    type: _builtins.str
+    """"squashfs"."""
+    size_bytes: _builtins.int
+    digest: _builtins.str
+    """As it was built; "": from before this was recorded."""
+    def __init__(
+        self,
+        *,
+        chain_id: _builtins.str = ...,
+        path: _builtins.str = ...,
+        type: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        digest: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain_id", b"chain_id", "digest", b"digest", "path", b"path", "size_bytes", b"size_bytes", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StoredFilesystem: _TypeAlias = StoredFilesystem  # noqa: Y015
+
+@_typing.final
+class RemoveRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    image: _builtins.str
+    """As in InspectRequest."""
+    def __init__(
+        self,
+        *,
+        image: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveRequest: _TypeAlias = RemoveRequest  # noqa: Y015
+
+@_typing.final
+class RemoveResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    FREED_FIELD_NUMBER: _builtins.int
+    freed: _builtins.bool
+    """It is gone from the disk; false: containers still have it."""
+    @_builtins.property
+    def image(self) -> Global___Image: ...
+    def __init__(
+        self,
+        *,
+        image: Global___Image | None = ...,
+        freed: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["freed", b"freed", "image", b"image"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RemoveResponse: _TypeAlias = RemoveResponse  # noqa: Y015
+
+@_typing.final
+class VerifyRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in InspectRequest; empty: all images."""
+
+    def __init__(
+        self,
+        *,
+        images: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyRequest: _TypeAlias = VerifyRequest  # noqa: Y015
+
+@_typing.final
+class VerifyEvent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    FAULTS_FIELD_NUMBER: _builtins.int
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    read_bytes: _builtins.int
+    """Bytes read."""
+    @_builtins.property
+    def image(self) -> Global___Image: ...
+    @_builtins.property
+    def faults(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What is wrong with it; empty: nothing."""
+
+    def __init__(
+        self,
+        *,
+        image: Global___Image | None = ...,
+        faults: _abc.Iterable[_builtins.str] | None = ...,
+        read_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["faults", b"faults", "image", b"image", "read_bytes", b"read_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___VerifyEvent: _TypeAlias = VerifyEvent  # noqa: Y015
+
+@_typing.final
+class CollectRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """Only tell what would be removed."""
+    def __init__(
+        self,
+        *,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectRequest: _TypeAlias = CollectRequest  # noqa: Y015
+
+@_typing.final
+class CollectResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REMOVED_FIELD_NUMBER: _builtins.int
+    FREED_BYTES_FIELD_NUMBER: _builtins.int
+    freed_bytes: _builtins.int
+    """What the store takes less than before; 0 with dry_run."""
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Image]: ...
+    def __init__(
+        self,
+        *,
+        removed: _abc.Iterable[Global___Image] | None = ...,
+        freed_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["freed_bytes", b"freed_bytes", "removed", b"removed"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CollectResponse: _TypeAlias = CollectResponse  # noqa: Y015
 
 @_typing.final
 class ImportRequest(_message.Message):

@@ -39,6 +39,41 @@ class ImagesStub:
                 request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ImportRequest.SerializeToString,
                 response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ImportResponse.FromString,
                 _registered_method=True)
+        self.Pull = channel.unary_stream(
+                '/xenpod.images.v1.Images/Pull',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.PullRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.PullEvent.FromString,
+                _registered_method=True)
+        self.WatchPulls = channel.unary_stream(
+                '/xenpod.images.v1.Images/WatchPulls',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.WatchPullsRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.WatchPullsEvent.FromString,
+                _registered_method=True)
+        self.List = channel.unary_unary(
+                '/xenpod.images.v1.Images/List',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListResponse.FromString,
+                _registered_method=True)
+        self.Inspect = channel.unary_unary(
+                '/xenpod.images.v1.Images/Inspect',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.InspectRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.InspectResponse.FromString,
+                _registered_method=True)
+        self.Remove = channel.unary_unary(
+                '/xenpod.images.v1.Images/Remove',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.RemoveRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.RemoveResponse.FromString,
+                _registered_method=True)
+        self.Verify = channel.unary_stream(
+                '/xenpod.images.v1.Images/Verify',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.VerifyRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.VerifyEvent.FromString,
+                _registered_method=True)
+        self.Collect = channel.unary_unary(
+                '/xenpod.images.v1.Images/Collect',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.FromString,
+                _registered_method=True)
 
 
 class ImagesServicer:
@@ -51,6 +86,58 @@ class ImagesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Pull(self, request, context):
+        """Pulls as CRI's PullImage does, and tells how far it has come on the way; the last event has the image.
+        The pull is called off when its last caller, here or at CRI, hangs up.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchPulls(self, request, context):
+        """All that is being pulled or imported, by whomever: at once, and again whenever it has changed, at most a
+        few times a second.  It does not end by itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def List(self, request, context):
+        """All images.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Inspect(self, request, context):
+        """One image with everything that is known of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Remove(self, request, context):
+        """Removes an image with all its names; its files stay until the last container that has it is removed.
+        NOT_FOUND: there is none.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Verify(self, request, context):
+        """Reads what is stored of images, and holds it against its digests: one event an image.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Collect(self, request, context):
+        """Removes every image that no container has and that is not pinned.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ImagesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -58,6 +145,41 @@ def add_ImagesServicer_to_server(servicer, server):
                     servicer.Import,
                     request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ImportRequest.FromString,
                     response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ImportResponse.SerializeToString,
+            ),
+            'Pull': grpc.unary_stream_rpc_method_handler(
+                    servicer.Pull,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.PullRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.PullEvent.SerializeToString,
+            ),
+            'WatchPulls': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchPulls,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.WatchPullsRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.WatchPullsEvent.SerializeToString,
+            ),
+            'List': grpc.unary_unary_rpc_method_handler(
+                    servicer.List,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListResponse.SerializeToString,
+            ),
+            'Inspect': grpc.unary_unary_rpc_method_handler(
+                    servicer.Inspect,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.InspectRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.InspectResponse.SerializeToString,
+            ),
+            'Remove': grpc.unary_unary_rpc_method_handler(
+                    servicer.Remove,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.RemoveRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.RemoveResponse.SerializeToString,
+            ),
+            'Verify': grpc.unary_stream_rpc_method_handler(
+                    servicer.Verify,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.VerifyRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.VerifyEvent.SerializeToString,
+            ),
+            'Collect': grpc.unary_unary_rpc_method_handler(
+                    servicer.Collect,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -87,6 +209,195 @@ class Images:
             '/xenpod.images.v1.Images/Import',
             xenpod__proto_dot_images_dot_v1_dot_images__pb2.ImportRequest.SerializeToString,
             xenpod__proto_dot_images_dot_v1_dot_images__pb2.ImportResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Pull(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/xenpod.images.v1.Images/Pull',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.PullRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.PullEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchPulls(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/xenpod.images.v1.Images/WatchPulls',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.WatchPullsRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.WatchPullsEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def List(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/xenpod.images.v1.Images/List',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Inspect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/xenpod.images.v1.Images/Inspect',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.InspectRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.InspectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Remove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/xenpod.images.v1.Images/Remove',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.RemoveRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.RemoveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Verify(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/xenpod.images.v1.Images/Verify',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.VerifyRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.VerifyEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Collect(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/xenpod.images.v1.Images/Collect',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.FromString,
             options,
             channel_credentials,
             insecure,

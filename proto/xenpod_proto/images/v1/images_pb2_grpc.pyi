@@ -33,12 +33,52 @@ class ImagesStub:
     def __new__(cls, channel: _aio.Channel) -> ImagesAsyncStub: ...
     Import: _grpc.UnaryUnaryMultiCallable[_images_pb2.ImportRequest, _images_pb2.ImportResponse]
     """Imports an OCI image layout (directory) or archive (tar) from a path on this host."""
+    Pull: _grpc.UnaryStreamMultiCallable[_images_pb2.PullRequest, _images_pb2.PullEvent]
+    """Pulls as CRI's PullImage does, and tells how far it has come on the way; the last event has the image.
+    The pull is called off when its last caller, here or at CRI, hangs up.
+    """
+    WatchPulls: _grpc.UnaryStreamMultiCallable[_images_pb2.WatchPullsRequest, _images_pb2.WatchPullsEvent]
+    """All that is being pulled or imported, by whomever: at once, and again whenever it has changed, at most a
+    few times a second.  It does not end by itself.
+    """
+    List: _grpc.UnaryUnaryMultiCallable[_images_pb2.ListRequest, _images_pb2.ListResponse]
+    """All images."""
+    Inspect: _grpc.UnaryUnaryMultiCallable[_images_pb2.InspectRequest, _images_pb2.InspectResponse]
+    """One image with everything that is known of it."""
+    Remove: _grpc.UnaryUnaryMultiCallable[_images_pb2.RemoveRequest, _images_pb2.RemoveResponse]
+    """Removes an image with all its names; its files stay until the last container that has it is removed.
+    NOT_FOUND: there is none.
+    """
+    Verify: _grpc.UnaryStreamMultiCallable[_images_pb2.VerifyRequest, _images_pb2.VerifyEvent]
+    """Reads what is stored of images, and holds it against its digests: one event an image."""
+    Collect: _grpc.UnaryUnaryMultiCallable[_images_pb2.CollectRequest, _images_pb2.CollectResponse]
+    """Removes every image that no container has and that is not pinned."""
 
 @_typing.type_check_only
 class ImagesAsyncStub(ImagesStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Import: _aio.UnaryUnaryMultiCallable[_images_pb2.ImportRequest, _images_pb2.ImportResponse]  # type: ignore[assignment]
     """Imports an OCI image layout (directory) or archive (tar) from a path on this host."""
+    Pull: _aio.UnaryStreamMultiCallable[_images_pb2.PullRequest, _images_pb2.PullEvent]  # type: ignore[assignment]
+    """Pulls as CRI's PullImage does, and tells how far it has come on the way; the last event has the image.
+    The pull is called off when its last caller, here or at CRI, hangs up.
+    """
+    WatchPulls: _aio.UnaryStreamMultiCallable[_images_pb2.WatchPullsRequest, _images_pb2.WatchPullsEvent]  # type: ignore[assignment]
+    """All that is being pulled or imported, by whomever: at once, and again whenever it has changed, at most a
+    few times a second.  It does not end by itself.
+    """
+    List: _aio.UnaryUnaryMultiCallable[_images_pb2.ListRequest, _images_pb2.ListResponse]  # type: ignore[assignment]
+    """All images."""
+    Inspect: _aio.UnaryUnaryMultiCallable[_images_pb2.InspectRequest, _images_pb2.InspectResponse]  # type: ignore[assignment]
+    """One image with everything that is known of it."""
+    Remove: _aio.UnaryUnaryMultiCallable[_images_pb2.RemoveRequest, _images_pb2.RemoveResponse]  # type: ignore[assignment]
+    """Removes an image with all its names; its files stay until the last container that has it is removed.
+    NOT_FOUND: there is none.
+    """
+    Verify: _aio.UnaryStreamMultiCallable[_images_pb2.VerifyRequest, _images_pb2.VerifyEvent]  # type: ignore[assignment]
+    """Reads what is stored of images, and holds it against its digests: one event an image."""
+    Collect: _aio.UnaryUnaryMultiCallable[_images_pb2.CollectRequest, _images_pb2.CollectResponse]  # type: ignore[assignment]
+    """Removes every image that no container has and that is not pinned."""
 
 class ImagesServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -48,5 +88,67 @@ class ImagesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_images_pb2.ImportResponse, _abc.Awaitable[_images_pb2.ImportResponse]]:
         """Imports an OCI image layout (directory) or archive (tar) from a path on this host."""
+
+    @_abc_1.abstractmethod
+    def Pull(
+        self,
+        request: _images_pb2.PullRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_images_pb2.PullEvent], _abc.AsyncIterator[_images_pb2.PullEvent]]:
+        """Pulls as CRI's PullImage does, and tells how far it has come on the way; the last event has the image.
+        The pull is called off when its last caller, here or at CRI, hangs up.
+        """
+
+    @_abc_1.abstractmethod
+    def WatchPulls(
+        self,
+        request: _images_pb2.WatchPullsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_images_pb2.WatchPullsEvent], _abc.AsyncIterator[_images_pb2.WatchPullsEvent]]:
+        """All that is being pulled or imported, by whomever: at once, and again whenever it has changed, at most a
+        few times a second.  It does not end by itself.
+        """
+
+    @_abc_1.abstractmethod
+    def List(
+        self,
+        request: _images_pb2.ListRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_images_pb2.ListResponse, _abc.Awaitable[_images_pb2.ListResponse]]:
+        """All images."""
+
+    @_abc_1.abstractmethod
+    def Inspect(
+        self,
+        request: _images_pb2.InspectRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_images_pb2.InspectResponse, _abc.Awaitable[_images_pb2.InspectResponse]]:
+        """One image with everything that is known of it."""
+
+    @_abc_1.abstractmethod
+    def Remove(
+        self,
+        request: _images_pb2.RemoveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_images_pb2.RemoveResponse, _abc.Awaitable[_images_pb2.RemoveResponse]]:
+        """Removes an image with all its names; its files stay until the last container that has it is removed.
+        NOT_FOUND: there is none.
+        """
+
+    @_abc_1.abstractmethod
+    def Verify(
+        self,
+        request: _images_pb2.VerifyRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_images_pb2.VerifyEvent], _abc.AsyncIterator[_images_pb2.VerifyEvent]]:
+        """Reads what is stored of images, and holds it against its digests: one event an image."""
+
+    @_abc_1.abstractmethod
+    def Collect(
+        self,
+        request: _images_pb2.CollectRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_images_pb2.CollectResponse, _abc.Awaitable[_images_pb2.CollectResponse]]:
+        """Removes every image that no container has and that is not pinned."""
 
 def add_ImagesServicer_to_server(servicer: ImagesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

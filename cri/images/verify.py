@@ -1,0 +1,59 @@
+"""What is stored of an image, read again and held against its digests."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from cri.images.cancel import Cancel
+from cri.images.catalogue import Image
+from cri.images.fetch import matches
+from cri.images.layers import file_chunks
+from cri.images.store import ImageStore
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """faults: what is wrong with the image, nothing when empty; read: bytes."""
+
+    faults: tuple[str, ...]
+    read: int
+
+
+def verify(store: ImageStore, image: Image, cancel: Cancel) -> Verdict:
+    """Reads every file of an image; Missing when it was removed meanwhile."""
+    row, filesystem = store.stored(image)
+    with store.leasing(row.chain_id, [digest for digest, _ in row.layers]):
+        faults: list[str] = []
+        if not matches(row.config, row.id):
+            faults.append("the configuration has another digest")
+        if not matches(row.manifest, row.manifest_digest):
+            faults.append("the manifest has another digest")
+        read = len(row.config) + len(row.manifest)
+        files = [(f"layer {d}", store.files.blob_path(d), d, size) for d, size in row.layers]
+        files.append(("the filesystem image", image.fs_path, filesystem.digest, filesystem.bytes))
+        for what, path, digest, size in files:
+            fault, amount = _file(path, digest, size, cancel)
+            read += amount
+            if fault:
+                faults.append(f"{what} {fault}")
+    return Verdict(tuple(faults), read)
+
+
+def _file(path: Path, digest: str, size: int, cancel: Cancel) -> tuple[str, int]:
+    """What is wrong with a file ("": nothing), and how much of it was read."""
+    algorithm, _, wanted = digest.partition(":")
+    if not wanted:
+        return "cannot be checked: an earlier version made it, and kept no digest", 0
+    running, read = hashlib.new(algorithm), 0
+    try:
+        for piece in file_chunks(path):
+            cancel.check()
+            running.update(piece)
+            read += len(piece)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}", read
+    if read != size:
+        return f"has {read} bytes instead of {size}", read
+    return ("" if running.hexdigest() == wanted else "has another digest"), read

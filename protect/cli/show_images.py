@@ -1,0 +1,133 @@
+"""Answers of xenpod.images.v1 as tables for people, or as JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+
+from protect.cli import show
+from xenpod_proto.images.v1 import images_pb2 as pb
+
+_SHORT = 12
+_STAGES = {
+    pb.PULL_STAGE_RESOLVING: "resolving",
+    pb.PULL_STAGE_FETCHING: "fetching",
+    pb.PULL_STAGE_BUILDING: "building",
+}
+
+
+def images(answer: Message, listed: Sequence[pb.Image], output: str) -> None:
+    """answer: what JSON shows."""
+    if output == "json":
+        return show.json(answer)
+    rows = [
+        (_name(one), _short(one.id), show.mib(one.size_bytes), str(len(one.containers) or ""),
+         "pinned" if one.pinned else "", show.age(one.pulled_at_ns))
+        for one in listed
+    ]  # fmt: skip
+    show.table(("IMAGE", "ID", "SIZE", "CONTAINERS", "PINNED", "AGE"), rows)
+
+
+def imported(answer: pb.ImportResponse, output: str) -> None:
+    if output == "json":
+        return show.json(answer)
+    rows = [(one.name, one.id, show.mib(one.size_bytes)) for one in answer.images]
+    show.table(("IMAGE", "ID", "SIZE"), rows)
+
+
+def removed(answer: pb.RemoveResponse, output: str) -> None:
+    if output == "json":
+        return show.json(answer)
+    for name in (*answer.image.tags, *answer.image.digests):
+        _line(f"removed {name}")
+    kept = "" if answer.freed else f", kept on the disk for {len(answer.image.containers)} containers"
+    _line(f"removed {answer.image.id}{kept}")
+
+
+def inspected(answer: pb.InspectResponse, output: str) -> None:
+    """JSON shows the image's own documents as they are, not as base64."""
+    if output == "json":
+        document: dict[str, Any] = json_format.MessageToDict(
+            answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        for key in ("config", "manifest"):
+            document[key] = json.loads(getattr(answer, key))
+        _line(json.dumps(document, indent=2))
+        return
+    one, filesystem = answer.image, answer.filesystem
+    untrusted = json.loads(answer.config)
+    run = untrusted.get("config")
+    run = run if isinstance(run, dict) else {}
+    show.pairs(
+        [
+            ("id", one.id),
+            *(("name", name) for name in (*one.tags, *one.digests)),
+            ("manifest", one.manifest_digest),
+            ("platform", f"{untrusted.get('os', '')}/{untrusted.get('architecture', '')}"),
+            ("pulled", show.when(one.pulled_at_ns)),
+            ("size", show.mib(one.size_bytes)),
+            ("pinned", "yes" if one.pinned else ""),
+            *(("container", container) for container in one.containers),
+            *(("layer", f"{layer.digest} {show.mib(layer.size_bytes)}") for layer in answer.layers),
+            ("filesystem", f"{filesystem.path} ({filesystem.type}, {show.mib(filesystem.size_bytes)})"),
+            *((key.lower(), _text(run[key])) for key in ("Entrypoint", "Cmd", "User") if run.get(key)),
+        ]
+    )
+
+
+def verified(event: pb.VerifyEvent, output: str) -> None:
+    """One line, or one object, an image; flushed, since they are read as they come."""
+    if output == "json":
+        _json_line(event)
+        return
+    read = show.mib(event.read_bytes)
+    _line(f"{'DAMAGED' if event.faults else 'sound  '} {_name(event.image)} {_short(event.image.id)} {read}")
+    for fault in event.faults:
+        _line(f"  {fault}")
+
+
+def pulls(event: pb.WatchPullsEvent, output: str) -> None:
+    """One line a pull."""
+    if output == "json":
+        _json_line(event)
+        return
+    for pull in event.pulls:
+        done = sum(layer.bytes for layer in pull.layers)
+        total = sum(layer.total_bytes for layer in pull.layers)
+        _line(f"{pull.name} {_STAGES.get(pull.stage, '')} {show.mib(done)} of {show.mib(total)}")
+    if not event.pulls:
+        _line("nothing is being pulled")
+
+
+def _name(image: pb.Image) -> str:
+    return next(iter((*image.tags, *image.digests)), "")
+
+
+def _short(image_id: str) -> str:
+    return image_id.partition(":")[2][:_SHORT]
+
+
+def _text(untrusted: object) -> str:
+    """On one line, without control characters."""
+    return untrusted if isinstance(untrusted, str) and untrusted.isprintable() else json.dumps(untrusted)
+
+
+def _json_line(message: Message) -> None:
+    _line(
+        json_format.MessageToJson(
+            message,
+            indent=None,
+            preserving_proto_field_name=True,
+            always_print_fields_with_no_presence=True,
+        )
+    )
+
+
+def _line(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
