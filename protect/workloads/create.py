@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from protect.volumes.values import Source, Volume
 from protect.workloads.delete import undo_create
 from protect.workloads.outputs import Outputs
 from protect.workloads.values import Streams, Workload, WorkloadState
-from protect.workloads.volumes import held
+from protect.workloads.volumes import close, held
 from xenpod_proto.channel.v1 import channel_pb2
 
 INTENT = Intent("workload.create")
@@ -59,10 +59,12 @@ async def create(node: Node, spec: WorkloadSpec) -> Workload:
         raise Invalid("create workload", spec.id, f"there is no image file {spec.image_path}")
     # Before the record: a file system that does not answer holds up nothing but this call.
     sources = await node.volumes.take(spec.volumes, node.config.timeouts.call)
-    with ExitStack() as unless:
-        unless.enter_context(held(sources))
+    try:
         runtime = admit(node, zone, spec)
-        unless.pop_all()  # the task below closes them: it may go on when the caller does not
+    except BaseException:
+        close(sources)
+        raise
+    # Which closes them: it may go on when the caller does not.
     work = _conduct(node, runtime, spec, link, sources)
     return await node.tasks.conduct(work, f"create workload {spec.id}")
 

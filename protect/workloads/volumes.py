@@ -24,8 +24,12 @@ def held(sources: Sequence[Source]) -> Iterator[None]:
     try:
         yield
     finally:
-        for source in sources:
-            source.close()
+        close(sources)
+
+
+def close(sources: Sequence[Source]) -> None:
+    for source in sources:
+        source.close()
 
 
 async def release(node: Node, runtime: WorkloadRuntime) -> None:
