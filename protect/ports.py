@@ -122,7 +122,7 @@ class Volumes(Protocol):
     """Files and directories of the host in zones, as mounts: the kernel remembers them, not the daemon."""
 
     def shared(self, zone_id: str) -> Path:
-        """The directory that the zone shares (DomainSpec.shared)."""
+        """What the zone shares (DomainSpec.shared)."""
         ...
 
     async def open(self, zone_id: str) -> None:
@@ -145,7 +145,7 @@ class Volumes(Protocol):
         ...
 
     async def attach(self, zone_id: str, workload_id: str, sources: Sequence[Source]) -> None:
-        """Show them to the zone, each as ``<shared>/<workload id>/<volume's name>``."""
+        """Show them to the zone, each as ``<workload id>/<volume's name>`` of what it shares."""
         ...
 
     async def detach(self, zone_id: str, workload_id: str) -> None:

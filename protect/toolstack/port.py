@@ -35,12 +35,12 @@ class DomainSpec:
     Interfaces appear in the guest as ``eth0`` ... in order; their host ends are put into the network
     namespace at the path ``netns``, "" for the host's own.
 
-    ``shared``: an absolute path of a directory whose content the guest sees at ``/run/xenpod/shared``,
-    live: files that come and go, and what is mounted below it or unmounted, before the domain's start
-    or at any time while it runs.  It is a shared mount (mount_namespaces(7)) and read-only, and stays
-    the caller's: it is not changed, and not removed with the domain, which it has to outlive.  What is
-    mounted below may be writable, and is then written by the guest as the host's root; what is read-only
-    on the host stays so whatever the guest does, if there is a security boundary.  None: the guest has
+    ``shared``: a mount namespace (an absolute path of its nsfs file, namespaces(7)) whose root directory the
+    guest sees at ``/run/xenpod/shared``, live: files that come and go, and what is mounted there or
+    unmounted, before the domain's start or at any time while it runs.  The root is a shared mount
+    (mount_namespaces(7)) and read-only.  The namespace stays the caller's, and has to outlive the domain.
+    What is mounted in it may be writable, and is then written by the guest as the host's root; what is
+    read-only there stays so whatever the guest does, if there is a security boundary.  None: the guest has
     no such directory.
 
     The agent learns how to reach it from ``XENPOD_SHARED``, which the toolstack sets: ``9p:<tag>``, a 9p

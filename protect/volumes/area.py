@@ -1,24 +1,26 @@
-"""A zone's area: the directory it sees (``shared``), and what that is made of.
+"""A zone's area: the directory it sees, and what that is made of.
 
 ::
 
-    <root>/                 a tmpfs, unbindable: a copy of the host's tree, as a volume may be one, has none
-                            of any zone's area
-    <root>/places/<workload>/<name>   empty files and directories, written by us alone
-    <root>/shared/          ``places`` again, read-only, a shared mount: what is mounted below it reaches
-                            the zone, which can neither add to it nor rename in it
+    <root>/                          a tmpfs, unbindable: a copy of the host's tree, which a volume may be,
+                                     has no zone's area in it
+    <root>/places/<workload>/<name>  empty files and directories, written by us alone
+    <root>/namespace                 a mount namespace of the zone's own, whose root is ``places``, read-only
+                                     and a shared mount; volumes are mounted there
 
-Unmounting ``<root>`` takes everything away at once.
+So the zone can neither add to its directory nor rename in it, and the host can remove what volumes are
+made of.  Unmounting ``<root>`` takes everything away at once.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from protect.volumes import mounts
+from protect import mounts, mountspace
 
 _OPTIONS = "mode=0755,size=4m,nr_inodes=65536"
 
@@ -34,8 +36,8 @@ class Area:
         return self.root / "places"
 
     @property
-    def shared(self) -> Path:
-        return self.root / "shared"
+    def namespace(self) -> Path:
+        return self.root / "namespace"
 
     def make(self) -> None:
         """Where there is none.  What fails half-way is for ``remove``."""
@@ -43,14 +45,26 @@ class Area:
         mounts.tmpfs(self.root, _OPTIONS)
         mounts.propagate(self.root, mounts.MS_PRIVATE)
         self.places.mkdir(mode=0o755)
-        self.shared.mkdir(mode=0o755)
+        self.namespace.touch(mode=0o400)
+        namespace = mountspace.born(self._settle)
+        try:
+            # Not by the new mount calls: they keep the file, and not the namespace, when they copy it.
+            mounts.bind(Path(f"/proc/self/fd/{namespace}"), self.namespace)
+        finally:
+            os.close(namespace)
+        mounts.propagate(self.root, mounts.MS_UNBINDABLE)
+
+    def _settle(self) -> None:
+        """In the new namespace: ``places`` becomes its root, all else goes."""
+        mounts.propagate(Path("/"), mounts.MS_PRIVATE | mounts.MS_REC)
         tree = mounts.clone(self.places, recursive=False)
         try:
-            mounts.change(tree, add=mounts.MOUNT_ATTR_RDONLY, propagation=mounts.MS_SHARED, recursive=False)
-            mounts.attach(tree, self.shared)
+            mounts.change(tree, add=mounts.MOUNT_ATTR_RDONLY, recursive=False)
+            mounts.attach(tree, self.places)
         finally:
             os.close(tree)
-        mounts.propagate(self.root, mounts.MS_UNBINDABLE)
+        mounts.pivot(self.places)
+        mounts.propagate(Path("/"), mounts.MS_SHARED)
 
     def remove(self) -> None:
         """As far as it is there."""
@@ -67,20 +81,24 @@ class Area:
             place.mkdir(mode=0o755)
         else:
             place.touch(mode=0o644, exist_ok=False)
-        mounts.attach(tree, self.shared / workload / name)
+        there = Path("/", workload, name)
+        mountspace.inside(self.namespace, lambda: mounts.attach(tree, there))
 
     def detach(self, workload: str) -> None:
         """Everything of a workload, as far as it is there."""
         places = self.places / workload
         if not places.is_dir():
             return
-        for place in list(places.iterdir()):
-            while mounts.unmount(self.shared / workload / place.name):
-                pass
+        names = os.listdir(places)
+        mountspace.inside(self.namespace, lambda: _unmount(Path("/", workload, name) for name in names))
+        for name in names:
+            place = places / name
             # One by one, empty: nothing here may ever remove what it finds.
             place.rmdir() if place.is_dir() else place.unlink()
         places.rmdir()
 
-    def workloads(self) -> list[str]:
-        """Those that something may be left of."""
-        return os.listdir(self.places) if self.places.is_dir() else []
+
+def _unmount(places: Iterable[Path]) -> None:
+    for place in places:
+        while mounts.unmount(place):
+            pass

@@ -30,7 +30,7 @@ class HostVolumes:
         self._resolvers = ThreadPoolExecutor(_RESOLVERS, "volume")
 
     def shared(self, zone_id: str) -> Path:
-        return self._area(zone_id).shared
+        return self._area(zone_id).namespace
 
     async def open(self, zone_id: str) -> None:
         with _faults("make volumes of zone", zone_id):

@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 
 from daemonkit.faults import Broken, Fault, Invalid, Missing, Refused
-from protect.volumes import mounts
+from protect import mounts
 from protect.volumes.values import Source, Volume
 
 OPERATION = "share"

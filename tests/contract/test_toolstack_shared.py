@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Missing
+from protect import mounts, mountspace
 from protect.toolstack.port import DiskSpec
-from protect.volumes import mounts
 from protect.volumes.area import Area
 from tests.support import busybox
 from tests.support.stage import Agent, Stage
@@ -47,6 +47,11 @@ def show(area: Area, source: Path, name: str, *, add: int = 0, propagation: int 
     os.close(tree)
 
 
+def read(area: Area, path: str) -> bytes:
+    """As whoever serves the directory reads it."""
+    return mountspace.inside(area.namespace, lambda: Path("/", path).read_bytes())
+
+
 class Guest:
     """A running domain with a shared directory, and a disk to run programs from."""
 
@@ -65,7 +70,7 @@ class Guest:
 
 
 async def boot(stage: Stage, area: Area, images: tuple[Path, Path]) -> Guest:
-    agent = await stage.boot(shared=area.shared)
+    agent = await stage.boot(shared=area.namespace)
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
     return Guest(agent)
 
@@ -137,11 +142,11 @@ async def test_mounts_below_a_volume_are_seen_when_it_follows_the_host(
 async def test_it_outlives_the_domain_and_the_toolstack(
     stage: Stage, images: tuple[Path, Path], area: Area, source: Path
 ) -> None:
-    first = await stage.boot(shared=area.shared)
+    first = await stage.boot(shared=area.namespace)
     show(area, source, "0")
     await stage.toolstack.destroy(first.domain)
-    assert (area.shared / "w/0/marker").read_text() == "of the host\n"
-    agent = await stage.boot(shared=area.shared)
+    assert read(area, "w/0/marker") == b"of the host\n"
+    agent = await stage.boot(shared=area.namespace)
     await stage.restart()
     agent = await stage.connect(agent.domain)
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))

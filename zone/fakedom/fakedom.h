@@ -16,7 +16,7 @@ enum { CGROUPS_MAX = 32, VARIABLES_MAX = 64, REASON_SIZE = 512 };
 struct options {
 	const char *root;
 	const char *directory;
-	const char *shared; /* NULL: none */
+	const char *shared; /* a mount namespace; NULL: none */
 	const char *cgroups[CGROUPS_MAX + 1];
 	char *variables[VARIABLES_MAX + 1];
 };

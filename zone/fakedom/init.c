@@ -49,20 +49,43 @@ static int join_cgroups(const struct options *options, struct reason *reason)
 	return 0;
 }
 
-/* A mount of the shared directory for the agent to attach: what is mounted below the directory on the
- * host appears there too, and never the other way round.  *fd is -1 when there is none. */
-static int take_shared(const char *shared, int *fd, struct reason *reason)
+static int clone_root(const char *shared, struct reason *reason)
 {
 	struct mount_attr slave = { .propagation = MS_SLAVE };
+	int fd = open_tree(AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+
+	if (fd < 0)
+		return because(reason, "open_tree", shared);
+	if (mount_setattr(fd, "", AT_EMPTY_PATH | AT_RECURSIVE, &slave, sizeof(slave)) < 0)
+		return because(reason, "mount_setattr", shared);
+	return fd;
+}
+
+static int enter(int namespace, const char *name, struct reason *reason)
+{
+	return setns(namespace, CLONE_NEWNS) < 0 ? because(reason, "setns", name) : 0;
+}
+
+/* The mounts of a namespace, for the agent to attach: what is mounted there later appears in the zone too,
+ * and never the other way round.  *fd is -1 when there is none. */
+static int take_shared(const char *shared, int *fd, struct reason *reason)
+{
+	int ours, theirs;
 
 	*fd = -1;
 	if (!shared)
 		return 0;
-	*fd = open_tree(AT_FDCWD, shared, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
-	if (*fd < 0)
-		return because(reason, "open_tree", shared);
-	if (mount_setattr(*fd, "", AT_EMPTY_PATH | AT_RECURSIVE, &slave, sizeof(slave)) < 0)
-		return because(reason, "mount_setattr", shared);
+	ours = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
+	theirs = open(shared, O_RDONLY | O_CLOEXEC);
+	if (ours < 0 || theirs < 0)
+		return because(reason, "open", shared);
+	if (enter(theirs, shared, reason) < 0)
+		return -1;
+	*fd = clone_root(shared, reason);
+	if (*fd < 0 || enter(ours, "the host's mounts", reason) < 0)
+		return -1;
+	close(ours);
+	close(theirs);
 	return 0;
 }
 
@@ -128,13 +151,13 @@ static int prepare(const struct options *options, int channel, int console, int 
 	/* Until it runs, a zone whose monitor ends must end too. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 		return because(reason, "prctl", "PR_SET_PDEATHSIG");
-	if (join_cgroups(options, reason) < 0)
+	if (join_cgroups(options, reason) < 0 || take_shared(options->shared, &shared, reason) < 0)
 		return -1;
 	if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP) < 0)
 		return because(reason, "unshare", "namespaces");
 	umask(0);
-	if (take_shared(options->shared, &shared, reason) < 0 || enter_root(options->root, reason) < 0 ||
-	    mount_kernel(reason) < 0 || descriptors(channel, shared, console, ready, go, reason) < 0)
+	if (enter_root(options->root, reason) < 0 || mount_kernel(reason) < 0 ||
+	    descriptors(channel, shared, console, ready, go, reason) < 0)
 		return -1;
 	umask(022);
 	return 0;

@@ -46,7 +46,7 @@ static int parse(int argc, char **argv, struct options *options)
 			return refuse("an option that is unknown, not <name>=<value>, or one too many");
 	}
 	if (!options->root || !options->directory || optind != argc)
-		return refuse("usage: fakedom --root DIR --dir DIR [--shared DIR] [--cgroup DIR]... "
+		return refuse("usage: fakedom --root DIR --dir DIR [--shared NAMESPACE] [--cgroup DIR]... "
 			      "[--env NAME=VALUE]...");
 	if (options->shared && *options->shared != '/')
 		return refuse("--shared: not an absolute path");

@@ -32,8 +32,8 @@ declare("fake-destroy.killed", "fake-destroy.ungrouped")
 
 async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:
     """The domain, paused; on failure nothing of it is left."""
-    if spec.shared and not await asyncio.to_thread(spec.shared.is_dir):
-        raise Missing("create domain", spec.name, f"there is no directory {spec.shared} to share")
+    if spec.shared and not await asyncio.to_thread(spec.shared.exists):
+        raise Missing("create domain", spec.name, f"there is no mount namespace {spec.shared} to share")
     async with AsyncExitStack() as undo:
         undo.push_async_callback(clear, home, spec)
         directory = home.directory(spec.uuid)

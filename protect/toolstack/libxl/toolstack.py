@@ -7,11 +7,12 @@ import builtins
 import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
-from daemonkit.faults import Invalid, Missing
+from daemonkit.faults import Invalid
 from protect.errors import DomainGone, ToolstackError
 from protect.network.splice import bring
 from protect.toolstack.libxl import boot as booting
@@ -22,6 +23,7 @@ from protect.toolstack.libxl.deaths import REASONS, Known, Registry
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
+from protect.toolstack.libxl.shares import NOTHING, Shared
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers
 from protect.toolstack.port import (
@@ -86,6 +88,7 @@ class LibxlToolstack:
         undo.callback(self._channels.close)
         self._disks = Disks(self._workers, self._store)
         undo.callback(self._disks.close)
+        self._shares: dict[UUID, Shared] = {}
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = Registry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
@@ -94,6 +97,8 @@ class LibxlToolstack:
     async def close(self) -> None:
         await self._steps.wait()
         await self._closing.aclose()
+        for shared in self._shares.values():
+            shared.close()
 
     # -- domains
 
@@ -113,16 +118,16 @@ class LibxlToolstack:
         return await self._step("create domain", spec.name, self._create(spec))
 
     async def _create(self, spec: DomainSpec) -> DomainId:
-        if spec.shared and not await asyncio.to_thread(spec.shared.is_dir):
-            raise Missing("create domain", spec.name, f"there is no directory {spec.shared} to share")
-        config = domain_config(spec, self._boot, self._settings.kernel_arguments)
-        async with self._admission.of(spec):
-            try:
-                domid = await self._made(spec, config)
-            except BaseException:
-                await asyncio.to_thread(self._logs.forget, spec.name)
-                raise
+        async with self._admission.of(spec), AsyncExitStack() as undo:
+            shared = undo.enter_context(await asyncio.to_thread(Shared.open, spec))
+            config = domain_config(
+                replace(spec, shared=shared.path), self._boot, self._settings.kernel_arguments
+            )
+            undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
+            domid = await self._made(spec, config)
             self._registry.enter(domid, spec.uuid, spec.name)
+            self._shares[spec.uuid] = shared
+            undo.pop_all()
         return DomainId(domid)
 
     async def _made(self, spec: DomainSpec, config: Mapping[str, object]) -> int:
@@ -166,6 +171,7 @@ class LibxlToolstack:
         self._registry.leave(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
+        self._shares.pop(known.uuid, NOTHING).close()
         await asyncio.to_thread(self._logs.forget, known.name)
 
     async def list(self) -> list[DomainInfo]:

@@ -12,6 +12,7 @@ import os
 from pathlib import Path
 
 MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
+MS_BIND, MS_REC = 1 << 12, 1 << 14
 MS_UNBINDABLE, MS_PRIVATE, MS_SLAVE, MS_SHARED = 1 << 17, 1 << 18, 1 << 19, 1 << 20
 MOUNT_ATTR_RDONLY = 1
 
@@ -20,6 +21,8 @@ _MOVE_MOUNT_F_EMPTY_PATH = 4
 _AT_FDCWD = -100
 _AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
+
+_PIVOT_ROOT = {"x86_64": 155}.get(os.uname().machine, 41)
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -71,8 +74,21 @@ def tmpfs(place: Path, options: str) -> None:
 
 
 def propagate(place: Path, propagation: int) -> None:
-    """Set how the mount at a path, not those below it, shares events (mount_namespaces(7))."""
+    """Set how the mount at a path shares events (mount_namespaces(7)); with MS_REC, those below it too."""
     _call("mount", str(place), None, os.fsencode(place), None, ctypes.c_ulong(propagation), None)
+
+
+def bind(source: Path, place: Path) -> None:
+    """One mount, in another place too."""
+    _call("mount", str(place), os.fsencode(source), os.fsencode(place), None, ctypes.c_ulong(MS_BIND), None)
+
+
+def pivot(root: Path) -> None:
+    """In a namespace of one's own: a mount becomes the root, and everything else goes."""
+    os.chdir(root)
+    _call("syscall", str(root), ctypes.c_long(_PIVOT_ROOT), b".", b".")
+    _call("umount2", "/", b".", _MNT_DETACH)
+    os.chdir("/")
 
 
 def unmount(place: Path) -> bool:
