@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cri.images.globs import Globs
-from cri.images.settings import ImageSettings, Limits
+from cri.images.settings import ImageSettings, Limits, PolicySettings
 from cri.streaming.settings import StreamingConfig
 from daemonkit.config import Bytes, Seconds
 
@@ -76,6 +76,7 @@ class ImagesConfig:
     retry_delay: Seconds = Seconds(0.5)
     longest_retry_delay: Seconds = Seconds(20.0)
     pinned: tuple[str, ...] = ()
+    policy: PolicySettings = field(default_factory=PolicySettings)
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -101,6 +102,7 @@ class ImagesConfig:
             retry_seconds=self.retry_delay,
             retry_most_seconds=self.longest_retry_delay,
             pinned=self.pinned,
+            policy=self.policy,
             limits=self.limits,
         )
 

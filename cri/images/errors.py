@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daemonkit.faults import Exhausted, Refused, TooLate, Unreachable
+from daemonkit.faults import Denied, Exhausted, Refused, TooLate, Unreachable
 
 
 class Corrupt(Refused):
@@ -40,6 +40,10 @@ class Stalled(TooLate):
 
 class NoRanges(Unreachable):
     """A host does not give a blob from its middle on."""
+
+
+class Rejected(Denied):
+    """A verifier of this host does not let the image in."""
 
 
 class Cancelled(Exception):

@@ -18,6 +18,7 @@ from cri.images.layers import Budget, LayerIndex, file_chunks, read_layer
 from cri.images.manifests import Config, Descriptor, Manifest, Platform
 from cri.images.names import Reference
 from cri.images.places import Place, first_of
+from cri.images.policy import Policy
 from cri.images.progress import Job, Meter, Meters, Stage, State, layer_meters
 from cri.images.settings import ImageSettings
 from cri.images.sharing import Gate, Gates, Shared
@@ -60,9 +61,11 @@ class Puller:
         self._downloads = Gates(2 * settings.downloads_per_image)
         self._conversions = Gate(settings.conversions)
         self._meters = Meters()
+        self._policy = Policy(settings.policy)
 
     def pull(self, reference: Reference, places: Sequence[Place], job: Job) -> Image:
         """The image a name stands for now, in the store under that name."""
+        self._policy.check_name(reference)
         resolved = self._resolve(reference, places, job.cancel)
         names = [reference.at(resolved.target_digest)]
         if reference.tag is not None:
@@ -142,7 +145,10 @@ class Puller:
             return data, said
 
         data, said = first_of(asked, attempt, cancel)
-        target = Descriptor(said, reference.digest or digest_of(data), len(data))
+        document = manifests.parse_json(data, str(reference))
+        kind = manifests.kind_of(document, said, str(reference))
+        target = Descriptor(kind, reference.digest or digest_of(data), len(data))
+        self._policy.check_content(reference, target, cancel)
         return self.from_manifest(target, data, said, places, cancel)
 
     def _build_filesystem(

@@ -12,9 +12,11 @@ from cri.batches import batches
 from cri.images import names
 from cri.images.catalogue import Image
 from cri.images.credentials import from_cri
+from cri.images.errors import Rejected
 from cri.images.manager import ImageManager
 from cri.images.operator import OperatorService
 from cri.images.status import image_message, verbose_info
+from daemonkit.calls import clip
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
 from xenpod_proto.images.v1 import images_pb2_grpc
@@ -40,7 +42,12 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     ) -> runtime_pb2.PullImageResponse:
         """Answers with the image's id once it is ready to run."""
         reference = names.parse(_asked(request.image))
-        image = await self._manager.pull(reference, from_cri(request.auth))
+        try:
+            image = await self._manager.pull(reference, from_cri(request.auth))
+        except Rejected as fault:
+            # The kubelet knows this error by these words, and looks for them in UNKNOWN alone
+            # (k8s.io/cri-api/pkg/errors; pkg/kubelet/images).
+            await context.abort(grpc.StatusCode.UNKNOWN, clip(f"SignatureValidationFailed: {fault}"))
         return runtime_pb2.PullImageResponse(image_ref=image.id)
 
     async def ListImages(  # noqa: N802

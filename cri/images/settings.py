@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cri.images.globs import Globs
+from daemonkit.config import Seconds
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
@@ -35,6 +38,22 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class PolicySettings:
+    """Which images may be pulled: patterns of names (deny comes first, no allow allows all), verifiers."""
+
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    verifier_dir: Path | None = None
+    verifier_timeout: Seconds = Seconds(10.0)
+
+    def __post_init__(self) -> None:
+        Globs(self.allow)
+        Globs(self.deny)
+        if self.verifier_dir is not None and not self.verifier_dir.is_absolute():
+            raise ValueError(f"key 'verifier_dir': {self.verifier_dir} is not absolute")
+
+
+@dataclass(frozen=True)
 class ImageSettings:
     """The image part's configuration.
 
@@ -60,4 +79,5 @@ class ImageSettings:
     retry_most_seconds: float = 20.0
     # Patterns of names that garbage collection leaves alone.
     pinned: tuple[str, ...] = ()
+    policy: PolicySettings = field(default_factory=PolicySettings)
     limits: Limits = field(default_factory=Limits)
