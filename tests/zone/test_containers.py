@@ -67,6 +67,20 @@ def test_the_disk_may_come_later(zone: Zone, client: Client, disk: Path) -> None
     assert client.finish(call).created.pid > 1
 
 
+def test_a_node_that_comes_before_its_disk_is_waited_on(zone: Zone, client: Client, disk: Path) -> None:
+    """As the kernel does it with a disk that is attached; nothing is behind the first number."""
+    devices = Path(f"/proc/{zone.pid}/root/dev")
+    os.mknod(devices / "xvdc", 0o600 | 0o060000, os.makedev(240, 0))
+    with pytest.raises(OSError, match="No such device"):
+        (devices / "xvdc").open("rb")
+    call = client.begin(create_container=creation("c1", "true", disk="xvdc"))
+    client.call(get_facts=pb.GetFacts())
+    assert call not in client.replies
+    zone.attach("live", disk)
+    (devices / "live").rename(devices / "xvdc")
+    assert client.finish(call).created.pid > 1
+
+
 def test_a_creation_that_waits_can_be_deleted(client: Client) -> None:
     call = client.begin(create_container=creation("c1", "true", disk="xvdq"))
     client.delete("c1")

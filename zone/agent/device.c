@@ -1,11 +1,14 @@
 #include "device.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/netlink.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -15,41 +18,91 @@
 
 static void changed(struct watch *watch, uint32_t events);
 
-static struct watch watcher = { .fd = -1, .ready = changed };
+/* A device's node comes before its disk is live (ENXIO); a uevent tells of that, and nothing else does.
+ * Nodes that are put there by hand tell by inotify alone. */
+static struct watch nodes = { .fd = -1, .ready = changed };
+static struct watch uevents = { .fd = -1, .ready = changed };
 static struct device_wait *waits;
 
 static bool present(const char *name)
 {
 	char path[32];
 	struct stat device;
+	int fd;
 
 	snprintf(path, sizeof(path), "/dev/%s", name);
-	return stat(path, &device) == 0 && S_ISBLK(device.st_mode);
+	if (stat(path, &device) < 0 || !S_ISBLK(device.st_mode))
+		return false;
+	fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return errno != ENXIO; /* whoever uses it says what else is wrong */
+	close(fd);
+	return true;
 }
 
-/* inotify only while someone waits: /dev is busy when a container comes. */
-static int watcher_open(void)
+static int nodes_open(void)
 {
-	if (watcher.fd >= 0)
-		return 0;
-	watcher.fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-	if (watcher.fd < 0)
+	int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+
+	if (fd >= 0 && inotify_add_watch(fd, "/dev", IN_CREATE | IN_MOVED_TO | IN_ATTRIB) < 0) {
+		close(fd);
 		return -1;
-	if (inotify_add_watch(watcher.fd, "/dev", IN_CREATE | IN_MOVED_TO | IN_ATTRIB) >= 0 &&
-	    loop_watch(&watcher, EPOLLIN) == 0)
+	}
+	return fd;
+}
+
+static int uevents_open(void)
+{
+	struct sockaddr_nl from_kernel = { .nl_family = AF_NETLINK, .nl_groups = 1 };
+	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT);
+
+	if (fd >= 0 && bind(fd, (struct sockaddr *)&from_kernel, sizeof(from_kernel)) < 0) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static void watch_close(struct watch *watch)
+{
+	if (watch->fd < 0)
+		return;
+	loop_drop(watch);
+	close(watch->fd);
+	watch->fd = -1;
+}
+
+static int watch_open(struct watch *watch, int fd)
+{
+	if (fd < 0)
+		return -1;
+	watch->fd = fd;
+	if (loop_watch(watch, EPOLLIN) == 0)
 		return 0;
-	close(watcher.fd);
-	watcher.fd = -1;
+	close(fd);
+	watch->fd = -1;
 	return -1;
 }
 
-static void watcher_close(void)
+/* Only while someone waits: /dev is busy when a container comes. */
+static int watches_open(void)
 {
-	if (waits || watcher.fd < 0)
+	if (nodes.fd >= 0)
+		return 0;
+	if (watch_open(&nodes, nodes_open()) < 0)
+		return -1;
+	if (watch_open(&uevents, uevents_open()) == 0)
+		return 0;
+	watch_close(&nodes);
+	return -1;
+}
+
+static void watches_close(void)
+{
+	if (waits)
 		return;
-	loop_drop(&watcher);
-	close(watcher.fd);
-	watcher.fd = -1;
+	watch_close(&nodes);
+	watch_close(&uevents);
 }
 
 static void finish(struct device_wait *wait, const struct fault *fault)
@@ -60,7 +113,7 @@ static void finish(struct device_wait *wait, const struct fault *fault)
 		place = &(*place)->next;
 	*place = wait->next;
 	timer_stop(&wait->deadline);
-	watcher_close();
+	watches_close();
 	wait->done(wait, fault);
 }
 
@@ -91,8 +144,8 @@ static void changed(struct watch *watch, uint32_t events)
 	(void)events;
 	while ((n = read(watch->fd, news, sizeof(news))) > 0)
 		;
-	if (n < 0 && errno != EAGAIN && errno != EINTR)
-		say_errno("read", "inotify of /dev");
+	if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS) /* some were lost: look all the same */
+		say_errno("read", "what changes in /dev");
 	while ((wait = next_present()))
 		finish(wait, NULL);
 }
@@ -103,8 +156,8 @@ int device_wait_begin(struct device_wait *wait, const char *name, struct fault *
 	wait->deadline = (struct timer){ .fire = too_late };
 	if (present(name))
 		return 1;
-	if (watcher_open() < 0)
-		return fault_errno(fault, "inotify", "/dev");
+	if (watches_open() < 0)
+		return fault_errno(fault, "watch", "/dev");
 	wait->next = waits;
 	waits = wait;
 	/* It may have come just before the watch. */
@@ -113,7 +166,7 @@ int device_wait_begin(struct device_wait *wait, const char *name, struct fault *
 		return 0;
 	waits = wait->next;
 	timer_stop(&wait->deadline);
-	watcher_close();
+	watches_close();
 	return 1;
 }
 
