@@ -23,9 +23,18 @@ from cri.images.progress import Job, Meter, Meters, Stage, State, layer_meters
 from cri.images.settings import ImageSettings
 from cri.images.sharing import Gate, Gates, Shared
 from cri.images.store import ImageStore, now
+from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Missing
 
 _MAX_NESTING = 2
+declare(
+    "image-pull.resolved",
+    "image-pull.layer-fetched",
+    "image-pull.layer-named",
+    "image-pull.filesystem-built",
+    "image-pull.filesystem-recorded",
+    "image-pull.recorded",
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,7 @@ class Puller:
         meters = layer_meters(self._meters, manifest.layers)
         job.progress.plan(meters, self._meters.of(resolved.chain_id, 0))
         job.progress.enter(Stage.FETCHING)
+        checkpoint("image-pull.resolved")
         with store.leasing(resolved.chain_id, [layer.digest for layer in manifest.layers]):
             self._filesystems.run(
                 resolved.chain_id, lambda: self._build_filesystem(resolved, meters, places, job), job.cancel
@@ -93,7 +103,9 @@ class Puller:
                 now(),
             )
             job.cancel.check()
-            return store.add_image(row, names)
+            image = store.add_image(row, names)
+            checkpoint("image-pull.recorded")
+            return image
 
     def fits(self, platform: Platform | None) -> bool:
         """Whether something for this platform (None: not said) may run here."""
@@ -165,7 +177,9 @@ class Puller:
         job.progress.enter(Stage.BUILDING)
         with self._conversions.passing(cancel), store.files.work_file(chain_id.partition(":")[2]) as work:
             built = convert(blobs, indexes, work, self._settings, cancel, self._meters.of(chain_id, 0))
+            checkpoint("image-pull.filesystem-built")
             store.add_filesystem(work, chain_id, dict(built.accounts), built.digest)
+            checkpoint("image-pull.filesystem-recorded")
 
     def _fetch_layers(
         self, resolved: Resolved, meters: Sequence[Meter], places: Sequence[Place], cancel: Cancel
@@ -221,7 +235,9 @@ class Puller:
             store.files.work_file(layer.digest.partition(":")[2]) as work,
         ):
             index = fetch_layer(places, layer, diff_id, work, limits, cancel, meter)
+            checkpoint("image-pull.layer-fetched")
             store.files.put(work, path)
+            checkpoint("image-pull.layer-named")
         return index
 
 

@@ -19,7 +19,17 @@ from cri.images.db import FilesystemRow, ImageDb, ImageRow
 from cri.images.files import FS_TYPE, StoreFiles
 from cri.images.globs import Globs
 from cri.images.settings import ImageSettings
+from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Missing
+
+declare(
+    "image-start.cleared",
+    "image-pull.filesystem-named",
+    "image-remove.unnamed",
+    "image-remove.forgotten",
+    "image-remove.filesystem-forgotten",
+    "image-remove.file-removed",
+)
 
 
 class ImageStore:
@@ -41,6 +51,7 @@ class ImageStore:
     def open(self) -> None:
         """Sweeps what a killed run left unnamed; images removed while in use stay until collect()."""
         self.files.clear_ingest()
+        checkpoint("image-start.cleared")
         with self._lock:
             self._forget_broken()
             self._sweep(list(self._now.filesystems), self.files.named())
@@ -130,6 +141,7 @@ class ImageStore:
             if image is None:
                 return
             self._db.unname(image.id)
+            checkpoint("image-remove.unnamed")
             self._load()
             self._drop_if_unneeded(image.id)
 
@@ -172,6 +184,7 @@ class ImageStore:
         """A finished, synced filesystem image with its digest; the caller leases its path."""
         size = work.stat().st_size
         self.files.put(work, self.files.fs_path(chain_id))
+        checkpoint("image-pull.filesystem-named")
         with self._lock:
             self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size, digest), accounts)
             self._load()
@@ -202,6 +215,7 @@ class ImageStore:
         if row is None or not row.removed or image_id in self._holds.values():
             return
         self._db.delete_image(image_id)
+        checkpoint("image-remove.forgotten")
         self._load()
         self._sweep(
             [row.chain_id],
@@ -229,12 +243,14 @@ class ImageStore:
         # On a full disk the index takes no change, and mostly it needs none.
         if unused:
             self._db.drop_filesystems(unused)
+            checkpoint("image-remove.filesystem-forgotten")
             self._load()
         needed = {self.files.fs_path(chain_id) for chain_id in self._now.filesystems}
         for row in self._now.rows.values():
             needed |= {self.files.blob_path(digest) for digest, _ in row.layers}
         for path in set(paths) - needed - set(self._leases):
             path.unlink(missing_ok=True)
+            checkpoint("image-remove.file-removed")
 
 
 def now() -> int:

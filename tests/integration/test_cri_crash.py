@@ -78,7 +78,9 @@ async def test_every_step_of_xenpod_cri_is_here() -> None:
     command = (sys.executable, "-m", "cri", "--list-checkpoints")
     listed = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     output, _ = await listed.communicate()
-    assert sorted(output.decode().split()) == sorted((*CRI_STEPS, *CRI_UNDO_STEPS))
+    # Those of images are in test_images_kill.py.
+    steps = [step for step in output.decode().split() if not step.startswith("image-")]
+    assert sorted(steps) == sorted((*CRI_STEPS, *CRI_UNDO_STEPS))
 
 
 @pytest.mark.parametrize("step", CRI_STEPS)
