@@ -100,17 +100,18 @@ async def _adopt(node: Node, store: Database) -> None:
         node.containers.adopt(container)
         name = container_name(container.config.metadata, container.sandbox_id)
         node.container_names.reserve(name, container.id)
-        _hold_image(node, container)
+        _hold_images(node, container)
     node.images.collect()
     log.info("records loaded", extra=fields(sandboxes=len(sandboxes), containers=len(containers)))
 
 
-def _hold_image(node: Node, container: Container) -> None:
+def _hold_images(node: Node, container: Container) -> None:
     """The zone has the image open in any case; a store that lost it can only be reported."""
-    try:
-        node.images.hold(container.image.id, container.id)
-    except Missing as fault:
-        log.error("a container's image is gone: %s", fault, extra=fields(container=container.id))
+    for image_id in container.images:
+        try:
+            node.images.hold(image_id, container.id)
+        except Missing as fault:
+            log.error("a container's image is gone: %s", fault, extra=fields(container=container.id))
 
 
 @contextlib.asynccontextmanager

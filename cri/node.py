@@ -56,11 +56,13 @@ class Images(Protocol):
         ...
 
     def hold(self, image_id: str, container_id: str) -> None:
-        """The image stays on the disk until ``release``, also when it is removed meanwhile."""
+        """The image stays on the disk until ``release``, also when it is removed meanwhile.
+
+        A container may hold several."""
         ...
 
     def release(self, container_id: str) -> None:
-        """The container needs its image no more."""
+        """The container needs its images no more."""
         ...
 
     def collect(self) -> None:

@@ -62,6 +62,15 @@ def path(operation: str, kind: str, value: str) -> str:
     return value
 
 
+def relative(operation: str, kind: str, value: str) -> str:
+    """A relative path without ``..``."""
+    wrong = value.startswith("/") or len(value.encode()) >= PATH_LIMIT or "\0" in value
+    if wrong or ".." in value.split("/"):
+        cause = f"want a relative path without .. of less than {PATH_LIMIT} bytes"
+        raise Invalid(operation, f"{kind} {printable(value, 200)!r}", cause)
+    return value
+
+
 def file_name(operation: str, value: str) -> str:
     """A plain file name."""
     if value in ("", ".", "..") or "/" in value or "\0" in value or len(value.encode()) > 255:

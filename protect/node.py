@@ -8,7 +8,9 @@ import shutil
 import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
+from string import ascii_lowercase
 from typing import Any, TypeVar
 
 from daemonkit.faults import Fault, Missing, Refused, Unreachable
@@ -123,16 +125,14 @@ class ZoneRuntime:
         except TimeoutError:
             raise Unreachable("use zone", self.id, "its agent has not answered yet", "try again") from None
 
-    def free_vdev(self) -> str:
-        """The first disk name no workload has: xvda .. xvdz, xvdaa .. xvdzz."""
-        taken = {runtime.workload.vdev for runtime in self.workloads.values()}
-        letters = "abcdefghijklmnopqrstuvwxyz"
-        for first in ("", *letters):
-            for second in letters:
-                vdev = f"xvd{first}{second}"
-                if vdev not in taken:
-                    return vdev
-        raise Refused("attach disk", self.id, "all disk names are taken")
+    def free_vdevs(self, count: int) -> tuple[str, ...]:
+        """The first disk names no workload has: xvda .. xvdz, xvdaa .. xvdzz."""
+        taken = {vdev for runtime in self.workloads.values() for vdev in runtime.workload.vdevs}
+        names = (f"xvd{first}{second}" for first in ("", *ascii_lowercase) for second in ascii_lowercase)
+        free = tuple(islice((name for name in names if name not in taken), count))
+        if len(free) < count:
+            raise Refused("attach disk", self.id, "all disk names are taken")
+        return free
 
 
 class WorkloadRuntime:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from cri.sandbox import logdir
 from cri.sandbox.record import Phase as SandboxPhase
 from cri.sandbox.record import Sandbox
 from cri.together import to_end
+from cri.volumes import images
 from cri.volumes.plan import plan
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Refused
@@ -54,8 +56,9 @@ async def create(node: Node, asked: cri.CreateContainerRequest) -> str:
         sandbox = _ready(node, sandbox_id)
         request.check(asked.config, sandbox.config)
         image = node.images.resolve(asked.config.image.image)
+        volume_images = images.resolve(node.images, asked.config.mounts)
         pid = await target_pid(node, sandbox_id, asked.config.linux.security_context.namespace_options)
-        plan = _plan(node, sandbox, asked.config, image, pid)
+        plan = _plan(node, sandbox, asked.config, image, volume_images, pid)
         await _make(node, plan)
     checkpoint("create-container.created")
     log.info(
@@ -72,7 +75,8 @@ async def _make(node: Node, plan: Plan) -> None:
         node.container_names.reserve(name, container.id)
         steps.push_async_callback(_undo, node, container.id)
         await node.containers.add(container)
-        node.images.hold(container.image.id, container.id)
+        for image_id in container.images:
+            node.images.hold(image_id, container.id)
         checkpoint("create-container.recorded")
         await node.zones.create_workload(plan.workload)
         checkpoint("create-container.prepared")
@@ -89,14 +93,21 @@ def _ready(node: Node, sandbox_id: str) -> Sandbox:
     return sandbox
 
 
-def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: RootImage, target: int) -> Plan:
+def _plan(
+    node: Node,
+    sandbox: Sandbox,
+    config: cri.ContainerConfig,
+    image: RootImage,
+    volume_images: Sequence[RootImage],
+    target: int,
+) -> Plan:
     """Everything decided before the first side effect (but the log's directory)."""
     container_id = new_id()
     defaults = node.config.container
     who = user(config.linux.security_context, image)
     first = process(config, image, who, sandbox.hostname, defaults.nofile, held())
     filters = seccomp(config.linux.security_context, bounding(first))
-    volumes = plan(container_id, config.mounts)
+    volumes = plan(container_id, config.mounts, volume_images)
     oci = spec(container_id, config, first, defaults, filters, target, volumes)
     files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses)
     container = Container(
@@ -104,11 +115,12 @@ def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: Root
         sandbox_id=sandbox.id,
         phase=Phase.CREATING,
         created_ns=now_ns(),
-        config=_named(config, image),
+        config=_named(config, image, volume_images),
         image=Image(image.id, image.reference),
         log_path=_log_path(sandbox, config),
         process=json.dumps(first),
         stop_signal=stop_signal(config.stop_signal, image.stop_signal),
+        volume_images=tuple(dict.fromkeys(found.id for found in volume_images)),
     )
     workload = pb.CreateWorkloadRequest(
         zone_id=sandbox.id,
@@ -122,15 +134,19 @@ def _plan(node: Node, sandbox: Sandbox, config: cri.ContainerConfig, image: Root
         log_path=container.log_path,
         files=[pb.File(name=name, mode=0o644, content=content) for name, content in files.items()],
         volumes=volumes.shared,
+        image_volumes=volumes.images,
     )
     return Plan(container, workload)
 
 
-def _named(config: cri.ContainerConfig, image: RootImage) -> cri.ContainerConfig:
-    """The kubelet asks by id; what it is told is shown to people."""
+def _named(
+    config: cri.ContainerConfig, image: RootImage, volume_images: Sequence[RootImage]
+) -> cri.ContainerConfig:
+    """The kubelet asks by id; what it is told is shown to people.  Volumes are told with their digests."""
     named = cri.ContainerConfig()
     named.CopyFrom(config)
     named.image.image = image.name
+    images.tell(named.mounts, volume_images)
     return named
 
 

@@ -47,7 +47,7 @@ class StoredImages:
         self._store.hold(image_id, container_id)
 
     def release(self, container_id: str) -> None:
-        """The container needs its image no more."""
+        """The container needs its images no more."""
         self._store.release(container_id)
 
     def collect(self) -> None:

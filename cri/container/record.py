@@ -75,6 +75,13 @@ class Container:
     stop_signal: int
     started_ns: int = 0
     exit: Exit | None = None
+    volume_images: tuple[str, ...] = ()
+    """Ids of the images that it has as volumes."""
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """Ids of all images it needs."""
+        return tuple(dict.fromkeys((self.image.id, *self.volume_images)))
 
     @property
     def hidden(self) -> bool:

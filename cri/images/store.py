@@ -42,7 +42,7 @@ class ImageStore:
         self.files = StoreFiles(settings.state_dir / "images")
         self._lock = threading.RLock()
         self._leases: Counter[Path] = Counter()
-        self._holds: dict[str, str] = {}
+        self._holds: dict[str, set[str]] = {}
         self._pins = Globs(settings.pinned)
         self._catalogue: Catalogue | None = None
         self._db = ImageDb(self.files.index)
@@ -112,20 +112,22 @@ class ImageStore:
     def holders(self, image_id: str) -> list[str]:
         """The owners of holds on an image."""
         with self._lock:
-            return sorted(owner for owner, held in self._holds.items() if held == image_id)
+            return sorted(owner for owner, held in self._holds.items() if image_id in held)
 
     def hold(self, image_id: str, owner: str) -> None:
-        """Keeps the image's filesystem until release(owner), also when the image is removed meanwhile."""
+        """Keeps the image's filesystem until release(owner), also when the image is removed meanwhile.
+
+        An owner may hold several.
+        """
         with self._lock:
             if image_id not in self._now.rows:
                 raise Missing("hold image", image_id, "no such image")
-            self._holds[owner] = image_id
+            self._holds.setdefault(owner, set()).add(image_id)
 
     def release(self, owner: str) -> None:
-        """Ends a hold (none is fine); an image that was removed meanwhile goes now."""
+        """Ends its holds (none is fine); an image that was removed meanwhile goes now."""
         with self._lock:
-            image_id = self._holds.pop(owner, None)
-            if image_id is not None:
+            for image_id in self._holds.pop(owner, ()):
                 self._drop_if_unneeded(image_id)
 
     def collect(self) -> None:
@@ -148,8 +150,8 @@ class ImageStore:
     def unused(self) -> list[Image]:
         """Images that nobody holds and that are not pinned."""
         with self._lock:
-            held = set(self._holds.values())
-            return [image for image in self.images() if image.id not in held and not image.pinned]
+            needed = {image_id for held in self._holds.values() for image_id in held}
+            return [image for image in self.images() if image.id not in needed and not image.pinned]
 
     def remove_unused(self) -> list[Image]:
         """Removes them; what came to be held meanwhile stays."""
@@ -212,7 +214,7 @@ class ImageStore:
 
     def _drop_if_unneeded(self, image_id: str) -> None:
         row = self._now.rows.get(image_id)
-        if row is None or not row.removed or image_id in self._holds.values():
+        if row is None or not row.removed or any(image_id in held for held in self._holds.values()):
             return
         self._db.delete_image(image_id)
         checkpoint("image-remove.forgotten")

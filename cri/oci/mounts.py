@@ -57,5 +57,11 @@ def file_mounts(container_id: str, names: Iterable[str], *, readonly: bool) -> l
     return [_mount(f"/etc/{name}", "bind", f"{base}/{name}", "rbind", "rprivate", way) for name in names]
 
 
+def image_mount(container_id: str, name: str, destination: str) -> Json:
+    """An image that the zone has at ``volumes/<name>`` of the container's directory."""
+    source = f"{CONTAINERS}/{container_id}/volumes/{name}"
+    return _mount(destination, "bind", source, "rbind", "rprivate", "ro", "nodev")
+
+
 def _mount(destination: str, kind: str, source: str, *options: str) -> Json:
     return {"destination": destination, "type": kind, "source": source, "options": list(options)}

@@ -23,7 +23,7 @@ def spec(
     target_pid: int = 0,
     volumes: Volumes = Volumes(),  # noqa: B008 - frozen
 ) -> Json:
-    """``seccomp``: None for no filter; ``target_pid``: see ``namespaces``."""
+    """``seccomp``: None for no filter; ``target_pid``: see ``namespaces``; ``volumes``: in any order."""
     security = config.linux.security_context
     options = security.namespace_options
     own_shm = defaults.shm_size if options.ipc == cri.CONTAINER else 0

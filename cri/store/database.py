@@ -23,7 +23,7 @@ from daemonkit.faults import Broken, Exhausted
 
 T = TypeVar("T")
 
-VERSION = 1
+VERSION = 2
 _SCHEMA = """
 CREATE TABLE sandboxes (
   id TEXT PRIMARY KEY, phase TEXT NOT NULL, created_ns INTEGER NOT NULL, handler TEXT NOT NULL,
@@ -34,9 +34,11 @@ CREATE TABLE containers (
   created_ns INTEGER NOT NULL, started_ns INTEGER NOT NULL, config BLOB NOT NULL,
   image_id TEXT NOT NULL, image_reference TEXT NOT NULL, log_path TEXT NOT NULL, process TEXT NOT NULL,
   stop_signal INTEGER NOT NULL,
-  finished_ns INTEGER, exit_code INTEGER, reason TEXT, message TEXT
+  finished_ns INTEGER, exit_code INTEGER, reason TEXT, message TEXT,
+  volume_images TEXT NOT NULL DEFAULT '[]'
 ) WITHOUT ROWID;
 """
+_FROM_1 = "ALTER TABLE containers ADD COLUMN volume_images TEXT NOT NULL DEFAULT '[]';"
 
 
 class Database:
@@ -108,6 +110,8 @@ def _connect(path: Path) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        elif version == 1:
+            connection.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version != VERSION:
             raise Broken("open state", str(path), f"it has version {version}, this daemon knows {VERSION}")
     except sqlite3.Error as error:

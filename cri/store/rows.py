@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from cri.cni.attachment import Attachment
@@ -15,6 +16,7 @@ _SANDBOX = ("id", "phase", "created_ns", "handler", "config", "attachment", "dea
 _CONTAINER = (
     "id", "sandbox_id", "phase", "created_ns", "started_ns", "config", "image_id", "image_reference",
     "log_path", "process", "stop_signal", "finished_ns", "exit_code", "reason", "message",
+    "volume_images",
 )  # fmt: skip
 
 
@@ -74,6 +76,7 @@ def of_container(container: Container) -> tuple[object, ...]:
         container.process,
         container.stop_signal,
         *((end.finished_ns, end.code, end.reason, end.message) if end else (None, None, None, None)),
+        json.dumps(container.volume_images),
     )
 
 
@@ -91,4 +94,5 @@ def to_container(row: tuple[Any, ...]) -> Container:
         process=row[9],
         stop_signal=row[10],
         exit=None if row[11] is None else Exit(row[11], row[12], row[13], row[14]),
+        volume_images=tuple(json.loads(row[15])),
     )

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from cri.checks import check_path
 from cri.oci.values import CREATE
+from cri.volumes.images import check_image, check_images, is_image
 from cri.volumes.places import place
-from daemonkit.faults import Invalid, Refused, Unsupported
+from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 LIMIT = 256
@@ -18,6 +19,7 @@ def check_mounts(mounts: Sequence[cri.Mount], *, user_namespace: bool) -> None:
     """Invalid, Refused or Unsupported for what cannot be honoured."""
     if len(mounts) > LIMIT:
         raise Invalid(CREATE, "mounts", f"{len(mounts)} are more than {LIMIT}")
+    check_images(mounts)
     for mount in mounts:
         subject = f"mount {mount.container_path!r:.200}"
         _check_place(mount)
@@ -38,10 +40,9 @@ def _check_place(mount: cri.Mount) -> None:
 
 
 def _check_source(subject: str, mount: cri.Mount) -> None:
-    if mount.HasField("image"):
-        if mount.host_path:
-            raise Invalid(CREATE, subject, "it has an image and a host_path")
-        raise Unsupported(CREATE, subject, f"image volumes ({mount.image.image!r:.200}) are not there yet")
+    if is_image(mount):
+        check_image(subject, mount)
+        return
     if mount.image_sub_path:
         raise Invalid(CREATE, subject, "it has an image_sub_path and no image")
     if not mount.host_path:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from cri.node import RootImage
+from cri.oci.mounts import image_mount
 from cri.oci.values import Json
+from cri.volumes.images import is_image
 from cri.volumes.places import place
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -20,6 +23,7 @@ class Volumes:
 
     mounts: tuple[Json, ...] = ()
     shared: tuple[pb.Volume, ...] = ()
+    images: tuple[pb.ImageVolume, ...] = ()
 
     @property
     def follows_host(self) -> bool:
@@ -27,15 +31,26 @@ class Volumes:
         return any(volume.follow_host for volume in self.shared)
 
 
-def plan(container_id: str, mounts: Sequence[cri.Mount]) -> Volumes:
-    """Of mounts that have been checked."""
+def plan(container_id: str, mounts: Sequence[cri.Mount], found: Sequence[RootImage] = ()) -> Volumes:
+    """Of mounts that have been checked; ``found``: the images among them, in their order."""
     binds: list[Json] = []
     shared: list[pb.Volume] = []
+    images: list[pb.ImageVolume] = []
     for number, mount in enumerate(mounts):
         name = str(number)
+        if is_image(mount):
+            images.append(_image(name, mount, found[len(images)]))
+            binds.append(image_mount(container_id, name, place(mount.container_path)))
+            continue
         shared.append(_volume(name, mount))
         binds.append(_bind(f"{SHARED}/{container_id}/{name}", mount))
-    return Volumes(tuple(binds), tuple(shared))
+    return Volumes(tuple(binds), tuple(shared), tuple(images))
+
+
+def _image(name: str, mount: cri.Mount, found: RootImage) -> pb.ImageVolume:
+    return pb.ImageVolume(
+        name=name, image_path=found.path, image_type=found.type, sub_path=mount.image_sub_path
+    )
 
 
 def _volume(name: str, mount: cri.Mount) -> pb.Volume:

@@ -10,6 +10,7 @@ from protect import checks
 from protect.config import DEFAULT_PROFILE, Config, Profile
 from protect.volumes.values import Volume
 from protect.workloads.create import WorkloadSpec
+from protect.workloads.disks import ImageVolume
 from protect.workloads.exec import ExecSpec
 from protect.zones.values import ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2
@@ -24,6 +25,7 @@ RESOURCES_LIMIT = 64 * 1024
 """Bytes of an OCI resources object."""
 FILES_LIMIT = 32
 VOLUMES_LIMIT = 256
+IMAGE_VOLUMES_LIMIT = 32
 FILES_BYTES_LIMIT = 384 * 1024
 """Of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""
 IMAGE_TYPES = ("squashfs", "erofs")
@@ -67,9 +69,6 @@ def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResource
 def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
     operation = "create workload"
     workload_id = checks.identifier(operation, "workload", request.id)
-    if request.image_type not in IMAGE_TYPES:
-        kind = checks.printable(request.image_type, 40)
-        raise Invalid(operation, workload_id, f"image type {kind!r} is not one of {', '.join(IMAGE_TYPES)}")
     if request.stdin_once and not request.stdin:
         raise Invalid(operation, workload_id, "stdin_once without stdin")
     return WorkloadSpec(
@@ -77,13 +76,14 @@ def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
         zone_id=checks.identifier(operation, "zone", request.zone_id),
         oci_config=checks.json_object(operation, "OCI configuration", request.oci_config, CONFIG_LIMIT),
         image_path=Path(checks.path(operation, "image", request.image_path)),
-        image_type=request.image_type,
+        image_type=_image_type(operation, workload_id, request.image_type),
         tty=request.tty,
         stdin=request.stdin,
         stdin_once=request.stdin_once,
         log_path=checks.path(operation, "log", request.log_path) if request.log_path else "",
         files=_files(operation, workload_id, request.files),
         volumes=_volumes(operation, workload_id, request.volumes),
+        image_volumes=_image_volumes(operation, workload_id, request.image_volumes),
     )
 
 
@@ -100,6 +100,33 @@ def _files(operation: str, workload_id: str, files: Iterable[pb.File]) -> tuple[
     if len(checked) > FILES_LIMIT or size > FILES_BYTES_LIMIT:
         cause = f"{len(checked)} files of {size} bytes; at most {FILES_LIMIT} of {FILES_BYTES_LIMIT} together"
         raise Invalid(operation, workload_id, cause)
+    return tuple(checked.values())
+
+
+def _image_type(operation: str, workload_id: str, value: str) -> str:
+    if value not in IMAGE_TYPES:
+        kind = checks.printable(value, 40)
+        raise Invalid(operation, workload_id, f"image type {kind!r} is not one of {', '.join(IMAGE_TYPES)}")
+    return value
+
+
+def _image_volumes(
+    operation: str, workload_id: str, volumes: Sequence[pb.ImageVolume]
+) -> tuple[ImageVolume, ...]:
+    checked: dict[str, ImageVolume] = {}
+    if len(volumes) > IMAGE_VOLUMES_LIMIT:
+        cause = f"{len(volumes)} image volumes are more than {IMAGE_VOLUMES_LIMIT}"
+        raise Invalid(operation, workload_id, cause)
+    for volume in volumes:
+        name = checks.identifier(operation, "volume", volume.name)
+        if name in checked:
+            raise Invalid(operation, workload_id, f"two image volumes {name!r}")
+        checked[name] = ImageVolume(
+            name=name,
+            image_path=Path(checks.path(operation, "image", volume.image_path)),
+            image_type=_image_type(operation, workload_id, volume.image_type),
+            sub_path=checks.relative(operation, "sub path", volume.sub_path) if volume.sub_path else "",
+        )
     return tuple(checked.values())
 
 

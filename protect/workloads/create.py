@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from daemonkit.faults import Exhausted, Exists, Refused
 from protect.errors import ProtocolViolation
 from protect.node import Node, WorkloadRuntime, ZoneRuntime, now_ns
 from protect.ports import AgentLink
 from protect.store import Intent
 from protect.tasks import whole
-from protect.toolstack.port import DiskSpec
 from protect.volumes.values import Source, Volume
+from protect.workloads import disks
 from protect.workloads.delete import undo_create
 from protect.workloads.outputs import Outputs
 from protect.workloads.values import Streams, Workload, WorkloadState
@@ -27,6 +27,7 @@ INTENT = Intent("workload.create")
 declare(
     "workload-create.recorded",
     "workload-create.disk-attached",
+    "workload-create.disks-attached",
     "workload-create.volumes-attached",
     "workload-create.log-open",
     "workload-create.prepared",
@@ -49,14 +50,19 @@ class WorkloadSpec:
     log_path: str = ""
     files: Sequence[channel_pb2.File] = ()
     volumes: Sequence[Volume] = ()
+    image_volumes: Sequence[disks.ImageVolume] = ()
+
+    @property
+    def images(self) -> tuple[Path, ...]:
+        """The image file of each of its disks, the root's first."""
+        return disks.files(self.image_path, self.image_volumes)
 
 
 async def create(node: Node, spec: WorkloadSpec) -> Workload:
     """A prepared workload that has not started.  On failure nothing of it is left."""
     zone = node.zone("create workload", spec.zone_id)
     link = await zone.agent()
-    if not spec.image_path.is_file():
-        raise Invalid("create workload", spec.id, f"there is no image file {spec.image_path}")
+    disks.check_files("create workload", spec.id, spec.images)
     # Before the record: a file system that does not answer holds up nothing but this call.
     sources = await node.volumes.take(spec.volumes, node.config.timeouts.call)
     try:
@@ -83,7 +89,7 @@ def admit(node: Node, zone: ZoneRuntime, spec: WorkloadSpec) -> WorkloadRuntime:
         zone_id=zone.id,
         state=WorkloadState.CREATING,
         created_at_ns=now_ns(),
-        vdev=zone.free_vdev(),
+        vdevs=zone.free_vdevs(len(spec.images)),
         log_path=spec.log_path,
         tty=spec.tty,
         stdin_once=spec.stdin_once,
@@ -111,9 +117,10 @@ async def _conduct(
 async def _prepare(
     node: Node, runtime: WorkloadRuntime, spec: WorkloadSpec, link: AgentLink, sources: list[Source]
 ) -> None:
-    disk = DiskSpec(runtime.workload.vdev, spec.image_path, readonly=True)
-    await whole(node.toolstack.attach_disk(runtime.zone.zone.domain_id, disk))
-    checkpoint("workload-create.disk-attached")
+    for disk in disks.specs(runtime.workload.vdevs, spec.images):
+        await whole(node.toolstack.attach_disk(runtime.zone.zone.domain_id, disk))
+        checkpoint("workload-create.disk-attached")
+    checkpoint("workload-create.disks-attached")
     await whole(node.volumes.attach(spec.zone_id, spec.id, sources))
     checkpoint("workload-create.volumes-attached")
     outputs = open_log(node, runtime)
@@ -137,14 +144,16 @@ def open_log(node: Node, runtime: WorkloadRuntime) -> Outputs:
 
 
 def _request(runtime: WorkloadRuntime, spec: WorkloadSpec) -> channel_pb2.CreateContainer:
+    vdevs = dict(zip(spec.images, runtime.workload.vdevs, strict=True))
     return channel_pb2.CreateContainer(
         id=spec.id,
         config_json=spec.oci_config,
-        rootfs_disk=runtime.workload.vdev,
+        rootfs_disk=vdevs[spec.image_path],
         rootfs_type=spec.image_type,
         tty=spec.tty,
         stdin=spec.stdin,
         files=spec.files,
+        image_volumes=[disks.message(volume, vdevs) for volume in spec.image_volumes],
     )
 
 

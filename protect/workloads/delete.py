@@ -87,7 +87,8 @@ async def dismantle(node: Node, runtime: WorkloadRuntime) -> None:
         await _delete_container(node, runtime)
     checkpoint("workload-delete.container-deleted")
     if _alive(runtime):
-        await node.toolstack.detach_disk(runtime.zone.zone.domain_id, runtime.workload.vdev)
+        for vdev in runtime.workload.vdevs:
+            await node.toolstack.detach_disk(runtime.zone.zone.domain_id, vdev)
     checkpoint("workload-delete.disk-detached")
     await node.volumes.detach(runtime.zone.id, runtime.id)
     checkpoint("workload-delete.volumes-detached")

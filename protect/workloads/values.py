@@ -89,7 +89,8 @@ class Workload:
     zone_id: str
     state: WorkloadState
     created_at_ns: int
-    vdev: str
+    vdevs: tuple[str, ...]
+    """Its disks, the root's first."""
     log_path: str = ""
     tty: bool = False
     stdin_once: bool = False

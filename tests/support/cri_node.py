@@ -74,19 +74,22 @@ class FakeNetwork:
 
 
 class FakeImages:
-    """One image."""
+    """One image, and others for volumes."""
 
     def __init__(self) -> None:
-        self.held: dict[str, str] = {}
+        self.held: dict[str, set[str]] = {}
         self.image = IMAGE
+        self.others: dict[str, RootImage] = {}
 
     def resolve(self, reference: str) -> RootImage:
+        if reference in self.others:
+            return self.others[reference]
         if reference not in (self.image.id, self.image.reference, "busybox"):
             raise Missing("find image", reference, "not here", "pull it first")
         return self.image
 
     def hold(self, image_id: str, container_id: str) -> None:
-        self.held[container_id] = image_id
+        self.held.setdefault(container_id, set()).add(image_id)
 
     def release(self, container_id: str) -> None:
         self.held.pop(container_id, None)

@@ -6,27 +6,43 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.zone_client import DEADLINE, Client
 from tests.support.zone_specs import creation
 
-__all__ = ["BUILD", "ZONE", "Zone", "creation"]
+__all__ = ["BUILD", "ZONE", "Zone", "attached", "creation"]
 
 ZONE = Path(__file__).parents[2] / "zone"
 BUILD = ZONE / "build"
 
 
+@contextmanager
+def attached(image: Path) -> Iterator[Path]:
+    """An image file as a read-only block device."""
+    command = ["losetup", "--find", "--show", "--read-only", str(image)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    device = Path(done.stdout.strip())
+    try:
+        yield device
+    finally:
+        subprocess.run(["losetup", "--detach", str(device)], check=True)
+
+
 class Zone:
     """A zone on the fake: its launcher, its pid, its channel."""
 
-    def __init__(self, directory: Path, root: Path, cgroups: list[Path]) -> None:
+    def __init__(self, directory: Path, root: Path, cgroups: list[Path], **environment: str) -> None:
         self.directory = directory
         self.channel = directory / "channel.sock"
         command = [str(BUILD / "fakedom"), "--root", str(root), "--dir", str(directory)]
         for cgroup in cgroups:
             command += ["--cgroup", str(cgroup)]
         command += ["--env", "XENPOD_ZONE=test", "--env", "XENPOD_CHANNEL=fd:3"]
+        for name, value in environment.items():
+            command += ["--env", f"{name}={value}"]
         command += ["--env", "ASAN_OPTIONS=detect_leaks=1:abort_on_error=1", "--env", "PATH=/usr/bin"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE, check=False)
         if done.returncode:

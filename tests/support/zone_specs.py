@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from typing import Any
 
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -23,9 +25,17 @@ def process_json(*args: str, tty: bool = False, user: int = 0) -> dict[str, obje
 
 
 def config_json(
-    container: str, *args: str, tty: bool = False, memory: int = 0, shared_pids: bool = False
+    container: str,
+    *args: str,
+    tty: bool = False,
+    memory: int = 0,
+    shared_pids: bool = False,
+    user_namespace: bool = False,
+    mounts: Sequence[dict[str, object]] = (),
 ) -> bytes:
     namespaces = [{"type": kind} for kind in ("pid", "ipc", "mount", "cgroup")]
+    if user_namespace:
+        namespaces.append({"type": "user", "path": "/run/xenpod/ns/user"})
     config: dict[str, object] = {
         "ociVersion": "1.0.2",
         "process": process_json(*args, tty=tty),
@@ -45,6 +55,7 @@ def config_json(
                 "source": "files/resolv.conf",
                 "options": ["bind", "ro"],
             },
+            *mounts,
         ],
         "linux": {
             "cgroupsPath": f"/workloads/{container}",
@@ -63,10 +74,11 @@ def creation(
     memory: int = 0,
     shared_pids: bool = False,
     disk: str = "xvda",
+    **more: Any,
 ) -> pb.CreateContainer:
     return pb.CreateContainer(
         id=container,
-        config_json=config_json(container, *args, tty=tty, memory=memory, shared_pids=shared_pids),
+        config_json=config_json(container, *args, tty=tty, memory=memory, shared_pids=shared_pids, **more),
         rootfs_disk=disk,
         rootfs_type="squashfs",
         tty=tty,

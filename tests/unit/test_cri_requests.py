@@ -42,6 +42,11 @@ def _users(
     return _options(userns_options=cri.UserNamespace(mode=mode, uids=maps[0], gids=maps[1]))  # type: ignore[arg-type]
 
 
+def _image(**fields: Any) -> cri.Mount:
+    values = {"container_path": "/i", "image": cri.ImageSpec(image="busybox"), "readonly": True}
+    return cri.Mount(**(values | fields))
+
+
 def _sysctls(**sysctls: str) -> cri.LinuxPodSandboxConfig:
     return cri.LinuxPodSandboxConfig(sysctls={name.replace("__", "."): v for name, v in sysctls.items()})
 
@@ -124,9 +129,17 @@ CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("an absolute log path", {"log_path": "/etc/passwd"}, INVALID, "log_path"),
     ("a log path up", {"log_path": "../../etc/cron.d/x"}, INVALID, "log_path"),
     ("a mount without a source", {"mounts": [cri.Mount(container_path="/data")]}, INVALID, "/data"),
-    ("an image mount", {"mounts": [cri.Mount(container_path="/i", image=cri.ImageSpec(image="x"))]},
-     UNSUPPORTED, "/i"),
     ("a device", {"devices": [cri.Device(container_path="/dev/kvm")]}, UNSUPPORTED, "/dev/kvm"),
+    ("an image to be written", {"mounts": [_image(readonly=False)]}, INVALID, "readonly"),
+    ("an image without a name", {"mounts": [_image(image=cri.ImageSpec())]}, INVALID, "no image"),
+    ("an image and a path", {"mounts": [_image(host_path="/srv")]}, INVALID, "host_path"),
+    ("an image nowhere", {"mounts": [_image(container_path="x")]}, INVALID, "absolute"),
+    ("an image that others see", {"mounts": [_image(propagation=cri.PROPAGATION_BIDIRECTIONAL)]}, REFUSED,
+     "bidirectional"),
+    ("a sub path up", {"mounts": [_image(image_sub_path="a/../../b")]}, INVALID, "clean"),
+    ("a sub path from the root", {"mounts": [_image(image_sub_path="/etc")]}, INVALID, "relative"),
+    ("an image not here", {"mounts": [_image(image=cri.ImageSpec(image="far/x:1"))]}, MISSING, "far/x"),
+    ("many images", {"mounts": [_image()] * 33}, INVALID, "32"),
     ("a CDI device", {"CDI_devices": [cri.CDIDevice(name="v.com/gpu=0")]}, REFUSED, "v.com/gpu=0"),
     ("an odd CDI device", {"CDI_devices": [cri.CDIDevice(name="gpu0")]}, INVALID, "gpu0"),
     ("privileged in a pod that is not", {"linux": _linux(privileged=True)}, REFUSED, "privileged"),

@@ -140,6 +140,18 @@ def test_holds(store: ImageStore) -> None:
         store.get(image.id)
 
 
+def test_one_owner_may_hold_several(store: ImageStore) -> None:
+    one = _add(store, "one", ["base"], "docker.io/library/a:1")
+    two = _add(store, "two", ["other"], "docker.io/library/b:1")
+    for image_id in (one.id, two.id, two.id):
+        store.hold(image_id, "c1")
+    store.remove("a:1")
+    store.remove("b:1")
+    assert one.fs_path.exists() and two.fs_path.exists()
+    store.release("c1")
+    assert _files(store) == set()
+
+
 def test_removed_but_held_before_a_restart(store: ImageStore) -> None:
     image = _add(store, "one", ["base"], "docker.io/library/a:1")
     store.hold(image.id, "c1")

@@ -99,7 +99,7 @@ async def test_the_life_of_a_workload(
     node: Node, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     created = await create.create(node, workload_spec(tmp_path))
-    assert (created.state, created.vdev, created.pid) == (WorkloadState.CREATED, "xvda", 100)
+    assert (created.state, created.vdevs, created.pid) == (WorkloadState.CREATED, ("xvda",), 100)
     assert toolstack.of_zone("z1").disks["xvda"].readonly
     running_one = await start.start(node, "w1")
     assert running_one.state is WorkloadState.RUNNING and running_one.started_at_ns
@@ -115,10 +115,10 @@ async def test_the_life_of_a_workload(
 
 
 async def test_workloads_of_a_zone_have_their_own_disks(node: Node, tmp_path: Path) -> None:
-    vdevs = [(await create.create(node, workload_spec(tmp_path, f"w{n}"))).vdev for n in range(3)]
-    assert vdevs == ["xvda", "xvdb", "xvdc"]
+    vdevs = [(await create.create(node, workload_spec(tmp_path, f"w{n}"))).vdevs for n in range(3)]
+    assert vdevs == [("xvda",), ("xvdb",), ("xvdc",)]
     await delete.delete(node, "w1")
-    assert (await create.create(node, workload_spec(tmp_path, "w3"))).vdev == "xvdb"
+    assert (await create.create(node, workload_spec(tmp_path, "w3"))).vdevs == ("xvdb",)
 
 
 async def test_refused_creates(node: Node, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.zone import BUILD, ZONE, Zone
+from tests.support.zone import BUILD, ZONE, Zone, attached
 from tests.support.zone_client import Client
 from tests.support.zone_image import busybox_squashfs
 
@@ -49,15 +49,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def disk(image: Path) -> Iterator[Path]:
     """The image as a block device."""
-    done = subprocess.run(
-        ["losetup", "--find", "--show", "--read-only", str(image)],
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    device = Path(done.stdout.strip())
-    yield device
-    subprocess.run(["losetup", "--detach", str(device)], check=True)
+    with attached(image) as device:
+        yield device
 
 
 def _hierarchies() -> list[Path]:

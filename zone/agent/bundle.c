@@ -10,6 +10,9 @@
 #include "container.h"
 #include "file.h"
 #include "name.h"
+#include "podns.h"
+#include "rootfs.h"
+#include "volumes.h"
 
 enum { FILES_MAX = 64 };
 
@@ -39,11 +42,11 @@ int bundle_check(const CreateContainer *untrusted, struct fault *fault)
 		return fault_set(fault, INVALID_ARGUMENT, "create container: %s: no config", untrusted->id);
 	if (!device_name_valid(untrusted->rootfs_disk))
 		return fault_set(fault, INVALID_ARGUMENT, "create container: %s: not a disk's name", untrusted->id);
-	if (strcmp(untrusted->rootfs_type, "squashfs") != 0 && strcmp(untrusted->rootfs_type, "erofs") != 0)
+	if (!rootfs_type_valid(untrusted->rootfs_type))
 		return fault_set(fault, INVALID_ARGUMENT,
 				 "create container: %s: its file system is neither squashfs nor erofs",
 				 untrusted->id);
-	return check_files(untrusted, fault);
+	return check_files(untrusted, fault) < 0 ? -1 : volumes_check(untrusted, fault);
 }
 
 static int write_one(const char *directory, const char *name, const ProtobufCBinaryData *content, mode_t mode,
@@ -57,6 +60,16 @@ static int write_one(const char *directory, const char *name, const ProtobufCBin
 	return 0;
 }
 
+/* Those of a pod with a user namespace are its root's. */
+static int give_one(const char *directory, const char *name, struct fault *fault)
+{
+	char path[PATH_SIZE + 80];
+
+	if (path_set(path, sizeof(path), "%s/%s", directory, name) < 0 || podns_give(path) < 0)
+		return fault_errno(fault, "change owner", name);
+	return 0;
+}
+
 static int write_all(const char *directory, const CreateContainer *request, struct fault *fault)
 {
 	char files[PATH_SIZE + 16];
@@ -67,7 +80,8 @@ static int write_all(const char *directory, const CreateContainer *request, stru
 		return -1;
 	for (size_t i = 0; i < request->n_files; i++)
 		if (write_one(files, request->files[i]->name, &request->files[i]->content,
-			      request->files[i]->mode, fault) < 0)
+			      request->files[i]->mode, fault) < 0 ||
+		    give_one(files, request->files[i]->name, fault) < 0)
 			return -1;
 	return 0;
 }

@@ -13,6 +13,7 @@
 #include "loop.h"
 #include "netlink.h"
 #include "network.h"
+#include "podns.h"
 #include "say.h"
 
 #define DEADLINE_NS (10 * SECOND_NS)
@@ -37,6 +38,42 @@ static unsigned int interface_index(const ConfigureNetwork *request)
 	index = if_nametoindex(kernel_name);
 	/* It has its new name already when the call is repeated. */
 	return index || !request->name[0] ? index : if_nametoindex(request->name);
+}
+
+/* New interfaces appear where the kernel began; a pod with a network namespace of its own gets them from there.
+ * 0 with errno 0: there is none yet. */
+static unsigned int interface_fetch(const ConfigureNetwork *request)
+{
+	unsigned int index = interface_index(request);
+	int error = 0;
+
+	errno = 0;
+	if (index || !podns_is())
+		return index;
+	if (podns_outside() < 0)
+		return 0;
+	index = interface_index(request);
+	if (index && network_move(index, podns_network()) < 0)
+		error = errno;
+	if (podns_inside() < 0) {
+		/* Nothing could be done right from here on: the zone ends. */
+		say_errno("enter", "the pod's network");
+		abort();
+	}
+	index = error ? 0 : interface_index(request);
+	errno = error;
+	return index;
+}
+
+static int events_open(void)
+{
+	int fd = podns_outside() < 0 ? -1 : netlink_open(RTMGRP_LINK);
+
+	if (podns_inside() < 0) {
+		say_errno("enter", "the pod's network");
+		abort();
+	}
+	return fd;
 }
 
 static void apply(struct call *call, unsigned int index)
@@ -68,6 +105,14 @@ static void too_late(struct timer *timer)
 	call_fail(call, &fault);
 }
 
+static void not_fetched(struct call *call)
+{
+	struct fault fault;
+
+	fault_errno(&fault, "move interface", "to the pod's network");
+	call_fail(call, &fault);
+}
+
 static void links_changed(struct watch *watch, uint32_t events)
 {
 	struct wait *wait = container_of(watch, struct wait, events);
@@ -78,9 +123,11 @@ static void links_changed(struct watch *watch, uint32_t events)
 	/* What changed is asked for, not parsed: lost news (ENOBUFS) lose nothing then. */
 	while (recv(watch->fd, news, sizeof(news), MSG_DONTWAIT) > 0 || errno == ENOBUFS)
 		;
-	index = interface_index(wait->call->request->configure_network);
+	index = interface_fetch(wait->call->request->configure_network);
 	if (index)
 		apply(end_wait(wait), index);
+	else if (errno)
+		not_fetched(end_wait(wait));
 }
 
 static int wait_begin(struct call *call, struct fault *fault)
@@ -94,7 +141,7 @@ static int wait_begin(struct call *call, struct fault *fault)
 		return fault_errno(fault, "wait for interface", "memory");
 	*wait = (struct wait){
 		.call = call,
-		.events = { .fd = netlink_open(RTMGRP_LINK), .ready = links_changed },
+		.events = { .fd = events_open(), .ready = links_changed },
 		.deadline = { .fire = too_late },
 	};
 	if (wait->events.fd < 0 || loop_watch(&wait->events, EPOLLIN) < 0) {
@@ -121,9 +168,11 @@ void configure_network(struct call *call)
 		call_fail(call, &fault);
 		return;
 	}
-	index = interface_index(request);
+	index = interface_fetch(request);
 	if (index)
 		apply(call, index);
+	else if (errno)
+		not_fetched(call);
 	else if (wait_begin(call, &fault) < 0)
 		call_fail(call, &fault);
 }

@@ -5,6 +5,7 @@
 #include "call.h"
 #include "file.h"
 #include "name.h"
+#include "podns.h"
 
 /* Dots part the names, unless there are slashes: then dots belong to them (interface names). */
 static int set_parameter(const char *untrusted_name, const char *value, struct fault *fault)
@@ -19,7 +20,7 @@ static int set_parameter(const char *untrusted_name, const char *value, struct f
 		for (char *at = path + strlen("/proc/sys/"); *at; at++)
 			if (*at == '.')
 				*at = '/';
-	if (file_put(path, value) < 0)
+	if (podns_put(path, value) < 0)
 		return fault_errno(fault, "sysctl", untrusted_name);
 	return 0;
 }
@@ -32,6 +33,9 @@ static int configure(const ConfigureZone *request, struct fault *fault)
 		if (sethostname(request->hostname, strlen(request->hostname)) < 0)
 			return fault_errno(fault, "sethostname", request->hostname);
 	}
+	/* Before the parameters: they are those of the namespaces it enters. */
+	if (request->id_mapping && podns_make(request->id_mapping, fault) < 0)
+		return -1;
 	for (size_t i = 0; i < request->n_sysctls; i++)
 		if (set_parameter(request->sysctls[i]->key, request->sysctls[i]->value, fault) < 0)
 			return -1;

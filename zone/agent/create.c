@@ -1,4 +1,4 @@
-/* CreateContainer: bundle, disk, root, `crun create`; what fails is undone. */
+/* CreateContainer: bundle, disks, mounts, `crun create`; what fails is undone. */
 #include <stdlib.h>
 
 #include "bundle.h"
@@ -8,14 +8,16 @@
 #include "file.h"
 #include "job.h"
 #include "list.h"
+#include "mounts.h"
 #include "reaper.h"
-#include "rootfs.h"
 #include "say.h"
 
 struct creation {
 	struct call *call;
 	struct container *container;
 	struct device_wait disk;
+	size_t disks; /* how many are there already */
+	struct mounts mounts;
 	struct job job;
 	struct stdio io;
 	struct fault fault;
@@ -36,7 +38,7 @@ static void failed(struct creation *creation)
 	struct fault fault;
 
 	stdio_close(&creation->io);
-	if (rootfs_unmount(container->directory, &fault) < 0 || bundle_remove(container->directory, &fault) < 0)
+	if (mounts_unmount(container->directory, &fault) < 0 || bundle_remove(container->directory, &fault) < 0)
 		say("after a failed create: %s", fault.text);
 	call_fail(creation->call, &creation->fault);
 	free(creation);
@@ -113,8 +115,7 @@ static int run_crun(struct creation *creation, struct fault *fault)
 
 	if (path_set(pid_path, sizeof(pid_path), "%s/pid", container->directory) < 0)
 		return fault_errno(fault, "create container", container->id);
-	if (rootfs_mount(container->directory, request->rootfs_disk, request->rootfs_type, fault) < 0 ||
-	    stdio_open(&creation->io, request->tty, request->stdin, fault) < 0)
+	if (stdio_open(&creation->io, request->tty, request->stdin, fault) < 0)
 		return -1;
 	if (request->tty) {
 		arguments[count++] = "--console-socket";
@@ -128,31 +129,70 @@ static int run_crun(struct creation *creation, struct fault *fault)
 	return 0;
 }
 
-static void disk_there(struct device_wait *wait, const struct fault *fault)
+static int change_owners(void *data, struct fault *fault)
 {
-	struct creation *creation = container_of(wait, struct creation, disk);
+	struct creation *creation = data;
 
-	creation->container->cancel = NULL;
+	return mounts_change_owners(&creation->mounts, creation->container->directory,
+				    creation->call->request->create_container, fault);
+}
+
+static void owners_changed(struct job *job, const struct fault *fault)
+{
+	struct creation *creation = container_of(job, struct creation, job);
+
 	if (fault)
 		creation->fault = *fault;
 	if (fault || run_crun(creation, &creation->fault) < 0)
 		failed(creation);
 }
 
-static void wait_for_disk(struct creation *creation)
+static int mount_all(struct creation *creation, struct fault *fault)
 {
-	const char *name = creation->call->request->create_container->rootfs_disk;
+	struct container *container = creation->container;
+	int to_change = mounts_make(&creation->mounts, container->directory,
+				    creation->call->request->create_container, fault);
+
+	if (to_change < 0)
+		return -1;
+	if (!to_change)
+		return run_crun(creation, fault);
+	creation->job.done = owners_changed;
+	return job_fork(&creation->job, "change owners", change_owners, creation, fault);
+}
+
+static void wait_for_disks(struct creation *creation);
+
+static void disk_there(struct device_wait *wait, const struct fault *fault)
+{
+	struct creation *creation = container_of(wait, struct creation, disk);
+
+	creation->container->cancel = NULL;
+	if (fault) {
+		creation->fault = *fault;
+		failed(creation);
+		return;
+	}
+	creation->disks++;
+	wait_for_disks(creation);
+}
+
+static void wait_for_disks(struct creation *creation)
+{
+	const char *name;
+	int there = 1;
 
 	creation->disk.done = disk_there;
-	switch (device_wait_begin(&creation->disk, name, &creation->fault)) {
-	case 1:
-		disk_there(&creation->disk, NULL);
-		return;
-	case 0:
+	while ((name = mounts_disk(creation->call->request->create_container, creation->disks))) {
+		there = device_wait_begin(&creation->disk, name, &creation->fault);
+		if (there != 1)
+			break;
+		creation->disks++;
+	}
+	if (there == 0) {
 		creation->container->creation = creation;
 		creation->container->cancel = give_up_waiting;
-		return;
-	default:
+	} else if (there < 0 || mount_all(creation, &creation->fault) < 0) {
 		failed(creation);
 	}
 }
@@ -196,5 +236,5 @@ void create_container(struct call *call)
 	if (bundle_write(creation->container->directory, call->request->create_container, &creation->fault) < 0)
 		failed(creation);
 	else
-		wait_for_disk(creation);
+		wait_for_disks(creation);
 }

@@ -7,7 +7,7 @@
 #include "container.h"
 #include "job.h"
 #include "list.h"
-#include "rootfs.h"
+#include "mounts.h"
 #include "say.h"
 
 #define KILL_DEADLINE_NS (10 * SECOND_NS)
@@ -33,7 +33,7 @@ static void remove_container(struct container *container)
 {
 	struct fault fault;
 
-	if (rootfs_unmount(container->directory, &fault) < 0 ||
+	if (mounts_unmount(container->directory, &fault) < 0 ||
 	    bundle_remove(container->directory, &fault) < 0)
 		fail_all(container, &fault);
 	else

@@ -77,6 +77,23 @@ static int spawn(struct job *job, char *const *arguments, const int stdio[3])
 	return error;
 }
 
+static int prepare_log(struct job *job, const char *name, bool ours, struct fault *fault)
+{
+	job->name = name;
+	job->ours = ours;
+	job->late = false;
+	job->log_fd = memfd_create("job-log", MFD_CLOEXEC);
+	return job->log_fd < 0 ? fault_errno(fault, "memfd_create", "a job's log") : 0;
+}
+
+static void run(struct job *job)
+{
+	job->deadline = (struct timer){ .fire = late };
+	timer_arm(&job->deadline, DEADLINE_NS);
+	job->next = running;
+	running = job;
+}
+
 int job_start(struct job *job, const char *const *arguments, const int stdio[3], struct fault *fault)
 {
 	char *all[ARGUMENTS_MAX] = { "crun", "--log=/proc/self/fd/3", "--cgroup-manager=cgroupfs" };
@@ -85,21 +102,42 @@ int job_start(struct job *job, const char *const *arguments, const int stdio[3],
 
 	while (*arguments && count < ARGUMENTS_MAX - 1)
 		all[count++] = (char *)*arguments++;
-	job->name = all[3];
-	job->late = false;
-	job->log_fd = memfd_create("crun-log", MFD_CLOEXEC);
-	if (job->log_fd < 0)
-		return fault_errno(fault, "memfd_create", "crun's log");
+	if (prepare_log(job, all[3], false, fault) < 0)
+		return -1;
 	error = spawn(job, all, stdio);
 	if (error) {
 		close(job->log_fd);
 		errno = error;
 		return fault_errno(fault, "start crun", job->name);
 	}
-	job->deadline = (struct timer){ .fire = late };
-	timer_arm(&job->deadline, DEADLINE_NS);
-	job->next = running;
-	running = job;
+	run(job);
+	return 0;
+}
+
+/* The exit status is the fault's code, the log its text. */
+static _Noreturn void work_and_say(int log_fd, int (*work)(void *data, struct fault *fault), void *data)
+{
+	struct fault fault;
+
+	if (work(data, &fault) == 0)
+		_exit(0);
+	(void)!write(log_fd, fault.text, strlen(fault.text));
+	_exit((int)fault.code);
+}
+
+int job_fork(struct job *job, const char *name, int (*work)(void *data, struct fault *fault), void *data,
+	     struct fault *fault)
+{
+	if (prepare_log(job, name, true, fault) < 0)
+		return -1;
+	job->pid = fork();
+	if (job->pid == 0)
+		work_and_say(job->log_fd, work, data);
+	if (job->pid < 0) {
+		close(job->log_fd);
+		return fault_errno(fault, "fork", name);
+	}
+	run(job);
 	return 0;
 }
 
@@ -136,6 +174,7 @@ static void explain(struct job *job, struct fault *fault)
 {
 	char text[LOG_SHOWN + 1];
 	ssize_t n = pread(job->log_fd, text, LOG_SHOWN, 0);
+	const char *who = job->ours ? "" : "crun ";
 	enum code code = INTERNAL;
 
 	if (n < 0)
@@ -148,11 +187,13 @@ static void explain(struct job *job, struct fault *fault)
 	    strstr(text, "writing file `")) /* a cgroup takes no such value */
 		code = FAILED_PRECONDITION;
 	if (job->late)
-		fault_set(fault, DEADLINE_EXCEEDED, "crun %s: ended after %u s: %s", job->name,
+		fault_set(fault, DEADLINE_EXCEEDED, "%s%s: ended after %u s: %s", who, job->name,
 			  (unsigned int)(DEADLINE_NS / SECOND_NS), text);
 	else if (WIFSIGNALED(job->status))
-		fault_set(fault, INTERNAL, "crun %s: killed by signal %d: %s", job->name, WTERMSIG(job->status),
+		fault_set(fault, INTERNAL, "%s%s: killed by signal %d: %s", who, job->name, WTERMSIG(job->status),
 			  text);
+	else if (job->ours)
+		fault_set(fault, (enum code)WEXITSTATUS(job->status), "%s", text);
 	else
 		fault_set(fault, code, "crun %s: status %d: %s", job->name, WEXITSTATUS(job->status),
 			  n ? text : "it gave no reason");

@@ -1,4 +1,4 @@
-/* A crun command that runs beside the loop, and what it said. */
+/* A crun command, or work of our own, that runs beside the loop, and what it said. */
 #ifndef JOB_H
 #define JOB_H
 
@@ -13,6 +13,7 @@ struct job {
 	void (*done)(struct job *job, const struct fault *fault);
 	/* Private. */
 	const char *name;
+	bool ours; /* not crun */
 	pid_t pid;
 	int status;
 	int log_fd;
@@ -24,6 +25,10 @@ struct job {
 /* Runs crun with these arguments (the last one NULL, the first one the subcommand); its
  * standard input, output and error are `stdio`, -1 stands for /dev/null.  -1: done is not called. */
 int job_start(struct job *job, const char *const *arguments, const int stdio[3], struct fault *fault);
+/* Runs `work` in a process of its own, a copy of this one that must not touch what they share; its fault becomes
+ * the job's.  -1: done is not called. */
+int job_fork(struct job *job, const char *name, int (*work)(void *data, struct fault *fault), void *data,
+	     struct fault *fault);
 /* crun has a container of this name. */
 bool crun_knows(const char *id);
 /* Some command is under way, so that exit statuses of unknown processes may be wanted. */

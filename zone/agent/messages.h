@@ -11,6 +11,8 @@ typedef Xenpod__Channel__V1__Error Error;
 typedef Xenpod__Channel__V1__Empty Empty;
 typedef Xenpod__Channel__V1__Event Event;
 typedef Xenpod__Channel__V1__ConfigureZone ConfigureZone;
+typedef Xenpod__Channel__V1__IdMapping IdMapping;
+typedef Xenpod__Channel__V1__ImageVolume ImageVolume;
 typedef Xenpod__Channel__V1__ConfigureNetwork ConfigureNetwork;
 typedef Xenpod__Channel__V1__Route Route;
 typedef Xenpod__Channel__V1__File File;

@@ -175,6 +175,16 @@ int network_apply(const ConfigureNetwork *request, unsigned int index, struct fa
 	return 0;
 }
 
+int network_move(unsigned int index, int namespace)
+{
+	struct ifinfomsg body = { .ifi_family = AF_UNSPEC, .ifi_index = (int)index };
+	struct netlink_request message;
+
+	netlink_begin(&message, RTM_NEWLINK, 0, &body, sizeof(body));
+	netlink_add(&message, IFLA_NET_NS_FD, &namespace, sizeof(namespace));
+	return netlink_do(&message);
+}
+
 int network_loopback(void)
 {
 	unsigned int index = if_nametoindex("lo");

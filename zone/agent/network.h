@@ -13,5 +13,7 @@ int network_check(const ConfigureNetwork *untrusted, struct fault *fault);
 int network_apply(const ConfigureNetwork *request, unsigned int index, struct fault *fault);
 /* The loopback interface goes up. */
 int network_loopback(void);
+/* Into another network namespace; -1 with errno. */
+int network_move(unsigned int index, int namespace);
 
 #endif

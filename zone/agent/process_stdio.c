@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "file.h"
+#include "podns.h"
 #include "say.h"
 
 static void close_one(int *fd)
@@ -29,6 +30,9 @@ static int open_pipe(struct stdio *io, int which, struct fault *fault)
 	io->ours[which] = ends[input ? 1 : 0];
 	if (fcntl(io->ours[which], F_SETFL, O_NONBLOCK) < 0)
 		return fault_errno(fault, "fcntl", "standard streams");
+	/* So that /dev/stdout can be opened again in there, whatever user it is then given to. */
+	if (podns_give_fd(io->child[which]) < 0)
+		return fault_errno(fault, "fchown", "standard streams");
 	return 0;
 }
 

@@ -284,24 +284,56 @@ class ConfigureZone(_message.Message):
 
     HOSTNAME_FIELD_NUMBER: _builtins.int
     SYSCTLS_FIELD_NUMBER: _builtins.int
+    ID_MAPPING_FIELD_NUMBER: _builtins.int
     hostname: _builtins.str
     @_builtins.property
     def sysctls(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """Dotted names, e.g. "net.ipv4.ip_unprivileged_port_start"."""
+
+    @_builtins.property
+    def id_mapping(self) -> Global___IdMapping:
+        """The pod's user namespace: the agent makes it once, with a network and an IPC namespace that it owns,
+        and enters those two.  Comes before ConfigureNetwork; said again it must be the same.
+        """
 
     def __init__(
         self,
         *,
         hostname: _builtins.str = ...,
         sysctls: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        id_mapping: Global___IdMapping | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["id_mapping", b"id_mapping"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id_mapping", b"id_mapping", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ConfigureZone: _TypeAlias = ConfigureZone  # noqa: Y015
+
+@_typing.final
+class IdMapping(_message.Message):
+    """Users and groups 0 to length-1 of the pod's user namespace are host_id and up of the zone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_ID_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    host_id: _builtins.int
+    length: _builtins.int
+    def __init__(
+        self,
+        *,
+        host_id: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_id", b"host_id", "length", b"length"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IdMapping: _TypeAlias = IdMapping  # noqa: Y015
 
 @_typing.final
 class ConfigureNetwork(_message.Message):
@@ -416,6 +448,7 @@ class CreateContainer(_message.Message):
     TTY_FIELD_NUMBER: _builtins.int
     STDIN_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
+    IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     config_json: _builtins.bytes
     """The OCI runtime configuration, as JSON."""
@@ -429,6 +462,8 @@ class CreateContainer(_message.Message):
     stdin: _builtins.bool
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___File]: ...
+    @_builtins.property
+    def image_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageVolume]: ...
     def __init__(
         self,
         *,
@@ -439,14 +474,48 @@ class CreateContainer(_message.Message):
         tty: _builtins.bool = ...,
         stdin: _builtins.bool = ...,
         files: _abc.Iterable[Global___File] | None = ...,
+        image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_json", b"config_json", "files", b"files", "id", b"id", "rootfs_disk", b"rootfs_disk", "rootfs_type", b"rootfs_type", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_json", b"config_json", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "rootfs_disk", b"rootfs_disk", "rootfs_type", b"rootfs_type", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateContainer: _TypeAlias = CreateContainer  # noqa: Y015
+
+@_typing.final
+class ImageVolume(_message.Message):
+    """An image, or a part of it, that the config's mounts find at <container dir>/volumes/<name>, read-only."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    DISK_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    SUB_PATH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Plain file name (no slash)."""
+    disk: _builtins.str
+    """The image's disk, which may be another volume's or the root's too, and its file system's type."""
+    type: _builtins.str
+    sub_path: _builtins.str
+    """"": all of it; else a directory or file in it.  Symbolic links on the way stay within the image."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        disk: _builtins.str = ...,
+        type: _builtins.str = ...,
+        sub_path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk", "name", b"name", "sub_path", b"sub_path", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImageVolume: _TypeAlias = ImageVolume  # noqa: Y015
 
 @_typing.final
 class StartContainer(_message.Message):

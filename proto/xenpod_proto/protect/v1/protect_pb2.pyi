@@ -124,6 +124,7 @@ class CreateZoneRequest(_message.Message):
     SYSCTLS_FIELD_NUMBER: _builtins.int
     INTERFACES_FIELD_NUMBER: _builtins.int
     NETNS_PATH_FIELD_NUMBER: _builtins.int
+    ID_MAPPING_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the pod sandbox id."""
     name: _builtins.str
@@ -141,6 +142,12 @@ class CreateZoneRequest(_message.Message):
     def resources(self) -> Global___ZoneResources: ...
     @_builtins.property
     def sysctls(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def id_mapping(self) -> Global___IdMapping:
+        """Set: the zone's workloads can have a user namespace, at /run/xenpod/ns/user in the zone; network and
+        IPC namespace of the zone belong to it.
+        """
+
     def __init__(
         self,
         *,
@@ -152,14 +159,40 @@ class CreateZoneRequest(_message.Message):
         sysctls: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         interfaces: _builtins.int = ...,
         netns_path: _builtins.str = ...,
+        id_mapping: Global___IdMapping | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["id_mapping", b"id_mapping", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "interfaces", b"interfaces", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateZoneRequest: _TypeAlias = CreateZoneRequest  # noqa: Y015
+
+@_typing.final
+class IdMapping(_message.Message):
+    """Users and groups 0 to length-1 of the user namespace are host_id and up of the zone."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HOST_ID_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    host_id: _builtins.int
+    length: _builtins.int
+    """At least 1; host_id + length at most 2^32 - 1."""
+    def __init__(
+        self,
+        *,
+        host_id: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_id", b"host_id", "length", b"length"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IdMapping: _TypeAlias = IdMapping  # noqa: Y015
 
 @_typing.final
 class Zone(_message.Message):
@@ -576,6 +609,7 @@ class CreateWorkloadRequest(_message.Message):
     LOG_PATH_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
     VOLUMES_FIELD_NUMBER: _builtins.int
+    IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     id: _builtins.str
     """The caller's, unique on the host: 1 to 64 of [a-z0-9-]."""
@@ -596,6 +630,10 @@ class CreateWorkloadRequest(_message.Message):
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___File]: ...
     @_builtins.property
     def volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___Volume]: ...
+    @_builtins.property
+    def image_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageVolume]:
+        """At most 32."""
+
     def __init__(
         self,
         *,
@@ -610,14 +648,50 @@ class CreateWorkloadRequest(_message.Message):
         log_path: _builtins.str = ...,
         files: _abc.Iterable[Global___File] | None = ...,
         volumes: _abc.Iterable[Global___Volume] | None = ...,
+        image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "id", b"id", "image_path", b"image_path", "image_type", b"image_type", "log_path", b"log_path", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "id", b"id", "image_path", b"image_path", "image_type", b"image_type", "image_volumes", b"image_volumes", "log_path", b"log_path", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateWorkloadRequest: _TypeAlias = CreateWorkloadRequest  # noqa: Y015
+
+@_typing.final
+class ImageVolume(_message.Message):
+    """An image, or a part of it, that the configuration's mounts find read-only at
+    /run/xenpod/containers/<id>/volumes/<name>.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    IMAGE_PATH_FIELD_NUMBER: _builtins.int
+    IMAGE_TYPE_FIELD_NUMBER: _builtins.int
+    SUB_PATH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    image_path: _builtins.str
+    image_type: _builtins.str
+    sub_path: _builtins.str
+    """"": all of it; else a clean relative path of a directory or file in it.  FAILED_PRECONDITION when
+    it is not there; symbolic links on the way stay within the image.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        image_path: _builtins.str = ...,
+        image_type: _builtins.str = ...,
+        sub_path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image_path", b"image_path", "image_type", b"image_type", "name", b"name", "sub_path", b"sub_path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ImageVolume: _TypeAlias = ImageVolume  # noqa: Y015
 
 @_typing.final
 class Workload(_message.Message):
@@ -1573,12 +1647,15 @@ class InfoResponse(_message.Message):
     PROFILES_FIELD_NUMBER: _builtins.int
     XEN_VERSION_FIELD_NUMBER: _builtins.int
     UNKNOWN_DOMAINS_FIELD_NUMBER: _builtins.int
+    USER_NAMESPACES_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     toolstack: _builtins.str
     security_boundary: _builtins.bool
     """False on the fake toolstack: zones are only namespaces."""
     cpus: _builtins.int
     xen_version: _builtins.str
+    user_namespaces: _builtins.bool
+    """Zones can have user namespaces."""
     @_builtins.property
     def notices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Things an operator must know, e.g. that the fake isolates nothing."""
@@ -1603,10 +1680,11 @@ class InfoResponse(_message.Message):
         profiles: _abc.Iterable[_builtins.str] | None = ...,
         xen_version: _builtins.str = ...,
         unknown_domains: _abc.Iterable[_builtins.str] | None = ...,
+        user_namespaces: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profiles", b"profiles", "security_boundary", b"security_boundary", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "version", b"version", "xen_version", b"xen_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profiles", b"profiles", "security_boundary", b"security_boundary", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

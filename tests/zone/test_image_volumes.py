@@ -1,0 +1,152 @@
+"""Image volumes: what a container sees of another image, and that it sees nothing else."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.volume_image import volume_squashfs
+from tests.support.zone import Zone, attached
+from tests.support.zone_client import Client, Failed
+from tests.support.zone_specs import creation
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+pytestmark = pytest.mark.root
+
+INVALID, REFUSED = 3, 9
+
+
+@pytest.fixture(scope="session")
+def volume_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    with attached(volume_squashfs(tmp_path_factory.mktemp("volume"))) as device:
+        yield device
+
+
+@pytest.fixture
+def volumes(zone: Zone, volume_disk: Path) -> Zone:
+    """A zone with the image as xvdv."""
+    zone.attach("xvdv", volume_disk)
+    return zone
+
+
+def with_volumes(container: str, script: str, **sub_paths: str) -> pb.CreateContainer:
+    """Each at ``/<name>`` of the container."""
+    mounts = [
+        {
+            "destination": f"/{name}",
+            "type": "bind",
+            "source": f"/run/xenpod/containers/{container}/volumes/{name}",
+            "options": ["rbind", "ro", "nodev"],
+        }
+        for name in sub_paths
+    ]
+    request = creation(container, "sh", "-c", script, mounts=mounts)
+    for name, sub_path in sub_paths.items():
+        request.image_volumes.add(name=name, disk="xvdv", type="squashfs", sub_path=sub_path)
+    return request
+
+
+def said(client: Client, request: pb.CreateContainer) -> str:
+    created = client.call(create_container=request).created
+    client.call(start_container=pb.StartContainer(id=request.id))
+    client.exited(request.id)
+    return (client.output(created.stdout_stream) + client.output(created.stderr_stream)).decode()
+
+
+def test_an_image_and_parts_of_it(volumes: Zone, client: Client) -> None:
+    script = "cat /v1/data/file /v2/er /v3; ls /v1; /v1/data/echo runs"
+    text = said(client, with_volumes("c1", script, v1="", v2="data/deep", v3="data/file"))
+    assert text.startswith("a file\ndeeper\na file\n") and text.endswith("runs\n")
+    assert {"absolute", "data", "fifo"} < set(text.split())
+    # The same disk in a second container, and after the first is gone.
+    request = with_volumes("c2", "cat /v1/er", v1="data/deep/")
+    assert said(client, request) == "deeper\n"
+    client.delete("c1")
+    assert said(client, with_volumes("c3", "cat /v1/er", v1="data/deep")) == "deeper\n"
+    client.delete("c2")
+    client.delete("c3")
+    assert os.listdir(f"/proc/{volumes.pid}/root/run/xenpod/containers") == []
+    assert "xenpod/containers" not in Path(f"/proc/{volumes.pid}/mounts").read_text()
+
+
+def test_it_is_only_read(volumes: Zone, client: Client) -> None:
+    script = "echo x >/v1/new; echo x >/v2; cat /proc/mounts; cat /v1/null"
+    text = said(client, with_volumes("c1", script, v1="", v2="data/file"))
+    assert text.count("Read-only file system") == 2
+    assert "/v1 squashfs ro,nodev" in text
+    assert "null" in text and "Permission denied" in text
+
+
+def test_links_stay_within_the_image(volumes: Zone, client: Client) -> None:
+    request = with_volumes("c1", "cat /v1/er /v2/file /v3", v1="absolute", v2="climbing", v3="data/sideways")
+    assert said(client, request) == "deeper\na file\na file\n"
+
+
+@pytest.mark.parametrize(
+    ("sub_path", "cause"),
+    [
+        ("nothing", "no such path"),
+        ("data/file/below", "no such path"),
+        ("outside", "no such path"),
+        ("magic", "no such path"),
+        ("endless", "too many symbolic links"),
+        ("fifo", "neither a directory nor a file"),
+        ("null", "neither a directory nor a file"),
+        ("\u00e9" * 300, "no such path"),
+    ],
+)
+def test_sub_paths_that_lead_nowhere(volumes: Zone, client: Client, sub_path: str, cause: str) -> None:
+    with pytest.raises(Failed, match=cause) as failed:
+        client.call(create_container=with_volumes("c1", "true", v1="", v2=sub_path))
+    assert failed.value.code == REFUSED and failed.value.message.isascii()
+    assert client.listed() == {}
+    assert os.listdir(f"/proc/{volumes.pid}/root/run/xenpod/containers") == []
+    assert "xenpod/containers" not in Path(f"/proc/{volumes.pid}/mounts").read_text()
+    assert said(client, with_volumes("c1", "cat /v1/data/file", v1="")) == "a file\n"
+
+
+def test_each_disk_is_waited_for(zone: Zone, client: Client, volume_disk: Path) -> None:
+    call = client.begin(create_container=with_volumes("c1", "true", v1=""))
+    client.call(get_facts=pb.GetFacts())
+    assert call not in client.replies
+    zone.attach("xvdv", volume_disk)
+    assert client.finish(call).created.pid > 1
+
+
+def test_a_creation_that_waits_for_a_volume_can_be_deleted(zone: Zone, client: Client) -> None:
+    call = client.begin(create_container=with_volumes("c1", "true", v1=""))
+    client.delete("c1")
+    with pytest.raises(Failed, match="being deleted"):
+        client.finish(call)
+    assert os.listdir(f"/proc/{zone.pid}/root/run/xenpod/containers") == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"name": "../x"}, {"name": ""}, {"disk": "../null"}, {"type": "ext4"}, {"sub_path": "x" * 4096}],
+)
+def test_requests_that_make_no_sense(zone: Zone, client: Client, wrong: dict[str, str]) -> None:
+    request = creation("c1", "true")
+    request.image_volumes.add(**{"name": "v", "disk": "xvda", "type": "squashfs", **wrong})
+    with pytest.raises(Failed) as failed:
+        client.call(create_container=request)
+    assert failed.value.code == INVALID
+
+
+def test_too_many(zone: Zone, client: Client) -> None:
+    request = creation("c1", "true")
+    for number in range(33):
+        request.image_volumes.add(name=f"v{number}", disk="xvda", type="squashfs")
+    with pytest.raises(Failed, match="more than 32 volumes"):
+        client.call(create_container=request)
+
+
+def test_two_of_one_name(volumes: Zone, client: Client) -> None:
+    request = with_volumes("c1", "true", v1="")
+    request.image_volumes.add(name="v1", disk="xvdv", type="squashfs")
+    with pytest.raises(Failed, match="File exists"):
+        client.call(create_container=request)
+    assert os.listdir(f"/proc/{volumes.pid}/root/run/xenpod/containers") == []

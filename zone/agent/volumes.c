@@ -1,0 +1,213 @@
+#include "volumes.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "container.h"
+#include "file.h"
+#include "name.h"
+#include "rootfs.h"
+
+static int check_one(const ImageVolume *untrusted, const char *id, size_t number, struct fault *fault)
+{
+	const char *wrong = NULL;
+
+	if (!file_name_valid(untrusted->name))
+		wrong = "no plain name";
+	else if (!device_name_valid(untrusted->disk))
+		wrong = "not a disk's name";
+	else if (!rootfs_type_valid(untrusted->type))
+		wrong = "its file system is neither squashfs nor erofs";
+	else if (strlen(untrusted->sub_path) >= 4096)
+		wrong = "its sub path is too long";
+	if (wrong)
+		return fault_set(fault, INVALID_ARGUMENT, "create container: %s: volume %zu: %s", id, number, wrong);
+	return 0;
+}
+
+int volumes_check(const CreateContainer *untrusted, struct fault *fault)
+{
+	if (untrusted->n_image_volumes > VOLUMES_MAX)
+		return fault_set(fault, INVALID_ARGUMENT, "create container: %s: more than %d volumes",
+				 untrusted->id, VOLUMES_MAX);
+	for (size_t i = 0; i < untrusted->n_image_volumes; i++)
+		if (check_one(untrusted->image_volumes[i], untrusted->id, i, fault) < 0)
+			return -1;
+	return 0;
+}
+
+static int sub_path_fault(const char *sub_path, struct fault *fault)
+{
+	char shown[256];
+
+	path_set(shown, sizeof(shown), "%.200s", sub_path);
+	switch (errno) {
+	case ENOENT:
+	case ENOTDIR:
+	case ENAMETOOLONG:
+		return fault_set(fault, FAILED_PRECONDITION, "mount image volume: sub path %s: the image has no such path",
+				 shown);
+	case ELOOP:
+		return fault_set(fault, FAILED_PRECONDITION, "mount image volume: sub path %s: too many symbolic links",
+				 shown);
+	default:
+		return fault_errno(fault, "open sub path", shown);
+	}
+}
+
+/* What the sub path names, every link on the way taken as if the image were all there is; -1 with the fault. */
+static int open_part(const char *image, const char *sub_path, struct stat *part, struct fault *fault)
+{
+	struct open_how how = {
+		.flags = O_PATH | O_CLOEXEC,
+		.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
+	};
+	int root = open(image, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	int fd;
+
+	if (root < 0)
+		return fault_errno(fault, "open", image);
+	fd = (int)syscall(SYS_openat2, root, sub_path[0] ? sub_path : ".", &how, sizeof(how));
+	if (fd < 0)
+		sub_path_fault(sub_path, fault);
+	close(root);
+	if (fd < 0)
+		return -1;
+	if (fstat(fd, part) < 0) {
+		fault_errno(fault, "stat", "image volume");
+	} else if (!S_ISDIR(part->st_mode) && !S_ISREG(part->st_mode)) {
+		fault_set(fault, FAILED_PRECONDITION,
+			  "mount image volume: sub path %.200s: neither a directory nor a file", sub_path);
+	} else {
+		return fd;
+	}
+	close(fd);
+	return -1;
+}
+
+static int show(int part, const char *place, bool directory, struct fault *fault)
+{
+	struct mount_attr readonly = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV };
+	int tree = open_tree(part, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+	int result = -1;
+
+	if (tree < 0)
+		return fault_errno(fault, "open_tree", place);
+	if ((directory ? mkdir(place, 0755) : file_write(place, "", 0, 0444)) < 0)
+		fault_errno(fault, "make mount point", place);
+	else if (mount_setattr(tree, "", AT_EMPTY_PATH, &readonly, sizeof(readonly)) < 0 ||
+		 move_mount(tree, "", AT_FDCWD, place, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+		fault_errno(fault, "mount image volume", place);
+	else
+		result = 0;
+	close(tree);
+	return result;
+}
+
+static int name_image(char *path, size_t size, const char *directory, const char *name, struct fault *fault)
+{
+	if (path_set(path, size, "%s/images/%s", directory, name) < 0)
+		return fault_errno(fault, "mount image volume", name);
+	return 0;
+}
+
+static int make_directory(const char *path, struct fault *fault)
+{
+	return mkdir(path, 0755) < 0 && errno != EEXIST ? fault_errno(fault, "mkdir", path) : 0;
+}
+
+int volume_mount(const char *directory, const ImageVolume *volume, bool *to_change, struct fault *fault)
+{
+	char images[PATH_SIZE], volumes[PATH_SIZE], image[PATH_SIZE], place[PATH_SIZE], tree[PATH_SIZE];
+	struct stat kind;
+	int part, result;
+
+	if (path_set(images, sizeof(images), "%s/images", directory) < 0 ||
+	    path_set(volumes, sizeof(volumes), "%s/volumes", directory) < 0 ||
+	    path_set(place, sizeof(place), "%s/volumes/%s", directory, volume->name) < 0)
+		return fault_errno(fault, "mount image volume", volume->name);
+	if (name_image(image, sizeof(image), directory, volume->name, fault) < 0 ||
+	    make_directory(images, fault) < 0 || make_directory(volumes, fault) < 0)
+		return -1;
+	if (mkdir(image, 0755) < 0)
+		return fault_errno(fault, "mkdir", image);
+	if (rootfs_mount(image, volume->disk, volume->type, READ_ONLY, to_change, fault) < 0)
+		return -1;
+	if (path_set(tree, sizeof(tree), "%s/%s", image, *to_change ? "rootfs" : "lower") < 0)
+		return fault_errno(fault, "mount image volume", volume->name);
+	part = open_part(tree, volume->sub_path, &kind, fault);
+	if (part < 0)
+		return -1;
+	result = show(part, place, S_ISDIR(kind.st_mode), fault);
+	close(part);
+	return result;
+}
+
+int volume_change_owners(const char *directory, const ImageVolume *volume, struct fault *fault)
+{
+	char image[PATH_SIZE];
+
+	if (name_image(image, sizeof(image), directory, volume->name, fault) < 0)
+		return -1;
+	return rootfs_change_owners(image, fault);
+}
+
+static int hide(const char *place, struct fault *fault)
+{
+	if (umount2(place, UMOUNT_NOFOLLOW | MNT_DETACH) < 0 && errno != EINVAL && errno != ENOENT)
+		return fault_errno(fault, "umount2", place);
+	if (rmdir(place) < 0 && (errno != ENOTDIR || unlink(place) < 0) && errno != ENOENT)
+		return fault_errno(fault, "remove", place);
+	return 0;
+}
+
+static int drop_image(const char *image, struct fault *fault)
+{
+	if (rootfs_unmount(image, fault) < 0)
+		return -1;
+	if (rmdir(image) < 0 && errno != ENOENT)
+		return fault_errno(fault, "rmdir", image);
+	return 0;
+}
+
+/* Does it for each entry of a directory, then removes that. */
+static int drop_all(const char *directory, const char *kind, int (*drop)(const char *, struct fault *),
+		    struct fault *fault)
+{
+	char all[PATH_SIZE], one[PATH_SIZE];
+	struct dirent *entry;
+	DIR *entries;
+	int result = 0;
+
+	if (path_set(all, sizeof(all), "%s/%s", directory, kind) < 0)
+		return fault_errno(fault, "remove", kind);
+	entries = opendir(all);
+	if (!entries)
+		return errno == ENOENT ? 0 : fault_errno(fault, "opendir", all);
+	while ((entry = readdir(entries))) {
+		if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+			continue;
+		if (path_set(one, sizeof(one), "%s/%.64s", all, entry->d_name) < 0)
+			result = fault_errno(fault, "remove", kind);
+		else if (drop(one, fault) < 0)
+			result = -1;
+	}
+	closedir(entries);
+	if (!result && rmdir(all) < 0)
+		result = fault_errno(fault, "rmdir", all);
+	return result;
+}
+
+int volumes_unmount(const char *directory, struct fault *fault)
+{
+	int shown = drop_all(directory, "volumes", hide, fault);
+
+	return drop_all(directory, "images", drop_image, fault) < 0 ? -1 : shown;
+}
