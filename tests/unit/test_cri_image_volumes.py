@@ -56,7 +56,7 @@ async def test_what_protectd_gets_and_the_kubelet_sees(tmp_path: Path) -> None:
         ]
         assert all({"ro", "nodev"} < set(bind["options"]) for bind in binds)
         status = await node.status(container)
-        assert [mount.image.image_ref for mount in status.mounts] == [MODEL.reference] * 2
+        assert [mount.image.image_ref for mount in status.mounts] == [MODEL.id] * 2
         assert status.mounts[0].image_sub_path == "a/b" and status.mounts[0].readonly
         assert status.mounts[0].image.image == "model"
         assert node.images.held == {container: {IMAGE.id, MODEL.id}}
@@ -71,7 +71,7 @@ async def test_they_are_kept_over_a_restart(tmp_path: Path) -> None:
     images.held.clear()
     async with rig(tmp_path, protect, network, images) as node:
         assert images.held == {container: {IMAGE.id, MODEL.id}}
-        assert (await node.status(container)).mounts[0].image.image_ref == MODEL.reference
+        assert (await node.status(container)).mounts[0].image.image_ref == MODEL.id
 
 
 def test_which_mounts_are_images() -> None:
