@@ -43,7 +43,7 @@ def resolve(images: Images, mounts: Iterable[cri.Mount]) -> tuple[RootImage, ...
 
 
 def tell(mounts: Iterable[cri.Mount], found: Sequence[RootImage]) -> None:
-    """What ContainerStatus shows of these very mounts: each image as PullImage answered it (``image_ref``)."""
+    """What ContainerStatus shows of these very mounts: images as PullImage answered them."""
     named = (mount.image for mount in mounts if is_image(mount))
     for image, of_store in zip(named, found, strict=True):
         image.image_ref = of_store.id
