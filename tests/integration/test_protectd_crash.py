@@ -7,7 +7,7 @@ import itertools
 import os
 import secrets
 import subprocess
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,18 +15,12 @@ import grpc.aio
 import pytest
 
 import protect.__main__  # noqa: F401 - declares every step
-from daemonkit import checkpoints
 from tests.support import leftovers
+from tests.support.crashes import armed, connected, killed, steps, workloads
 from tests.support.zones import TIMEOUT, Zones, needs_protectd, serving, until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
-
-
-def steps(*operations: str) -> list[str]:
-    found = [name for name in checkpoints.names() if name.split(".")[0] in operations]
-    assert {name.split(".")[0] for name in found} == set(operations)
-    return found
 
 
 @pytest.fixture
@@ -54,44 +48,10 @@ def _ip(*arguments: str) -> str:
     return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
 
 
-async def armed(zones: Zones, step: str) -> None:
-    """Restart protectd so that it will kill itself at the step."""
-    await zones.protectd.daemon.stop()
-    zones.protectd.configure(faults={"kill_at": step})
-    await zones.protectd.daemon.start()
-    await connected(zones)
-
-
-async def killed(zones: Zones, work: Awaitable[object]) -> None:
-    """The work meets the step; protectd dies of it, and is started again without."""
-    with suppress(grpc.aio.AioRpcError):
-        await work
-    status = await zones.protectd.daemon.ended()
-    assert status == -9, zones.protectd.daemon.tail()
-    zones.protectd.configure(faults={})
-    await zones.protectd.daemon.start()
-
-
-async def connected(zones: Zones) -> None:
-    """Every zone that runs has been adopted, and none is half made."""
-    async with asyncio.timeout(20):
-        while True:
-            answer = await zones.clients.zones.ListZones(pb.ListZonesRequest(), wait_for_ready=True)
-            states = {(zone.state, zone.channel_connected) for zone in answer.zones}
-            if states <= {(pb.ZONE_STATE_RUNNING, True), (pb.ZONE_STATE_DEAD, False)}:
-                return
-            await asyncio.sleep(0.02)
-
-
 async def zone_ids(zones: Zones) -> list[str]:
     await connected(zones)
     answer = await zones.clients.zones.ListZones(pb.ListZonesRequest(), timeout=TIMEOUT)
     return [zone.id for zone in answer.zones]
-
-
-async def workloads(zones: Zones) -> dict[str, pb.Workload]:
-    answer = await zones.clients.workloads.ListWorkloads(pb.ListWorkloadsRequest(), timeout=TIMEOUT)
-    return {workload.id: workload for workload in answer.workloads}
 
 
 async def witness(zones: Zones) -> None:

@@ -74,8 +74,12 @@ def config(
     tty: bool = False,
     memory: int = 0,
     mounts: Sequence[Mapping[str, object]] = (),
+    follows: bool = False,
 ) -> bytes:
-    """An OCI configuration; ``memory`` in bytes, 0 for no limit; ``mounts`` beside the usual ones."""
+    """An OCI configuration; ``memory`` in bytes, 0 for no limit; ``mounts`` beside the usual ones.
+
+    ``follows``: mounts of the zone's reach the container later.
+    """
     resources = {"memory": {"limit": memory, "swap": memory}} if memory else {}
     return json.dumps(
         {
@@ -97,6 +101,7 @@ def config(
                 "namespaces": NAMESPACES,
                 "cgroupsPath": f"/workloads/{workload_id}",
                 "resources": resources,
+                **({"rootfsPropagation": "rslave"} if follows else {}),
             },
         }
     ).encode()
