@@ -78,9 +78,11 @@ class Config:
 
 
 def parse_json(untrusted_bytes: bytes, subject: str) -> dict[str, Any]:
-    """The bytes as a JSON object; raises Corrupt."""
+    """The bytes as a JSON object whose texts can be told on as UTF-8; raises Corrupt."""
     try:
         document = json.loads(untrusted_bytes)
+        # Half of a surrogate pair is JSON, and no message could carry it.
+        json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise Corrupt("read", subject, f"is not JSON: {error}") from error
     if not isinstance(document, dict):
