@@ -16,7 +16,7 @@ from rich.console import Console
 
 from localnode import images, layers, registry
 from localnode.images import Image
-from tests.bench import memory, profile, reading, report, sides
+from tests.bench import memory, profile, reading, report, sides, streams
 from tests.bench.measure import Burst, Crowd, Samples, one_pod
 from tests.bench.sides import Side
 
@@ -24,6 +24,7 @@ HOST = "bench.example"
 IMAGE = f"{HOST}/debian/busybox:1"
 PAUSE = f"{HOST}/pause:1"
 _WARM_UP = 2
+_ROUNDS = 3
 _WIDTH = 130
 
 
@@ -35,6 +36,7 @@ def main() -> int:
     parser.add_argument(
         "--pods-listed", type=int, default=50, help="pods that are listed; 0: no such figures"
     )
+    parser.add_argument("--stream-mib", type=int, default=64, help="size of a stream; 0: no such figures")
     parser.add_argument("--only", choices=(report.OURS, report.THEIRS))
     parser.add_argument("--profile", action="store_true", help="show where our time goes, by RPC")
     parser.add_argument("--json", type=Path, help="also write every sample to this file")
@@ -74,6 +76,13 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
             read = await reading.measure(running, pulled, arguments.pods_listed)
             report.show_reads(read, arguments.pods_listed, console)
             for name, more in read.items():
+                samples[name].seconds |= more.seconds
+        if arguments.stream_mib:
+            console.print(f"now streams of {arguments.stream_mib} MiB")
+            size = arguments.stream_mib * streams.MIB
+            passed = await streams.measure(running, pulled, size, _ROUNDS)
+            report.show_streams(passed, arguments.stream_mib, console)
+            for name, more in passed.items():
                 samples[name].seconds |= more.seconds
         if calls:
             profile.show(calls, console)

@@ -12,6 +12,7 @@ from rich.table import Table
 from tests.bench.measure import STEPS, Burst, Samples
 from tests.bench.memory import Memory
 from tests.bench.reading import READS
+from tests.bench.streams import WAYS
 
 OURS, THEIRS = "xenpod", "containerd"
 
@@ -56,6 +57,15 @@ def show_reads(samples: Mapping[str, Samples], pods: int, console: Console) -> N
         for percent in (50, 95):
             row += [percentile(side.seconds[step], percent) * 1000 for side in samples.values()]
         _add(table, step, row, len(samples), "{:.2f}".format)
+    console.print(table)
+
+
+def show_streams(samples: Mapping[str, Samples], mib: int, console: Console) -> None:
+    """What went through in a second."""
+    table = _table("streams, MiB/s", samples, ("p50",))
+    for step in WAYS:
+        row = [mib / percentile(side.seconds[step], 50) for side in samples.values()]
+        _add(table, step, row, len(samples), "{:.0f}".format)
     console.print(table)
 
 

@@ -13,6 +13,7 @@ import pytest
 from tests.bench.measure import STEPS
 from tests.bench.reading import READS
 from tests.bench.report import percentile
+from tests.bench.streams import WAYS
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -21,18 +22,39 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.skipif(shutil.which("containerd") is None, reason="containerd is not installed")
 def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
-    command = ["--pods", "1", "--crowd", "2", "--pods-listed", "2", "--profile", "--json", str(figures)]
+    command = [
+        "--pods",
+        "1",
+        "--crowd",
+        "2",
+        "--pods-listed",
+        "2",
+        "--stream-mib",
+        "1",
+        "--profile",
+        "--json",
+        str(figures),
+    ]
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench", *command],
         cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    for said in (*STEPS, *READS, "2 pods at once", "daemons, idle", "each pod", "Zones.CreateZone", "ratio"):
+    for said in (
+        *STEPS,
+        *READS,
+        *WAYS,
+        "2 pods at once",
+        "daemons, idle",
+        "each pod",
+        "Zones.CreateZone",
+        "ratio",
+    ):
         assert said in done.stdout
     samples = json.loads(figures.read_text())
     assert set(samples) == {"xenpod", "containerd"}
     for side in samples.values():
-        assert set(side) == {*STEPS, *READS}
+        assert set(side) == {*STEPS, *READS, *WAYS}
         assert all(seconds > 0 for step in side.values() for seconds in step)
 
 
