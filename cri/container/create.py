@@ -135,6 +135,7 @@ def _plan(
         files=[pb.File(name=name, mode=0o644, content=content) for name, content in files.items()],
         volumes=volumes.shared,
         image_volumes=volumes.images,
+        memory_volumes=volumes.memory,
     )
     return Plan(container, workload)
 

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cri.node import RootImage
-from cri.oci.mounts import image_mount
-from cri.oci.values import Json
+from cri.oci.mounts import CONTAINERS, image_mount
+from cri.oci.values import CREATE, Json
 from cri.volumes.images import is_image
+from cri.volumes.memory import Place, find, message
 from cri.volumes.places import place
+from daemonkit.faults import Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -24,6 +26,7 @@ class Volumes:
     mounts: tuple[Json, ...] = ()
     shared: tuple[pb.Volume, ...] = ()
     images: tuple[pb.ImageVolume, ...] = ()
+    memory: tuple[pb.MemoryVolume, ...] = ()
 
     @property
     def follows_host(self) -> bool:
@@ -36,21 +39,34 @@ def plan(container_id: str, mounts: Sequence[cri.Mount], found: Sequence[RootIma
     binds: list[Json] = []
     shared: list[pb.Volume] = []
     images: list[pb.ImageVolume] = []
+    memory: list[pb.MemoryVolume] = []
+    in_memory = find([mount.host_path for mount in mounts])
     for number, mount in enumerate(mounts):
         name = str(number)
+        if place_of := in_memory.get(mount.host_path):
+            memory.append(_memory(name, mount.host_path, place_of))
+            binds.append(_bind(f"{CONTAINERS}/{container_id}/volumes/{name}", mount))
+            continue
         if is_image(mount):
             images.append(_image(name, mount, found[len(images)]))
             binds.append(image_mount(container_id, name, place(mount.container_path)))
             continue
         shared.append(_volume(name, mount))
         binds.append(_bind(f"{SHARED}/{container_id}/{name}", mount))
-    return Volumes(tuple(binds), tuple(shared), tuple(images))
+    return Volumes(tuple(binds), tuple(shared), tuple(images), tuple(memory))
 
 
 def _image(name: str, mount: cri.Mount, found: RootImage) -> pb.ImageVolume:
     return pb.ImageVolume(
         name=name, image_path=found.path, image_type=found.type, sub_path=mount.image_sub_path
     )
+
+
+def _memory(name: str, path: str, place_of: Place) -> pb.MemoryVolume:
+    try:
+        return message(name, place_of)
+    except OSError as error:
+        raise Refused(CREATE, f"mount of {path!r:.200}", error.strerror or str(error)) from None
 
 
 def _volume(name: str, mount: cri.Mount) -> pb.Volume:

@@ -25,6 +25,7 @@ RESOURCES_LIMIT = 64 * 1024
 """Bytes of an OCI resources object."""
 FILES_LIMIT = 32
 VOLUMES_LIMIT = 256
+MEMORY_VOLUMES_LIMIT = 64
 IMAGE_VOLUMES_LIMIT = 32
 FILES_BYTES_LIMIT = 384 * 1024
 """Of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""
@@ -84,6 +85,7 @@ def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
         files=_files(operation, workload_id, request.files),
         volumes=_volumes(operation, workload_id, request.volumes),
         image_volumes=_image_volumes(operation, workload_id, request.image_volumes),
+        memory_volumes=_memory_volumes(operation, workload_id, request),
     )
 
 
@@ -128,6 +130,34 @@ def _image_volumes(
             sub_path=checks.relative(operation, "sub path", volume.sub_path) if volume.sub_path else "",
         )
     return tuple(checked.values())
+
+
+def _memory_volumes(
+    operation: str, workload_id: str, request: pb.CreateWorkloadRequest
+) -> tuple[channel_pb2.MemoryVolume, ...]:
+    if len(request.memory_volumes) > MEMORY_VOLUMES_LIMIT:
+        cause = f"{len(request.memory_volumes)} memory volumes are more than {MEMORY_VOLUMES_LIMIT}"
+        raise Invalid(operation, workload_id, cause)
+    taken = {volume.name for volume in request.image_volumes}
+    checked = []
+    for volume in request.memory_volumes:
+        name = checks.identifier(operation, "volume", volume.name)
+        if name in taken:
+            raise Invalid(operation, workload_id, f"two volumes {name!r}")
+        taken.add(name)
+        if volume.mode > 0o7777:
+            raise Invalid(operation, workload_id, f"memory volume {name!r}: mode {volume.mode:#o}")
+        made = channel_pb2.MemoryVolume(
+            name=name,
+            volume=checks.file_name(operation, volume.volume),
+            size_bytes=volume.size_bytes,
+            mode=volume.mode,
+            uid=volume.uid,
+            gid=volume.gid,
+            sub_path=checks.relative(operation, "sub path", volume.sub_path) if volume.sub_path else "",
+        )
+        checked.append(made)
+    return tuple(checked)
 
 
 def _volumes(operation: str, workload_id: str, volumes: Sequence[pb.Volume]) -> tuple[Volume, ...]:

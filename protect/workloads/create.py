@@ -51,6 +51,7 @@ class WorkloadSpec:
     files: Sequence[channel_pb2.File] = ()
     volumes: Sequence[Volume] = ()
     image_volumes: Sequence[disks.ImageVolume] = ()
+    memory_volumes: Sequence[channel_pb2.MemoryVolume] = ()
 
     @property
     def images(self) -> tuple[Path, ...]:
@@ -154,7 +155,15 @@ def _request(runtime: WorkloadRuntime, spec: WorkloadSpec) -> channel_pb2.Create
         stdin=spec.stdin,
         files=spec.files,
         image_volumes=[disks.message(volume, vdevs) for volume in spec.image_volumes],
+        memory_volumes=[_sized(volume, runtime) for volume in spec.memory_volumes],
     )
+
+
+def _sized(volume: channel_pb2.MemoryVolume, runtime: WorkloadRuntime) -> channel_pb2.MemoryVolume:
+    """One that is larger than the zone would say nothing to whoever asks for its size."""
+    if volume.size_bytes >= runtime.zone.zone.spec.memory_bytes:
+        volume.size_bytes = 0
+    return volume
 
 
 def streams_of(

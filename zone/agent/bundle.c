@@ -9,6 +9,7 @@
 
 #include "container.h"
 #include "file.h"
+#include "memory.h"
 #include "name.h"
 #include "podns.h"
 #include "rootfs.h"
@@ -46,7 +47,9 @@ int bundle_check(const CreateContainer *untrusted, struct fault *fault)
 		return fault_set(fault, INVALID_ARGUMENT,
 				 "create container: %s: its file system is neither squashfs nor erofs",
 				 untrusted->id);
-	return check_files(untrusted, fault) < 0 ? -1 : volumes_check(untrusted, fault);
+	if (check_files(untrusted, fault) < 0 || volumes_check(untrusted, fault) < 0)
+		return -1;
+	return memory_check(untrusted, fault);
 }
 
 static int write_one(const char *directory, const char *name, const ProtobufCBinaryData *content, mode_t mode,

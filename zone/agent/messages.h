@@ -13,6 +13,7 @@ typedef Xenpod__Channel__V1__Event Event;
 typedef Xenpod__Channel__V1__ConfigureZone ConfigureZone;
 typedef Xenpod__Channel__V1__IdMapping IdMapping;
 typedef Xenpod__Channel__V1__ImageVolume ImageVolume;
+typedef Xenpod__Channel__V1__MemoryVolume MemoryVolume;
 typedef Xenpod__Channel__V1__ConfigureNetwork ConfigureNetwork;
 typedef Xenpod__Channel__V1__Route Route;
 typedef Xenpod__Channel__V1__File File;

@@ -1,5 +1,6 @@
 #include "mounts.h"
 
+#include "memory.h"
 #include "rootfs.h"
 
 const char *mounts_disk(const CreateContainer *request, size_t number)
@@ -22,6 +23,9 @@ int mounts_make(struct mounts *mounts, const char *directory, const CreateContai
 			return -1;
 		to_change |= mounts->to_change[i];
 	}
+	for (size_t i = 0; i < request->n_memory_volumes; i++)
+		if (memory_mount(directory, request->memory_volumes[i], fault) < 0)
+			return -1;
 	return to_change;
 }
 

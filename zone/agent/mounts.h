@@ -1,4 +1,4 @@
-/* Everything that is mounted for a container: its root, its image volumes. */
+/* Everything that is mounted for a container: its root, its image and memory volumes. */
 #ifndef MOUNTS_H
 #define MOUNTS_H
 

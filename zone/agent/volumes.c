@@ -63,13 +63,14 @@ static int sub_path_fault(const char *sub_path, struct fault *fault)
 }
 
 /* What the sub path names, every link on the way taken as if the image were all there is; -1 with the fault. */
-static int open_part(const char *image, const char *sub_path, struct stat *part, struct fault *fault)
+static int open_part(const char *image, const char *sub_path, struct fault *fault)
 {
 	struct open_how how = {
 		.flags = O_PATH | O_CLOEXEC,
 		.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_XDEV,
 	};
 	int root = open(image, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	struct stat part;
 	int fd;
 
 	if (root < 0)
@@ -80,9 +81,9 @@ static int open_part(const char *image, const char *sub_path, struct stat *part,
 	close(root);
 	if (fd < 0)
 		return -1;
-	if (fstat(fd, part) < 0) {
+	if (fstat(fd, &part) < 0) {
 		fault_errno(fault, "stat", "image volume");
-	} else if (!S_ISDIR(part->st_mode) && !S_ISREG(part->st_mode)) {
+	} else if (!S_ISDIR(part.st_mode) && !S_ISREG(part.st_mode)) {
 		fault_set(fault, FAILED_PRECONDITION,
 			  "mount image volume: sub path %.200s: neither a directory nor a file", sub_path);
 	} else {
@@ -92,19 +93,33 @@ static int open_part(const char *image, const char *sub_path, struct stat *part,
 	return -1;
 }
 
-static int show(int part, const char *place, bool directory, struct fault *fault)
+static int make_directory(const char *path, struct fault *fault)
 {
-	struct mount_attr readonly = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV };
-	int tree = open_tree(part, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
-	int result = -1;
+	return mkdir(path, 0755) < 0 && errno != EEXIST ? fault_errno(fault, "mkdir", path) : 0;
+}
 
+int volume_show(int part, const char *directory, const char *name, uint64_t attributes, struct fault *fault)
+{
+	struct mount_attr attr = { .attr_set = attributes };
+	char volumes[PATH_SIZE], place[PATH_SIZE];
+	struct stat kind;
+	int tree, result = -1;
+
+	if (path_set(volumes, sizeof(volumes), "%s/volumes", directory) < 0 ||
+	    path_set(place, sizeof(place), "%s/volumes/%s", directory, name) < 0)
+		return fault_errno(fault, "mount volume", name);
+	if (make_directory(volumes, fault) < 0)
+		return -1;
+	if (fstat(part, &kind) < 0)
+		return fault_errno(fault, "stat", name);
+	tree = open_tree(part, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
 	if (tree < 0)
 		return fault_errno(fault, "open_tree", place);
-	if ((directory ? mkdir(place, 0755) : file_write(place, "", 0, 0444)) < 0)
+	if ((S_ISDIR(kind.st_mode) ? mkdir(place, 0755) : file_write(place, "", 0, 0444)) < 0)
 		fault_errno(fault, "make mount point", place);
-	else if (mount_setattr(tree, "", AT_EMPTY_PATH, &readonly, sizeof(readonly)) < 0 ||
+	else if ((attributes && mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0) ||
 		 move_mount(tree, "", AT_FDCWD, place, MOVE_MOUNT_F_EMPTY_PATH) < 0)
-		fault_errno(fault, "mount image volume", place);
+		fault_errno(fault, "mount volume", place);
 	else
 		result = 0;
 	close(tree);
@@ -118,23 +133,15 @@ static int name_image(char *path, size_t size, const char *directory, const char
 	return 0;
 }
 
-static int make_directory(const char *path, struct fault *fault)
-{
-	return mkdir(path, 0755) < 0 && errno != EEXIST ? fault_errno(fault, "mkdir", path) : 0;
-}
-
 int volume_mount(const char *directory, const ImageVolume *volume, bool *to_change, struct fault *fault)
 {
-	char images[PATH_SIZE], volumes[PATH_SIZE], image[PATH_SIZE], place[PATH_SIZE], tree[PATH_SIZE];
-	struct stat kind;
+	char images[PATH_SIZE], image[PATH_SIZE], tree[PATH_SIZE];
 	int part, result;
 
-	if (path_set(images, sizeof(images), "%s/images", directory) < 0 ||
-	    path_set(volumes, sizeof(volumes), "%s/volumes", directory) < 0 ||
-	    path_set(place, sizeof(place), "%s/volumes/%s", directory, volume->name) < 0)
+	if (path_set(images, sizeof(images), "%s/images", directory) < 0)
 		return fault_errno(fault, "mount image volume", volume->name);
 	if (name_image(image, sizeof(image), directory, volume->name, fault) < 0 ||
-	    make_directory(images, fault) < 0 || make_directory(volumes, fault) < 0)
+	    make_directory(images, fault) < 0)
 		return -1;
 	if (mkdir(image, 0755) < 0)
 		return fault_errno(fault, "mkdir", image);
@@ -142,10 +149,10 @@ int volume_mount(const char *directory, const ImageVolume *volume, bool *to_chan
 		return -1;
 	if (path_set(tree, sizeof(tree), "%s/%s", image, *to_change ? "rootfs" : "lower") < 0)
 		return fault_errno(fault, "mount image volume", volume->name);
-	part = open_part(tree, volume->sub_path, &kind, fault);
+	part = open_part(tree, volume->sub_path, fault);
 	if (part < 0)
 		return -1;
-	result = show(part, place, S_ISDIR(kind.st_mode), fault);
+	result = volume_show(part, directory, volume->name, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV, fault);
 	close(part);
 	return result;
 }

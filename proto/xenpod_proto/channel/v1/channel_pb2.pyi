@@ -449,6 +449,7 @@ class CreateContainer(_message.Message):
     STDIN_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
     IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
+    MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     config_json: _builtins.bytes
     """The OCI runtime configuration, as JSON."""
@@ -464,6 +465,8 @@ class CreateContainer(_message.Message):
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___File]: ...
     @_builtins.property
     def image_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageVolume]: ...
+    @_builtins.property
+    def memory_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryVolume]: ...
     def __init__(
         self,
         *,
@@ -475,14 +478,64 @@ class CreateContainer(_message.Message):
         stdin: _builtins.bool = ...,
         files: _abc.Iterable[Global___File] | None = ...,
         image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
+        memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_json", b"config_json", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "rootfs_disk", b"rootfs_disk", "rootfs_type", b"rootfs_type", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_json", b"config_json", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs_disk", b"rootfs_disk", "rootfs_type", b"rootfs_type", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateContainer: _TypeAlias = CreateContainer  # noqa: Y015
+
+@_typing.final
+class MemoryVolume(_message.Message):
+    """A part of the zone's memory, that the config's mounts find at <container dir>/volumes/<name>.  It is made
+    when its volume is first named, is the same for every container that names it, and stays until the zone
+    ends.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VOLUME_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    GID_FIELD_NUMBER: _builtins.int
+    SUB_PATH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Plain file name (no slash); no image volume has it too."""
+    volume: _builtins.str
+    """The zone's name for it: a plain file name."""
+    size_bytes: _builtins.int
+    """0: the kernel's default, half of the zone's memory."""
+    mode: _builtins.int
+    """Of its root directory, and of those that are made for sub_path."""
+    uid: _builtins.int
+    gid: _builtins.int
+    sub_path: _builtins.str
+    """"": all of it; else a directory in it, which is made if it is not there, or a file that is.  Relative,
+    without "..", and followed without symbolic links: the containers wrote what is there.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        volume: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        mode: _builtins.int = ...,
+        uid: _builtins.int = ...,
+        gid: _builtins.int = ...,
+        sub_path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gid", b"gid", "mode", b"mode", "name", b"name", "size_bytes", b"size_bytes", "sub_path", b"sub_path", "uid", b"uid", "volume", b"volume"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryVolume: _TypeAlias = MemoryVolume  # noqa: Y015
 
 @_typing.final
 class ImageVolume(_message.Message):

@@ -595,6 +595,53 @@ class Volume(_message.Message):
 Global___Volume: _TypeAlias = Volume  # noqa: Y015
 
 @_typing.final
+class MemoryVolume(_message.Message):
+    """A part of the zone's memory, which the workload's OCI configuration binds from
+    /run/xenpod/containers/<id>/volumes/<name>.  It is made when its volume is first named, is the same for
+    every workload of the zone that names it, and ends with the zone.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VOLUME_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    GID_FIELD_NUMBER: _builtins.int
+    SUB_PATH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """1 to 64 of [a-z0-9-], the workload's only one; no image volume has it too."""
+    volume: _builtins.str
+    """The zone's name for it: a plain file name."""
+    size_bytes: _builtins.int
+    """0, or more than the zone's memory: half of that."""
+    mode: _builtins.int
+    """Of its root directory, and of those that are made for sub_path."""
+    uid: _builtins.int
+    gid: _builtins.int
+    sub_path: _builtins.str
+    """"": all of it; else a directory in it, which is made if it is not there, or a file that is."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        volume: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+        mode: _builtins.int = ...,
+        uid: _builtins.int = ...,
+        gid: _builtins.int = ...,
+        sub_path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gid", b"gid", "mode", b"mode", "name", b"name", "size_bytes", b"size_bytes", "sub_path", b"sub_path", "uid", b"uid", "volume", b"volume"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MemoryVolume: _TypeAlias = MemoryVolume  # noqa: Y015
+
+@_typing.final
 class CreateWorkloadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -610,6 +657,7 @@ class CreateWorkloadRequest(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     VOLUMES_FIELD_NUMBER: _builtins.int
     IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
+    MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     id: _builtins.str
     """The caller's, unique on the host: 1 to 64 of [a-z0-9-]."""
@@ -634,6 +682,8 @@ class CreateWorkloadRequest(_message.Message):
     def image_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageVolume]:
         """At most 32."""
 
+    @_builtins.property
+    def memory_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryVolume]: ...
     def __init__(
         self,
         *,
@@ -649,10 +699,11 @@ class CreateWorkloadRequest(_message.Message):
         files: _abc.Iterable[Global___File] | None = ...,
         volumes: _abc.Iterable[Global___Volume] | None = ...,
         image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
+        memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "id", b"id", "image_path", b"image_path", "image_type", b"image_type", "image_volumes", b"image_volumes", "log_path", b"log_path", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "id", b"id", "image_path", b"image_path", "image_type", b"image_type", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,89 @@
+"""emptyDir volumes of medium Memory: the kubelet makes a tmpfs on the host; the pod's is its zone's memory.
+
+Known by the kubelet's own paths below its root (kubernetes/pkg/volume/util, pkg/kubelet/kubelet_getters.go):
+``<root>/pods/<uid>/volumes/kubernetes.io~empty-dir/<volume>`` and, for a subPath,
+``<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<number>``, a bind mount of a part of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+_POD = r"(?P<pod>/(?:[^/]+/)*pods/[^/]+)"
+_WHOLE = re.compile(_POD + r"/volumes/kubernetes\.io~empty-dir/(?P<volume>[^/]+)")
+_PART = re.compile(_POD + r"/volume-subpaths/(?P<volume>[^/]+)/[^/]+/[0-9]+")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a memory volume is on the host, and which part of it is meant."""
+
+    volume: str
+    root: Path
+    sub_path: str = ""
+
+
+def find(host_paths: list[str], mountinfo: Path = Path("/proc/self/mountinfo")) -> Mapping[str, Place]:
+    """Those of the paths that are memory volumes, or parts of one."""
+    wanted = [path for path in host_paths if _WHOLE.fullmatch(path) or _PART.fullmatch(path)]
+    if not wanted:
+        return {}
+    mounted = {each.place: each for each in _mounts(mountinfo)}  # the last one at a place is on top
+    found = {path: _place(path, mounted) for path in wanted}
+    return {path: place for path, place in found.items() if place}
+
+
+def message(name: str, place: Place) -> pb.MemoryVolume:
+    """Its size, owner and mode are those that the kubelet gave the host's.  OSError when it is gone."""
+    top, seen = os.statvfs(place.root), os.stat(place.root)
+    return pb.MemoryVolume(
+        name=name,
+        volume=place.volume,
+        size_bytes=top.f_blocks * top.f_frsize,
+        mode=seen.st_mode & 0o7777,
+        uid=seen.st_uid,
+        gid=seen.st_gid,
+        sub_path=place.sub_path,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    place: str
+    device: str
+    root: str
+    kind: str
+
+
+def _place(path: str, mounted: Mapping[str, _Mount]) -> Place | None:
+    here = mounted.get(path)
+    if here is None or here.kind != "tmpfs":
+        return None
+    if whole := _WHOLE.fullmatch(path):
+        return Place(whole["volume"], Path(path))
+    part = _PART.fullmatch(path)
+    assert part is not None
+    root = f"{part['pod']}/volumes/kubernetes.io~empty-dir/{part['volume']}"
+    above = mounted.get(root)
+    if above is None or above.device != here.device or above.kind != "tmpfs":
+        return None
+    return Place(part["volume"], Path(root), here.root.strip("/"))
+
+
+def _mounts(mountinfo: Path) -> Iterator[_Mount]:
+    """proc(5), /proc/<pid>/mountinfo."""
+    for line in mountinfo.read_text(errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        yield _Mount(_plain(fields[4]), fields[2], _plain(fields[3]), after.split(" ")[0])
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)
