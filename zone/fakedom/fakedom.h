@@ -11,7 +11,9 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-enum { CGROUPS_MAX = 32, VARIABLES_MAX = 64, REASON_SIZE = 512 };
+#include "reason.h"
+
+enum { CGROUPS_MAX = 32, VARIABLES_MAX = 64 };
 
 struct options {
 	const char *root;
@@ -20,12 +22,6 @@ struct options {
 	const char *cgroups[CGROUPS_MAX + 1];
 	char *variables[VARIABLES_MAX + 1];
 };
-
-/* Why the zone could not be made; what fails fills it in and gives -1. */
-struct reason {
-	char text[REASON_SIZE];
-};
-int because(struct reason *reason, const char *operation, const char *object);
 
 /* init: namespaces, root, devices; returns only on failure.  `go` is a pipe: init says over
  * `ready` that it is prepared (or why not) and runs /init once `go` gives a byte. */

@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "fakedom.h"
+#include "namespace.h"
 
 enum { CHANNEL_FD = 3, SHARED_FD = 4 };
 
@@ -46,46 +47,6 @@ static int join_cgroups(const struct options *options, struct reason *reason)
 		if (result < 0)
 			return because(reason, "join cgroup", options->cgroups[i]);
 	}
-	return 0;
-}
-
-static int clone_root(const char *shared, struct reason *reason)
-{
-	struct mount_attr slave = { .propagation = MS_SLAVE };
-	int fd = open_tree(AT_FDCWD, "/", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
-
-	if (fd < 0)
-		return because(reason, "open_tree", shared);
-	if (mount_setattr(fd, "", AT_EMPTY_PATH | AT_RECURSIVE, &slave, sizeof(slave)) < 0)
-		return because(reason, "mount_setattr", shared);
-	return fd;
-}
-
-static int enter(int namespace, const char *name, struct reason *reason)
-{
-	return setns(namespace, CLONE_NEWNS) < 0 ? because(reason, "setns", name) : 0;
-}
-
-/* The mounts of a namespace, for the agent to attach: what is mounted there later appears in the zone too,
- * and never the other way round.  *fd is -1 when there is none. */
-static int take_shared(const char *shared, int *fd, struct reason *reason)
-{
-	int ours, theirs;
-
-	*fd = -1;
-	if (!shared)
-		return 0;
-	ours = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
-	theirs = open(shared, O_RDONLY | O_CLOEXEC);
-	if (ours < 0 || theirs < 0)
-		return because(reason, "open", shared);
-	if (enter(theirs, shared, reason) < 0)
-		return -1;
-	*fd = clone_root(shared, reason);
-	if (*fd < 0 || enter(ours, "the host's mounts", reason) < 0)
-		return -1;
-	close(ours);
-	close(theirs);
 	return 0;
 }
 
@@ -146,12 +107,12 @@ static int descriptors(int channel, int shared, int console, int ready, int go, 
 static int prepare(const struct options *options, int channel, int console, int ready, int go,
 		   struct reason *reason)
 {
-	int shared;
+	int shared = -1;
 
 	/* Until it runs, a zone whose monitor ends must end too. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 		return because(reason, "prctl", "PR_SET_PDEATHSIG");
-	if (join_cgroups(options, reason) < 0 || take_shared(options->shared, &shared, reason) < 0)
+	if (join_cgroups(options, reason) < 0 || (options->shared && namespace_mounts(options->shared, &shared, reason) < 0))
 		return -1;
 	if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP) < 0)
 		return because(reason, "unshare", "namespaces");

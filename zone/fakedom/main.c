@@ -8,12 +8,6 @@
 
 #include "fakedom.h"
 
-int because(struct reason *reason, const char *operation, const char *object)
-{
-	snprintf(reason->text, sizeof(reason->text), "%s: %s: %s", operation, object, strerror(errno));
-	return -1;
-}
-
 static int refuse(const char *text)
 {
 	fprintf(stderr, "fakedom: %s\n", text);

@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from protect.toolstack.libxl.boot import Boot, command_line
+from protect.toolstack.libxl.sharing import ENVIRONMENT, Sharing
 from protect.toolstack.port import DomainSpec
 
 NO_SCRIPT = "/bin/true"
 """What libxl runs at hot plug instead of Debian's scripts; the rest is written to xenstore by us."""
 
-SHARE_TAG = "xenpod"
-"""By which the guest mounts the directory it shares with dom0."""
-
 _KIB = 1024
 
 
-def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, object]:
+def domain_config(spec: DomainSpec, boot: Boot, arguments: str, sharing: Sharing) -> dict[str, object]:
     """``spec``, to be booted from ``boot``.  Invalid when its environment cannot be passed."""
     kind = spec.mode.value
-    shares = {"XENPOD_SHARED": f"9p:{SHARE_TAG}"} if spec.shared else {}
+    environment = {**spec.environment, **(ENVIRONMENT if spec.shared else {})}
     memory = spec.memory_bytes // _KIB
     return {
         "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid)},
@@ -31,21 +27,17 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
             "target_memkb": memory,
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
-            "cmdline": command_line(arguments, {**spec.environment, **shares}),
+            "cmdline": command_line(arguments, environment),
+            **(sharing.build_info(spec.shared) if spec.shared else {}),
         },
         "nics": [
             {"devid": number, "nictype": "vif", "script": NO_SCRIPT} for number in range(spec.interfaces)
         ],
-        "p9s": [_share(spec.shared)] if spec.shared else [],
+        "p9s": [sharing.device()] if spec.shared else [],
         "on_poweroff": "preserve",
         "on_reboot": "preserve",
         "on_crash": "preserve",
     }
-
-
-def _share(directory: Path) -> dict[str, object]:
-    """Served by a QEMU of this domain's own, which libxl starts; files keep the guest's owners and modes."""
-    return {"devid": 0, "tag": SHARE_TAG, "path": str(directory), "security_model": "none"}
 
 
 def overhead_bytes(spec: DomainSpec) -> int:

@@ -20,6 +20,8 @@ class LibxlSettings:
     """Added to every zone's kernel command line."""
     console_dir: Path = Path("/var/log/xen/console")
     """Where xenconsoled, run with ``--log=guest``, keeps the consoles of guests."""
+    device_model: Path = Path("/usr/libexec/xen-qemu-system-i386")
+    """The QEMU that serves volumes."""
     threads: int = 8
     """How many calls to libxl may be under way at once."""
     stale_channel: Seconds = Seconds(2.0)

@@ -7,7 +7,6 @@ import builtins
 import logging
 from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
@@ -23,7 +22,7 @@ from protect.toolstack.libxl.deaths import REASONS, Known, Registry
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
-from protect.toolstack.libxl.shares import NOTHING, Shared
+from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers
 from protect.toolstack.port import (
@@ -51,7 +50,7 @@ _SLACK_KIB = 1024
 
 
 class LibxlToolstack:
-    """Domains by libxl.  ``state_dir`` caches the unpacked kernel."""
+    """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
 
@@ -59,6 +58,8 @@ class LibxlToolstack:
         self._settings = settings or LibxlSettings()
         self._guest_dir = guest_dir
         self._cache = state_dir / "kernels"
+        launcher, place = guest_dir / "device-model", state_dir / "shared"
+        self._sharing = Sharing(launcher.absolute(), place.absolute(), self._settings.device_model)
         self._steps = Steps()
         self._closing = AsyncExitStack()
 
@@ -78,6 +79,7 @@ class LibxlToolstack:
 
     async def _open(self, undo: AsyncExitStack) -> None:
         self._boot = await asyncio.to_thread(booting.find, self._settings, self._guest_dir, self._cache)
+        await asyncio.to_thread(self._sharing.prepare)
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         host = await self._workers.run(physinfo.physinfo)
@@ -88,7 +90,6 @@ class LibxlToolstack:
         undo.callback(self._channels.close)
         self._disks = Disks(self._workers, self._store)
         undo.callback(self._disks.close)
-        self._shares: dict[UUID, Shared] = {}
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = Registry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
@@ -97,8 +98,6 @@ class LibxlToolstack:
     async def close(self) -> None:
         await self._steps.wait()
         await self._closing.aclose()
-        for shared in self._shares.values():
-            shared.close()
 
     # -- domains
 
@@ -119,14 +118,12 @@ class LibxlToolstack:
 
     async def _create(self, spec: DomainSpec) -> DomainId:
         async with self._admission.of(spec), AsyncExitStack() as undo:
-            shared = undo.enter_context(await asyncio.to_thread(Shared.open, spec))
-            config = domain_config(
-                replace(spec, shared=shared.path), self._boot, self._settings.kernel_arguments
-            )
+            if spec.shared:
+                await asyncio.to_thread(self._sharing.check, spec.name, spec.shared)
+            config = domain_config(spec, self._boot, self._settings.kernel_arguments, self._sharing)
             undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
             domid = await self._made(spec, config)
             self._registry.enter(domid, spec.uuid, spec.name)
-            self._shares[spec.uuid] = shared
             undo.pop_all()
         return DomainId(domid)
 
@@ -171,7 +168,6 @@ class LibxlToolstack:
         self._registry.leave(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
-        self._shares.pop(known.uuid, NOTHING).close()
         await asyncio.to_thread(self._logs.forget, known.name)
 
     async def list(self) -> list[DomainInfo]:
