@@ -83,6 +83,8 @@ class ImagesConfig:
         _absolute(certs_dir=self.certs_dir)
         if self.tries_per_host < 1:
             raise ValueError("tries_per_host is less than 1")
+        if self.pull_stall_timeout <= self.longest_retry_delay:
+            raise ValueError("pull_stall_timeout is not longer than longest_retry_delay")
         Globs(self.pinned)
 
     def settings(self, state_dir: Path) -> ImageSettings:

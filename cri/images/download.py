@@ -20,7 +20,7 @@ from cri.images.patience import Patience
 from cri.images.registry import Registry
 from cri.images.settings import ImageSettings
 
-PIECE = 256 << 10
+PIECE = 1 << 20
 # Bytes a second; who sends less over the whole stall time does so to hold us up.
 SLOWEST = 1024
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)\Z")

@@ -7,6 +7,7 @@ import base64
 import gzip
 import json
 import logging
+import random
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import zstandard
 
 from cri.images import names
 from cri.images.catalogue import Image
@@ -35,6 +37,7 @@ LAYER = f"/v2/app/blobs/{digest(IMAGE.layers[0].data)}"
 CONFIG = f"/v2/app/blobs/{IMAGE.id}"
 MANIFEST = "/v2/app/manifests/1"
 DATA = IMAGE.layers[0].data
+NOISE = random.Random(3).randbytes(200_000)
 
 
 @asynccontextmanager
@@ -122,6 +125,9 @@ def _hostile() -> dict[str, tuple[bytes, type[Fault]]]:
     bomb = Layer().file("zeros", bytes(64 << 20)).tar()
     return {
         "gzip bomb": (gzip.compress(bomb, mtime=0), Oversized),
+        "zstd bomb": (zstandard.compress(bomb), Oversized),
+        "truncated zstd": (zstandard.compress(Layer().file("f", NOISE).tar())[:-2000], Unpackable),
+        "corrupt gzip": (gzip.compress(NOISE, mtime=0)[:2000] + NOISE, Unpackable),
         "truncated tar": (gzip.compress(Layer().file("f", b"x" * 5000).tar()[:2000], mtime=0), Unpackable),
         "truncated gzip": (gzip.compress(Layer().file("f", b"x" * 5000).tar(), mtime=0)[:-20], Unpackable),
         "no tar": (b"no tar at all" * 100, Unpackable),
@@ -135,7 +141,8 @@ def _hostile() -> dict[str, tuple[bytes, type[Fault]]]:
 async def test_a_hostile_layer(tmp_path: Path, name: str) -> None:
     data, fault = _hostile()[name]
     good = packed(Layer().file("ok", b"ok").tar())
-    plain = packed(Layer().file("zeros", bytes(64 << 20)).tar()) if name == "gzip bomb" else packed(data, "")
+    bomb = packed(Layer().file("zeros", bytes(64 << 20)).tar())
+    plain = bomb if name.endswith("bomb") else packed(data, "")
     image = build([good, type(plain)(data, plain.diff_id, plain.media_type)])
     with LyingRegistry("app", "1", image) as registry:
         async with managing(tmp_path, limits=Limits(ratio=50, unpacked_floor_bytes=1 << 20)) as manager:
@@ -291,8 +298,6 @@ async def test_a_full_disk(tmp_path: Path) -> None:
 
 @pytest.mark.root
 async def test_a_disk_that_is_full_for_the_filesystem_only(tmp_path: Path) -> None:
-    import random
-
     noise = build([packed(Layer().file("f", random.Random(1).randbytes(5 << 20)).tar(), "")])
     small = tmp_path / "small"
     small.mkdir()

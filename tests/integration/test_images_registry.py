@@ -24,6 +24,7 @@ from daemonkit.faults import Denied, Invalid, Missing, Unreachable
 from tests.support import registry as registries
 from tests.support.images import Layer, build, busybox, digest, index_of, packed
 from tests.support.registry import INDEX, Registry
+from tests.support.token_service import TokenService
 from xenpod_proto.cri.v1 import runtime_pb2
 
 
@@ -376,3 +377,28 @@ async def test_tls_with_an_own_authority(tmp_path: Path) -> None:
                 else:
                     with pytest.raises(Unreachable, match="certificate verify failed"):
                         await _pull(manager, name)
+
+
+@pytest.mark.parametrize("anonymous", [False, True], ids=["users only", "anybody"])
+async def test_a_bearer_token_service(tmp_path: Path, anonymous: bool) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    image = build([_small(b"token"), _small(b"second")])
+    with registries.running(tmp_path) as opened:
+        opened.push("private/app", "1", image)
+    with TokenService(tmp_path, "user", "secret", anonymous) as tokens:
+        with registries.running(tmp_path, auth=tokens.auth) as closed:
+            name = f"{closed.netloc}/private/app:1"
+            async with managing(tmp_path / "user") as manager:
+                with pytest.raises(Denied):
+                    await _pull(manager, name, Credentials("user", "wrong"))
+                assert (await _pull(manager, name, Credentials("user", "secret"))).id == image.id
+                kept = b"".join(p.read_bytes() for p in manager.store.files.root.rglob("*") if p.is_file())
+                assert b"secret" not in kept
+            async with managing(tmp_path / "anybody") as manager:
+                if anonymous:
+                    assert (await _pull(manager, name)).id == image.id
+                else:
+                    with pytest.raises(Denied):
+                        await _pull(manager, name)
+        assert {scope for _, scope in tokens.asked} == {"repository:private/app:pull"}
