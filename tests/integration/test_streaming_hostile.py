@@ -48,6 +48,8 @@ def flood() -> bytes:
 
 
 BOMB, FLOOD = bomb(), flood()
+HEADERS = b"GET /exec/x HTTP/1.1\r\n" + b"".join(b"X-%d: %s\r\n" % (n, b"y" * 1000) for n in range(1000))
+"""A request whose head does not end within a megabyte."""
 
 
 def payload(noise: random.Random) -> bytes:
@@ -72,10 +74,12 @@ def payload(noise: random.Random) -> bytes:
 async def attack(streaming: Server, play: Play, echoes: Echo, noise: random.Random) -> None:
     """One client: with a good token or none, over either transport; it stays a moment or leaves at once."""
     line = await connect(streaming.base)
-    kind = noise.randrange(5)
+    kind = noise.randrange(20)
     if kind == 0:
+        await line.send(HEADERS)
+    elif kind < 4:
         await line.send(noise.randbytes(noise.randrange(1, 3000)))
-    elif kind == 1:
+    elif kind < 8:
         answer = await line.ask(f"/exec/{noise.randbytes(24).hex()}", *WEBSOCKET, key())
         assert answer.status == 404
     else:
