@@ -1,8 +1,8 @@
-"""Named network namespaces, made with pyroute2 in a thread of their own.
+"""Named network namespaces as ip-netns(8) makes them, in a thread of their own.
 
-pyroute2's ``netns.create`` forks, which a process with gRPC's threads must not.  ``unshare(2)`` concerns the
-calling thread only, so a thread that ends right after can do it; ``netns.attach`` then binds the thread's
-namespace to its name.
+``unshare(2)`` concerns the calling thread only, so a thread that ends right after can do it, and binds its
+namespace to the name.  pyroute2 can do it too, but forks, which a process with gRPC's threads must not, and
+would be ten megabytes of memory for this alone.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 
-from pyroute2 import netns
-
 from cri.together import to_end
 from daemonkit.faults import Broken
 
 _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
+_MS_BIND = 0x1000
+_MS_SHARED_ALL = 0x104000  # MS_SHARED | MS_REC
 # ip-netns(8)'s own, which others use too.
 _SYSTEM = frozenset({Path("/run/netns"), Path("/var/run/netns")})
 _libc = ctypes.CDLL(None, use_errno=True)
-# attach() makes the directory a shared mount when it is not one yet: one thread at a time.
+# _share() makes the directory a shared mount when it is not one yet: one thread at a time.
 _directory = threading.Lock()
 
 
@@ -47,7 +47,7 @@ def remove(path: Path) -> None:
     with _directory:
         path.unlink(missing_ok=True)
         if path.parent not in _SYSTEM and path.parent.is_dir() and not any(path.parent.iterdir()):
-            # attach() mounted a directory of our own on itself; busy or not mounted is fine
+            # _share() mounted a directory of our own on itself; busy or not mounted is fine
             _libc.umount2(os.fsencode(path.parent), 0)
 
 
@@ -67,8 +67,21 @@ def _in_thread(path: Path, done: Future[None]) -> None:
 
 
 def _create(path: Path) -> None:
-    if _libc.unshare(_CLONE_NEWNET) != 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    _check(_libc.unshare(_CLONE_NEWNET))
     with _directory:
         path.parent.mkdir(parents=True, exist_ok=True)
-        netns.attach(str(path), "thread-self")
+        _share(os.fsencode(path.parent))
+        os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
+        _check(_libc.mount(b"/proc/thread-self/ns/net", os.fsencode(path), b"none", _MS_BIND, None))
+
+
+def _share(directory: bytes) -> None:
+    """So that a name taken away here is gone in every mount namespace that has the directory."""
+    if _libc.mount(b"", directory, b"none", _MS_SHARED_ALL, None) != 0:  # not a mount yet
+        _check(_libc.mount(directory, directory, b"none", _MS_BIND, None))
+        _check(_libc.mount(b"", directory, b"none", _MS_SHARED_ALL, None))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
