@@ -7,7 +7,7 @@ from uuid import UUID
 
 from protect.toolstack.port import DomainId, Mode
 from protect.workloads.values import Reason, Streams, Workload, WorkloadState
-from protect.zones.values import Zone, ZoneSpec, ZoneState
+from protect.zones.values import IdMapping, Zone, ZoneSpec, ZoneState
 
 
 def of_zone(zone: Zone) -> dict[str, Any]:
@@ -23,6 +23,7 @@ def of_zone(zone: Zone) -> dict[str, Any]:
         "interfaces": spec.interfaces,
         "netns": spec.netns,
         "sysctls": dict(spec.sysctls),
+        "id_mapping": [spec.id_mapping.host_id, spec.id_mapping.length] if spec.id_mapping else [],
         "uuid": str(zone.uuid),
         "state": zone.state.value,
         "created_at_ns": zone.created_at_ns,
@@ -46,6 +47,7 @@ def zone(body: dict[str, Any]) -> Zone:
         interfaces=body["interfaces"],
         netns=body.get("netns", ""),
         sysctls=body["sysctls"],
+        id_mapping=IdMapping(*body["id_mapping"]) if body.get("id_mapping") else None,
     )
     return Zone(
         spec=spec,

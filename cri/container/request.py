@@ -7,6 +7,7 @@ import re
 from cri.checks import check_map, check_name, check_path
 from cri.container.security import check_security
 from cri.oci.values import CREATE
+from cri.userns import pod_userns
 from cri.volumes.check import check_mounts
 from daemonkit.faults import Invalid, Refused, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -30,10 +31,9 @@ def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig) -> None:
     if config.HasField("windows"):
         raise Invalid(CREATE, config.metadata.name, "windows is set", "zones run Linux")
     _check_devices(config)
-    options = config.linux.security_context.namespace_options
-    mapped = options.HasField("userns_options") and options.userns_options.mode == cri.POD
-    check_mounts(config.mounts, user_namespace=mapped)
     check_security(config.metadata.name, config.linux.security_context, pod.linux.security_context)
+    options = config.linux.security_context.namespace_options
+    check_mounts(config.mounts, pod_userns(CREATE, config.metadata.name, options))
 
 
 def _check_devices(config: cri.ContainerConfig) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from cri.checks import check_path
 from cri.oci.security_profile import chosen
 from cri.oci.values import CREATE
-from cri.userns import check_userns
+from cri.userns import container_userns
 from daemonkit.faults import Invalid, Refused, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -19,6 +19,7 @@ def check_security(
             CREATE, name, "privileged, and its pod sandbox is not", "run the sandbox with privileged set"
         )
     _check_namespaces(name, security.namespace_options)
+    container_userns(CREATE, name, security.namespace_options, pod.namespace_options)
     _check_apparmor(name, security)
     if any(getattr(security.selinux_options, key) for key in ("user", "role", "type", "level")):
         raise Unsupported(CREATE, name, "SELinux labels are not there: zones do not run SELinux")
@@ -44,7 +45,6 @@ def _check_namespaces(name: str, options: cri.NamespaceOption) -> None:
         raise Invalid(CREATE, name, "IPC namespace mode: TARGET is for processes alone")
     if (options.pid == cri.TARGET) != bool(options.target_id):
         raise Invalid(CREATE, name, "target_id and the process namespace mode TARGET go together")
-    check_userns(CREATE, name, options)
 
 
 def _check_apparmor(name: str, security: cri.LinuxContainerSecurityContext) -> None:

@@ -16,14 +16,15 @@ MASKED = (
 READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-def kernel_mounts(own_shm: int, *, privileged: bool = False) -> list[Json]:
+def kernel_mounts(own_shm: int, *, privileged: bool = False, zone_proc: bool = False) -> list[Json]:
     """As every OCI runtime has them; sysfs and cgroups read-only but for the privileged.
 
     ``own_shm``: bytes of the container's own /dev/shm; 0: it shares the zone's, which is the pod's.
+    ``zone_proc``: /proc is the zone's own mount.
     """
     way = "rw" if privileged else "ro"
     return [
-        _mount("/proc", "proc", "proc", "nosuid", "noexec", "nodev"),
+        _proc(zone=zone_proc),
         _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
         _mount(
             "/dev/pts",
@@ -41,6 +42,13 @@ def kernel_mounts(own_shm: int, *, privileged: bool = False) -> list[Json]:
         _mount("/sys", "sysfs", "sysfs", "nosuid", "noexec", "nodev", way),
         _mount("/sys/fs/cgroup", "cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", way),
     ]
+
+
+def _proc(*, zone: bool) -> Json:
+    safe = ("nosuid", "noexec", "nodev")
+    if zone:
+        return _mount("/proc", "bind", "/proc", "rbind", "rprivate", *safe)
+    return _mount("/proc", "proc", "proc", *safe)
 
 
 def _shm(own: int) -> Json:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from cri.oci.values import Json
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
+USERS = "/run/xenpod/ns/user"
+"""The user namespace of a pod, where a zone keeps it."""
+
 
 def namespaces(options: cri.NamespaceOption, target_pid: int = 0) -> list[Json]:
     """POD, CRI's default, and NODE mean the zone's own; the kubelet asks for a CONTAINER process namespace
@@ -13,6 +16,8 @@ def namespaces(options: cri.NamespaceOption, target_pid: int = 0) -> list[Json]:
     ``target_pid``: of a process, in the zone, whose process namespace is joined.
     """
     made: list[Json] = [{"type": "mount"}, {"type": "cgroup"}]
+    if options.userns_options.uids:
+        made.append({"type": "user", "path": USERS})
     if options.ipc == cri.CONTAINER:
         made.append({"type": "ipc"})
     if options.pid == cri.CONTAINER:
@@ -20,3 +25,20 @@ def namespaces(options: cri.NamespaceOption, target_pid: int = 0) -> list[Json]:
     elif target_pid:
         made.append({"type": "pid", "path": f"/proc/{target_pid}/ns/pid"})
     return made
+
+
+def sees_zone(options: cri.NamespaceOption, target_pid: int) -> bool:
+    """Whether a user namespace sees the zone's own processes: it may not mount what shows them anew."""
+    return bool(options.userns_options.uids) and options.pid != cri.CONTAINER and not target_pid
+
+
+def id_mappings(options: cri.NamespaceOption) -> Json:
+    """Of the pod's user namespace, as ``linux`` has them; they have been checked."""
+    return {
+        f"{kind}Mappings": [
+            {"containerID": mapping.container_id, "hostID": mapping.host_id, "size": mapping.length}
+            for mapping in mappings
+        ]
+        for kind, mappings in (("uid", options.userns_options.uids), ("gid", options.userns_options.gids))
+        if mappings
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cri.config import ContainerDefaults
 from cri.oci.mounts import MASKED, READONLY, file_mounts, kernel_mounts
-from cri.oci.namespaces import namespaces
+from cri.oci.namespaces import id_mappings, namespaces, sees_zone
 from cri.oci.resources import resources
 from cri.oci.values import Json
 from cri.volumes.places import arranged
@@ -29,6 +29,7 @@ def spec(
     own_shm = defaults.shm_size if options.ipc == cri.CONTAINER else 0
     linux: dict[str, object] = {
         "namespaces": namespaces(options, target_pid),
+        **id_mappings(options),
         "cgroupsPath": f"/workloads/{container_id}",
         "resources": resources(config.linux.resources, defaults.pids_limit, privileged=security.privileged),
         "maskedPaths": _paths(config, list(security.masked_paths), MASKED),
@@ -39,7 +40,7 @@ def spec(
     if volumes.follows_host:
         linux["rootfsPropagation"] = "rslave"
     usual = [
-        *kernel_mounts(own_shm, privileged=security.privileged),
+        *kernel_mounts(own_shm, privileged=security.privileged, zone_proc=sees_zone(options, target_pid)),
         *file_mounts(container_id, FILES, readonly=security.readonly_rootfs),
     ]
     return {

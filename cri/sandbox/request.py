@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from cri.checks import check_hostname, check_map, check_name, check_path
 from cri.config import DEFAULT_HANDLER, HandlerConfig
-from cri.userns import check_userns
+from cri.userns import pod_userns
 from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -101,4 +101,4 @@ def _check_security(name: str, security: cri.LinuxSandboxSecurityContext) -> Non
         raise Invalid(_RUN, name, "network namespace mode: neither POD nor NODE")
     if options.ipc == cri.TARGET or options.pid == cri.TARGET:
         raise Invalid(_RUN, name, "namespace mode TARGET is for containers")
-    check_userns(_RUN, name, options)
+    pod_userns(_RUN, name, options)

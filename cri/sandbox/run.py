@@ -17,13 +17,16 @@ from cri.sandbox.record import Phase, Sandbox
 from cri.sandbox.sizing import zone_resources
 from cri.sandbox.undo import make_room, undo
 from cri.together import both, to_end
+from cri.userns import pod_userns
 from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Refused
+from daemonkit.faults import Refused, Unsupported
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
+
+_RUN = "run pod sandbox"
 
 declare(
     "run-pod.recorded",
@@ -38,6 +41,7 @@ declare(
 async def run(node: Node, asked: cri.RunPodSandboxRequest) -> str:
     """The new sandbox's id.  When this fails, nothing of the pod is left, or a leftover is being removed."""
     sandbox = _plan(node, asked)
+    await _check_kernel(node, sandbox)
     name = sandbox_name(sandbox.config.metadata)
     await make_room(node, name)
     async with AsyncExitStack() as steps:
@@ -91,16 +95,29 @@ async def _create_zone(node: Node, sandbox: Sandbox, namespace: Callable[[], Awa
             sysctls=sandbox.config.linux.sysctls,
             interfaces=1,
             netns_path=str(sandbox.attachment.netns),
+            id_mapping=_id_mapping(sandbox.config),
         )
     )
     checkpoint("run-pod.zone-created")
+
+
+async def _check_kernel(node: Node, sandbox: Sandbox) -> None:
+    """Unsupported when zones cannot have what is asked for."""
+    if _id_mapping(sandbox.config) and not (await node.host.info()).user_namespaces:
+        cause = "user namespaces are not there: the kernel of zones has none"
+        raise Unsupported(_RUN, sandbox.config.metadata.name, cause, "leave out hostUsers: false")
+
+
+def _id_mapping(config: cri.PodSandboxConfig) -> pb.IdMapping | None:
+    mapping = pod_userns(_RUN, config.metadata.name, config.linux.security_context.namespace_options)
+    return pb.IdMapping(host_id=mapping.host_id, length=mapping.length) if mapping else None
 
 
 async def _ready(node: Node, sandbox_id: str) -> None:
     """Refused when the zone ended in between: the stream of changes notes that on a sandbox not yet ready."""
     sandbox = node.sandboxes.get(sandbox_id)
     if sandbox.death_reason:
-        raise Refused("run pod sandbox", sandbox_id, f"its zone ended: {sandbox.death_reason}")
+        raise Refused(_RUN, sandbox_id, f"its zone ended: {sandbox.death_reason}")
     await node.sandboxes.put(replace(sandbox, phase=Phase.READY))
 
 

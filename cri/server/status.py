@@ -62,7 +62,9 @@ def _handlers(node: Node, host: pb.InfoResponse | None) -> list[cri.RuntimeHandl
         return []
     have = set(host.profiles)
     names = sorted(name for name, handler in node.config.handlers.items() if handler.profile in have)
-    features = cri.RuntimeHandlerFeatures(recursive_read_only_mounts=True, user_namespaces=False)
+    features = cri.RuntimeHandlerFeatures(
+        recursive_read_only_mounts=True, user_namespaces=host.user_namespaces
+    )
     return [cri.RuntimeHandler(name=name, features=features) for name in ["", *names]]
 
 

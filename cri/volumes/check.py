@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from cri.checks import check_path
 from cri.oci.values import CREATE
+from cri.userns import IdMapping, volume_is_mapped
 from cri.volumes.images import check_image, check_images, is_image
 from cri.volumes.places import place
 from daemonkit.faults import Invalid, Refused
@@ -15,8 +16,8 @@ LIMIT = 256
 """Mounts of one container; protectd's limit too."""
 
 
-def check_mounts(mounts: Sequence[cri.Mount], *, user_namespace: bool) -> None:
-    """Invalid, Refused or Unsupported for what cannot be honoured."""
+def check_mounts(mounts: Sequence[cri.Mount], pod: IdMapping | None) -> None:
+    """Invalid or Refused for what cannot be honoured; ``pod``: the mapping of its user namespace."""
     if len(mounts) > LIMIT:
         raise Invalid(CREATE, "mounts", f"{len(mounts)} are more than {LIMIT}")
     check_images(mounts)
@@ -25,9 +26,7 @@ def check_mounts(mounts: Sequence[cri.Mount], *, user_namespace: bool) -> None:
         _check_place(mount)
         _check_source(subject, mount)
         _check_way(subject, mount)
-        if (mount.uidMappings or mount.gidMappings) and not user_namespace:
-            cause = "it has id mappings, and its container no user namespace"
-            raise Invalid(CREATE, subject, cause)
+        volume_is_mapped(CREATE, subject, mount, pod)
 
 
 def _check_place(mount: cri.Mount) -> None:

@@ -78,6 +78,7 @@ def _volume(name: str, mount: cri.Mount) -> pb.Volume:
         recursive_readonly=mount.recursive_read_only,
         follow_host=mount.propagation == cri.PROPAGATION_HOST_TO_CONTAINER,
         create_directory=True,
+        map_ids=bool(mount.uidMappings),
     )
 
 

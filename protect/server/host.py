@@ -42,6 +42,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
             cpus=physical.cpus,
             profiles=node.config.profile_names(),
             xen_version=physical.version,
+            user_namespaces=physical.user_namespaces,
             unknown_domains=[f"{domain.id} {domain.name} {domain.uuid}" for domain in strangers],
         )
 

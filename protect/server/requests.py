@@ -12,7 +12,7 @@ from protect.volumes.values import Volume
 from protect.workloads.create import WorkloadSpec
 from protect.workloads.disks import ImageVolume
 from protect.workloads.exec import ExecSpec
-from protect.zones.values import ZoneSpec
+from protect.zones.values import IdMapping, ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -51,6 +51,9 @@ def zone_spec(config: Config, request: pb.CreateZoneRequest) -> ZoneSpec:
         interfaces=request.interfaces,
         netns=checks.path(operation, "namespace", request.netns_path) if request.netns_path else "",
         sysctls=checks.sysctls(operation, request.sysctls),
+        id_mapping=_id_mapping(operation, zone_id, request.id_mapping)
+        if request.HasField("id_mapping")
+        else None,
     )
 
 
@@ -65,6 +68,13 @@ def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResource
         cause = f"{vcpus} vCPUs are more than {profile.vcpus_max}"
         raise Invalid(operation, zone_id, cause, "the profile sets the limits")
     return memory, vcpus
+
+
+def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> IdMapping:
+    """Its last id is not 2^32 - 1, which stands for none (user_namespaces(7))."""
+    if not asked.length or asked.host_id + asked.length >= 2**32:
+        raise Invalid(operation, zone_id, f"id mapping: {asked.length} ids from {asked.host_id}")
+    return IdMapping(asked.host_id, asked.length)
 
 
 def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:

@@ -118,6 +118,8 @@ class PhysicalInfo:
     version: str
     security_boundary: bool
     notices: tuple[str, ...] = ()
+    user_namespaces: bool = False
+    """The kernel of its guests has them."""
 
 
 class Transport(Protocol):

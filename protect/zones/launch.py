@@ -95,13 +95,21 @@ async def _boot(node: Node, runtime: ZoneRuntime) -> None:
     runtime.link = node.links(spec.id, lambda: node.toolstack.open_channel(domain), ZoneEvents(node, runtime))
     hello = await runtime.link.open(node.config.timeouts.boot)
     checkpoint("zone-create.connected")
-    configure = channel_pb2.ConfigureZone(hostname=spec.hostname, sysctls=dict(spec.sysctls))
-    await runtime.link.call(channel_pb2.Request(configure_zone=configure), node.config.timeouts.call)
+    request = channel_pb2.Request(configure_zone=_configuration(spec))
+    await runtime.link.call(request, node.config.timeouts.call)
     checkpoint("zone-create.configured")
     runtime.answering.set()
     facts = {"boot_id": hello.boot_id.hex(), "agent_version": hello.agent_version}
     node.put_zone(runtime, runtime.zone.to(ZoneState.RUNNING, **facts))
     checkpoint("zone-create.running")
+
+
+def _configuration(spec: ZoneSpec) -> channel_pb2.ConfigureZone:
+    asked = channel_pb2.ConfigureZone(hostname=spec.hostname, sysctls=dict(spec.sysctls))
+    if spec.id_mapping:
+        asked.id_mapping.host_id = spec.id_mapping.host_id
+        asked.id_mapping.length = spec.id_mapping.length
+    return asked
 
 
 def domain_spec(zone: Zone, shared: Path) -> DomainSpec:

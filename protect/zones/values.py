@@ -38,6 +38,14 @@ NEXT: Mapping[ZoneState, frozenset[ZoneState]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class IdMapping:
+    """Users and groups 0 to ``length`` - 1 of a user namespace are ``host_id`` and up of the zone."""
+
+    host_id: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class ZoneSpec:
     """A zone to launch, validated, with every default applied."""
 
@@ -52,6 +60,8 @@ class ZoneSpec:
     netns: str = ""
     """Where the host's end of the interface begins; "" for the host's own namespace."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
+    id_mapping: IdMapping | None = None
+    """Of the user namespace that its workloads can have."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.networks: dict[str, pb.ConnectNetworkRequest] = {}
         self.signals: list[tuple[str, int]] = []
         self.execs: list[pb.ExecStart] = []
+        self.user_namespaces = True
         self.exec_outputs: list[pb.ExecOutput] = [pb.ExecOutput(exit=pb.ProcessExit(exit_code=0))]
         self.calls: list[str] = []
         self.failures: dict[str, Fault] = {}
@@ -248,7 +249,12 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
     async def Info(self, request: pb.InfoRequest, context: Any) -> pb.InfoResponse:
         await self._enter("Info")
         return pb.InfoResponse(
-            version="0", toolstack="fake", notices=["the fake isolates nothing"], profiles=["default"], cpus=2
+            version="0",
+            toolstack="fake",
+            notices=["the fake isolates nothing"],
+            profiles=["default"],
+            cpus=2,
+            user_namespaces=self.user_namespaces,
         )
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchEvent]:

@@ -57,7 +57,7 @@ class MemoryToolstack:
             await domain.agent.stop()
 
     async def physical_info(self) -> PhysicalInfo:
-        return PhysicalInfo(1 << 34, 1 << 33, 2, "memory 1", False, ("memory only",))
+        return PhysicalInfo(1 << 34, 1 << 33, 2, "memory 1", False, ("memory only",), user_namespaces=True)
 
     async def create(self, spec: DomainSpec) -> DomainId:
         await self._step("create")

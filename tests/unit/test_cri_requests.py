@@ -76,7 +76,6 @@ PODS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("the host's network", {"linux": _options(network=cri.NODE)}, REFUSED, "RuntimeClass"),
     ("no network mode", {"linux": _options(network=cri.CONTAINER)}, INVALID, "network"),
     ("a pod's target", {"linux": _options(pid=cri.TARGET)}, INVALID, "TARGET"),
-    ("user namespaces", {"linux": _users([(0, 1000, 65536)])}, UNSUPPORTED, "hostUsers"),
     ("two mappings", {"linux": _users([(0, 1000, 10), (10, 2000, 10)])}, INVALID, "2 mappings of uids"),
     ("no mapping", {"linux": _users([])}, INVALID, "0 mappings"),
     ("no root in a mapping", {"linux": _users([(1, 1000, 10)])}, INVALID, "do not map 0"),

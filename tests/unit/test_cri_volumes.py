@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cri.userns import IdMapping
 from cri.volumes.check import LIMIT, check_mounts
 from cri.volumes.places import arranged, place
 from cri.volumes.plan import plan
@@ -58,14 +59,14 @@ REFUSED: list[tuple[str, cri.Mount, type[Fault], str]] = [
 )
 def test_what_cannot_be_honoured(asked: cri.Mount, kind: type[Fault], words: str) -> None:
     with pytest.raises(Fault) as raised:
-        check_mounts([mount(), asked], user_namespace=False)
+        check_mounts([mount(), asked], None)
     assert type(raised.value) is kind and words in str(raised.value)
 
 
 def test_so_many_and_no_more() -> None:
-    check_mounts([mount(container_path=f"/{number}") for number in range(LIMIT)], user_namespace=False)
+    check_mounts([mount(container_path=f"/{number}") for number in range(LIMIT)], None)
     with pytest.raises(Invalid):
-        check_mounts([mount()] * (LIMIT + 1), user_namespace=False)
+        check_mounts([mount()] * (LIMIT + 1), None)
 
 
 def test_what_is_honoured() -> None:
@@ -75,8 +76,14 @@ def test_what_is_honoured() -> None:
         mount(readonly=True, propagation=FOLLOW),
         mount(container_path="/process/x", host_path="/..data/a..b"),
     ]
-    check_mounts(fine, user_namespace=False)
-    check_mounts([mount(uidMappings=[cri.IDMapping(length=1)])], user_namespace=True)
+    check_mounts(fine, None)
+    ids = [cri.IDMapping(host_id=9, length=5)]
+    check_mounts([mount(uidMappings=ids, gidMappings=ids)], IdMapping(9, 5))
+    for uids, gids in ((ids, []), (ids, [cri.IDMapping(host_id=9, length=6)]), (ids * 2, ids)):
+        with pytest.raises(Invalid):
+            check_mounts([mount(uidMappings=uids, gidMappings=gids)], IdMapping(9, 5))
+    with pytest.raises(Invalid, match="not those of its pod"):
+        check_mounts([mount(uidMappings=ids, gidMappings=ids)], IdMapping(9, 6))
 
 
 def test_each_is_shared_and_bound_from_there() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
-import os
 import signal
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
@@ -21,7 +20,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid
 from protect.errors import DomainGone, ToolstackError
 from protect.toolstack.deaths import Deaths
-from protect.toolstack.fake import channel, disks, faultplan, interfaces
+from protect.toolstack.fake import channel, disks, faultplan, interfaces, machine
 from protect.toolstack.fake.create import clear, create, ended, hold, settled
 from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultPlan, Faults, Kind
@@ -113,10 +112,9 @@ class FakeToolstack:
     # -- domains
 
     async def physical_info(self) -> PhysicalInfo:
-        total = self._settings.memory or _machine_memory() - self._settings.reserve
+        total = self._settings.memory or machine.memory() - self._settings.reserve
         free = 0 if self._faults.exhausted() else max(0, total - self._used())
-        cpus = len(os.sched_getaffinity(0))
-        return PhysicalInfo(total, free, cpus, f"fake on Linux {os.uname().release}", False, (NOTICE,))
+        return machine.info(total, free, NOTICE)
 
     async def create(self, spec: DomainSpec) -> DomainId:
         return await self._steps.run("create domain", spec.name, self._create(spec))
@@ -272,7 +270,7 @@ class FakeToolstack:
         known = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
         if any(spec.name == other.name or spec.uuid == other.uuid for other in known):
             raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
-        total = self._settings.memory or _machine_memory() - self._settings.reserve
+        total = self._settings.memory or machine.memory() - self._settings.reserve
         free = 0 if exhausted else total - self._used()
         if spec.memory_bytes > free:
             cause = f"wants {spec.memory_bytes} bytes of memory, {free} of {total} are free"
@@ -293,7 +291,3 @@ class FakeToolstack:
             cpu_time_ns=self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)),
             shutdown_reason=domain.reason,
         )
-
-
-def _machine_memory() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

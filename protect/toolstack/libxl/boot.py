@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Invalid, Missing
-from protect.toolstack.libxl.kernel import kernel_version, unpacked_kernel
+from protect.toolstack.libxl.kernel import has_user_namespaces, kernel_version, unpacked_kernel
 from protect.toolstack.libxl.settings import LibxlSettings
 
 _BOOT = Path("/boot")
@@ -20,11 +20,15 @@ _VALUE = re.compile(r"[A-Za-z0-9_./:=-]{0,255}")
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """Files for the domain builder; ``minimum_bytes`` is the least memory a zone can boot with."""
+    """Files for the domain builder; ``minimum_bytes`` is the least memory a zone can boot with.
+
+    ``user_namespaces``: the kernel has them.
+    """
 
     kernel: Path
     initramfs: Path
     minimum_bytes: int
+    user_namespaces: bool = False
 
 
 def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
@@ -37,7 +41,7 @@ def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
     kernel = unpacked_kernel(source, cache)
     # Kernel and initramfs are loaded, then the initramfs is unpacked beside itself.
     minimum = kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK
-    return Boot(kernel, initramfs, minimum)
+    return Boot(kernel, initramfs, minimum, has_user_namespaces(kernel))
 
 
 def _newest(guest_dir: Path) -> Path:

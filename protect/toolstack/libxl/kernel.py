@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import mmap
 import os
 import shutil
 import struct
@@ -58,6 +59,13 @@ def unpacked_kernel(image: Path, cache: Path) -> Path:
             if older != target:
                 older.unlink(missing_ok=True)
     return target
+
+
+def has_user_namespaces(kernel: Path) -> bool:
+    """Whether an ELF image was built with CONFIG_USER_NS: then it names their slab cache
+    (kernel/user_namespace.c)."""
+    with kernel.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        return image.find(b"\0user_namespace\0") >= 0
 
 
 def unpack(data: bytes, subject: str) -> bytes:

@@ -111,6 +111,7 @@ class LibxlToolstack:
             version=info.version,
             security_boundary=True,
             notices=self._logs.notices(),
+            user_namespaces=self._boot.user_namespaces,
         )
 
     async def create(self, spec: DomainSpec) -> DomainId:

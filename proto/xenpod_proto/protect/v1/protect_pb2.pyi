@@ -560,6 +560,7 @@ class Volume(_message.Message):
     RECURSIVE_READONLY_FIELD_NUMBER: _builtins.int
     FOLLOW_HOST_FIELD_NUMBER: _builtins.int
     CREATE_DIRECTORY_FIELD_NUMBER: _builtins.int
+    MAP_IDS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """A plain file name, the workload's only one."""
     host_path: _builtins.str
@@ -576,6 +577,10 @@ class Volume(_message.Message):
     """
     create_directory: _builtins.bool
     """Where there is nothing, make a directory, mode 0755; else that is NOT_FOUND."""
+    map_ids: _builtins.bool
+    """Users and groups of the zone's user namespace are shown as, and stored as, those of the host with the
+    same numbers.  FAILED_PRECONDITION where the zone has no id_mapping, or the file system cannot do that.
+    """
     def __init__(
         self,
         *,
@@ -585,10 +590,11 @@ class Volume(_message.Message):
         recursive_readonly: _builtins.bool = ...,
         follow_host: _builtins.bool = ...,
         create_directory: _builtins.bool = ...,
+        map_ids: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_directory", b"create_directory", "follow_host", b"follow_host", "host_path", b"host_path", "name", b"name", "readonly", b"readonly", "recursive_readonly", b"recursive_readonly"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_directory", b"create_directory", "follow_host", b"follow_host", "host_path", b"host_path", "map_ids", b"map_ids", "name", b"name", "readonly", b"readonly", "recursive_readonly", b"recursive_readonly"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
