@@ -15,6 +15,7 @@ MS_NOSUID, MS_NODEV, MS_NOEXEC = 2, 4, 8
 MS_BIND, MS_REC = 1 << 12, 1 << 14
 MS_UNBINDABLE, MS_PRIVATE, MS_SLAVE, MS_SHARED = 1 << 17, 1 << 18, 1 << 19, 1 << 20
 MOUNT_ATTR_RDONLY = 1
+MOUNT_ATTR_IDMAP = 0x100000
 
 _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
@@ -53,9 +54,12 @@ def clone(source: Path | int, *, recursive: bool) -> int:
     return _call("open_tree", str(source), _AT_FDCWD, os.fsencode(source), flags)
 
 
-def change(tree: int, *, add: int = 0, propagation: int = 0, recursive: bool) -> None:
-    """Set attributes and propagation of a tree's top, or of all of it: of all or of none."""
-    wanted = _MountAttr(attr_set=add, propagation=propagation)
+def change(tree: int, *, add: int = 0, propagation: int = 0, users: int = 0, recursive: bool) -> None:
+    """Set attributes and propagation of a tree's top, or of all of it: of all or of none.
+
+    ``users``: descriptor of the user namespace by which ids are mapped (MOUNT_ATTR_IDMAP).
+    """
+    wanted = _MountAttr(attr_set=add, propagation=propagation, userns_fd=users)
     flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
     size = ctypes.c_size_t(ctypes.sizeof(wanted))
     _call("mount_setattr", f"descriptor {tree}", tree, b"", flags, ctypes.byref(wanted), size)

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from protect.idmap import IdMapping
 from protect.network.guest import GuestNetwork
 from protect.toolstack.port import Transport
 from protect.volumes.values import Source, Volume
@@ -137,8 +138,12 @@ class Volumes(Protocol):
         """Those that something is left of."""
         ...
 
-    async def take(self, volumes: Sequence[Volume], timeout: float) -> list[Source]:
+    async def take(
+        self, volumes: Sequence[Volume], timeout: float, ids: IdMapping | None = None
+    ) -> list[Source]:
         """Find them on the host; the caller closes them.  Nothing that lasts is done (but directories made).
+
+        ``ids``: of the zone's user namespace.
 
         Missing, Invalid, Refused; TooLate when a file system does not answer.
         """

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from protect.idmap import IdMapping
 from protect.toolstack.port import DomainId, Mode
 from protect.workloads.values import Reason, Streams, Workload, WorkloadState
-from protect.zones.values import IdMapping, Zone, ZoneSpec, ZoneState
+from protect.zones.values import Zone, ZoneSpec, ZoneState
 
 
 def of_zone(zone: Zone) -> dict[str, Any]:

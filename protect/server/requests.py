@@ -8,11 +8,12 @@ from pathlib import Path
 from daemonkit.faults import Invalid
 from protect import checks
 from protect.config import DEFAULT_PROFILE, Config, Profile
+from protect.idmap import IdMapping
 from protect.volumes.values import Volume
 from protect.workloads.create import WorkloadSpec
 from protect.workloads.disks import ImageVolume
 from protect.workloads.exec import ExecSpec
-from protect.zones.values import IdMapping, ZoneSpec
+from protect.zones.values import ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -188,6 +189,7 @@ def _volumes(operation: str, workload_id: str, volumes: Sequence[pb.Volume]) -> 
             recursive_readonly=volume.recursive_readonly,
             follow_host=volume.follow_host,
             create_directory=volume.create_directory,
+            map_ids=volume.map_ids,
         )
     return tuple(checked.values())
 

@@ -7,11 +7,12 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Broken, Exhausted, TooLate
+from daemonkit.faults import Broken, Exhausted, Refused, TooLate
+from protect.idmap import IdMapping, user_namespace
 from protect.volumes.area import Area
 from protect.volumes.source import OPERATION, take
 from protect.volumes.values import Source, Volume
@@ -45,10 +46,12 @@ class HostVolumes:
     def zones(self) -> list[str]:
         return os.listdir(self._root) if self._root.is_dir() else []
 
-    async def take(self, volumes: Sequence[Volume], timeout: float) -> list[Source]:
+    async def take(
+        self, volumes: Sequence[Volume], timeout: float, ids: IdMapping | None = None
+    ) -> list[Source]:
         if not volumes:
             return []
-        taking = self._resolvers.submit(_take_all, tuple(volumes))
+        taking = self._resolvers.submit(_take_all, tuple(volumes), ids)
         try:
             async with asyncio.timeout(timeout):
                 return await asyncio.shield(asyncio.wrap_future(taking))
@@ -76,15 +79,31 @@ class HostVolumes:
         return Area(self._root / zone_id)
 
 
-def _take_all(volumes: tuple[Volume, ...]) -> list[Source]:
+def _take_all(volumes: tuple[Volume, ...], ids: IdMapping | None) -> list[Source]:
     taken: list[Source] = []
     try:
-        for volume in volumes:
-            taken.append(take(volume))  # noqa: PERF401 - what is taken is let go of when the next one fails
+        with _users(volumes, ids) as users:
+            for volume in volumes:
+                taken.append(take(volume, users))  # noqa: PERF401 - let go of when the next one fails
     except BaseException:
         _close(taken)
         raise
     return taken
+
+
+@contextmanager
+def _users(volumes: tuple[Volume, ...], ids: IdMapping | None) -> Iterator[int]:
+    """A descriptor of the user namespace that some of them need; 0 when none does."""
+    mapped = [volume.host_path for volume in volumes if volume.map_ids]
+    if not mapped:
+        yield 0
+    elif ids is None:
+        raise Refused(OPERATION, mapped[0], "its ids are to be mapped, and its zone has no user namespace")
+    else:
+        with ExitStack() as stack:
+            with _faults("make user namespace for", mapped[0]):
+                users = stack.enter_context(user_namespace(ids))
+            yield users
 
 
 def _attach(area: Area, workload_id: str, sources: tuple[Source, ...]) -> None:

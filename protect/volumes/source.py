@@ -20,19 +20,21 @@ _KINDS = {
 }
 
 
-def take(volume: Volume) -> Source:
+def take(volume: Volume, users: int = 0) -> Source:
     """Blocks for as long as the path's file system takes to answer.
+
+    ``users``: descriptor of the user namespace for one whose ids are mapped.
 
     Missing, Invalid; Refused for what a zone cannot have of the host: sockets, pipes, devices; and to follow
     mounts that do not tell of what is mounted below them.
     """
     try:
-        return _take(volume)
+        return _take(volume, users)
     except OSError as error:
         raise _fault(volume, error) from error
 
 
-def _take(volume: Volume) -> Source:
+def _take(volume: Volume, users: int) -> Source:
     place = _open(volume)
     try:
         mode = os.fstat(place).st_mode
@@ -50,6 +52,8 @@ def _take(volume: Volume) -> Source:
     source = Source(volume, tree, stat.S_ISDIR(mode))
     try:
         _set_right(source)
+        if volume.map_ids:
+            _map_ids(source, users)
     except BaseException:
         source.close()
         raise
@@ -62,6 +66,18 @@ def _set_right(source: Source) -> None:
     mounts.change(source.tree, propagation=way, recursive=True)
     if volume.readonly:
         mounts.change(source.tree, add=mounts.MOUNT_ATTR_RDONLY, recursive=volume.recursive_readonly)
+
+
+def _map_ids(source: Source, users: int) -> None:
+    """Of all file systems in it, or not at all."""
+    try:
+        mounts.change(source.tree, add=mounts.MOUNT_ATTR_IDMAP, users=users, recursive=True)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.EPERM):
+            raise
+        cause = "its file system, or one mounted below it, cannot be mounted with mapped ids"
+        hint = "use a volume on another file system, or leave out hostUsers: false"
+        raise Refused(OPERATION, source.volume.host_path, cause, hint) from error
 
 
 def _open(volume: Volume) -> int:

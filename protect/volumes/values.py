@@ -19,6 +19,8 @@ class Volume:
     """What is mounted below later is seen, what is unmounted goes."""
     create_directory: bool = False
     """Where there is nothing, make a directory."""
+    map_ids: bool = False
+    """Its ids are those that the zone's user namespace maps to them."""
 
 
 @dataclass(slots=True)

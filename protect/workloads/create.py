@@ -65,7 +65,8 @@ async def create(node: Node, spec: WorkloadSpec) -> Workload:
     link = await zone.agent()
     disks.check_files("create workload", spec.id, spec.images)
     # Before the record: a file system that does not answer holds up nothing but this call.
-    sources = await node.volumes.take(spec.volumes, node.config.timeouts.call)
+    ids = zone.zone.spec.id_mapping
+    sources = await node.volumes.take(spec.volumes, node.config.timeouts.call, ids)
     try:
         runtime = admit(node, zone, spec)
     except BaseException:

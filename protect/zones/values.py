@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
+from protect.idmap import IdMapping
 from protect.toolstack.port import DomainId, Mode
 
 
@@ -35,14 +36,6 @@ NEXT: Mapping[ZoneState, frozenset[ZoneState]] = {
     # Again: a destroy that failed half-way is tried again.
     ZoneState.DESTROYING: frozenset({ZoneState.DESTROYING}),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class IdMapping:
-    """Users and groups 0 to ``length`` - 1 of a user namespace are ``host_id`` and up of the zone."""
-
-    host_id: int
-    length: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ APPLETS = (
     "stat",
     "touch",
 )
+USERS = {"type": "user", "path": "/run/xenpod/ns/user"}
 NAMESPACES = [{"type": "pid"}, {"type": "mount"}, {"type": "ipc"}]
 
 
@@ -75,10 +76,12 @@ def config(
     memory: int = 0,
     mounts: Sequence[Mapping[str, object]] = (),
     follows: bool = False,
+    ids: Sequence[int] = (),
 ) -> bytes:
     """An OCI configuration; ``memory`` in bytes, 0 for no limit; ``mounts`` beside the usual ones.
 
-    ``follows``: mounts of the zone's reach the container later.
+    ``follows``: mounts of the zone's reach the container later.  ``ids``: first id of the zone and length of
+    the mapping of its user namespace, which the container joins.
     """
     resources = {"memory": {"limit": memory, "swap": memory}} if memory else {}
     return json.dumps(
@@ -98,7 +101,12 @@ def config(
                 *mounts,
             ],
             "linux": {
-                "namespaces": NAMESPACES,
+                "namespaces": [*NAMESPACES, *([USERS] if ids else [])],
+                **{
+                    f"{kind}Mappings": [{"containerID": 0, "hostID": ids[0], "size": ids[1]}]
+                    for kind in ("uid", "gid")
+                    if ids
+                },
                 "cgroupsPath": f"/workloads/{workload_id}",
                 "resources": resources,
                 **({"rootfsPropagation": "rslave"} if follows else {}),

@@ -12,6 +12,7 @@ from daemonkit.config import Seconds
 from daemonkit.faults import Broken
 from protect.channel.link import Link
 from protect.config import Config, Limits, Timeouts
+from protect.idmap import IdMapping
 from protect.ledger import Ledger
 from protect.network.guest import GuestNetwork, GuestRoute
 from protect.node import Node
@@ -63,7 +64,9 @@ class MemoryVolumes:
     def zones(self) -> list[str]:
         return list(self.attached)
 
-    async def take(self, volumes: Sequence[Volume], timeout: float) -> list[Source]:
+    async def take(
+        self, volumes: Sequence[Volume], timeout: float, ids: IdMapping | None = None
+    ) -> list[Source]:
         self._step("take")
         return [Source(volume, os.open("/dev/null", os.O_RDONLY), directory=True) for volume in volumes]
 

@@ -11,6 +11,7 @@
 #include "container.h"
 #include "file.h"
 #include "name.h"
+#include "podns.h"
 #include "volumes.h"
 
 #define MEMORY_DIRECTORY "/run/xenpod/memory"
@@ -53,7 +54,8 @@ static int provide(const MemoryVolume *volume, char *path, size_t size, struct f
 		return fault_errno(fault, "mkdir", MEMORY_DIRECTORY);
 	if (mkdir(path, 0700) < 0)
 		return errno == EEXIST ? 0 : fault_errno(fault, "mkdir", path);
-	snprintf(options, sizeof(options), "mode=%o,uid=%u,gid=%u", volume->mode, volume->uid, volume->gid);
+	snprintf(options, sizeof(options), "mode=%o,uid=%u,gid=%u", volume->mode, podns_id(volume->uid),
+		 podns_id(volume->gid));
 	if (volume->size_bytes)
 		snprintf(options + strlen(options), sizeof(options) - strlen(options), ",size=%llu",
 			 (unsigned long long)volume->size_bytes);
@@ -70,7 +72,7 @@ static int take_attributes(int fd, const MemoryVolume *volume, struct fault *fau
 
 	/* The descriptor is O_PATH: a name may mean something else by now. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (fchownat(fd, "", volume->uid, volume->gid, AT_EMPTY_PATH) < 0 || chmod(path, volume->mode) < 0)
+	if (fchownat(fd, "", podns_id(volume->uid), podns_id(volume->gid), AT_EMPTY_PATH) < 0 || chmod(path, volume->mode) < 0)
 		return fault_errno(fault, "make sub path in memory volume", volume->volume);
 	return 0;
 }

@@ -1,0 +1,53 @@
+"""Ids of a user namespace, and a namespace for mounts whose ids are mapped (mount_setattr(2))."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_SERVER = 2**32 - 2
+"""Whom the host's root is for such a mount: nobody's id.  A file server that works as root may then make
+files, which it gives to their owners at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class IdMapping:
+    """Users and groups 0 to ``length`` - 1 of a user namespace are ``host_id`` and up of the zone."""
+
+    host_id: int
+    length: int
+
+
+def lines(mapping: IdMapping) -> str:
+    """For uid_map and gid_map (user_namespaces(7))."""
+    own = f"0 {mapping.host_id} {mapping.length}\n"
+    serves = mapping.host_id > 0 and mapping.length <= _SERVER
+    return own + (f"{_SERVER} 0 1\n" if serves else "")
+
+
+@contextmanager
+def user_namespace(mapping: IdMapping) -> Iterator[int]:
+    """A descriptor of one, for the time of the block.  Blocks, shortly; OSError."""
+    command = ["unshare", "--user", "cat"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        try:
+            # It answers once it is in its namespace.
+            holder.stdin.write(b"?")
+            if holder.stdout.read(1) != b"?":
+                raise OSError(errno.ENOSPC, "unshare: see user.max_user_namespaces", "user namespace")
+            home = Path(f"/proc/{holder.pid}")
+            for kind in ("uid_map", "gid_map"):
+                (home / kind).write_text(lines(mapping))
+            descriptor = os.open(home / "ns/user", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            holder.stdin.close()
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
