@@ -10,11 +10,14 @@ Sources: mount_namespaces(7), setns(2), unshare(2), pivot_root(2).  Everything b
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
+
+from protect import mounts
 
 T = TypeVar("T")
 
@@ -23,10 +26,32 @@ _CLONE_NEWNS, _CLONE_FS = 0x20000, 0x200
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def born(work: Callable[[], None]) -> int:
-    """A new namespace, a copy of ours that ``work`` is done in; a descriptor that keeps it."""
+def kept(work: Callable[[], None], place: Path) -> None:
+    """A new namespace, a copy of ours that ``work`` is done in, kept by the file ``place`` from now on.
+
+    A namespace can only be mounted in one that is older (else two could keep each other), and some kernels
+    (6.18) number them by CPU: there each CPU is tried.  The first namespace is older than any.
+    """
+    cpus = sorted(os.sched_getaffinity(0))
+    for number, cpu in enumerate([None, *cpus]):
+        namespace = _born(work, cpu)
+        try:
+            # Not by the calls that copy trees first: these keep the file, and not the namespace.
+            mounts.bind(Path(f"/proc/self/fd/{namespace}"), place)
+            return
+        except OSError as error:
+            if error.errno != errno.EINVAL or number == len(cpus):
+                raise
+        finally:
+            os.close(namespace)
+
+
+def _born(work: Callable[[], None], cpu: int | None) -> int:
+    """A descriptor of it."""
 
     def make() -> int:
+        if cpu is not None:
+            os.sched_setaffinity(0, {cpu})  # of this thread alone
         _checked("unshare", _libc.unshare(_CLONE_NEWNS))
         namespace = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -53,11 +78,6 @@ def inside(namespace: Path, work: Callable[[], T]) -> T:
         return _apart(enter)
     finally:
         os.close(number)
-
-
-def open_root(namespace: Path) -> int:
-    """A descriptor (O_PATH) of a namespace's root directory."""
-    return inside(namespace, lambda: os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
 def _apart(work: Callable[[], T]) -> T:

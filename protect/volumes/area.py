@@ -15,7 +15,6 @@ made of.  Unmounting ``<root>`` takes everything away at once.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,12 +45,7 @@ class Area:
         mounts.propagate(self.root, mounts.MS_PRIVATE)
         self.places.mkdir(mode=0o755)
         self.namespace.touch(mode=0o400)
-        namespace = mountspace.born(self._settle)
-        try:
-            # Not by the new mount calls: they keep the file, and not the namespace, when they copy it.
-            mounts.bind(Path(f"/proc/self/fd/{namespace}"), self.namespace)
-        finally:
-            os.close(namespace)
+        mountspace.kept(self._settle, self.namespace)
         mounts.propagate(self.root, mounts.MS_UNBINDABLE)
 
     def _settle(self) -> None:
@@ -75,30 +69,38 @@ class Area:
 
     def attach(self, workload: str, name: str, tree: int, *, directory: bool) -> None:
         """Show a tree of mounts to the zone."""
-        place = self.places / workload / name
-        place.parent.mkdir(mode=0o755, exist_ok=True)
+        places = self.places / workload
+        if not places.exists():
+            places.mkdir(mode=0o755)
+            mountspace.inside(self.namespace, lambda: _cover(Path("/", workload)))
+        place = places / name
         if directory:
             place.mkdir(mode=0o755)
         else:
             place.touch(mode=0o644, exist_ok=False)
-        there = Path("/", workload, name)
-        mountspace.inside(self.namespace, lambda: mounts.attach(tree, there))
+        mountspace.inside(self.namespace, lambda: mounts.attach(tree, Path("/", workload, name)))
 
     def detach(self, workload: str) -> None:
         """Everything of a workload, as far as it is there."""
         places = self.places / workload
         if not places.is_dir():
             return
-        names = os.listdir(places)
-        mountspace.inside(self.namespace, lambda: _unmount(Path("/", workload, name) for name in names))
-        for name in names:
-            place = places / name
+        mountspace.inside(self.namespace, lambda: _uncover(Path("/", workload)))
+        for place in list(places.iterdir()):
             # One by one, empty: nothing here may ever remove what it finds.
             place.rmdir() if place.is_dir() else place.unlink()
         places.rmdir()
 
 
-def _unmount(places: Iterable[Path]) -> None:
-    for place in places:
-        while mounts.unmount(place):
-            pass
+def _cover(place: Path) -> None:
+    """Mount a directory on itself: what is below is then unmounted at once (each takes milliseconds)."""
+    tree = mounts.clone(place, recursive=False)
+    try:
+        mounts.attach(tree, place)
+    finally:
+        os.close(tree)
+
+
+def _uncover(place: Path) -> None:
+    while mounts.unmount(place):
+        pass
