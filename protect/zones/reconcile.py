@@ -21,6 +21,7 @@ from protect.node import Node, WorkloadRuntime, ZoneRuntime
 from protect.store import Intent, Saved
 from protect.toolstack.port import DomainInfo, DomainState
 from protect.workloads import volumes
+from protect.workloads.values import WorkloadState
 from protect.zones import connect, deaths, resync
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import ZoneEvents
@@ -99,10 +100,16 @@ async def _bury(node: Node, runtime: ZoneRuntime) -> None:
         domain = await find_domain(node, runtime)
         if domain is not None:
             await node.toolstack.destroy(domain)
-        for workload in list(runtime.workloads.values()):
-            async with workload.lock:
-                await volumes.release(node, workload)
+    await _release_ended(node, runtime)
     await resync.finish_intents(node, runtime)
+
+
+async def _release_ended(node: Node, runtime: ZoneRuntime) -> None:
+    """What could not be taken away when they ended."""
+    for workload in list(runtime.workloads.values()):
+        async with workload.lock:
+            if workload.workload.state is WorkloadState.EXITED:
+                await volumes.release(node, workload)
 
 
 async def _adopt(node: Node, runtime: ZoneRuntime, domain: DomainInfo) -> None:
@@ -122,6 +129,7 @@ async def _adopt(node: Node, runtime: ZoneRuntime, domain: DomainInfo) -> None:
         except Fault as fault:
             log.warning("zone is silent: %s", fault, extra=fields(zone=runtime.id))
             await asyncio.sleep(_PAUSE)
+    await _release_ended(node, runtime)
     checkpoint("reconcile.adopted")
     log.info("zone adopted", extra=fields(zone=runtime.id, workloads=len(runtime.workloads)))
 

@@ -34,10 +34,19 @@ def attached(image: Path) -> Iterator[Path]:
 class Zone:
     """A zone on the fake: its launcher, its pid, its channel."""
 
-    def __init__(self, directory: Path, root: Path, cgroups: list[Path], **environment: str) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        root: Path,
+        cgroups: list[Path],
+        shared: Path | None = None,
+        **environment: str,
+    ) -> None:
         self.directory = directory
         self.channel = directory / "channel.sock"
         command = [str(BUILD / "fakedom"), "--root", str(root), "--dir", str(directory)]
+        if shared:
+            command += ["--shared", str(shared)]
         for cgroup in cgroups:
             command += ["--cgroup", str(cgroup)]
         command += ["--env", "XENPOD_ZONE=test", "--env", "XENPOD_CHANNEL=fd:3"]

@@ -116,6 +116,21 @@ async def test_one_that_does_not_go_is_taken_away_by_the_delete(
         assert volumes.attached == {"z1": {}}
 
 
+async def test_one_that_did_not_go_is_taken_away_by_the_next_start(
+    tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
+) -> None:
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        await launch.launch(node, zone_spec())
+        await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
+        await start.start(node, "w1")
+        volumes.failing.add("detach")
+        end(toolstack.of_zone("z1").agent)
+        await wait.wait(node, "w1")
+    volumes.failing.clear()
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        await until(lambda: volumes.attached == {"z1": {}})
+
+
 async def test_a_zone_whose_directory_cannot_be_made(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
@@ -139,7 +154,7 @@ async def test_a_file_server_that_does_not_answer(tmp_path: Path, monkeypatch: p
     """Whoever asks is freed; what it would still have got is let go of."""
     answers, taken = threading.Event(), []
 
-    def stuck(volume: Volume) -> Source:
+    def stuck(volume: Volume, users: int) -> Source:
         assert answers.wait(30)
         taken.append(Source(volume, os.open("/dev/null", os.O_RDONLY), directory=True))
         return taken[-1]
