@@ -81,8 +81,10 @@ class Crowd:
     async def start(self) -> tuple[float, float]:
         """Seconds until all run, and the slowest pod's own."""
         begun = time.perf_counter()
-        each = await asyncio.gather(*(self._one(number) for number in range(self._count)))
-        return time.perf_counter() - begun, max(each)
+        ones = [asyncio.ensure_future(self._one(number)) for number in range(self._count)]
+        # all of them to their end: a pod that comes after a failure must be known to stop()
+        await asyncio.wait(ones)
+        return time.perf_counter() - begun, max(one.result() for one in ones)
 
     async def stop(self) -> float:
         begun = time.perf_counter()

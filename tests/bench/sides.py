@@ -58,8 +58,9 @@ async def theirs(folder: Path, registry: str, host: str, pause: str) -> AsyncIte
 
 def _prepare_ours(folder: Path, registry: str, host: str, settings: str) -> node.Layout:
     folder.mkdir(parents=True)
-    for name in ("protectd.toml", "cri.toml"):
-        (folder / name).write_text(settings)
+    (folder / "cri.toml").write_text(settings)
+    # the ledger counts what a zone may use; of what these do use there is enough
+    (folder / "protectd.toml").write_text(settings + '[fake]\nmemory = "64GiB"\n')
     layout = node.prepare(folder, "fake", masquerade=False)
     mirror(layout.certs, host, registry)
     return layout
