@@ -89,7 +89,7 @@ async def dismantle(node: Node, runtime: WorkloadRuntime) -> None:
     if _alive(runtime):
         for vdev in runtime.workload.vdevs:
             await node.toolstack.detach_disk(runtime.zone.zone.domain_id, vdev)
-    checkpoint("workload-delete.disk-detached")
+            checkpoint("workload-delete.disk-detached")
     await node.volumes.detach(runtime.zone.id, runtime.id)
     checkpoint("workload-delete.volumes-detached")
     if runtime.outputs is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from localnode.client import Pod
 from tests.support.conformance import Stage, linux, refused
 from tests.support.cri_daemons import needs_node
+from tests.support.disk_source import DiskSource
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]
@@ -88,10 +90,17 @@ async def _other_containers(stage: Stage, pod: Pod) -> None:
     assert code != 0 and "not permitted" in text
 
 
-async def test_volumes(stage: Stage, tmp_path: Path) -> None:
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[DiskSource]:
+    """A file system that can be mounted with mapped ids, whatever the host's own is."""
+    with DiskSource(tmp_path) as source:
+        yield source
+
+
+async def test_volumes(stage: Stage, source: DiskSource) -> None:
     """Of mapped mounts the owners are those that the pod sees; without mappings they are nobody."""
-    folder = tmp_path / "volume"
-    folder.mkdir()
+    folder = source.path
+    folder.chmod(0o755)
     (folder / "theirs").write_text("")
     os.chown(folder / "theirs", 12, 34)
     mounts = [

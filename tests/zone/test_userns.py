@@ -206,6 +206,32 @@ def test_volumes_have_the_pod_s_owners_too(pod: Zone, in_pod: Client) -> None:
     assert "xenpod/containers" not in Path(f"/proc/{pod.pid}/mounts").read_text()
 
 
+def test_memory_of_the_pod_is_its_own(in_pod: Client) -> None:
+    """A volume in memory, and a part of it, belong to ids of the pod."""
+    source = "/run/xenpod/containers/c1/volumes"
+    mounts = [
+        {"destination": f"/{name}", "type": "bind", "source": f"{source}/{name}", "options": ["rbind"]}
+        for name in ("m", "part")
+    ]
+    request = script("c1", "cd /; ls -lnd m part; touch m/new; ls -ln m/new", mounts=mounts)
+    values = {"volume": "cache", "mode": 0o2775, "gid": 77}
+    request.memory_volumes.add(name="m", **values)
+    request.memory_volumes.add(name="part", sub_path="a/b", **values)
+    seen = owners(said(in_pod, request))
+    assert seen["m"] == seen["part"] == ("drwxrwsr-x", "0", "77")
+    assert seen["m/new"][1:] == ("0", "77")
+
+
+def test_what_the_pod_s_owners_took_is_not_the_container_s(in_pod: Client) -> None:
+    in_pod.call(create_container=script("c1", "touch /a /b /c; sleep 1000"))
+    in_pod.call(start_container=pb.StartContainer(id="c1"))
+    in_pod.execute("c1", "e1", "touch", "/d", "/e")
+    in_pod.exited("c1", "e1")
+    [one] = in_pod.call(get_stats=pb.GetStats()).stats.containers
+    assert 2 <= one.writable_layer_inodes < 20
+    assert one.writable_layer_bytes < 65536
+
+
 def test_an_interface_comes_into_the_pod_s_network(outside: int, in_pod: Client) -> None:
     """It appears where the kernel began; before the call, during it, and again when it is repeated."""
     host = f"xt{uuid.uuid4().hex[:8]}h"

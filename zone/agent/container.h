@@ -31,6 +31,7 @@ struct container {
 	bool start_held; /* the exit came while crun start was under way */
 	int held_status;
 	int64_t held_ns;
+	uint64_t inodes_given; /* of its writable layer, to change owners: not written by the container */
 	struct call *deletes; /* calls that wait for its removal */
 	struct timer delete_deadline;
 	void (*cancel)(struct container *container); /* its creation waits, and can end early */

@@ -10,6 +10,7 @@
 #include "list.h"
 #include "mounts.h"
 #include "reaper.h"
+#include "rootfs.h"
 #include "say.h"
 
 struct creation {
@@ -140,9 +141,12 @@ static int change_owners(void *data, struct fault *fault)
 static void owners_changed(struct job *job, const struct fault *fault)
 {
 	struct creation *creation = container_of(job, struct creation, job);
+	struct disk_usage given;
 
 	if (fault)
 		creation->fault = *fault;
+	else if (rootfs_usage(creation->container->directory, &given) == 0)
+		creation->container->inodes_given = given.inodes;
 	if (fault || run_crun(creation, &creation->fault) < 0)
 		failed(creation);
 }

@@ -68,7 +68,8 @@ static void add_container(struct collected *all, struct container *container)
 	set_usage(one, &all->usages[at]);
 	if (rootfs_usage(container->directory, &disk) == 0) {
 		one->writable_layer_bytes = disk.bytes;
-		one->writable_layer_inodes = disk.inodes;
+		one->writable_layer_inodes =
+			disk.inodes > container->inodes_given ? disk.inodes - container->inodes_given : 0;
 		one->writable_layer_limit_bytes = disk.bytes_limit;
 		one->writable_layer_inodes_limit = disk.inodes_limit;
 	}
