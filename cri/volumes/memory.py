@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from cri.oci.values import CREATE
+from daemonkit.faults import Unsupported
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _POD = r"(?P<pod>/(?:[^/]+/)*pods/[^/]+)"
@@ -31,7 +33,7 @@ class Place:
 
 
 def find(host_paths: list[str], mountinfo: Path = Path("/proc/self/mountinfo")) -> Mapping[str, Place]:
-    """Those of the paths that are memory volumes, or parts of one."""
+    """Those of the paths that are memory volumes, or parts of one.  Unsupported for those of huge pages."""
     wanted = [path for path in host_paths if _WHOLE.fullmatch(path) or _PART.fullmatch(path)]
     if not wanted:
         return {}
@@ -64,6 +66,8 @@ class _Mount:
 
 def _place(path: str, mounted: Mapping[str, _Mount]) -> Place | None:
     here = mounted.get(path)
+    if here is not None and here.kind == "hugetlbfs":
+        raise Unsupported(CREATE, f"mount of {path!r:.200}", "huge pages of the host are no zone's")
     if here is None or here.kind != "tmpfs":
         return None
     if whole := _WHOLE.fullmatch(path):

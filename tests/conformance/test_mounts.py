@@ -82,6 +82,28 @@ async def test_the_files_of_a_kubelet(stage: Stage, shared_pod: Pod, tmp_path: P
     assert lines[0] == "stdout F 10.1.2.3 kubelet-wrote-this"
 
 
+async def test_what_a_kubelet_changes_is_seen(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+    """Config maps, secrets and tokens: a tmpfs whose directory of contents is replaced by a rename."""
+
+    def update(folder: Path, number: int) -> None:
+        contents = folder / f"..{number}"
+        contents.mkdir()
+        (contents / "token").write_text(f"token {number}")
+        (folder / "..new").symlink_to(contents.name)
+        (folder / "..new").rename(folder / "..data")
+
+    with mounted(tmp_path / "pods/1-2/volumes/kubernetes.io~secret/token") as folder:
+        (folder / "token").symlink_to("..data/token")
+        update(folder, 1)
+        container = await stage.started(shared_pod, mounts=[mount(folder, readonly=True)])
+        for number in (2, 3):
+            update(folder, number)
+            assert await stage.output(container, "cat /v/token") == f"token {number}"
+        (folder / "..2/token").unlink()
+        (folder / "..2").rmdir()
+        assert "..2" not in (await stage.output(container, "ls -a /v")).split()
+
+
 async def test_read_only(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
     with mounted(tmp_path / "folder/below") as below:
         (below / "a").write_text("a")

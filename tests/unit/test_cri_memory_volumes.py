@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from cri.volumes.memory import Place, find
+from daemonkit.faults import Unsupported
 
 POD = "/var/lib/kubelet/pods/1-2-3"
 WHOLE = f"{POD}/volumes/kubernetes.io~empty-dir/cache"
@@ -51,7 +52,6 @@ def test_what_is_the_zones_memory(mountinfo: Path, path: str, place: Place) -> N
 @pytest.mark.parametrize(
     "path",
     [
-        f"{POD}/volumes/kubernetes.io~empty-dir/huge",
         f"{POD}/volumes/kubernetes.io~empty-dir/disk",
         f"{POD}/volumes/kubernetes.io~empty-dir/over",
         f"{POD}/volumes/kubernetes.io~empty-dir/not-mounted",
@@ -69,3 +69,8 @@ def test_what_stays_the_hosts(mountinfo: Path, path: str) -> None:
 
 def test_the_mounts_of_the_host_are_read_only_when_there_is_need(tmp_path: Path) -> None:
     assert find(["/etc", "/srv"], tmp_path / "nowhere") == {}
+
+
+def test_huge_pages_are_refused(mountinfo: Path) -> None:
+    with pytest.raises(Unsupported, match="huge pages"):
+        find([f"{POD}/volumes/kubernetes.io~empty-dir/huge"], mountinfo)
