@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import time
 
 import pytest
 
 from localnode.client import Pod
-from tests.support.conformance import PATIENCE, Stage, refused
+from tests.support.conformance import FOREVER, PATIENCE, Stage, refused
 from tests.support.cri_daemons import IMAGE, needs_node
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]
+
+SOON = 8.0
+"""Seconds: less than any call to protectd may take."""
 
 
 async def test_version(stage: Stage) -> None:
@@ -91,3 +96,30 @@ async def test_an_image_goes_and_comes_back(stage: Stage) -> None:
         assert await stage.client.pull(IMAGE) == stage.image
     with refused("NOT_FOUND", "registry.test/none"):
         await stage.client.pull("registry.test/none:1")
+
+
+async def test_what_is_polled_is_answered_from_memory(stage: Stage, shared_pod: Pod) -> None:
+    """Also while protectd, and with it every zone, keeps silent."""
+    container = await stage.started(shared_pod, FOREVER)
+    daemon = stage.node.protectd.daemon.process
+    assert daemon is not None
+    daemon.send_signal(signal.SIGSTOP)
+    try:
+        answers = await asyncio.gather(
+            stage.runtime.ListPodSandbox(cri.ListPodSandboxRequest(), timeout=SOON),
+            stage.runtime.ListContainers(cri.ListContainersRequest(), timeout=SOON),
+            stage.runtime.PodSandboxStatus(
+                cri.PodSandboxStatusRequest(pod_sandbox_id=shared_pod.id), timeout=SOON
+            ),
+            stage.runtime.ContainerStatus(cri.ContainerStatusRequest(container_id=container), timeout=SOON),
+            stage.runtime.Version(cri.VersionRequest(), timeout=SOON),
+            stage.runtime.Status(cri.StatusRequest(), timeout=SOON),
+            stage.runtime.RuntimeConfig(cri.RuntimeConfigRequest(), timeout=SOON),
+            stage.client.image.ListImages(cri.ListImagesRequest(), timeout=SOON),
+        )
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+    assert shared_pod.id in [item.id for item in answers[0].items]
+    assert container in [item.id for item in answers[1].containers]
+    assert answers[2].status.state == cri.SANDBOX_READY
+    assert answers[3].status.state == cri.CONTAINER_RUNNING

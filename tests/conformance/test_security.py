@@ -177,6 +177,12 @@ async def test_what_a_zone_does_not_have(stage: Stage, shared_pod: Pod) -> None:
         await stage.create(shared_pod, CDI_devices=[cri.CDIDevice(name="vendor.com/gpu=0")])
     with refused("INVALID_ARGUMENT", "not a name"):
         await stage.create(shared_pod, CDI_devices=[cri.CDIDevice(name="not a name")])
+    with refused("UNIMPLEMENTED", "/dev/null"):
+        await stage.create(
+            shared_pod, devices=[cri.Device(host_path="/dev/null", container_path="/dev/null")]
+        )
+    with refused("UNIMPLEMENTED", "SELinux"):
+        await stage.create(shared_pod, linux=linux(selinux_options=cri.SELinuxOption(type="container_t")))
     with refused("FAILED_PRECONDITION", "host's network"):
         options = cri.NamespaceOption(pid=cri.CONTAINER, network=cri.NODE)
         await stage.create(shared_pod, linux=linux(namespace_options=options))
