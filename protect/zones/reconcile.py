@@ -169,7 +169,10 @@ async def _remove_strays(node: Node) -> None:
     """What is left of zones that are forgotten (we ended between the two)."""
     for zone_id in node.volumes.zones():
         if zone_id not in node.zones:
-            await node.volumes.close(zone_id)
+            try:
+                await node.volumes.close(zone_id)
+            except Fault as fault:
+                log.error("left alone: %s", fault, extra=fields(zone=zone_id))
     directory = node.config.run_dir / "zones"
     for entry in directory.iterdir() if directory.is_dir() else ():
         if entry.name not in node.zones:

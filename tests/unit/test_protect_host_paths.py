@@ -148,6 +148,10 @@ async def test_what_is_left_of_forgotten_zones_goes_at_the_start(
     async with running(tmp_path, toolstack, volumes=volumes) as node:
         await launch.launch(node, zone_spec())
         assert volumes.zones() == ["z1"]
+    volumes.attached["forgotten"] = {}
+    volumes.failing.add("close")
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        assert list(node.zones) == ["z1"], "it starts all the same"
 
 
 async def test_a_file_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
