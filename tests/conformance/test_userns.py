@@ -83,6 +83,10 @@ async def _other_containers(stage: Stage, pod: Pod) -> None:
     assert "sleep 1003" in await stage.output(zone, "ps -o args")
     code, text = await stage.says(zone, "kill -0 1")
     assert code != 0 and "not permitted" in text
+    options = cri.NamespaceOption(pid=cri.TARGET, target_id=other, userns_options=users())
+    trace = cri.Capability(add_capabilities=["SYS_PTRACE"])
+    debugger = await stage.started(pod, linux=linux(namespace_options=options, capabilities=trace))
+    assert "sleep 100000" in await stage.output(debugger, "ps -o args; cat /proc/1/environ >/dev/null")
     privileged = await stage.started(pod, linux=mapped(privileged=True))
     script = "mkdir /m && mount -t tmpfs none /m && ip addr add 192.0.2.7/32 dev lo && echo yes"
     assert await stage.output(privileged, script) == "yes"

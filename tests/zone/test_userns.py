@@ -14,6 +14,7 @@ import pytest
 from tests.support.volume_image import owned_squashfs
 from tests.support.zone import Zone, attached
 from tests.support.zone_client import Client, Failed
+from tests.support.zone_listener import listen
 from tests.support.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -249,6 +250,16 @@ def test_an_interface_comes_into_the_pod_s_network(outside: int, in_pod: Client)
         assert interface.name == "eth0"
     finally:
         subprocess.run(["ip", "link", "del", host], capture_output=True, check=False)
+
+
+def test_the_loopback_of_the_pod_can_be_dialled(pod: Zone, in_pod: Client) -> None:
+    with listen(pod.pid, 8080, "127.0.0.1") as listener:
+        dialed = in_pod.call(dial=pb.Dial(port=8080)).dialed
+        server, _ = listener.accept()
+        with server:
+            server.sendall(b"from the pod")
+        assert in_pod.output(dialed.out_stream) == b"from the pod"
+        in_pod.write(dialed.in_stream, b"", fin=True)
 
 
 @pytest.mark.parametrize("mapping", [(0, 0), (2**32 - 1, 1), (2**32 - 10, 10)])
