@@ -179,12 +179,14 @@ async def test_exec_sync(stage: Stage, shared_pod: Pod) -> None:
     container = await stage.started(shared_pod)
     reply = await stage.client.exec(container, "sh", "-c", "echo out; echo err >&2; exit 3")
     assert (reply.stdout, reply.stderr, reply.exit_code) == (b"out\n", b"err\n", 3)
+    # time enough for it to begin, in emulation too
+    seconds = 15 if stage.toolstack == "libxl" else 2
     late = cri.ExecSyncRequest(
-        container_id=container, cmd=["sh", "-c", "echo $$ >/pid; exec sleep 1001"], timeout=3
+        container_id=container, cmd=["sh", "-c", "echo $$ >/pid; exec sleep 1001"], timeout=seconds
     )
     with refused("DEADLINE_EXCEEDED"):
         await stage.runtime.ExecSync(late, timeout=PATIENCE)
-    gone = "while [ -d /proc/$(cat /pid) ]; do usleep 10000; done; echo gone"
+    gone = "test -s /pid && while [ -d /proc/$(cat /pid) ]; do usleep 10000; done; echo gone"
     assert await stage.output(container, gone) == "gone"
     with refused("FAILED_PRECONDITION", "/no/such"):
         await stage.client.exec(container, "/no/such")
