@@ -34,14 +34,21 @@ def busybox() -> Image:
 
 def push(registry: str, name: str, image: Image) -> str:
     """Push to ``registry`` (``127.0.0.1:5000``) as ``name`` (``demo/busybox:1``); the manifest's digest."""
-    repository, _, tag = name.partition(":")
     blobs = [gzip.compress(layer, 6, mtime=0) for layer in image.layers]
+    return push_packed(registry, name, blobs, [digest(layer) for layer in image.layers], image.config)
+
+
+def push_packed(
+    registry: str, name: str, blobs: Sequence[bytes], diff_ids: Sequence[str], run: Mapping[str, object]
+) -> str:
+    """The same of layers that are compressed by gzip already, with the digests of their tars."""
+    repository, _, tag = name.partition(":")
     config = json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {"Env": [_PATH], **image.config},
-            "rootfs": {"type": "layers", "diff_ids": [digest(layer) for layer in image.layers]},
+            "config": {"Env": [_PATH], **run},
+            "rootfs": {"type": "layers", "diff_ids": list(diff_ids)},
         },
         sort_keys=True,
     ).encode()

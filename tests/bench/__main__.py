@@ -16,7 +16,7 @@ from rich.console import Console
 
 from localnode import images, layers, registry
 from localnode.images import Image
-from tests.bench import memory, profile, reading, report, sides, streams
+from tests.bench import memory, profile, pulling, reading, report, sides, streams
 from tests.bench.measure import Burst, Crowd, Samples, one_pod
 from tests.bench.sides import Side
 
@@ -37,6 +37,9 @@ def main() -> int:
         "--pods-listed", type=int, default=50, help="pods that are listed; 0: no such figures"
     )
     parser.add_argument("--stream-mib", type=int, default=64, help="size of a stream; 0: no such figures")
+    parser.add_argument(
+        "--image-mib", type=int, default=700, help="size of a pulled image, unpacked; 0: no such figures"
+    )
     parser.add_argument("--only", choices=(report.OURS, report.THEIRS))
     parser.add_argument("--profile", action="store_true", help="show where our time goes, by RPC")
     parser.add_argument("--json", type=Path, help="also write every sample to this file")
@@ -83,6 +86,13 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
             passed = await streams.measure(running, pulled, size, _ROUNDS)
             report.show_streams(passed, arguments.stream_mib, console)
             for name, more in passed.items():
+                samples[name].seconds |= more.seconds
+        if arguments.image_mib:
+            console.print(f"now pulls of an image of {arguments.image_mib} MiB")
+            pushed = await asyncio.to_thread(pulling.push, address, HOST, arguments.image_mib)
+            took, stores = await pulling.measure(running, pushed[1], pushed[2], _ROUNDS)
+            report.show_pulls(took, stores, pushed[0], console)
+            for name, more in took.items():
                 samples[name].seconds |= more.seconds
         if calls:
             profile.show(calls, console)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PROC = Path("/proc")
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 _ROLLUP = re.compile(r"^(Rss|Pss):\s+(\d+) kB$", re.MULTILINE)
 
 
@@ -20,6 +21,24 @@ class Memory:
 
     def __add__(self, other: Memory) -> Memory:
         return Memory(self.rss + other.rss, self.pss + other.pss)
+
+
+class Peak:
+    """While the block runs: the most that one of the processes had resident, in ``bytes`` after it."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._pids = list(pids)
+        self.bytes = 0
+
+    def __enter__(self) -> Peak:
+        for pid in self._pids:
+            # Sets VmHWM back (proc(5), clear_refs).
+            (PROC / str(pid) / "clear_refs").write_text("5")
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        found = (_PEAK.search(_read(pid, "status")) for pid in self._pids)
+        self.bytes = max((int(match[1]) * 1024 for match in found if match), default=0)
 
 
 def of(pids: Iterable[int]) -> Memory:

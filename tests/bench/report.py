@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tests.bench.measure import STEPS, Burst, Samples
 from tests.bench.memory import Memory
+from tests.bench.pulling import PULLS, Sizes, Store
 from tests.bench.reading import READS
 from tests.bench.streams import WAYS
 
@@ -66,6 +67,25 @@ def show_streams(samples: Mapping[str, Samples], mib: int, console: Console) -> 
     for step in WAYS:
         row = [mib / percentile(side.seconds[step], 50) for side in samples.values()]
         _add(table, step, row, len(samples), "{:.0f}".format)
+    console.print(table)
+
+
+def show_pulls(
+    samples: Mapping[str, Samples], stores: Mapping[str, Store], sizes: Sizes, console: Console
+) -> None:
+    """How long pulls took, what the first two images take on the disk, and the memory it needed."""
+    mib = f"{sizes.packed >> 20} MiB, unpacked {sizes.unpacked >> 20} MiB"
+    table = _table(f"pulls of {mib}, s", samples, ("p50", "p95"))
+    for step in PULLS:
+        row: list[float] = []
+        for percent in (50, 95):
+            row += [percentile(side.seconds[step], percent) for side in samples.values()]
+        _add(table, step, row, len(samples), "{:.2f}".format)
+    console.print(table)
+    table = _table("what the images took, MiB", stores, ("",))
+    for name, value in (("on the disk, two images", "disk"), ("of memory, at most", "peak")):
+        row = [getattr(store, value) / 2**20 for store in stores.values()]
+        _add(table, name, row, len(stores), "{:.0f}".format)
     console.print(table)
 
 

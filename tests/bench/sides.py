@@ -23,6 +23,8 @@ class Side:
     daemons: Collection[int]
     zones: Callable[[], set[int]]
     """The processes that pods cost, without the containers' own."""
+    store: Path
+    """The folder that images are kept in."""
 
 
 @contextlib.asynccontextmanager
@@ -38,7 +40,12 @@ async def ours(folder: Path, registry: str, host: str, settings: str) -> AsyncIt
             monitors = memory.with_argument(str(layout.run), "fakedom")
             return _without_workload(monitors | memory.descendants(monitors))
 
-        yield Side(client, [daemon.process.pid for daemon in served.daemons], zones)
+        yield Side(
+            client,
+            [daemon.process.pid for daemon in served.daemons],
+            zones,
+            folder / "state" / "xenpod" / "images",
+        )
 
 
 @contextlib.asynccontextmanager
@@ -53,7 +60,7 @@ async def theirs(folder: Path, registry: str, host: str, pause: str) -> AsyncIte
             shims = memory.with_argument(str(served.socket), "containerd-shim")
             return _without_workload(shims | memory.descendants(shims))
 
-        yield Side(client, [served.pid], zones)
+        yield Side(client, [served.pid], zones, folder / "root")
 
 
 def _prepare_ours(folder: Path, registry: str, host: str, settings: str) -> node.Layout:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.measure import STEPS
+from tests.bench.pulling import PULLS
 from tests.bench.reading import READS
 from tests.bench.report import percentile
 from tests.bench.streams import WAYS
@@ -31,6 +32,8 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
         "2",
         "--stream-mib",
         "1",
+        "--image-mib",
+        "8",
         "--profile",
         "--json",
         str(figures),
@@ -44,6 +47,8 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
         *STEPS,
         *READS,
         *WAYS,
+        *PULLS,
+        "on the disk, two images",
         "2 pods at once",
         "daemons, idle",
         "each pod",
@@ -54,7 +59,7 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
     samples = json.loads(figures.read_text())
     assert set(samples) == {"xenpod", "containerd"}
     for side in samples.values():
-        assert set(side) == {*STEPS, *READS, *WAYS}
+        assert set(side) == {*STEPS, *READS, *WAYS, *PULLS}
         assert all(seconds > 0 for step in side.values() for seconds in step)
 
 
