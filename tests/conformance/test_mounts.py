@@ -164,7 +164,7 @@ async def test_many(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
         (tmp_path / f"{number}").write_text(f"{number} ")
     asked = [mount(tmp_path / f"{number}", f"/many/{number}") for number in range(50)]
     container = await stage.started(shared_pod, mounts=asked)
-    said = await stage.output(container, "i=0; while [ $i -lt 50 ]; do cat /many/$i; i=$((i+1)); done")
+    said = await stage.output(container, "cat /many/? /many/??")
     assert said.split() == [str(number) for number in range(50)]
 
 
