@@ -60,7 +60,14 @@ class Plugins:
         raise Refused("find CNI plugin", kind, f"it is not in {self.path}", "install the CNI plugins")
 
     async def call(self, call: Call) -> bytes:
-        """Run the plugin; its standard output when it succeeds, else the fault that it told."""
+        """Run the plugin; its standard output when it succeeds, else the fault that it told.
+
+        It runs to its end, or the timeout, also when nobody waits for it any more: host-local, killed between
+        making a lease's file and writing it, leaves an address that no DEL can free.
+        """
+        return await to_end(self._call(call))
+
+    async def _call(self, call: Call) -> bytes:
         process = await asyncio.create_subprocess_exec(
             self.find(call.type),
             stdin=asyncio.subprocess.PIPE,
