@@ -44,7 +44,7 @@ compiled: $(BIN)/.installed
 check: parts  ## ruff, mypy, import rules, stub drift, sizes: all of them tests
 	$(PYTEST) -q tests/unit/test_checks.py
 
-test: setup  ## every tier; of nested Xen what has to do with pods (all of it: test-xen)
+test: setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
 	$(PYTEST) --xen=quick tests/unit tests/contract tests/zone tests/integration tests/conformance tests/xen
 
 test-unit: $(BIN)/.installed  ## needs nothing: pure logic, checks
