@@ -32,10 +32,10 @@ class Suite:
 
 
 SUITES = (
-    Suite("binding", ("tests/xen/inside/test_binding.py",), 160, tiers=_EVERY),
+    Suite("binding", ("tests/xen/inside/test_binding.py",), 160),
     Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 210),
     Suite("contract-pv", _CONTRACT, 280, tiers=_EVERY),
-    Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 200, {"XENPOD_TEST_MODE": "pvh"}, _EVERY),
+    Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 200, {"XENPOD_TEST_MODE": "pvh"}),
     Suite("volumes", ("tests/contract/test_toolstack_shared.py", "--toolstack=libxl"), 150, tiers=_EVERY),
     # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 150),
