@@ -52,7 +52,8 @@ class Crictl:
             async with asyncio.timeout(60):
                 yield process.stdout
         finally:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
             await process.wait()
 
     async def pod(self, name: str) -> tuple[str, str]:

@@ -240,7 +240,7 @@ async def _serves(bench: Bench) -> None:
     await until(ready, PATIENCE)
 
 
-def test_consoles_are_kept_while_zones_live() -> None:
+async def test_consoles_are_kept_while_zones_live() -> None:
     """Removed with their zones, so that names of the past do not pile up."""
     names = [path.name for path in Path("/var/log/xen/console").glob("guest-*.log")]
     assert not [name for name in names if re.search("story|survivor|orphan", name)]
