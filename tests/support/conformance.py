@@ -24,7 +24,7 @@ from localnode.layers import Entry
 from tests.support.cri_daemons import IMAGE, CriNode
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds for anything to happen; software emulation is slow."""
 OWN = cri.NamespaceOption(pid=cri.CONTAINER)
 """As the kubelet asks by default."""

@@ -20,7 +20,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 MIB = 1 << 20
 GUEST = Path(os.environ.get("XENPOD_GUEST_DIR") or Path(__file__).parents[2] / "zone/build")
-PATIENCE = 90.0
+PATIENCE = 300.0
 """Seconds for anything to happen; software emulation is slow."""
 
 

@@ -22,7 +22,7 @@ from tests.xen import machine
 from tests.xen.inside.conftest import MIB
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 @pytest.fixture(scope="session")

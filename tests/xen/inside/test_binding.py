@@ -22,7 +22,7 @@ from xenbind.xenstore import Store
 Create = Callable[..., int]
 Ends = tuple[DeathWatcher, "queue.Queue[Ended]"]
 NO_DOMAIN = 30000
-PATIENCE = 90.0
+PATIENCE = 240.0
 
 
 def test_physical_info(context: Context) -> None:

@@ -26,7 +26,7 @@ from xenpod_proto.protect.v1 import protect_pb2
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 COUNT = "n=0; while [ $n -lt {last} ]; do n=$((n+1)); echo line $n; sleep 0.2; done; exit 42"
 
 

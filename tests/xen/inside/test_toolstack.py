@@ -15,7 +15,7 @@ from protect.toolstack.port import DiskSpec, DomainDeath, DomainId, ShutdownReas
 from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console
 from xenbind.xenstore import Store
 
-PATIENCE = 90.0
+PATIENCE = 240.0
 
 
 async def _booted(toolstack: LibxlToolstack, spec: MakeSpec, test: str) -> DomainId:
