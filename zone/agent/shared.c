@@ -9,9 +9,23 @@
 
 #include "file.h"
 #include "say.h"
+#include "xenbus.h"
 
 /* No cache: the host's side changes at any time.  Each user is told apart, and checked, by this kernel. */
 static const char options_9p[] = "trans=xen,version=9p2000.L,cache=none,access=client,msize=131072";
+
+/* The kernel's driver connects when it has time, and until then knows no such tag.  The host gives a domain one
+ * 9pfs device, number 0; 4 is XenbusStateConnected. */
+static int mount_9p(const char *tag)
+{
+	if (xenbus_await("device/9pfs/0/state", "4") < 0)
+		return -1;
+	if (mount(tag, SHARED_DIRECTORY, "9p", 0, options_9p) < 0) {
+		say_errno("mount 9p", tag);
+		return -1;
+	}
+	return 0;
+}
 
 static int attach(int fd)
 {
@@ -39,9 +53,5 @@ int shared_mount(const char *how)
 		say("XENPOD_SHARED: %s: neither 9p:<tag> nor fd:<number>", how);
 		return -1;
 	}
-	if (mount(how + 3, SHARED_DIRECTORY, "9p", 0, options_9p) < 0) {
-		say_errno("mount 9p", how + 3);
-		return -1;
-	}
-	return 0;
+	return mount_9p(how + 3);
 }
