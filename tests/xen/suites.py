@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 _CONTRACT = ("tests/contract/test_toolstack.py", "--toolstack=libxl")
 _FAKE = ("tests/contract/test_toolstack.py", "tests/contract/test_toolstack_fake.py", "--toolstack=fake")
-_QUICK, _FULL = frozenset({"quick"}), frozenset({"full"})
-_EVERY = _QUICK | _FULL
+_EVERY, _FULL = frozenset({"quick", "full"}), frozenset({"full"})
 _PVH = "paused or crash or seen or spliced"
 """What the mode can make a difference for."""
 
@@ -32,15 +31,14 @@ class Suite:
 
 
 SUITES = (
-    Suite("binding", ("tests/xen/inside/test_binding.py",), 160),
+    Suite("binding", ("tests/xen/inside/test_binding.py",), 160, tiers=_EVERY),
     Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 210),
-    Suite("contract-pv", _CONTRACT, 280, tiers=_EVERY),
+    Suite("contract-pv", _CONTRACT, 280),
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 200, {"XENPOD_TEST_MODE": "pvh"}),
     Suite("volumes", ("tests/contract/test_toolstack_shared.py", "--toolstack=libxl"), 150, tiers=_EVERY),
     # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 150),
     Suite("agent", ("tests/xen/inside/test_agent.py",), 100, tiers=_EVERY),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 900),
-    Suite("mounts", ("tests/conformance/test_mounts.py", "--toolstack=libxl"), 200, tiers=_QUICK),
     Suite("story", ("tests/xen/inside/test_story.py",), 400, tiers=_EVERY),
 )
