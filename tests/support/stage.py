@@ -249,6 +249,9 @@ class FakeStage(_Common):
 class LibxlStage(_Common):
     """On Xen."""
 
+    memory = 160 * MIB
+    """Debian's kernel with its initramfs needs 80 to boot."""
+
     def _make(self) -> Toolstack:
         from protect.toolstack.libxl.settings import LibxlSettings
         from protect.toolstack.libxl.toolstack import LibxlToolstack
