@@ -35,10 +35,10 @@ SUITES = (
     Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 210),
     Suite("contract-pv", _CONTRACT, 280),
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 200, {"XENPOD_TEST_MODE": "pvh"}),
-    Suite("volumes", ("tests/contract/test_toolstack_shared.py", "--toolstack=libxl"), 150, tiers=_EVERY),
+    Suite("volumes", ("tests/contract/test_toolstack_shared.py", "--toolstack=libxl"), 150),
     # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 150),
-    Suite("agent", ("tests/xen/inside/test_agent.py",), 100, tiers=_EVERY),
+    Suite("agent", ("tests/xen/inside/test_agent.py",), 100),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 900),
     Suite("story", ("tests/xen/inside/test_story.py",), 400, tiers=_EVERY),
 )
