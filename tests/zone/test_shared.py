@@ -68,7 +68,7 @@ def test_none(zone: Zone) -> None:
         ("nonsense", "neither 9p:<tag> nor fd:<number>"),
         ("fd:x", "neither 9p:<tag> nor fd:<number>"),
         ("fd:77", "move_mount"),
-        ("9p:xenpod", "mount 9p"),
+        ("9p:xenpod", "/dev/xen/xenbus"),
     ],
 )
 def test_what_cannot_be_had_ends_the_zone(
