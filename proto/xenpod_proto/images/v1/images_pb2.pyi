@@ -71,6 +71,7 @@ class Image(_message.Message):
     PULLED_AT_NS_FIELD_NUMBER: _builtins.int
     PINNED_FIELD_NUMBER: _builtins.int
     CONTAINERS_FIELD_NUMBER: _builtins.int
+    ZONES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """"sha256:..." of its configuration."""
     size_bytes: _builtins.int
@@ -89,6 +90,10 @@ class Image(_message.Message):
     def containers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Ids of the containers that have it."""
 
+    @_builtins.property
+    def zones(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Ids of the pods whose zones boot from it."""
+
     def __init__(
         self,
         *,
@@ -100,10 +105,11 @@ class Image(_message.Message):
         pulled_at_ns: _builtins.int = ...,
         pinned: _builtins.bool = ...,
         containers: _abc.Iterable[_builtins.str] | None = ...,
+        zones: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "digests", b"digests", "id", b"id", "manifest_digest", b"manifest_digest", "pinned", b"pinned", "pulled_at_ns", b"pulled_at_ns", "size_bytes", b"size_bytes", "tags", b"tags"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["containers", b"containers", "digests", b"digests", "id", b"id", "manifest_digest", b"manifest_digest", "pinned", b"pinned", "pulled_at_ns", b"pulled_at_ns", "size_bytes", b"size_bytes", "tags", b"tags", "zones", b"zones"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -623,3 +629,86 @@ class ImportedImage(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImportedImage: _TypeAlias = ImportedImage  # noqa: Y015
+
+@_typing.final
+class ListKernelsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKernelsRequest: _TypeAlias = ListKernelsRequest  # noqa: Y015
+
+@_typing.final
+class ListKernelsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KERNELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def kernels(self) -> _containers.RepeatedCompositeFieldContainer[Global___KernelImage]: ...
+    def __init__(
+        self,
+        *,
+        kernels: _abc.Iterable[Global___KernelImage] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["kernels", b"kernels"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListKernelsResponse: _TypeAlias = ListKernelsResponse  # noqa: Y015
+
+@_typing.final
+class KernelImage(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    FLAVOR_FIELD_NUMBER: _builtins.int
+    ARCH_FIELD_NUMBER: _builtins.int
+    IMAGE_BYTES_FIELD_NUMBER: _builtins.int
+    ADDONS_BYTES_FIELD_NUMBER: _builtins.int
+    INITRAMFS_BYTES_FIELD_NUMBER: _builtins.int
+    TAKEN_OUT_FIELD_NUMBER: _builtins.int
+    FAULT_FIELD_NUMBER: _builtins.int
+    version: _builtins.str
+    """KERNEL_VERSION, KERNEL_FLAVOR and KERNEL_ARCH of its metadata: untrusted; "" where it says nothing."""
+    flavor: _builtins.str
+    arch: _builtins.str
+    image_bytes: _builtins.int
+    """Of /kernel/image, /kernel/addons.squashfs and /kernel/initramfs; 0: it has none."""
+    addons_bytes: _builtins.int
+    initramfs_bytes: _builtins.int
+    taken_out: _builtins.bool
+    """Its files are beside the image, ready to be booted from."""
+    fault: _builtins.str
+    """Why no zone can boot from it; "": nothing known against it."""
+    @_builtins.property
+    def image(self) -> Global___Image: ...
+    def __init__(
+        self,
+        *,
+        image: Global___Image | None = ...,
+        version: _builtins.str = ...,
+        flavor: _builtins.str = ...,
+        arch: _builtins.str = ...,
+        image_bytes: _builtins.int = ...,
+        addons_bytes: _builtins.int = ...,
+        initramfs_bytes: _builtins.int = ...,
+        taken_out: _builtins.bool = ...,
+        fault: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addons_bytes", b"addons_bytes", "arch", b"arch", "fault", b"fault", "flavor", b"flavor", "image", b"image", "image_bytes", b"image_bytes", "initramfs_bytes", b"initramfs_bytes", "taken_out", b"taken_out", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___KernelImage: _TypeAlias = KernelImage  # noqa: Y015

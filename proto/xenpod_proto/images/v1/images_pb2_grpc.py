@@ -74,6 +74,11 @@ class ImagesStub:
                 request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectRequest.SerializeToString,
                 response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.FromString,
                 _registered_method=True)
+        self.ListKernels = channel.unary_unary(
+                '/xenpod.images.v1.Images/ListKernels',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListKernelsRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListKernelsResponse.FromString,
+                _registered_method=True)
 
 
 class ImagesServicer:
@@ -138,6 +143,13 @@ class ImagesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListKernels(self, request, context):
+        """Images that zones can boot from.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ImagesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -180,6 +192,11 @@ def add_ImagesServicer_to_server(servicer, server):
                     servicer.Collect,
                     request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectRequest.FromString,
                     response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.SerializeToString,
+            ),
+            'ListKernels': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListKernels,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListKernelsRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListKernelsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -398,6 +415,33 @@ class Images:
             '/xenpod.images.v1.Images/Collect',
             xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectRequest.SerializeToString,
             xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListKernels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/xenpod.images.v1.Images/ListKernels',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListKernelsRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListKernelsResponse.FromString,
             options,
             channel_credentials,
             insecure,

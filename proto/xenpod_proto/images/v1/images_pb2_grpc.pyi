@@ -53,6 +53,8 @@ class ImagesStub:
     """Reads what is stored of images, and holds it against its digests: one event an image."""
     Collect: _grpc.UnaryUnaryMultiCallable[_images_pb2.CollectRequest, _images_pb2.CollectResponse]
     """Removes every image that no container has and that is not pinned."""
+    ListKernels: _grpc.UnaryUnaryMultiCallable[_images_pb2.ListKernelsRequest, _images_pb2.ListKernelsResponse]
+    """Images that zones can boot from."""
 
 @_typing.type_check_only
 class ImagesAsyncStub(ImagesStub):
@@ -79,6 +81,8 @@ class ImagesAsyncStub(ImagesStub):
     """Reads what is stored of images, and holds it against its digests: one event an image."""
     Collect: _aio.UnaryUnaryMultiCallable[_images_pb2.CollectRequest, _images_pb2.CollectResponse]  # type: ignore[assignment]
     """Removes every image that no container has and that is not pinned."""
+    ListKernels: _aio.UnaryUnaryMultiCallable[_images_pb2.ListKernelsRequest, _images_pb2.ListKernelsResponse]  # type: ignore[assignment]
+    """Images that zones can boot from."""
 
 class ImagesServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -150,5 +154,13 @@ class ImagesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_images_pb2.CollectResponse, _abc.Awaitable[_images_pb2.CollectResponse]]:
         """Removes every image that no container has and that is not pinned."""
+
+    @_abc_1.abstractmethod
+    def ListKernels(
+        self,
+        request: _images_pb2.ListKernelsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_images_pb2.ListKernelsResponse, _abc.Awaitable[_images_pb2.ListKernelsResponse]]:
+        """Images that zones can boot from."""
 
 def add_ImagesServicer_to_server(servicer: ImagesServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

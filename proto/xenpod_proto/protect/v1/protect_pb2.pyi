@@ -125,6 +125,7 @@ class CreateZoneRequest(_message.Message):
     INTERFACES_FIELD_NUMBER: _builtins.int
     NETNS_PATH_FIELD_NUMBER: _builtins.int
     ID_MAPPING_FIELD_NUMBER: _builtins.int
+    KERNEL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the pod sandbox id."""
     name: _builtins.str
@@ -148,6 +149,10 @@ class CreateZoneRequest(_message.Message):
         IPC namespace of the zone belong to it.
         """
 
+    @_builtins.property
+    def kernel(self) -> Global___ZoneKernel:
+        """Not set: the toolstack's own.  FAILED_PRECONDITION where zones cannot have another."""
+
     def __init__(
         self,
         *,
@@ -160,14 +165,55 @@ class CreateZoneRequest(_message.Message):
         interfaces: _builtins.int = ...,
         netns_path: _builtins.str = ...,
         id_mapping: Global___IdMapping | None = ...,
+        kernel: Global___ZoneKernel | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id_mapping", b"id_mapping", "resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateZoneRequest: _TypeAlias = CreateZoneRequest  # noqa: Y015
+
+@_typing.final
+class ZoneKernel(_message.Message):
+    """A kernel for one zone.  Paths are absolute, of regular files that root alone may write; they are read
+    until the zone is gone.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    IMAGE_PATH_FIELD_NUMBER: _builtins.int
+    INITRAMFS_PATH_FIELD_NUMBER: _builtins.int
+    ADDONS_PATH_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """For people: shown with the zone."""
+    image_path: _builtins.str
+    """A bzImage, or an uncompressed ELF image."""
+    initramfs_path: _builtins.str
+    """"": none.  Archives as the kernel unpacks them (cpio, compressed or not), before those of the zone's own
+    parts: early modules.
+    """
+    addons_path: _builtins.str
+    """"": none.  A squashfs with modules/ (what the kernel has as /lib/modules/<release>) and firmware/, which
+    the zone has as a disk.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        image_path: _builtins.str = ...,
+        initramfs_path: _builtins.str = ...,
+        addons_path: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["addons_path", b"addons_path", "image_path", b"image_path", "initramfs_path", b"initramfs_path", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ZoneKernel: _TypeAlias = ZoneKernel  # noqa: Y015
 
 @_typing.final
 class IdMapping(_message.Message):
@@ -209,6 +255,7 @@ class Zone(_message.Message):
     DIED_AT_NS_FIELD_NUMBER: _builtins.int
     TOOLSTACK_FIELD_NUMBER: _builtins.int
     CHANNEL_CONNECTED_FIELD_NUMBER: _builtins.int
+    KERNEL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___ZoneState.ValueType
@@ -222,6 +269,8 @@ class Zone(_message.Message):
     """"libxl" or "fake"."""
     channel_connected: _builtins.bool
     """Whether the agent's channel is connected just now."""
+    kernel: _builtins.str
+    """The name of its kernel when it has one of its own."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     def __init__(
@@ -238,10 +287,11 @@ class Zone(_message.Message):
         died_at_ns: _builtins.int = ...,
         toolstack: _builtins.str = ...,
         channel_connected: _builtins.bool = ...,
+        kernel: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "id", b"id", "name", b"name", "profile", b"profile", "resources", b"resources", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "id", b"id", "kernel", b"kernel", "name", b"name", "profile", b"profile", "resources", b"resources", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1705,6 +1755,7 @@ class InfoResponse(_message.Message):
     XEN_VERSION_FIELD_NUMBER: _builtins.int
     UNKNOWN_DOMAINS_FIELD_NUMBER: _builtins.int
     USER_NAMESPACES_FIELD_NUMBER: _builtins.int
+    ZONE_KERNELS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     toolstack: _builtins.str
     security_boundary: _builtins.bool
@@ -1713,6 +1764,8 @@ class InfoResponse(_message.Message):
     xen_version: _builtins.str
     user_namespaces: _builtins.bool
     """Zones can have user namespaces."""
+    zone_kernels: _builtins.bool
+    """Zones can have kernels of their own."""
     @_builtins.property
     def notices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Things an operator must know, e.g. that the fake isolates nothing."""
@@ -1738,10 +1791,11 @@ class InfoResponse(_message.Message):
         xen_version: _builtins.str = ...,
         unknown_domains: _abc.Iterable[_builtins.str] | None = ...,
         user_namespaces: _builtins.bool = ...,
+        zone_kernels: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profiles", b"profiles", "security_boundary", b"security_boundary", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profiles", b"profiles", "security_boundary", b"security_boundary", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
