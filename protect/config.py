@@ -58,8 +58,13 @@ class Limits:
 
     zones: int = 512
     workloads_per_zone: int = 128
+    disks_per_zone: int = 80
     execs_per_zone: int = 48
     connections_per_zone: int = 128
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.disks_per_zone <= 702:
+            raise ValueError("want 1 <= disks_per_zone <= 702, the names from xvda to xvdzz")
 
 
 @dataclass(frozen=True, slots=True)

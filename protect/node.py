@@ -8,9 +8,7 @@ import shutil
 import time
 from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
-from string import ascii_lowercase
 from typing import Any, TypeVar
 
 from daemonkit.faults import Fault, Missing, Refused, Unreachable
@@ -125,15 +123,6 @@ class ZoneRuntime:
         except TimeoutError:
             raise Unreachable("use zone", self.id, "its agent has not answered yet", "try again") from None
 
-    def free_vdevs(self, count: int) -> tuple[str, ...]:
-        """The first disk names no workload has: xvda .. xvdz, xvdaa .. xvdzz."""
-        taken = {vdev for runtime in self.workloads.values() for vdev in runtime.workload.vdevs}
-        names = (f"xvd{first}{second}" for first in ("", *ascii_lowercase) for second in ascii_lowercase)
-        free = tuple(islice((name for name in names if name not in taken), count))
-        if len(free) < count:
-            raise Refused("attach disk", self.id, "all disk names are taken")
-        return free
-
 
 class WorkloadRuntime:
     """One workload, with what cannot be stored."""
@@ -152,6 +141,8 @@ class WorkloadRuntime:
         """Set once it is EXITED with its end recorded, or gone."""
         self.gone = False
         self.deleting = False
+        self.holds_disks = True
+        """False: what another does not hold is detached, or about to be."""
 
     @property
     def id(self) -> str:

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from protect.idmap import IdMapping
 from protect.toolstack.port import DomainId, Mode
-from protect.workloads.values import Reason, Streams, Workload, WorkloadState
+from protect.workloads.values import Disk, Reason, Streams, Workload, WorkloadState
 from protect.zones.values import Zone, ZoneSpec, ZoneState
 
 
@@ -69,7 +69,7 @@ def of_workload(workload: Workload) -> dict[str, Any]:
         "zone_id": workload.zone_id,
         "state": workload.state.value,
         "created_at_ns": workload.created_at_ns,
-        "vdevs": list(workload.vdevs),
+        "disks": [[disk.vdev, *disk.file] for disk in workload.disks],
         "log_path": workload.log_path,
         "tty": workload.tty,
         "stdin_once": workload.stdin_once,
@@ -89,7 +89,7 @@ def workload(body: dict[str, Any]) -> Workload:
         zone_id=body["zone_id"],
         state=WorkloadState(body["state"]),
         created_at_ns=body["created_at_ns"],
-        vdevs=tuple(body["vdevs"]),
+        disks=_disks(body),
         log_path=body["log_path"],
         tty=body["tty"],
         stdin_once=body["stdin_once"],
@@ -101,3 +101,10 @@ def workload(body: dict[str, Any]) -> Workload:
         reason=Reason(body["reason"]) if body["reason"] else None,
         message=body["message"],
     )
+
+
+def _disks(body: dict[str, Any]) -> tuple[Disk, ...]:
+    """Those of a record that names no files are shared with nobody: no file has the id 0, 0."""
+    if "disks" not in body:
+        return tuple(Disk(vdev, (0, 0)) for vdev in body["vdevs"])
+    return tuple(Disk(vdev, (device, inode)) for vdev, device, inode in body["disks"])

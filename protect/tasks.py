@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from daemonkit.faults import Fault
@@ -64,6 +64,13 @@ async def whole(work: Awaitable[T]) -> T:
             # Retrieved: the cancellation is what the caller hears of.
             task.exception()
         raise
+
+
+async def side_by_side(steps: Iterable[Awaitable[None]]) -> None:
+    """All at once; the first failure is raised when every one has ended."""
+    for result in await asyncio.gather(*steps, return_exceptions=True):
+        if result is not None:
+            raise result
 
 
 async def undone(undo: Coroutine[Any, Any, None], name: str) -> None:

@@ -58,7 +58,9 @@ def plan(container_id: str, mounts: Sequence[cri.Mount], found: Sequence[RootIma
 
 def _image(name: str, mount: cri.Mount, found: RootImage) -> pb.ImageVolume:
     return pb.ImageVolume(
-        name=name, image_path=found.path, image_type=found.type, sub_path=mount.image_sub_path
+        name=name,
+        filesystems=[pb.Filesystem(path=found.path, type=found.type)],
+        sub_path=mount.image_sub_path,
     )
 
 

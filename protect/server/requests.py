@@ -11,7 +11,7 @@ from protect.config import DEFAULT_PROFILE, Config, Profile
 from protect.idmap import IdMapping
 from protect.volumes.values import Volume
 from protect.workloads.create import WorkloadSpec
-from protect.workloads.disks import ImageVolume
+from protect.workloads.disks import STACK_LIMIT, Filesystem, ImageVolume, Stack
 from protect.workloads.exec import ExecSpec
 from protect.zones.values import ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2
@@ -87,8 +87,7 @@ def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
         id=workload_id,
         zone_id=checks.identifier(operation, "zone", request.zone_id),
         oci_config=checks.json_object(operation, "OCI configuration", request.oci_config, CONFIG_LIMIT),
-        image_path=Path(checks.path(operation, "image", request.image_path)),
-        image_type=_image_type(operation, workload_id, request.image_type),
+        stack=_stack(operation, workload_id, "its root", request.filesystems),
         tty=request.tty,
         stdin=request.stdin,
         stdin_once=request.stdin_once,
@@ -116,11 +115,16 @@ def _files(operation: str, workload_id: str, files: Iterable[pb.File]) -> tuple[
     return tuple(checked.values())
 
 
-def _image_type(operation: str, workload_id: str, value: str) -> str:
-    if value not in IMAGE_TYPES:
-        kind = checks.printable(value, 40)
-        raise Invalid(operation, workload_id, f"image type {kind!r} is not one of {', '.join(IMAGE_TYPES)}")
-    return value
+def _stack(operation: str, workload_id: str, what: str, filesystems: Sequence[pb.Filesystem]) -> Stack:
+    if not 1 <= len(filesystems) <= STACK_LIMIT:
+        cause = f"{what}: {len(filesystems)} file systems are not 1 to {STACK_LIMIT}"
+        raise Invalid(operation, workload_id, cause)
+    for filesystem in filesystems:
+        if filesystem.type not in IMAGE_TYPES:
+            kind = checks.printable(filesystem.type, 40)
+            cause = f"{what}: file system {kind!r} is not one of {', '.join(IMAGE_TYPES)}"
+            raise Invalid(operation, workload_id, cause)
+    return tuple(Filesystem(Path(checks.path(operation, "image", one.path)), one.type) for one in filesystems)
 
 
 def _image_volumes(
@@ -136,8 +140,7 @@ def _image_volumes(
             raise Invalid(operation, workload_id, f"two image volumes {name!r}")
         checked[name] = ImageVolume(
             name=name,
-            image_path=Path(checks.path(operation, "image", volume.image_path)),
-            image_type=_image_type(operation, workload_id, volume.image_type),
+            stack=_stack(operation, workload_id, f"volume {name}", volume.filesystems),
             sub_path=checks.relative(operation, "sub path", volume.sub_path) if volume.sub_path else "",
         )
     return tuple(checked.values())

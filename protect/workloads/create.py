@@ -1,8 +1,8 @@
-"""CreateWorkload: record, attach the disk, have the agent prepare the container, join its log."""
+"""CreateWorkload: record, attach the disks, have the agent prepare the container, join its log."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,13 @@ from protect.errors import ProtocolViolation
 from protect.node import Node, WorkloadRuntime, ZoneRuntime, now_ns
 from protect.ports import AgentLink
 from protect.store import Intent
-from protect.tasks import whole
+from protect.tasks import side_by_side, whole
+from protect.toolstack.port import DiskSpec
 from protect.volumes.values import Source, Volume
 from protect.workloads import disks
 from protect.workloads.delete import undo_create
 from protect.workloads.outputs import Outputs
-from protect.workloads.values import Streams, Workload, WorkloadState
+from protect.workloads.values import FileId, Streams, Workload, WorkloadState
 from protect.workloads.volumes import close, held
 from xenpod_proto.channel.v1 import channel_pb2
 
@@ -42,8 +43,7 @@ class WorkloadSpec:
     id: str
     zone_id: str
     oci_config: bytes
-    image_path: Path
-    image_type: str
+    stack: disks.Stack
     tty: bool = False
     stdin: bool = False
     stdin_once: bool = False
@@ -54,31 +54,45 @@ class WorkloadSpec:
     memory_volumes: Sequence[channel_pb2.MemoryVolume] = ()
 
     @property
-    def images(self) -> tuple[Path, ...]:
-        """The image file of each of its disks, the root's first."""
-        return disks.files(self.image_path, self.image_volumes)
+    def stacks(self) -> tuple[disks.Stack, ...]:
+        """Of all its images, the root's first."""
+        return (self.stack, *(volume.stack for volume in self.image_volumes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What is to be created, and from what."""
+
+    spec: WorkloadSpec
+    link: AgentLink
+    sources: list[Source]
+    table: disks.Table
+    attach: list[DiskSpec]
 
 
 async def create(node: Node, spec: WorkloadSpec) -> Workload:
     """A prepared workload that has not started.  On failure nothing of it is left."""
     zone = node.zone("create workload", spec.zone_id)
     link = await zone.agent()
-    disks.check_files("create workload", spec.id, spec.images)
+    files = disks.find("create workload", spec.id, spec.stacks)
     # Before the record: a file system that does not answer holds up nothing but this call.
     ids = zone.zone.spec.id_mapping
     sources = await node.volumes.take(spec.volumes, node.config.timeouts.call, ids)
     try:
-        runtime = admit(node, zone, spec)
+        runtime, new = admit(node, zone, spec, files)
     except BaseException:
         close(sources)
         raise
+    table = disks.Table.of(runtime.workload.disks, files)
     # Which closes them: it may go on when the caller does not.
-    work = _conduct(node, runtime, spec, link, sources)
+    work = _conduct(node, runtime, _Work(spec, link, sources, table, table.specs(new)))
     return await node.tasks.conduct(work, f"create workload {spec.id}")
 
 
-def admit(node: Node, zone: ZoneRuntime, spec: WorkloadSpec) -> WorkloadRuntime:
-    """Take the id, the disk name and the record, at once or not at all."""
+def admit(
+    node: Node, zone: ZoneRuntime, spec: WorkloadSpec, files: Mapping[Path, FileId]
+) -> tuple[WorkloadRuntime, frozenset[str]]:
+    """Take the id, the disks' names and the record, at once or not at all; the disks to attach."""
     if spec.id in node.workloads:
         raise Exists("create workload", spec.id, "there is one already")
     if zone.end:
@@ -86,12 +100,13 @@ def admit(node: Node, zone: ZoneRuntime, spec: WorkloadSpec) -> WorkloadRuntime:
     limit = node.config.limits.workloads_per_zone
     if len(zone.workloads) >= limit:
         raise Exhausted("create workload", spec.id, f"zone {zone.id} has {limit}, as many as it may")
+    assigned, new = disks.assign(zone, files.values(), node.config.limits.disks_per_zone)
     workload = Workload(
         id=spec.id,
         zone_id=zone.id,
         state=WorkloadState.CREATING,
         created_at_ns=now_ns(),
-        vdevs=zone.free_vdevs(len(spec.images)),
+        disks=assigned,
         log_path=spec.log_path,
         tty=spec.tty,
         stdin_once=spec.stdin_once,
@@ -101,33 +116,27 @@ def admit(node: Node, zone: ZoneRuntime, spec: WorkloadSpec) -> WorkloadRuntime:
     zone.workloads[spec.id] = runtime
     node.workloads[spec.id] = runtime
     checkpoint("workload-create.recorded")
-    return runtime
+    return runtime, new
 
 
-async def _conduct(
-    node: Node, runtime: WorkloadRuntime, spec: WorkloadSpec, link: AgentLink, sources: list[Source]
-) -> Workload:
-    with held(sources):
+async def _conduct(node: Node, runtime: WorkloadRuntime, work: _Work) -> Workload:
+    with held(work.sources):
         async with runtime.lock, AsyncExitStack() as undo:
             undo.push_async_callback(undo_create, node, runtime)
-            work = _prepare(node, runtime, spec, link, sources)
-            await runtime.zone.end.guard(f"zone {spec.zone_id}", work)
+            await runtime.zone.end.guard(f"zone {runtime.zone.id}", _prepare(node, runtime, work))
             undo.pop_all()
     return runtime.workload
 
 
-async def _prepare(
-    node: Node, runtime: WorkloadRuntime, spec: WorkloadSpec, link: AgentLink, sources: list[Source]
-) -> None:
-    for disk in disks.specs(runtime.workload.vdevs, spec.images):
-        await whole(node.toolstack.attach_disk(runtime.zone.zone.domain_id, disk))
-        checkpoint("workload-create.disk-attached")
+async def _prepare(node: Node, runtime: WorkloadRuntime, work: _Work) -> None:
+    spec, link = work.spec, work.link
+    await whole(side_by_side(_attach(node, runtime, disk) for disk in work.attach))
     checkpoint("workload-create.disks-attached")
-    await whole(node.volumes.attach(spec.zone_id, spec.id, sources))
+    await whole(node.volumes.attach(spec.zone_id, spec.id, work.sources))
     checkpoint("workload-create.volumes-attached")
     outputs = open_log(node, runtime)
     checkpoint("workload-create.log-open")
-    request = channel_pb2.Request(create_container=_request(runtime, spec))
+    request = channel_pb2.Request(create_container=_request(runtime, work))
     reply = await whole(link.call(request, node.config.timeouts.call))
     checkpoint("workload-create.prepared")
     streams = streams_of(runtime, reply.created, tty=spec.tty, stdin=spec.stdin)
@@ -135,6 +144,11 @@ async def _prepare(
     created = runtime.workload.to(WorkloadState.CREATED, streams=streams, pid=reply.created.pid)
     node.put_workload(runtime, created)
     checkpoint("workload-create.created")
+
+
+async def _attach(node: Node, runtime: WorkloadRuntime, disk: DiskSpec) -> None:
+    await node.toolstack.attach_disk(runtime.zone.zone.domain_id, disk)
+    checkpoint("workload-create.disk-attached")
 
 
 def open_log(node: Node, runtime: WorkloadRuntime) -> Outputs:
@@ -145,17 +159,16 @@ def open_log(node: Node, runtime: WorkloadRuntime) -> Outputs:
     return runtime.outputs
 
 
-def _request(runtime: WorkloadRuntime, spec: WorkloadSpec) -> channel_pb2.CreateContainer:
-    vdevs = dict(zip(spec.images, runtime.workload.vdevs, strict=True))
+def _request(runtime: WorkloadRuntime, work: _Work) -> channel_pb2.CreateContainer:
+    spec, table = work.spec, work.table
     return channel_pb2.CreateContainer(
         id=spec.id,
         config_json=spec.oci_config,
-        rootfs_disk=vdevs[spec.image_path],
-        rootfs_type=spec.image_type,
+        rootfs=table.stack(spec.stack),
         tty=spec.tty,
         stdin=spec.stdin,
         files=spec.files,
-        image_volumes=[disks.message(volume, vdevs) for volume in spec.image_volumes],
+        image_volumes=[table.volume(volume) for volume in spec.image_volumes],
         memory_volumes=[_sized(volume, runtime) for volume in spec.memory_volumes],
     )
 

@@ -11,7 +11,8 @@ from daemonkit.faults import Missing, Refused
 from daemonkit.logs import fields
 from protect.node import Node, WorkloadRuntime
 from protect.store import Intent
-from protect.tasks import undone
+from protect.tasks import side_by_side, undone
+from protect.workloads.disks import let_go
 from protect.workloads.values import WorkloadState
 from protect.zones.values import ZoneState
 from xenpod_proto.channel.v1 import channel_pb2
@@ -80,16 +81,14 @@ async def _end(node: Node, runtime: WorkloadRuntime) -> None:
 
 
 async def dismantle(node: Node, runtime: WorkloadRuntime) -> None:
-    """Container, disk, log, record; the workload's lock is held."""
+    """Container, disks, log, record; the workload's lock is held."""
     if runtime.exiting is not None:
         runtime.exiting.cancel()
     if _alive(runtime):
         await _delete_container(node, runtime)
     checkpoint("workload-delete.container-deleted")
     if _alive(runtime):
-        for vdev in runtime.workload.vdevs:
-            await node.toolstack.detach_disk(runtime.zone.zone.domain_id, vdev)
-            checkpoint("workload-delete.disk-detached")
+        await side_by_side(_detach(node, runtime, vdev) for vdev in let_go(runtime))
     await node.volumes.detach(runtime.zone.id, runtime.id)
     checkpoint("workload-delete.volumes-detached")
     if runtime.outputs is not None:
@@ -108,6 +107,11 @@ async def _delete_container(node: Node, runtime: WorkloadRuntime) -> None:
     except Refused:
         if not runtime.zone.end:
             raise
+
+
+async def _detach(node: Node, runtime: WorkloadRuntime, vdev: str) -> None:
+    await node.toolstack.detach_disk(runtime.zone.zone.domain_id, vdev)
+    checkpoint("workload-delete.disk-detached")
 
 
 async def undo_create(node: Node, runtime: WorkloadRuntime) -> None:

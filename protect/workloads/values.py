@@ -66,6 +66,18 @@ class Streams:
         return tuple(number for number in (self.stdin, self.stdout, self.stderr) if number)
 
 
+FileId = tuple[int, int]
+"""st_dev and st_ino: nobody else's while a disk stands for the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """A read-only disk of the zone, and the host's file behind it."""
+
+    vdev: str
+    file: FileId
+
+
 @dataclass(frozen=True, slots=True)
 class Exit:
     """How a process ended; ``at_ns`` is ns since the epoch."""
@@ -89,8 +101,8 @@ class Workload:
     zone_id: str
     state: WorkloadState
     created_at_ns: int
-    vdevs: tuple[str, ...]
-    """Its disks, the root's first."""
+    disks: tuple[Disk, ...]
+    """The root's first; workloads of a zone may share some."""
     log_path: str = ""
     tty: bool = False
     stdin_once: bool = False

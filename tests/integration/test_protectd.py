@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from tests.support import busybox, leftovers
-from tests.support.zones import TIMEOUT, Zones, collected, failing, needs_protectd, serving, until
+from tests.support.zones import TIMEOUT, Zones, collected, failing, needs_protectd, serving, stack, until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]
@@ -273,13 +273,13 @@ async def test_refusals(tmp_path: Path, busybox_image: Path) -> None:
             await zones.create_zone("z3")
         assert "256 MiB" in said[0] and "88 MiB of 600 MiB" in said[0]
         async with failing(grpc.StatusCode.INVALID_ARGUMENT):
-            await zones.create(["/bin/true"], image_path="relative")
+            await zones.create(["/bin/true"], filesystems=stack("relative"))
         async with failing(grpc.StatusCode.INVALID_ARGUMENT):
-            await zones.create(["/bin/true"], image_path="/nonexistent")
+            await zones.create(["/bin/true"], filesystems=stack("/nonexistent"))
         async with failing(grpc.StatusCode.INVALID_ARGUMENT):
             await zones.create(["/bin/true"], oci_config=b"[]")
         async with failing(grpc.StatusCode.INVALID_ARGUMENT):
-            await zones.create(["/bin/true"], image_type="ext4")
+            await zones.create(["/bin/true"], filesystems=stack(zones.image, type="ext4"))
         async with failing(grpc.StatusCode.INVALID_ARGUMENT):
             await zones.create(["/bin/true"], files=[pb.File(name="../x")])
         async with failing(grpc.StatusCode.NOT_FOUND):
@@ -293,7 +293,7 @@ async def test_an_image_that_is_none(zones: Zones) -> None:
     corrupt = zones.folder / "corrupt.squashfs"
     corrupt.write_bytes(b"hsqs" + b"\0" * 8188)
     with pytest.raises(grpc.aio.AioRpcError) as failed:
-        await zones.create(["/bin/true"], image_path=str(corrupt))
+        await zones.create(["/bin/true"], filesystems=stack(corrupt))
     assert failed.value.code() is not grpc.StatusCode.UNKNOWN
     assert leftovers.loops(zones.folder) == []
     await zones.run("/bin/true")

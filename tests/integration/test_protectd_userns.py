@@ -13,7 +13,7 @@ import pytest
 from tests.support import busybox
 from tests.support.disk_source import DiskSource
 from tests.support.volume_image import volume_squashfs
-from tests.support.zones import Zones, failing, needs_protectd, serving
+from tests.support.zones import Zones, failing, needs_protectd, serving, stack
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]
@@ -108,8 +108,8 @@ async def test_image_volumes(zones: Zones, model: Path) -> None:
         base = f"/run/xenpod/containers/{workload}/volumes"
         binds = [busybox.bind(f"{base}/{name}", f"/{name}", "rbind", "ro") for name in ("whole", "part")]
         volumes = [
-            pb.ImageVolume(name="whole", image_path=str(model), image_type="squashfs"),
-            pb.ImageVolume(name="part", image_path=str(model), image_type="squashfs", sub_path="absolute"),
+            pb.ImageVolume(name="whole", filesystems=stack(model)),
+            pb.ImageVolume(name="part", filesystems=stack(model), sub_path="absolute"),
         ]
         await started(zones, *binds, workload=workload, zone_id=zone, mapped=mapped, image_volumes=volumes)
         script = "cat /whole/data/file /part/er; stat -c %u /whole; echo x >/whole/new"
@@ -125,8 +125,8 @@ async def test_image_volumes(zones: Zones, model: Path) -> None:
 async def test_image_volumes_that_cannot_be(zones: Zones, model: Path, tmp_path: Path) -> None:
     await zones.create_zone()
 
-    def volume(**fields: str) -> pb.ImageVolume:
-        return pb.ImageVolume(**{"name": "v", "image_path": str(model), "image_type": "squashfs"} | fields)  # type: ignore[arg-type]
+    def volume(**fields: object) -> pb.ImageVolume:
+        return pb.ImageVolume(**{"name": "v", "filesystems": stack(model)} | fields)  # type: ignore[arg-type]
 
     for code, volumes, words in (
         (Code.FAILED_PRECONDITION, [volume(sub_path="nothing")], "no such path"),
@@ -134,8 +134,8 @@ async def test_image_volumes_that_cannot_be(zones: Zones, model: Path, tmp_path:
         (Code.INVALID_ARGUMENT, [volume(sub_path="../etc")], "relative path"),
         (Code.INVALID_ARGUMENT, [volume(sub_path="/etc")], "relative path"),
         (Code.INVALID_ARGUMENT, [volume(name="a/b")], "volume id"),
-        (Code.INVALID_ARGUMENT, [volume(image_type="ext4")], "ext4"),
-        (Code.INVALID_ARGUMENT, [volume(image_path=str(tmp_path / "none"))], "no image file"),
+        (Code.INVALID_ARGUMENT, [volume(filesystems=stack(model, type="ext4"))], "ext4"),
+        (Code.INVALID_ARGUMENT, [volume(filesystems=stack(tmp_path / "none"))], "no image file"),
         (Code.INVALID_ARGUMENT, [volume(), volume()], "two image volumes"),
         (Code.INVALID_ARGUMENT, [volume(name=f"v{n}") for n in range(33)], "33"),
     ):

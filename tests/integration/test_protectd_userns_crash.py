@@ -12,7 +12,7 @@ import pytest
 from tests.support import busybox
 from tests.support.crashes import armed, connected, killed, workloads
 from tests.support.volume_image import volume_squashfs
-from tests.support.zones import Zones, needs_protectd, serving, until
+from tests.support.zones import Zones, needs_protectd, serving, stack, until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
@@ -36,8 +36,7 @@ def models(tmp_path: Path) -> list[Path]:
 
 async def create(zones: Zones, models: list[Path]) -> None:
     volumes = [
-        pb.ImageVolume(name=f"v{number}", image_path=str(model), image_type="squashfs")
-        for number, model in enumerate(models)
+        pb.ImageVolume(name=f"v{number}", filesystems=stack(model)) for number, model in enumerate(models)
     ]
     binds = [
         busybox.bind(f"/run/xenpod/containers/w1/volumes/{each.name}", f"/{each.name}", "rbind", "ro")

@@ -21,6 +21,7 @@ from protect.store import SqliteStore
 from protect.toolstack.port import Mode
 from protect.volumes.values import Source, Volume
 from protect.workloads.create import WorkloadSpec
+from protect.workloads.disks import Filesystem
 from protect.zones import deaths, reconcile
 from protect.zones.values import ZoneSpec
 from tests.support.memory_toolstack import MemoryToolstack
@@ -136,7 +137,7 @@ def workload_spec(folder: Path, workload_id: str = "w1", zone_id: str = "z1", **
     image = folder / "image.squashfs"
     image.touch()
     values: dict[str, object] = {"log_path": str(folder / f"{workload_id}.log")} | more
-    return WorkloadSpec(workload_id, zone_id, b"{}", image, "squashfs", **values)  # type: ignore[arg-type]
+    return WorkloadSpec(workload_id, zone_id, b"{}", (Filesystem(image, "squashfs"),), **values)  # type: ignore[arg-type]
 
 
 async def until(condition: object, timeout: float = 5.0) -> None:

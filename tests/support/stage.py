@@ -79,7 +79,8 @@ class Agent:
     ) -> Collector:
         """A started container, and where its output comes."""
         config = busybox.config(name, args, mounts=mounts)
-        create = pb.CreateContainer(id=name, config_json=config, rootfs_disk=disk, rootfs_type="squashfs")
+        stack = [pb.Filesystem(disk=disk, type="squashfs")]
+        create = pb.CreateContainer(id=name, config_json=config, rootfs=stack)
         created = (await self.call(create_container=create)).created
         stdout, stderr = Collector(), Collector()
         self.link.output(created.stdout_stream, stdout)

@@ -66,6 +66,11 @@ def config_json(
     return json.dumps(config).encode()
 
 
+def stack(*disks: str, type: str = "squashfs") -> list[pb.Filesystem]:
+    """The lowest first."""
+    return [pb.Filesystem(disk=disk, type=type) for disk in disks]
+
+
 def creation(
     container: str,
     *args: str,
@@ -79,8 +84,7 @@ def creation(
     return pb.CreateContainer(
         id=container,
         config_json=config_json(container, *args, tty=tty, memory=memory, shared_pids=shared_pids, **more),
-        rootfs_disk=disk,
-        rootfs_type="squashfs",
+        rootfs=stack(disk),
         tty=tty,
         stdin=stdin,
         files=[pb.File(name="resolv.conf", mode=0o644, content=b"nameserver 192.0.2.53\n")],

@@ -26,6 +26,11 @@ TIMEOUT = 60.0
 Output = tuple[bytes, bytes, int]
 
 
+def stack(*paths: Path | str, type: str = "squashfs") -> list[pb.Filesystem]:
+    """The lowest first."""
+    return [pb.Filesystem(path=str(path), type=type) for path in paths]
+
+
 @dataclass
 class Zones:
     """One running protectd and what tests do with it."""
@@ -52,8 +57,7 @@ class Zones:
             "zone_id": zone_id,
             "id": workload_id,
             "oci_config": busybox.config(workload_id, args, tty=bool(more.get("tty"))),
-            "image_path": str(self.image),
-            "image_type": "squashfs",
+            "filesystems": stack(self.image),
             "log_path": str(self.log(workload_id)),
         }
         return pb.CreateWorkloadRequest(**(values | more))  # type: ignore[arg-type]

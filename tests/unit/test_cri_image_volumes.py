@@ -41,7 +41,9 @@ async def test_what_protectd_gets_and_the_kubelet_sees(tmp_path: Path) -> None:
         mounts = [_mount("/models/part", image_sub_path="a/b"), _mount("/models")]
         container = await node.container(pod, mounts=mounts)
         request = node.protect.requests[container]
-        asked = [(v.name, v.image_path, v.image_type, v.sub_path) for v in request.image_volumes]
+        asked = [
+            (v.name, v.filesystems[0].path, v.filesystems[0].type, v.sub_path) for v in request.image_volumes
+        ]
         assert asked == [
             ("0", "/images/model.squashfs", "squashfs", "a/b"),
             ("1", "/images/model.squashfs", "squashfs", ""),

@@ -177,7 +177,22 @@ async def test_a_file_server_that_does_not_answer(tmp_path: Path, monkeypatch: p
     await until(lambda: len(taken) == 4 and all(source.tree < 0 for source in taken))
 
 
+FINE = pb.Filesystem(path="/x", type="squashfs")
+
+
+def volume(*stack: pb.Filesystem) -> pb.ImageVolume:
+    return pb.ImageVolume(name="a", filesystems=stack)
+
+
 REFUSED = [
+    ({"filesystems": []}, "its root: 0 file systems are not 1 to 8"),
+    ({"filesystems": [FINE] * 9}, "its root: 9 file systems"),
+    ({"filesystems": [FINE, pb.Filesystem(path="/y", type="ext4")]}, "'ext4' is not one of"),
+    ({"filesystems": [FINE, pb.Filesystem(path="y", type="erofs")]}, "absolute path"),
+    ({"filesystems": [FINE, pb.Filesystem(path="/x/../y", type="erofs")]}, "absolute path"),
+    ({"image_volumes": [volume()]}, "volume a: 0 file systems"),
+    ({"image_volumes": [volume(*[FINE] * 9)]}, "volume a: 9 file systems"),
+    ({"image_volumes": [volume(pb.Filesystem(path="/x"))]}, "volume a: file system ''"),
     ({"volumes": [pb.Volume(name="a/b", host_path="/x")]}, "file name"),
     ({"volumes": [pb.Volume(name="a", host_path="x")]}, "absolute"),
     ({"volumes": [pb.Volume(name="a", host_path="/x/../y")]}, "absolute"),
@@ -194,7 +209,7 @@ REFUSED = [
     (
         {
             "memory_volumes": [pb.MemoryVolume(name="a", volume="v")],
-            "image_volumes": [pb.ImageVolume(name="a", image_path="/x", image_type="squashfs")],
+            "image_volumes": [pb.ImageVolume(name="a", filesystems=[FINE])],
         },
         "two volumes",
     ),
@@ -207,8 +222,7 @@ def test_requests(fields: dict[str, object], words: str) -> None:
         "zone_id": "z",
         "id": "w",
         "oci_config": b"{}",
-        "image_path": "/i",
-        "image_type": "squashfs",
+        "filesystems": [FINE],
     }
     requests.workload_spec(pb.CreateWorkloadRequest(**fine))  # type: ignore[arg-type]
     with pytest.raises(Fault) as raised:

@@ -138,7 +138,7 @@ class World:
         assert node.ledger.reserved_bytes >= sum(zone.zone.spec.memory_bytes for zone in running_zones)
         for zone in running_zones:
             disks = set(self.toolstack.of_zone(zone.id).disks)
-            assert disks == {vdev for one in zone.workloads.values() for vdev in one.workload.vdevs}
+            assert disks == {disk.vdev for one in zone.workloads.values() for disk in one.workload.disks}
         for one in node.workloads.values():
             if one.zone.zone.state is ZoneState.DEAD:
                 assert one.workload.state in (WorkloadState.EXITED, WorkloadState.CREATING)

@@ -15,7 +15,7 @@ import pytest
 from daemonkit.faults import Broken, Exhausted, Refused
 from protect.store import Intent, SqliteStore
 from protect.toolstack.port import Mode
-from protect.workloads.values import Exit, Workload, WorkloadState
+from protect.workloads.values import Disk, Exit, Workload, WorkloadState
 from protect.zones.values import Zone, ZoneSpec, ZoneState
 
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ def a_zone(zone_id: str = "z1", number: int = 1) -> Zone:
 
 
 def a_workload(workload_id: str = "w1", zone_id: str = "z1") -> Workload:
-    return Workload(workload_id, zone_id, WorkloadState.RUNNING, 1, "xvda")
+    return Workload(workload_id, zone_id, WorkloadState.RUNNING, 1, (Disk("xvda", (64, 2**40)),))
 
 
 @pytest.fixture

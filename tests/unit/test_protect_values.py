@@ -24,7 +24,18 @@ def a_zone(state: z.ZoneState = z.ZoneState.RUNNING) -> z.Zone:
 
 
 def a_workload(state: w.WorkloadState = w.WorkloadState.RUNNING) -> w.Workload:
-    return w.Workload("w1", "z1", state, 7, ("xvda", "xvdb"), "/log", True, True, w.Streams(1, 2, 3), 44)
+    return w.Workload(
+        "w1",
+        "z1",
+        state,
+        7,
+        (w.Disk("xvda", (1, 2)), w.Disk("xvdb", (1, 3))),
+        "/log",
+        True,
+        True,
+        w.Streams(1, 2, 3),
+        44,
+    )
 
 
 @pytest.mark.parametrize(("old", "new"), list(itertools.product(z.ZoneState, z.ZoneState)))

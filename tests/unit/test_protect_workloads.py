@@ -23,7 +23,7 @@ from daemonkit.faults import (
 from protect.config import Limits
 from protect.errors import ToolstackError
 from protect.node import Node
-from protect.workloads import attach, create, delete, reopen, signals, start, wait
+from protect.workloads import attach, create, delete, disks, reopen, signals, start, wait
 from protect.workloads import exec as execs
 from protect.workloads.exec import ExecSpec
 from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
@@ -99,7 +99,7 @@ async def test_the_life_of_a_workload(
     node: Node, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     created = await create.create(node, workload_spec(tmp_path))
-    assert (created.state, created.vdevs, created.pid) == (WorkloadState.CREATED, ("xvda",), 100)
+    assert (created.state, [disk.vdev for disk in created.disks]) == (WorkloadState.CREATED, ["xvda"])
     assert toolstack.of_zone("z1").disks["xvda"].readonly
     running_one = await start.start(node, "w1")
     assert running_one.state is WorkloadState.RUNNING and running_one.started_at_ns
@@ -114,20 +114,13 @@ async def test_the_life_of_a_workload(
     assert no_trace(node, toolstack, agent)
 
 
-async def test_workloads_of_a_zone_have_their_own_disks(node: Node, tmp_path: Path) -> None:
-    vdevs = [(await create.create(node, workload_spec(tmp_path, f"w{n}"))).vdevs for n in range(3)]
-    assert vdevs == [("xvda",), ("xvdb",), ("xvdc",)]
-    await delete.delete(node, "w1")
-    assert (await create.create(node, workload_spec(tmp_path, "w3"))).vdevs == ("xvdb",)
-
-
 async def test_refused_creates(node: Node, tmp_path: Path) -> None:
     await create.create(node, workload_spec(tmp_path))
     with pytest.raises(Exists):
         await create.create(node, workload_spec(tmp_path))
     with pytest.raises(Missing):
         await create.create(node, workload_spec(tmp_path, "w2", "nowhere"))
-    missing = replace(workload_spec(tmp_path, "w2"), image_path=tmp_path / "none")
+    missing = replace(workload_spec(tmp_path, "w2"), stack=(disks.Filesystem(tmp_path / "none", "squashfs"),))
     with pytest.raises(Invalid, match="no image file"):
         await create.create(node, missing)
     with pytest.raises(Refused, match="open log"):
@@ -473,10 +466,12 @@ async def test_a_restart_undoes_a_half_create(tmp_path: Path, toolstack: MemoryT
         agent = toolstack.of_zone("z1").agent
         agent.unanswered.add("create_container")
         spec = workload_spec(tmp_path)
-        runtime = create.admit(node, node.zones["z1"], spec)
+        files = disks.find("create", "w1", spec.stacks)
+        runtime, new = create.admit(node, node.zones["z1"], spec, files)
+        table = disks.Table.of(runtime.workload.disks, files)
         link = await node.zones["z1"].agent()
         with pytest.raises(TooLate):
-            await create._prepare(node, runtime, spec, link, [])
+            await create._prepare(node, runtime, create._Work(spec, link, [], table, table.specs(new)))
         assert toolstack.of_zone("z1").disks
     agent.unanswered.clear()
     async with running(tmp_path, toolstack) as node:

@@ -105,7 +105,7 @@ def test_what_fails_leaves_nothing(zone: Zone, client: Client) -> None:
     with pytest.raises(Failed, match="crun create"):
         client.call(create_container=broken)
     wrong_type = creation("c3", "true")
-    wrong_type.rootfs_type = "erofs"
+    wrong_type.rootfs[0].type = "erofs"
     with pytest.raises(Failed, match="mount"):
         client.call(create_container=wrong_type)
     assert client.listed() == {}

@@ -11,7 +11,7 @@ import pytest
 from tests.support.volume_image import volume_squashfs
 from tests.support.zone import Zone, attached
 from tests.support.zone_client import Client, Failed
-from tests.support.zone_specs import creation
+from tests.support.zone_specs import creation, stack
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -45,7 +45,7 @@ def with_volumes(container: str, script: str, **sub_paths: str) -> pb.CreateCont
     ]
     request = creation(container, "sh", "-c", script, mounts=mounts)
     for name, sub_path in sub_paths.items():
-        request.image_volumes.add(name=name, disk="xvdv", type="squashfs", sub_path=sub_path)
+        request.image_volumes.add(name=name, filesystems=stack("xvdv"), sub_path=sub_path)
     return request
 
 
@@ -126,11 +126,20 @@ def test_a_creation_that_waits_for_a_volume_can_be_deleted(zone: Zone, client: C
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"name": "../x"}, {"name": ""}, {"disk": "../null"}, {"type": "ext4"}, {"sub_path": "x" * 4096}],
+    [
+        {"name": "../x"},
+        {"name": ""},
+        {"filesystems": stack("../null")},
+        {"filesystems": stack("xvda", type="ext4")},
+        {"filesystems": []},
+        {"filesystems": stack("xvda", "xvdb", "xvda")},
+        {"filesystems": stack(*(f"xvd{n}" for n in "abcdefghi"))},
+        {"sub_path": "x" * 4096},
+    ],
 )
-def test_requests_that_make_no_sense(zone: Zone, client: Client, wrong: dict[str, str]) -> None:
+def test_requests_that_make_no_sense(zone: Zone, client: Client, wrong: dict[str, object]) -> None:
     request = creation("c1", "true")
-    request.image_volumes.add(**{"name": "v", "disk": "xvda", "type": "squashfs", **wrong})
+    request.image_volumes.add(**{"name": "v", "filesystems": stack("xvda"), **wrong})
     with pytest.raises(Failed) as failed:
         client.call(create_container=request)
     assert failed.value.code == INVALID
@@ -139,14 +148,14 @@ def test_requests_that_make_no_sense(zone: Zone, client: Client, wrong: dict[str
 def test_too_many(zone: Zone, client: Client) -> None:
     request = creation("c1", "true")
     for number in range(33):
-        request.image_volumes.add(name=f"v{number}", disk="xvda", type="squashfs")
+        request.image_volumes.add(name=f"v{number}", filesystems=stack("xvda"))
     with pytest.raises(Failed, match="more than 32 volumes"):
         client.call(create_container=request)
 
 
 def test_two_of_one_name(volumes: Zone, client: Client) -> None:
     request = with_volumes("c1", "true", v1="")
-    request.image_volumes.add(name="v1", disk="xvdv", type="squashfs")
+    request.image_volumes.add(name="v1", filesystems=stack("xvdv"))
     with pytest.raises(Failed, match="File exists"):
         client.call(create_container=request)
     assert os.listdir(f"/proc/{volumes.pid}/root/run/xenpod/containers") == []

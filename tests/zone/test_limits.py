@@ -53,18 +53,9 @@ def test_file_names(client: Client, name: str) -> None:
 
 
 def test_other_bounds_of_a_creation(client: Client) -> None:
-    for change in (
-        {"config_json": b""},
-        {"rootfs_disk": "../null"},
-        {"rootfs_disk": ""},
-        {"rootfs_disk": "x" * 17},
-        {"rootfs_type": "ext4"},
-        {"rootfs_type": "proc"},
-    ):
-        request = creation("c1", "true")
-        for name, value in change.items():
-            setattr(request, name, value)
-        assert refused(client, create_container=request) == INVALID
+    request = creation("c1", "true")
+    request.config_json = b""
+    assert refused(client, create_container=request) == INVALID
     request = creation("c1", "true")
     request.files[0].mode = 0o100644
     assert refused(client, create_container=request) == INVALID

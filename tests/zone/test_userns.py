@@ -15,7 +15,7 @@ from tests.support.volume_image import owned_squashfs
 from tests.support.zone import Zone, attached
 from tests.support.zone_client import Client, Failed
 from tests.support.zone_listener import listen
-from tests.support.zone_specs import creation
+from tests.support.zone_specs import creation, stack
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -197,7 +197,7 @@ def test_volumes_have_the_pod_s_owners_too(pod: Zone, in_pod: Client) -> None:
     source = "/run/xenpod/containers/c1/volumes/v"
     mount = {"destination": "/v", "type": "bind", "source": source, "options": ["rbind", "ro"]}
     request = script("c1", "cat /v/usual; ls -ln /v/usual /v/beyond; echo x >/v/usual", mounts=[mount])
-    request.image_volumes.add(name="v", disk="xvda", type="squashfs")
+    request.image_volumes.add(name="v", filesystems=stack("xvda"))
     text = said(in_pod, request)
     assert text.startswith("usual\n") and "Read-only file system" in text
     assert owners(text)["/v/usual"][1:] == ("1000", "100")

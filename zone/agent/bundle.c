@@ -12,7 +12,7 @@
 #include "memory.h"
 #include "name.h"
 #include "podns.h"
-#include "rootfs.h"
+#include "stack.h"
 #include "volumes.h"
 
 enum { FILES_MAX = 64 };
@@ -37,16 +37,14 @@ static int check_files(const CreateContainer *untrusted, struct fault *fault)
 
 int bundle_check(const CreateContainer *untrusted, struct fault *fault)
 {
+	struct stack root = { untrusted->rootfs, untrusted->n_rootfs };
+
 	if (!id_valid(untrusted->id))
 		return fault_set(fault, INVALID_ARGUMENT, "create container: not an id");
 	if (!untrusted->config_json.len)
 		return fault_set(fault, INVALID_ARGUMENT, "create container: %s: no config", untrusted->id);
-	if (!device_name_valid(untrusted->rootfs_disk))
-		return fault_set(fault, INVALID_ARGUMENT, "create container: %s: not a disk's name", untrusted->id);
-	if (!rootfs_type_valid(untrusted->rootfs_type))
-		return fault_set(fault, INVALID_ARGUMENT,
-				 "create container: %s: its file system is neither squashfs nor erofs",
-				 untrusted->id);
+	if (stack_check(&root, untrusted->id, fault) < 0)
+		return -1;
 	if (check_files(untrusted, fault) < 0 || volumes_check(untrusted, fault) < 0)
 		return -1;
 	return memory_check(untrusted, fault);

@@ -12,6 +12,7 @@ typedef Xenpod__Channel__V1__Empty Empty;
 typedef Xenpod__Channel__V1__Event Event;
 typedef Xenpod__Channel__V1__ConfigureZone ConfigureZone;
 typedef Xenpod__Channel__V1__IdMapping IdMapping;
+typedef Xenpod__Channel__V1__Filesystem Filesystem;
 typedef Xenpod__Channel__V1__ImageVolume ImageVolume;
 typedef Xenpod__Channel__V1__MemoryVolume MemoryVolume;
 typedef Xenpod__Channel__V1__ConfigureNetwork ConfigureNetwork;

@@ -5,17 +5,25 @@
 
 const char *mounts_disk(const CreateContainer *request, size_t number)
 {
-	if (!number)
-		return request->rootfs_disk;
-	return number > request->n_image_volumes ? NULL : request->image_volumes[number - 1]->disk;
+	if (number < request->n_rootfs)
+		return request->rootfs[number]->disk;
+	number -= request->n_rootfs;
+	for (size_t i = 0; i < request->n_image_volumes; i++) {
+		const ImageVolume *volume = request->image_volumes[i];
+
+		if (number < volume->n_filesystems)
+			return volume->filesystems[number]->disk;
+		number -= volume->n_filesystems;
+	}
+	return NULL;
 }
 
 int mounts_make(struct mounts *mounts, const char *directory, const CreateContainer *request, struct fault *fault)
 {
+	struct stack root = { request->rootfs, request->n_rootfs };
 	int to_change;
 
-	if (rootfs_mount(directory, request->rootfs_disk, request->rootfs_type, WRITABLE, &mounts->root_to_change,
-			 fault) < 0)
+	if (rootfs_mount(directory, &root, WRITABLE, &mounts->root_to_change, fault) < 0)
 		return -1;
 	to_change = mounts->root_to_change;
 	for (size_t i = 0; i < request->n_image_volumes; i++) {

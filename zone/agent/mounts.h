@@ -12,7 +12,7 @@ struct mounts {
 	bool to_change[VOLUMES_MAX];
 };
 
-/* The disk to wait for: the root's is 0, then the volumes'; NULL: that was all. */
+/* The disk to wait for: the root's from 0 on, then the volumes'; NULL: that was all. */
 const char *mounts_disk(const CreateContainer *request, size_t number);
 /* What is half done is left to mounts_unmount.  1: mounts_change_owners has work to do. */
 int mounts_make(struct mounts *mounts, const char *directory, const CreateContainer *request, struct fault *fault);

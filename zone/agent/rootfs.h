@@ -1,21 +1,22 @@
-/* A container's root: the image's disk, read-only, under a layer in memory of its own. */
+/* A container's root: the image's stack under a layer in memory of its own. */
 #ifndef ROOTFS_H
 #define ROOTFS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "fault.h"
+#include "stack.h"
 
 enum use { WRITABLE, READ_ONLY };
 
-/* "squashfs" or "erofs". */
-bool rootfs_type_valid(const char *untrusted);
-
-/* Below `directory`: lower (the disk), writable (a tmpfs), rootfs (the overlay); to be only read it is lower
- * alone, unless its owners have to be changed. */
-int rootfs_mount(const char *directory, const char *disk, const char *type, enum use use, bool *to_change,
+/* Below `directory`: the stack (see stack.h), writable (a tmpfs), rootfs (the overlay).  To be only read, it is an
+ * overlay without writable, or nothing but a stack of one; unless its owners have to be changed. */
+int rootfs_mount(const char *directory, const struct stack *stack, enum use use, bool *to_change,
 		 struct fault *fault);
+/* Where to find what was mounted to be only read; -1 with errno. */
+int rootfs_seen(char *path, size_t size, const char *directory, const struct stack *stack, bool to_change);
 /* Where `to_change` was set: makes the owners the pod's, in a process of its own (see owners.h). */
 int rootfs_change_owners(const char *directory, struct fault *fault);
 /* Undoes all that is there of it. */

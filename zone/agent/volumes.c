@@ -15,21 +15,26 @@
 #include "name.h"
 #include "rootfs.h"
 
+static struct stack stack_of(const ImageVolume *volume)
+{
+	return (struct stack){ volume->filesystems, volume->n_filesystems };
+}
+
 static int check_one(const ImageVolume *untrusted, const char *id, size_t number, struct fault *fault)
 {
+	struct stack stack = stack_of(untrusted);
 	const char *wrong = NULL;
+	char what[ID_MAX + 40];
 
 	if (!file_name_valid(untrusted->name))
 		wrong = "no plain name";
-	else if (!device_name_valid(untrusted->disk))
-		wrong = "not a disk's name";
-	else if (!rootfs_type_valid(untrusted->type))
-		wrong = "its file system is neither squashfs nor erofs";
 	else if (strlen(untrusted->sub_path) >= 4096)
 		wrong = "its sub path is too long";
 	if (wrong)
 		return fault_set(fault, INVALID_ARGUMENT, "create container: %s: volume %zu: %s", id, number, wrong);
-	return 0;
+	if (path_set(what, sizeof(what), "%s: volume %zu", id, number) < 0)
+		return fault_errno(fault, "create container", id);
+	return stack_check(&stack, what, fault);
 }
 
 int volumes_check(const CreateContainer *untrusted, struct fault *fault)
@@ -136,6 +141,7 @@ static int name_image(char *path, size_t size, const char *directory, const char
 int volume_mount(const char *directory, const ImageVolume *volume, bool *to_change, struct fault *fault)
 {
 	char images[PATH_SIZE], image[PATH_SIZE], tree[PATH_SIZE];
+	struct stack stack = stack_of(volume);
 	int part, result;
 
 	if (path_set(images, sizeof(images), "%s/images", directory) < 0)
@@ -145,9 +151,9 @@ int volume_mount(const char *directory, const ImageVolume *volume, bool *to_chan
 		return -1;
 	if (mkdir(image, 0755) < 0)
 		return fault_errno(fault, "mkdir", image);
-	if (rootfs_mount(image, volume->disk, volume->type, READ_ONLY, to_change, fault) < 0)
+	if (rootfs_mount(image, &stack, READ_ONLY, to_change, fault) < 0)
 		return -1;
-	if (path_set(tree, sizeof(tree), "%s/%s", image, *to_change ? "rootfs" : "lower") < 0)
+	if (rootfs_seen(tree, sizeof(tree), image, &stack, *to_change) < 0)
 		return fault_errno(fault, "mount image volume", volume->name);
 	part = open_part(tree, volume->sub_path, fault);
 	if (part < 0)

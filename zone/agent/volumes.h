@@ -1,4 +1,4 @@
-/* Image volumes: below a container's directory, images/<name> (the disk, see rootfs.h) and volumes/<name> (what
+/* Image volumes: below a container's directory, images/<name> (its stack, see rootfs.h) and volumes/<name> (what
  * of it the container is shown). */
 #ifndef VOLUMES_H
 #define VOLUMES_H

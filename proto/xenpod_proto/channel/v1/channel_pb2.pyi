@@ -433,6 +433,33 @@ class File(_message.Message):
 Global___File: _TypeAlias = File  # noqa: Y015
 
 @_typing.final
+class Filesystem(_message.Message):
+    """A disk's name ("xvda") and the type of the file system on it, "squashfs" or "erofs".  1 to 8 of them, each
+    another disk, are a stack, the lowest first: the agent waits for each (10 s), mounts each read-only, and
+    lays them over each other.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DISK_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    disk: _builtins.str
+    type: _builtins.str
+    def __init__(
+        self,
+        *,
+        disk: _builtins.str = ...,
+        type: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Filesystem: _TypeAlias = Filesystem  # noqa: Y015
+
+@_typing.final
 class CreateContainer(_message.Message):
     """Prepares a container: mounts its root filesystem, writes files and bundle, runs `crun create`.
     The container dir is /run/xenpod/containers/<id>, which is also the bundle; the OCI config names
@@ -443,22 +470,15 @@ class CreateContainer(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     CONFIG_JSON_FIELD_NUMBER: _builtins.int
-    ROOTFS_DISK_FIELD_NUMBER: _builtins.int
-    ROOTFS_TYPE_FIELD_NUMBER: _builtins.int
     TTY_FIELD_NUMBER: _builtins.int
     STDIN_FIELD_NUMBER: _builtins.int
     FILES_FIELD_NUMBER: _builtins.int
     IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
     MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
+    ROOTFS_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     config_json: _builtins.bytes
     """The OCI runtime configuration, as JSON."""
-    rootfs_disk: _builtins.str
-    """Device name of the image's disk ("xvda"), which the agent waits for (10 s) and mounts read-only;
-    the overlay's upper layer is on the zone's own tmpfs.
-    """
-    rootfs_type: _builtins.str
-    """"squashfs" or "erofs"."""
     tty: _builtins.bool
     stdin: _builtins.bool
     @_builtins.property
@@ -467,22 +487,25 @@ class CreateContainer(_message.Message):
     def image_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___ImageVolume]: ...
     @_builtins.property
     def memory_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryVolume]: ...
+    @_builtins.property
+    def rootfs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Filesystem]:
+        """The image's stack; the overlay's upper layer is on the zone's own tmpfs."""
+
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         config_json: _builtins.bytes = ...,
-        rootfs_disk: _builtins.str = ...,
-        rootfs_type: _builtins.str = ...,
         tty: _builtins.bool = ...,
         stdin: _builtins.bool = ...,
         files: _abc.Iterable[Global___File] | None = ...,
         image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
         memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
+        rootfs: _abc.Iterable[Global___Filesystem] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_json", b"config_json", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs_disk", b"rootfs_disk", "rootfs_type", b"rootfs_type", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_json", b"config_json", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs", b"rootfs", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -544,27 +567,26 @@ class ImageVolume(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
-    DISK_FIELD_NUMBER: _builtins.int
-    TYPE_FIELD_NUMBER: _builtins.int
     SUB_PATH_FIELD_NUMBER: _builtins.int
+    FILESYSTEMS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Plain file name (no slash)."""
-    disk: _builtins.str
-    """The image's disk, which may be another volume's or the root's too, and its file system's type."""
-    type: _builtins.str
     sub_path: _builtins.str
     """"": all of it; else a directory or file in it.  Symbolic links on the way stay within the image."""
+    @_builtins.property
+    def filesystems(self) -> _containers.RepeatedCompositeFieldContainer[Global___Filesystem]:
+        """The image's stack; its disks may be another volume's or the root's too."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
-        disk: _builtins.str = ...,
-        type: _builtins.str = ...,
         sub_path: _builtins.str = ...,
+        filesystems: _abc.Iterable[Global___Filesystem] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk", b"disk", "name", b"name", "sub_path", b"sub_path", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filesystems", b"filesystems", "name", b"name", "sub_path", b"sub_path"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

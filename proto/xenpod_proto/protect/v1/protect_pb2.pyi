@@ -698,14 +698,41 @@ class MemoryVolume(_message.Message):
 Global___MemoryVolume: _TypeAlias = MemoryVolume  # noqa: Y015
 
 @_typing.final
+class Filesystem(_message.Message):
+    """A read-only file system of a workload: a regular file of the host, absolute, and its type ("squashfs",
+    "erofs").  1 to 8 of them, the lowest first, are a stack: what an overlay of them shows is the image.  The
+    marks of overlayfs count, whiteouts (character devices 0:0) and trusted.overlay.opaque "y", and belong only
+    where there is something below to hide; a directory looks as the topmost that has it says.  A file twice
+    in one stack is INVALID_ARGUMENT: the lower of the two would never be seen.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    type: _builtins.str
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        type: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "type", b"type"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Filesystem: _TypeAlias = Filesystem  # noqa: Y015
+
+@_typing.final
 class CreateWorkloadRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ZONE_ID_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     OCI_CONFIG_FIELD_NUMBER: _builtins.int
-    IMAGE_PATH_FIELD_NUMBER: _builtins.int
-    IMAGE_TYPE_FIELD_NUMBER: _builtins.int
     TTY_FIELD_NUMBER: _builtins.int
     STDIN_FIELD_NUMBER: _builtins.int
     STDIN_ONCE_FIELD_NUMBER: _builtins.int
@@ -714,6 +741,7 @@ class CreateWorkloadRequest(_message.Message):
     VOLUMES_FIELD_NUMBER: _builtins.int
     IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
     MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
+    FILESYSTEMS_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     id: _builtins.str
     """The caller's, unique on the host: 1 to 64 of [a-z0-9-]."""
@@ -721,9 +749,6 @@ class CreateWorkloadRequest(_message.Message):
     """OCI runtime configuration; root.path is "rootfs", files appear under
     /run/xenpod/containers/<id>/files/.
     """
-    image_path: _builtins.str
-    """Filesystem image on the host, absolute path, and its type ("squashfs", "erofs")."""
-    image_type: _builtins.str
     tty: _builtins.bool
     stdin: _builtins.bool
     stdin_once: _builtins.bool
@@ -740,14 +765,16 @@ class CreateWorkloadRequest(_message.Message):
 
     @_builtins.property
     def memory_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___MemoryVolume]: ...
+    @_builtins.property
+    def filesystems(self) -> _containers.RepeatedCompositeFieldContainer[Global___Filesystem]:
+        """Its root: a stack, under a writable layer in the zone's memory."""
+
     def __init__(
         self,
         *,
         zone_id: _builtins.str = ...,
         id: _builtins.str = ...,
         oci_config: _builtins.bytes = ...,
-        image_path: _builtins.str = ...,
-        image_type: _builtins.str = ...,
         tty: _builtins.bool = ...,
         stdin: _builtins.bool = ...,
         stdin_once: _builtins.bool = ...,
@@ -756,10 +783,11 @@ class CreateWorkloadRequest(_message.Message):
         volumes: _abc.Iterable[Global___Volume] | None = ...,
         image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
         memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
+        filesystems: _abc.Iterable[Global___Filesystem] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "id", b"id", "image_path", b"image_path", "image_type", b"image_type", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -774,27 +802,27 @@ class ImageVolume(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
-    IMAGE_PATH_FIELD_NUMBER: _builtins.int
-    IMAGE_TYPE_FIELD_NUMBER: _builtins.int
     SUB_PATH_FIELD_NUMBER: _builtins.int
+    FILESYSTEMS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    image_path: _builtins.str
-    image_type: _builtins.str
     sub_path: _builtins.str
     """"": all of it; else a clean relative path of a directory or file in it.  FAILED_PRECONDITION when
     it is not there; symbolic links on the way stay within the image.
     """
+    @_builtins.property
+    def filesystems(self) -> _containers.RepeatedCompositeFieldContainer[Global___Filesystem]:
+        """A stack."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
-        image_path: _builtins.str = ...,
-        image_type: _builtins.str = ...,
         sub_path: _builtins.str = ...,
+        filesystems: _abc.Iterable[Global___Filesystem] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["image_path", b"image_path", "image_type", b"image_type", "name", b"name", "sub_path", b"sub_path"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filesystems", b"filesystems", "name", b"name", "sub_path", b"sub_path"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
