@@ -57,12 +57,10 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
     for directory in (config.run_dir, config.state_dir):
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     async with AsyncExitStack() as stack:
-        images = ImageManager(config.images.settings(config.state_dir))
+        images = ImageManager(config.image_settings())
         stack.push_async_callback(images.stop)
         await images.start()
-        node = await stack.enter_async_context(
-            running(config, StoredImages(images.store, images.flights), cni(config))
-        )
+        node = await stack.enter_async_context(running(config, StoredImages(images), cni(config)))
 
         streaming = await stack.enter_async_context(serving(config.streaming))
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from cri.images import names
 from cri.images.globs import Globs
+from cri.images.kernels.settings import KernelSettings
 from cri.images.settings import ImageSettings, Limits, PolicySettings
 from cri.streaming.settings import StreamingConfig
 from daemonkit.config import Bytes, Seconds
+from daemonkit.faults import Invalid
 
 DEFAULT_HANDLER = "xenpod"
 
@@ -37,9 +40,18 @@ class CniConfig:
 
 @dataclass(frozen=True, slots=True)
 class HandlerConfig:
-    """A runtime handler: the profile of protectd that its zones have."""
+    """A runtime handler: the profile of protectd that its zones have, and the image of the kernel they boot,
+    "" for protectd's own."""
 
     profile: str = "default"
+    kernel: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kernel:
+            try:
+                names.parse(self.kernel)
+            except Invalid as fault:
+                raise ValueError(f"kernel: {fault}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +142,7 @@ class Config:
     container: ContainerDefaults = field(default_factory=ContainerDefaults)
     zone: ZoneDefaults = field(default_factory=ZoneDefaults)
     images: ImagesConfig = field(default_factory=ImagesConfig)
+    kernels: KernelSettings = KernelSettings()
     streaming: StreamingConfig = field(default_factory=StreamingConfig)
     handlers: Mapping[str, HandlerConfig] = field(default_factory=lambda: {DEFAULT_HANDLER: HandlerConfig()})
 
@@ -139,6 +152,12 @@ class Config:
             _absolute(socket=self.socket)
         if "" in self.handlers:
             raise ValueError(f"handlers: the empty handler is always {DEFAULT_HANDLER!r}")
+
+    def image_settings(self) -> ImageSettings:
+        """As the image part takes it; garbage collection leaves the kernels of handlers alone."""
+        kernels = (str(names.parse(one.kernel)) for one in self.handlers.values() if one.kernel)
+        settings = self.images.settings(self.state_dir)
+        return replace(settings, pinned=(*settings.pinned, *kernels), kernels=self.kernels)
 
     @property
     def listen(self) -> Path:

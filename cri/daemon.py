@@ -20,7 +20,9 @@ from cri.leftovers import Leftovers
 from cri.names import Names, container_name, sandbox_name
 from cri.node import Images, Node, PodNetwork, now_ns
 from cri.registry import Registry
+from cri.sandbox import kernel
 from cri.sandbox.record import NEXT as SANDBOX_NEXT
+from cri.sandbox.record import Phase, Sandbox
 from cri.store.database import Database
 from cri.zones.client import Zones
 from cri.zones.follow import Follower
@@ -96,6 +98,7 @@ async def _adopt(node: Node, store: Database) -> None:
     for sandbox in sandboxes:
         node.sandboxes.adopt(sandbox)
         node.sandbox_names.reserve(sandbox_name(sandbox.config.metadata), sandbox.id)
+        _hold_kernel(node, sandbox)
     for container in containers:
         node.containers.adopt(container)
         name = container_name(container.config.metadata, container.sandbox_id)
@@ -103,6 +106,16 @@ async def _adopt(node: Node, store: Database) -> None:
         _hold_images(node, container)
     node.images.collect()
     log.info("records loaded", extra=fields(sandboxes=len(sandboxes), containers=len(containers)))
+
+
+def _hold_kernel(node: Node, sandbox: Sandbox) -> None:
+    """Until its zone is gone; that has been torn down already where it says so."""
+    if sandbox.phase in (Phase.STOPPED, Phase.REMOVING):
+        return
+    try:
+        kernel.hold(node, sandbox.kernel, sandbox.id)
+    except Missing as fault:
+        log.error("a zone's kernel image is gone: %s", fault, extra=fields(sandbox=sandbox.id))
 
 
 def _hold_images(node: Node, container: Container) -> None:

@@ -21,6 +21,7 @@ from cri.zones.client import Zones
 from cri.zones.follow import Follower
 from cri.zones.host import Host
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class Images(Protocol):
     def hold(self, image_id: str, container_id: str) -> None:
         """The image stays on the disk until ``release``, also when it is removed meanwhile.
 
-        A container may hold several."""
+        A container may hold several; the zones of pods hold their kernels (``cri.sandbox.kernel``)."""
         ...
 
     def release(self, container_id: str) -> None:
@@ -67,6 +68,11 @@ class Images(Protocol):
 
     def collect(self) -> None:
         """Once all holds of a starting daemon are made: removed images that nobody holds go."""
+        ...
+
+    async def kernel(self, image_id: str) -> pb.ZoneKernel:
+        """The files of a kernel image that is held; they are there as long as it is.  Refused, Exhausted: no
+        zone can boot from it."""
         ...
 
     def pulls(self) -> list[dict[str, object]]:

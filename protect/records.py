@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 from protect.idmap import IdMapping
-from protect.toolstack.port import DomainId, Mode
+from protect.toolstack.port import DomainId, DomainKernel, Mode
 from protect.workloads.values import Disk, Reason, Streams, Workload, WorkloadState
 from protect.zones.values import Zone, ZoneSpec, ZoneState
 
@@ -25,6 +26,7 @@ def of_zone(zone: Zone) -> dict[str, Any]:
         "netns": spec.netns,
         "sysctls": dict(spec.sysctls),
         "id_mapping": [spec.id_mapping.host_id, spec.id_mapping.length] if spec.id_mapping else [],
+        "kernel": _of_kernel(spec.kernel) if spec.kernel else None,
         "uuid": str(zone.uuid),
         "state": zone.state.value,
         "created_at_ns": zone.created_at_ns,
@@ -49,6 +51,7 @@ def zone(body: dict[str, Any]) -> Zone:
         netns=body.get("netns", ""),
         sysctls=body["sysctls"],
         id_mapping=IdMapping(*body["id_mapping"]) if body.get("id_mapping") else None,
+        kernel=_kernel(body["kernel"]) if body.get("kernel") else None,
     )
     return Zone(
         spec=spec,
@@ -61,6 +64,15 @@ def zone(body: dict[str, Any]) -> Zone:
         death_reason=body["death_reason"],
         died_at_ns=body["died_at_ns"],
     )
+
+
+def _of_kernel(kernel: DomainKernel) -> dict[str, str]:
+    files = {"image": kernel.image, "initramfs": kernel.initramfs, "addons": kernel.addons}
+    return {"name": kernel.name, **{key: str(path) for key, path in files.items() if path}}
+
+
+def _kernel(body: dict[str, str]) -> DomainKernel:
+    return DomainKernel(body["name"], **{key: Path(body[key]) for key in body if key != "name"})
 
 
 def of_workload(workload: Workload) -> dict[str, Any]:

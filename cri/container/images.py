@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from cri.images.cancel import Cancel
 from cri.images.catalogue import Image
-from cri.images.flights import Flights
+from cri.images.manager import ImageManager
 from cri.images.messages import pull_json
-from cri.images.store import ImageStore
 from cri.node import RootImage
+from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _ACCOUNTS = 1024 * 1024
 
@@ -17,9 +18,9 @@ _ACCOUNTS = 1024 * 1024
 class StoredImages:
     """``cri.node.Images`` over the store."""
 
-    def __init__(self, store: ImageStore, flights: Flights) -> None:
-        self._store = store
-        self._flights = flights
+    def __init__(self, manager: ImageManager) -> None:
+        self._manager = manager
+        self._store = manager.store
 
     def resolve(self, reference: str) -> RootImage:
         """By id, tag or digest; Missing when it is not here."""
@@ -56,7 +57,21 @@ class StoredImages:
 
     def pulls(self) -> list[dict[str, object]]:
         """See ``cri.node.Images``."""
-        return [pull_json(snapshot) for snapshot in self._flights.snapshots()]
+        return [pull_json(snapshot) for snapshot in self._manager.flights.snapshots()]
+
+    async def kernel(self, image_id: str) -> pb.ZoneKernel:
+        """See ``cri.node.Images``."""
+        cancel = Cancel()
+        try:
+            found = await self._manager.run(lambda: self._manager.kernels.files(image_id, cancel))
+        finally:
+            cancel.set()
+        return pb.ZoneKernel(
+            name=found.name,
+            image_path=str(found.image),
+            initramfs_path=str(found.initramfs or ""),
+            addons_path=str(found.addons or ""),
+        )
 
     def _text(self, image: Image, path: str) -> str:
         untrusted = self._store.read_file(image, path, _ACCOUNTS)

@@ -23,8 +23,8 @@ from cri.images.squash import squashfs
 from cri.images.stream import Stream
 from cri.images.tree import Tree
 
-# Kept beside the filesystem, so that users can be looked up by name without opening it.
-ACCOUNT_FILES = ("/etc/passwd", "/etc/group")
+# Kept beside the filesystem, so that users can be looked up by name without opening it, and kernels told.
+ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
 
 
 # squashfs names owners by an index of 16 bits.

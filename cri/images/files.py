@@ -1,8 +1,8 @@
 """The files of the store, as far as they need no index.
 
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
-layers), ``filesystems/<hex>.squashfs`` (one per chain of layers), ``ingest/`` (work in progress). A file gets
-its name after its bytes are on the disk.
+layers), ``filesystems/<hex>.squashfs`` (one per chain of layers), ``kernels/<hex>/`` (what was taken out of a
+kernel image), ``ingest/`` (work in progress). A file gets its name after its bytes are on the disk.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import fcntl
 import os
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,9 +38,10 @@ class StoreFiles:
         self.ingest = root / "ingest"
         self.index = root / "images.db"
         self._blobs, self._filesystems = root / "blobs", root / "filesystems"
+        self._kernels = root / "kernels"
         self._lock = threading.Lock()
         self._serial = 0
-        for directory in (root, self._filesystems, self._blobs):
+        for directory in (root, self._filesystems, self._blobs, self._kernels):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._guard = _only_one(root / "lock")
 
@@ -61,6 +62,29 @@ class StoreFiles:
     def fs_path(self, chain_id: str) -> Path:
         """Where a filesystem lies, or would."""
         return self._filesystems / f"{chain_id.partition(':')[2]}.{FS_TYPE}"
+
+    def kernel_path(self, chain_id: str) -> Path:
+        """Where the folder of a kernel image's files lies, or would."""
+        return self._kernels / chain_id.partition(":")[2]
+
+    def keep_kernels(self, chain_ids: Set[str]) -> None:
+        """Removes those of other chains; one that is being removed has no name any more."""
+        kept = {self.kernel_path(chain_id) for chain_id in chain_ids}
+        for folder in set(self._kernels.iterdir()) - kept:
+            with self.work_folder("gone") as work:
+                folder.rename(work)
+
+    @contextmanager
+    def work_folder(self, stem: str) -> Iterator[Path]:
+        """A path for a folder of work in progress, as work_file()."""
+        with self._lock:
+            self._serial += 1
+            path = self.ingest / f"{stem}.{self._serial}"
+        try:
+            yield path
+        finally:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(path)
 
     @contextmanager
     def work_file(self, stem: str) -> Iterator[Path]:

@@ -11,6 +11,7 @@ from cri.images.catalogue import Image
 from cri.images.credentials import Credentials
 from cri.images.files import Usage
 from cri.images.flights import Flights
+from cri.images.kernels.cache import Kernels
 from cri.images.manifests import Platform
 from cri.images.names import Reference
 from cri.images.places import registry_places
@@ -34,6 +35,7 @@ class ImageManager:
     def __init__(self, settings: ImageSettings) -> None:
         self.settings = settings
         self.store = ImageStore(settings)
+        self.kernels = Kernels(self.store, settings.kernels, settings.limits)
         self.puller = Puller(self.store, settings, this_platform())
         self.flights = Flights(settings)
 

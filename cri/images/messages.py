@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from cri.images.catalogue import Image
+from cri.images.kernels.cache import ZONE, KernelImage
+from cri.images.kernels.plan import ADDONS, INITRAMFS, KERNEL
 from cri.images.progress import Measured, Snapshot, Stage, State
 from xenpod_proto.images.v1 import images_pb2 as pb
 
@@ -21,8 +23,9 @@ _STATES: Mapping[State, pb.PartState.ValueType] = {
 }
 
 
-def image_message(image: Image, containers: Sequence[str]) -> pb.Image:
-    """containers: ids of those that have it."""
+def image_message(image: Image, holders: Sequence[str]) -> pb.Image:
+    """holders: as the store has them."""
+    zones = [holder.removeprefix(ZONE) for holder in holders if holder.startswith(ZONE)]
     return pb.Image(
         id=image.id,
         tags=image.repo_tags,
@@ -31,7 +34,23 @@ def image_message(image: Image, containers: Sequence[str]) -> pb.Image:
         manifest_digest=image.manifest_digest,
         pulled_at_ns=image.pulled_at,
         pinned=image.pinned,
-        containers=containers,
+        containers=[holder for holder in holders if not holder.startswith(ZONE)],
+        zones=zones,
+    )
+
+
+def kernel_message(kernel: KernelImage, holders: Sequence[str]) -> pb.KernelImage:
+    """See image_message."""
+    return pb.KernelImage(
+        image=image_message(kernel.image, holders),
+        version=kernel.metadata.version,
+        flavor=kernel.metadata.flavor,
+        arch=kernel.metadata.arch,
+        image_bytes=kernel.sizes.get(KERNEL, 0),
+        addons_bytes=kernel.sizes.get(ADDONS, 0),
+        initramfs_bytes=kernel.sizes.get(INITRAMFS, 0),
+        taken_out=kernel.taken_out,
+        fault=kernel.fault,
     )
 
 

@@ -16,7 +16,7 @@ from cri.images.catalogue import Image
 from cri.images.credentials import ANONYMOUS, Credentials
 from cri.images.importing import import_images
 from cri.images.manager import ImageManager
-from cri.images.messages import image_message, pull_message
+from cri.images.messages import image_message, kernel_message, pull_message
 from cri.images.progress import Progress, Snapshot
 from cri.images.verify import verify
 from daemonkit.faults import Invalid
@@ -160,6 +160,18 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
             removed=[image_message(image, []) for image in removed],
             freed_bytes=max(0, before.bytes - after.bytes),
         )
+
+    async def ListKernels(  # noqa: N802
+        self, request: pb.ListKernelsRequest, context: _Context
+    ) -> pb.ListKernelsResponse:
+        """What is wrong with one of them is told with it."""
+        cancel = Cancel()
+        try:
+            found = await self._manager.run(partial(self._manager.kernels.listed, cancel))
+        finally:
+            cancel.set()
+        holders = self._store.holders
+        return pb.ListKernelsResponse(kernels=[kernel_message(one, holders(one.image.id)) for one in found])
 
     def _message(self, image: Image) -> pb.Image:
         return image_message(image, self._store.holders(image.id))

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cri.images.globs import Globs
+from cri.images.kernels.settings import KernelSettings
 from daemonkit.config import Seconds
 
 KIB = 1 << 10
@@ -81,3 +82,4 @@ class ImageSettings:
     pinned: tuple[str, ...] = ()
     policy: PolicySettings = field(default_factory=PolicySettings)
     limits: Limits = field(default_factory=Limits)
+    kernels: KernelSettings = KernelSettings()

@@ -198,6 +198,13 @@ class ImageStore:
             self._load()
             return self._now.images[row.id]
 
+    def add_kernel(self, work: Path, chain_id: str) -> None:
+        """The finished, synced folder of a kernel image's files; Missing when the image is gone."""
+        with self._lock:
+            if chain_id not in {row.chain_id for row in self._now.rows.values()}:
+                raise Missing("take kernel out of image", chain_id, "it was removed")
+            self.files.put(work, self.files.kernel_path(chain_id))
+
     # Inside.
 
     def _load(self) -> None:
@@ -253,6 +260,7 @@ class ImageStore:
         for path in set(paths) - needed - set(self._leases):
             path.unlink(missing_ok=True)
             checkpoint("image-remove.file-removed")
+        self.files.keep_kernels(wanted)
 
 
 def now() -> int:

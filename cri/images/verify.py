@@ -9,6 +9,7 @@ from pathlib import Path
 from cri.images.cancel import Cancel
 from cri.images.catalogue import Image
 from cri.images.fetch import matches
+from cri.images.kernels.take import Taken, taken_files
 from cri.images.layers import file_chunks
 from cri.images.store import ImageStore
 
@@ -33,12 +34,25 @@ def verify(store: ImageStore, image: Image, cancel: Cancel) -> Verdict:
         read = len(row.config) + len(row.manifest)
         files = [(f"layer {d}", store.files.blob_path(d), d, size) for d, size in row.layers]
         files.append(("the filesystem image", image.fs_path, filesystem.digest, filesystem.bytes))
+        folder = store.files.kernel_path(row.chain_id)
+        taken, fault = _taken(folder)
+        if fault:
+            faults.append(fault)
+        files += [(f"the kernel's {one.name}", folder / one.name, one.digest, one.size) for one in taken]
         for what, path, digest, size in files:
             fault, amount = _file(path, digest, size, cancel)
             read += amount
             if fault:
                 faults.append(f"{what} {fault}")
     return Verdict(tuple(faults), read)
+
+
+def _taken(folder: Path) -> tuple[list[Taken], str]:
+    """What was taken out of a kernel image, and what is wrong with the list of that ("": nothing)."""
+    try:
+        return taken_files(folder), ""
+    except (OSError, ValueError, TypeError) as error:
+        return [], f"the list of what was taken out of it cannot be read: {error}"
 
 
 def _file(path: Path, digest: str, size: int, cancel: Cancel) -> tuple[str, int]:

@@ -61,6 +61,8 @@ class Sandbox:
     attachment: Attachment
     death_reason: str = ""
     """Why the zone ended by itself; "" otherwise."""
+    kernel: str = ""
+    """The id of the image that its zone boots from; "": the toolstack's own kernel."""
 
     @property
     def hidden(self) -> bool:

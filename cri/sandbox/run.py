@@ -12,7 +12,7 @@ from cri.cni.attachment import Attachment
 from cri.ids import new_id
 from cri.names import sandbox_name
 from cri.node import Node, now_ns
-from cri.sandbox import logdir, request
+from cri.sandbox import kernel, logdir, request
 from cri.sandbox.record import Phase, Sandbox
 from cri.sandbox.sizing import zone_resources
 from cri.sandbox.undo import make_room, undo
@@ -41,6 +41,16 @@ declare(
 async def run(node: Node, asked: cri.RunPodSandboxRequest) -> str:
     """The new sandbox's id.  When this fails, nothing of the pod is left, or a leftover is being removed."""
     sandbox = _plan(node, asked)
+    kernel.hold(node, sandbox.kernel, sandbox.id)
+    try:
+        return await _run(node, sandbox)
+    except BaseException:
+        if not node.sandboxes.has(sandbox.id):
+            kernel.release(node, sandbox.id)
+        raise
+
+
+async def _run(node: Node, sandbox: Sandbox) -> str:
     await _check_kernel(node, sandbox)
     name = sandbox_name(sandbox.config.metadata)
     await make_room(node, name)
@@ -68,10 +78,13 @@ def _plan(node: Node, asked: cri.RunPodSandboxRequest) -> Sandbox:
     handler = request.handler_name(asked.runtime_handler, node.config.handlers)
     request.check(asked.config)
     zone_resources(asked.config, node.config.zone.memory_overhead)
+    image = kernel.resolve(
+        node, kernel.chosen(asked.config, node.config.handlers[handler], node.config.kernels)
+    )
     sandbox_id = new_id()
     place = node.network.plan(sandbox_id, asked.config)
     logdir.make(asked.config.log_directory)
-    return Sandbox(sandbox_id, Phase.CREATING, now_ns(), handler, asked.config, place)
+    return Sandbox(sandbox_id, Phase.CREATING, now_ns(), handler, asked.config, place, kernel=image)
 
 
 async def _attach(node: Node, sandbox: Sandbox, made: Callable[[], None]) -> Attachment:
@@ -83,6 +96,7 @@ async def _attach(node: Node, sandbox: Sandbox, made: Callable[[], None]) -> Att
 
 async def _create_zone(node: Node, sandbox: Sandbox, namespace: Callable[[], Awaitable[object]]) -> None:
     """Once the namespace is there, which the zone's interface can then be born in; plugins run meanwhile."""
+    found = await node.images.kernel(sandbox.kernel) if sandbox.kernel else None
     await namespace()
     meta = sandbox.config.metadata
     await node.zones.create_zone(
@@ -96,6 +110,7 @@ async def _create_zone(node: Node, sandbox: Sandbox, namespace: Callable[[], Awa
             interfaces=1,
             netns_path=str(sandbox.attachment.netns),
             id_mapping=_id_mapping(sandbox.config),
+            kernel=found,
         )
     )
     checkpoint("run-pod.zone-created")
@@ -103,6 +118,9 @@ async def _create_zone(node: Node, sandbox: Sandbox, namespace: Callable[[], Awa
 
 async def _check_kernel(node: Node, sandbox: Sandbox) -> None:
     """Unsupported when zones cannot have what is asked for."""
+    # Another kernel's zone says for itself what it cannot.
+    if sandbox.kernel:
+        return
     if _id_mapping(sandbox.config) and not (await node.host.info()).user_namespaces:
         cause = "user namespaces are not there: the kernel of zones has none"
         raise Unsupported(_RUN, sandbox.config.metadata.name, cause, "leave out hostUsers: false")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cri.quantity import quantity
+from cri.sandbox.kernel import ANNOTATION as KERNEL
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -12,6 +13,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
 PREFIX = "xenpod.dev/"
+_KNOWN = (MEMORY, VCPUS, KERNEL)
 _MAX_MEMORY = 2**50
 _MAX_VCPUS = 1024
 
@@ -30,8 +32,8 @@ def zone_resources(config: cri.PodSandboxConfig, memory_overhead: int) -> pb.Zon
 
 def _refuse_unknown(notes: Mapping[str, str]) -> None:
     for key in notes:
-        if key.startswith(PREFIX) and key not in (MEMORY, VCPUS):
-            raise Invalid("read annotation", key[:200], "unknown", f"known here: {MEMORY}, {VCPUS}")
+        if key.startswith(PREFIX) and key not in _KNOWN:
+            raise Invalid("read annotation", key[:200], "unknown", f"known here: {', '.join(_KNOWN)}")
 
 
 def _annotation(notes: Mapping[str, str], key: str, limit: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cri.node import Node
+from cri.sandbox import kernel
 from cri.sandbox.record import Sandbox
 from cri.together import each
 from daemonkit.checkpoints import checkpoint, declare
@@ -17,6 +18,7 @@ async def teardown(node: Node, sandbox: Sandbox) -> None:
 
 async def _destroy_zone(node: Node, sandbox: Sandbox) -> None:
     await node.zones.destroy_zone(sandbox.id)
+    kernel.release(node, sandbox.id)
     checkpoint("teardown.zone-destroyed")
 
 

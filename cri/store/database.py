@@ -23,11 +23,12 @@ from daemonkit.faults import Broken, Exhausted
 
 T = TypeVar("T")
 
-VERSION = 2
+VERSION = 3
 _SCHEMA = """
 CREATE TABLE sandboxes (
   id TEXT PRIMARY KEY, phase TEXT NOT NULL, created_ns INTEGER NOT NULL, handler TEXT NOT NULL,
-  config BLOB NOT NULL, attachment TEXT NOT NULL, death_reason TEXT NOT NULL
+  config BLOB NOT NULL, attachment TEXT NOT NULL, death_reason TEXT NOT NULL,
+  kernel TEXT NOT NULL DEFAULT ''
 ) WITHOUT ROWID;
 CREATE TABLE containers (
   id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL REFERENCES sandboxes (id), phase TEXT NOT NULL,
@@ -38,7 +39,11 @@ CREATE TABLE containers (
   volume_images TEXT NOT NULL DEFAULT '[]'
 ) WITHOUT ROWID;
 """
-_FROM_1 = "ALTER TABLE containers ADD COLUMN volume_images TEXT NOT NULL DEFAULT '[]';"
+_STEPS = (
+    "ALTER TABLE containers ADD COLUMN volume_images TEXT NOT NULL DEFAULT '[]';",
+    "ALTER TABLE sandboxes ADD COLUMN kernel TEXT NOT NULL DEFAULT '';",
+)
+"""From version 1 on, each to the next."""
 
 
 class Database:
@@ -110,8 +115,9 @@ def _connect(path: Path) -> sqlite3.Connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
-        elif version == 1:
-            connection.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version = {VERSION}; COMMIT;")
+        elif version in range(1, VERSION):
+            steps = " ".join(_STEPS[version - 1 :])
+            connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version != VERSION:
             raise Broken("open state", str(path), f"it has version {version}, this daemon knows {VERSION}")
     except sqlite3.Error as error:

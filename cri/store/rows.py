@@ -12,7 +12,7 @@ from cri.sandbox.record import Phase as SandboxPhase
 from cri.sandbox.record import Sandbox
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-_SANDBOX = ("id", "phase", "created_ns", "handler", "config", "attachment", "death_reason")
+_SANDBOX = ("id", "phase", "created_ns", "handler", "config", "attachment", "death_reason", "kernel")
 _CONTAINER = (
     "id", "sandbox_id", "phase", "created_ns", "started_ns", "config", "image_id", "image_reference",
     "log_path", "process", "stop_signal", "finished_ns", "exit_code", "reason", "message",
@@ -44,6 +44,7 @@ def of_sandbox(sandbox: Sandbox) -> tuple[object, ...]:
         sandbox.config.SerializeToString(),
         sandbox.attachment.to_json(),
         sandbox.death_reason,
+        sandbox.kernel,
     )
 
 
@@ -57,6 +58,7 @@ def to_sandbox(row: tuple[Any, ...]) -> Sandbox:
         config=cri.PodSandboxConfig.FromString(row[4]),
         attachment=Attachment.from_json(row[5]),
         death_reason=row[6],
+        kernel=row[7],
     )
 
 

@@ -81,6 +81,7 @@ def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verifying.add_argument("images", nargs="*", metavar="IMAGE", help="default: all")
     collecting = _verb(image, common, "image gc", "remove the images that no container has, save pinned ones")
     collecting.add_argument("--dry-run", action="store_true", help="only show them")
+    _verb(image, common, "image list-kernels", "the images that zones can boot from")
     _verb(image, common, "image watch", "what is being pulled, and each change")
 
 

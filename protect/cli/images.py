@@ -92,6 +92,13 @@ async def image_gc(options: argparse.Namespace) -> None:
             show.note(f"freed {show.mib(answer.freed_bytes)}")
 
 
+async def image_list_kernels(options: argparse.Namespace) -> None:
+    """Images that were not looked into before are read through, hence the time."""
+    async with _images(options) as images:
+        answer = await images.ListKernels(pb.ListKernelsRequest(), timeout=_LONG)
+        show_images.kernels(answer, options.output)
+
+
 async def image_watch(options: argparse.Namespace) -> None:
     """Until interrupted, or until xenpod-cri ends."""
     async with _images(options) as images:
@@ -107,5 +114,6 @@ COMMANDS: Mapping[str, Command] = {
     "image inspect": image_inspect,
     "image verify": image_verify,
     "image gc": image_gc,
+    "image list-kernels": image_list_kernels,
     "image watch": image_watch,
 }

@@ -41,6 +41,7 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
         ("toolstack", answer.toolstack),
         ("domain", str(answer.domain_id)),
         ("profile", answer.profile),
+        ("kernel image", answer.kernel),
         ("memory", mib(answer.resources.memory_bytes)),
         ("vcpus", str(answer.resources.vcpus)),
         ("created", when(answer.created_at_ns)),

@@ -33,6 +33,21 @@ def images(answer: Message, listed: Sequence[pb.Image], output: str) -> None:
     show.table(("IMAGE", "ID", "SIZE", "CONTAINERS", "PINNED", "AGE"), rows)
 
 
+def kernels(answer: pb.ListKernelsResponse, output: str) -> None:
+    """The digest is that of the manifest: what a name with a digest names."""
+    if output == "json":
+        return show.json(answer)
+    rows = []
+    for one in answer.kernels:
+        size = one.image_bytes + one.addons_bytes + one.initramfs_bytes
+        what = " ".join(part for part in (one.version, one.flavor) if part)
+        state = one.fault or ("taken out" if one.taken_out else "")
+        zones = ",".join(_short_zone(zone) for zone in one.image.zones)
+        row = (_name(one.image), _short(one.image.manifest_digest), what, show.mib(size), zones, state)
+        rows.append(row)
+    show.table(("IMAGE", "DIGEST", "KERNEL", "SIZE", "ZONES", "STATE"), rows)
+
+
 def imported(answer: pb.ImportResponse, output: str) -> None:
     if output == "json":
         return show.json(answer)
@@ -45,7 +60,8 @@ def removed(answer: pb.RemoveResponse, output: str) -> None:
         return show.json(answer)
     for name in (*answer.image.tags, *answer.image.digests):
         _line(f"removed {name}")
-    kept = "" if answer.freed else f", kept on the disk for {len(answer.image.containers)} containers"
+    users = len(answer.image.containers) + len(answer.image.zones)
+    kept = "" if answer.freed else f", kept on the disk for {users} containers and zones"
     _line(f"removed {answer.image.id}{kept}")
 
 
@@ -73,6 +89,7 @@ def inspected(answer: pb.InspectResponse, output: str) -> None:
             ("size", show.mib(one.size_bytes)),
             ("pinned", "yes" if one.pinned else ""),
             *(("container", container) for container in one.containers),
+            *(("kernel of zone", zone) for zone in one.zones),
             *(("layer", f"{layer.digest} {show.mib(layer.size_bytes)}") for layer in answer.layers),
             ("filesystem", f"{filesystem.path} ({filesystem.type}, {show.mib(filesystem.size_bytes)})"),
             *((key.lower(), _text(run[key])) for key in ("Entrypoint", "Cmd", "User") if run.get(key)),
@@ -110,6 +127,10 @@ def _name(image: pb.Image) -> str:
 
 def _short(image_id: str) -> str:
     return image_id.partition(":")[2][:_SHORT]
+
+
+def _short_zone(zone_id: str) -> str:
+    return zone_id[:_SHORT]
 
 
 def _text(untrusted: object) -> str:

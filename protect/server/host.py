@@ -43,6 +43,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
             profiles=node.config.profile_names(),
             xen_version=physical.version,
             user_namespaces=physical.user_namespaces,
+            zone_kernels=physical.kernels,
             unknown_domains=[f"{domain.id} {domain.name} {domain.uuid}" for domain in strangers],
         )
 

@@ -9,6 +9,7 @@ from daemonkit.faults import Invalid
 from protect import checks
 from protect.config import DEFAULT_PROFILE, Config, Profile
 from protect.idmap import IdMapping
+from protect.toolstack.port import DomainKernel
 from protect.volumes.values import Volume
 from protect.workloads.create import WorkloadSpec
 from protect.workloads.disks import STACK_LIMIT, Filesystem, ImageVolume, Stack
@@ -55,6 +56,7 @@ def zone_spec(config: Config, request: pb.CreateZoneRequest) -> ZoneSpec:
         id_mapping=_id_mapping(operation, zone_id, request.id_mapping)
         if request.HasField("id_mapping")
         else None,
+        kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
     )
 
 
@@ -76,6 +78,17 @@ def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> IdMapping:
     if not asked.length or asked.host_id + asked.length >= 2**32:
         raise Invalid(operation, zone_id, f"id mapping: {asked.length} ids from {asked.host_id}")
     return IdMapping(asked.host_id, asked.length)
+
+
+def _kernel(operation: str, zone_id: str, asked: pb.ZoneKernel) -> DomainKernel:
+    if not asked.image_path:
+        raise Invalid(operation, zone_id, "a kernel without an image")
+    files = (("initramfs", asked.initramfs_path), ("addons", asked.addons_path))
+    return DomainKernel(
+        name=checks.name(operation, asked.name),
+        image=Path(checks.path(operation, "kernel", asked.image_path)),
+        **{kind: Path(checks.path(operation, kind, path)) for kind, path in files if path},
+    )
 
 
 def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:

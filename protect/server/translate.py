@@ -36,6 +36,7 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         died_at_ns=value.died_at_ns,
         toolstack=toolstack,
         channel_connected=connected,
+        kernel=value.spec.kernel.name if value.spec.kernel else "",
     )
 
 

@@ -27,6 +27,21 @@ class Mode(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class DomainKernel:
+    """Another kernel than the toolstack's own, in files that root alone may write; they are hostile.
+
+    ``image``: a bzImage or an ELF image; ``initramfs``: archives for the kernel to unpack before the zone's
+    own parts, with modules that are needed early; ``addons``: a squashfs with ``modules/`` and ``firmware/``,
+    which the agent learns of from ``XENPOD_ADDONS``, the name of its disk.  ``name`` is for people.
+    """
+
+    name: str
+    image: Path
+    initramfs: Path | None = None
+    addons: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DomainSpec:
     """A domain to create.
 
@@ -56,6 +71,9 @@ class DomainSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     netns: str = ""
     shared: Path | None = None
+    kernel: DomainKernel | None = None
+    """None: the toolstack's own.  Refused where PhysicalInfo.kernels is false; its files are read until the
+    domain is gone."""
 
 
 class DomainState(Enum):
@@ -120,6 +138,8 @@ class PhysicalInfo:
     notices: tuple[str, ...] = ()
     user_namespaces: bool = False
     """The kernel of its guests has them."""
+    kernels: bool = False
+    """Guests can have kernels of their own."""
 
 
 class Transport(Protocol):
@@ -165,7 +185,7 @@ class Toolstack(Protocol):
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
         Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there.
+        ``shared`` is not there; Invalid: its kernel is none; Refused: it can have no other kernel.
         """
         ...
 

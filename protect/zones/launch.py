@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -16,6 +17,7 @@ from protect.node import Node, ZoneRuntime, now_ns
 from protect.store import Intent
 from protect.tasks import undone, whole
 from protect.toolstack.port import DomainSpec
+from protect.zones import kernel
 from protect.zones.deaths import epitaph
 from protect.zones.destroy import dismantle
 from protect.zones.events import ZoneEvents
@@ -42,6 +44,8 @@ async def launch(node: Node, spec: ZoneSpec) -> Zone:
 
     Exists, Exhausted, Refused (destroyed or dead meanwhile), TooLate (does not boot), ToolstackError.
     """
+    if spec.kernel:
+        await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
     runtime = admit(node, spec)
     return await node.tasks.conduct(_conduct(node, runtime), f"create zone {spec.id}")
 
@@ -126,4 +130,5 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
         netns=spec.netns,
         environment={"XENPOD_ZONE": spec.id},
         shared=shared,
+        kernel=spec.kernel,
     )

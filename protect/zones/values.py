@@ -17,7 +17,7 @@ from uuid import UUID
 
 from daemonkit.faults import Refused
 from protect.idmap import IdMapping
-from protect.toolstack.port import DomainId, Mode
+from protect.toolstack.port import DomainId, DomainKernel, Mode
 
 
 class ZoneState(Enum):
@@ -55,6 +55,8 @@ class ZoneSpec:
     sysctls: Mapping[str, str] = field(default_factory=dict)
     id_mapping: IdMapping | None = None
     """Of the user namespace that its workloads can have."""
+    kernel: DomainKernel | None = None
+    """None: the toolstack's own."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,7 @@ async def test_a_pull_tells_how_far_it_has_come(
         assert [layer.name for layer in progress.layers] == [digest(BASE.data), digest(TOP.data)]
         first.set()
         await until((half, pb.PART_STATE_ACTIVE), top)
-        (shown,) = StoredImages(manager.store, manager.flights).pulls()
+        (shown,) = StoredImages(manager).pulls()
         assert (shown["image"], shown["stage"]) == (name, "fetching")
         assert json.dumps(shown)
         # A second caller of the same pull.

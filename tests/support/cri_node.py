@@ -23,6 +23,7 @@ from daemonkit.faults import Fault, Missing
 from tests.support.fake_protect import FakeProtect, serving
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
+from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 PLUGIN = Plugin("bridge", {"type": "bridge"}, frozenset({"portMappings"}))
 CHAIN = Chain("test", "1.0.0", (PLUGIN,), "10-test")
@@ -96,6 +97,9 @@ class FakeImages:
 
     def collect(self) -> None:
         """Nothing was ever removed."""
+
+    async def kernel(self, image_id: str) -> pb.ZoneKernel:
+        return pb.ZoneKernel(name=image_id, image_path=f"/kernels/{image_id}/image")
 
     def pulls(self) -> list[dict[str, object]]:
         return []

@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cri.images import names
+from cri.images.cancel import Cancel
 from cri.images.credentials import ANONYMOUS
 from cri.images.manager import ImageManager
 from cri.images.settings import ImageSettings
@@ -30,7 +31,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 @dataclass(frozen=True)
 class Order:
-    """A child that opens a store, and pulls an image, or pulls and removes it.
+    """A child that opens a store, and pulls an image, or pulls and removes it, or takes a kernel out of it.
 
     kill_at: a step (see daemonkit.checkpoints), "": none; after: seconds after which it is killed, counted
     from when the store is open, below 0: never.
@@ -39,6 +40,7 @@ class Order:
     state: str
     name: str
     remove: bool = False
+    kernel: bool = False
     kill_at: str = ""
     after: float = -1.0
 
@@ -121,7 +123,10 @@ async def _work(order: Order, told: int) -> None:
     manager = ImageManager(ImageSettings(state, state / "certs.d", downloads_per_image=2))
     await manager.start()
     os.write(told, b".")
-    await manager.pull(names.parse(order.name), ANONYMOUS)
+    image = await manager.pull(names.parse(order.name), ANONYMOUS)
+    if order.kernel:
+        manager.store.hold(image.id, "zone:victim")
+        manager.kernels.files(image.id, Cancel())
     if order.remove:
         await manager.remove(order.name)
     await manager.stop()

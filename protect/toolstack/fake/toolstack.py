@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Exhausted, Exists, Invalid
+from daemonkit.faults import Exhausted, Exists, Invalid, Refused
 from protect.errors import DomainGone, ToolstackError
 from protect.toolstack.deaths import Deaths
 from protect.toolstack.fake import channel, disks, faultplan, interfaces, machine
@@ -267,6 +267,9 @@ class FakeToolstack:
         return next((found for found in self._domains.values() if found.id == domain), None)
 
     def _admit(self, spec: DomainSpec, exhausted: bool) -> None:
+        if spec.kernel:
+            cause = f"the fake toolstack's zones share the host's kernel, and cannot boot {spec.kernel.name}"
+            raise Refused("create domain", spec.name, cause, "leave out the kernel, or use Xen")
         known = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
         if any(spec.name == other.name or spec.uuid == other.uuid for other in known):
             raise Exists("create domain", spec.name, "a domain of that name or uuid exists")

@@ -1,0 +1,1 @@
+"""Kernels that zones boot from, out of images."""

@@ -1,0 +1,60 @@
+"""``/kernel/config.gz`` of a kernel image: whether a zone can live on such a kernel.
+
+It is the kernel's own word, and no protection: it is there so that a kernel that cannot work is refused with
+the reason, instead of a zone that does not boot.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Set
+
+from daemonkit.faults import Refused
+
+LIMIT = 1 << 20
+_PLAIN = 8 << 20
+_READ = "read kernel image"
+_SET = re.compile(rb"^CONFIG_([A-Z0-9_]{1,80})=([ym])$", re.MULTILINE)
+
+NEEDED = (
+    "XEN",
+    "XEN_BLKDEV_FRONTEND",
+    "XEN_NETDEV_FRONTEND",
+    "XEN_GRANT_DEV_ALLOC",
+    "XEN_DEV_EVTCHN",
+    "NET_9P_XEN",
+    "9P_FS",
+    "SQUASHFS",
+    "OVERLAY_FS",
+    "DEVTMPFS",
+    "TMPFS",
+    "BLK_DEV_INITRD",
+)
+"""In a zone's kernel, or as modules of it."""
+
+BEFORE_ADDONS = ("XEN_BLKDEV_FRONTEND", "SQUASHFS")
+"""To reach the modules in addons.squashfs at all."""
+
+
+def check(untrusted: bytes, subject: str, extras: Set[str]) -> None:
+    """Refused with what is missing.  ``extras``: which of initramfs and addons.squashfs the image has."""
+    inflater = zlib.decompressobj(wbits=31)
+    try:
+        text = inflater.decompress(untrusted, _PLAIN)
+    except zlib.error as error:
+        raise Refused(_READ, subject, f"/kernel/config.gz: {error}") from None
+    if not inflater.eof:
+        raise Refused(_READ, subject, f"/kernel/config.gz is cut off, or of more than {_PLAIN} bytes")
+    options = {name.decode(): value for name, value in _SET.findall(text)}
+    absent = [name for name in NEEDED if name not in options]
+    if absent:
+        raise Refused(_READ, subject, f"its kernel was built without {', '.join(absent)}")
+    if "initramfs" in extras:
+        return
+    reachable = "addons.squashfs" in extras
+    modules = [name for name in (BEFORE_ADDONS if reachable else NEEDED) if options[name] == b"m"]
+    if modules:
+        cause = f"{', '.join(modules)} are modules, which the zone cannot reach"
+        hint = "build them in, or add a /kernel/initramfs that has them"
+        raise Refused(_READ, subject, cause, hint)

@@ -1,0 +1,131 @@
+"""Where the files of a kernel image lie in its layers.
+
+The image is not mounted, and nothing of it unpacked: its kept layers are read as streams, verified against
+the digests in its configuration, and merged as they are when a filesystem is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from cri.images import manifests, tarstream
+from cri.images.cancel import Cancel
+from cri.images.catalogue import Image
+from cri.images.errors import Oversized
+from cri.images.inode import Content, Node
+from cri.images.kernels import kconfig, metadata
+from cri.images.kernels.settings import KernelSettings
+from cri.images.layers import Budget, file_chunks, read_layer
+from cri.images.settings import Limits
+from cri.images.store import ImageStore
+from cri.images.tree import Tree
+from daemonkit.faults import Broken, Refused
+
+FOLDER = b"kernel"
+KERNEL, ADDONS, INITRAMFS = "image", "addons.squashfs", "initramfs"
+METADATA, CONFIG = "metadata", "config.gz"
+_READ = "read kernel image"
+_KINDS = {
+    tarstream.SYMLINK: "a symbolic link",
+    tarstream.DIR: "a directory",
+    tarstream.CHAR: "a device",
+    tarstream.BLOCKDEV: "a device",
+    tarstream.FIFO: "a pipe",
+}
+
+
+class LayerFile(NamedTuple):
+    """A kept layer: its compressed bytes, how many, and the digest of the plain ones."""
+
+    path: Path
+    size: int
+    diff_id: str
+
+
+class Plan(NamedTuple):
+    """files: where each file of /kernel that is wanted lies, by its name in there."""
+
+    subject: str
+    layers: tuple[LayerFile, ...]
+    files: Mapping[str, Content]
+
+
+def find(store: ImageStore, image: Image, settings: KernelSettings, limits: Limits, cancel: Cancel) -> Plan:
+    """Reads all layers.  Refused, Oversized: it is no kernel image; Corrupt, Broken: the store is damaged."""
+    subject = name_of(image)
+    layers = _layers(store, image, subject)
+    whole = 2 * (settings.image_bytes + settings.addons_bytes + settings.initramfs_bytes)
+    bounds = replace(limits, unpacked_bytes=min(limits.unpacked_bytes, whole))
+    tree, budget = Tree(subject, bounds.unpacked_bytes), Budget(subject, bounds)
+    for number, layer in enumerate(layers):
+        index = read_layer(chunks(layer.path, subject, cancel), layer.size, layer.diff_id, bounds)
+        budget.spend(index)
+        tree.apply(number, index.entries)
+    most = {
+        KERNEL: settings.image_bytes,
+        ADDONS: settings.addons_bytes,
+        INITRAMFS: settings.initramfs_bytes,
+        METADATA: metadata.LIMIT,
+        CONFIG: kconfig.LIMIT,
+    }
+    return Plan(subject, layers, _files(tree, subject, most))
+
+
+def name_of(image: Image) -> str:
+    """For people."""
+    return next(iter((*image.repo_tags, *image.repo_digests)), image.id)
+
+
+def chunks(path: Path, subject: str, cancel: Cancel) -> Iterator[bytes]:
+    """A kept layer's bytes; Broken when they are gone."""
+    try:
+        for chunk in file_chunks(path):
+            cancel.check()
+            yield chunk
+    except FileNotFoundError:
+        hint = "remove it, and pull it again"
+        raise Broken(_READ, subject, f"its layer {path.name} is gone", hint) from None
+
+
+def _layers(store: ImageStore, image: Image, subject: str) -> tuple[LayerFile, ...]:
+    row = store.stored(image)[0]
+    said = manifests.parse_json(row.config, image.id).get("rootfs")
+    diff_ids = said.get("diff_ids") if isinstance(said, dict) else None
+    if not isinstance(diff_ids, list) or len(diff_ids) != len(row.layers) or not diff_ids:
+        cause = "not all of its layers are kept"
+        raise Refused(_READ, subject, cause, "remove it, and pull it again")
+    found = zip(row.layers, diff_ids, strict=True)
+    return tuple(LayerFile(store.files.blob_path(digest), size, diff_id) for (digest, size), diff_id in found)
+
+
+def _files(tree: Tree, subject: str, most: Mapping[str, int]) -> dict[str, Content]:
+    folder = tree.root.names.get(FOLDER)
+    if folder is None or folder.children is None:
+        raise Refused(_READ, subject, "it has no directory /kernel", "it is no kernel image")
+    files: dict[str, Content] = {}
+    for name, limit in most.items():
+        node = folder.names.get(name.encode())
+        if node is None and name in (KERNEL, METADATA):
+            raise Refused(_READ, subject, f"it has no /kernel/{name}", "it is no kernel image")
+        if node is not None:
+            files[name] = _content(node, name, limit, subject)
+    places = {(content.layer, content.offset) for content in files.values()}
+    if len(places) < len(files):
+        raise Refused(_READ, subject, "two names in /kernel are one file")
+    return files
+
+
+def _content(node: Node, name: str, limit: int, subject: str) -> Content:
+    """Of a regular file with data, no matter what leads to it elsewhere: no link is followed."""
+    if node.kind != tarstream.FILE:
+        raise Refused(_READ, subject, f"/kernel/{name} is {_KINDS[node.kind]}, not a regular file")
+    if node.size > limit:
+        raise Oversized(_READ, subject, f"/kernel/{name} has {node.size} bytes, more than {limit}")
+    if node.content is None:
+        raise Refused(_READ, subject, f"/kernel/{name} is empty")
+    if node.content.extents is not None:
+        raise Refused(_READ, subject, f"/kernel/{name} is stored as a sparse file")
+    return node.content

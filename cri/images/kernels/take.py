@@ -1,0 +1,96 @@
+"""Takes the files of a kernel image out of its layers, into a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from cri.images import compression
+from cri.images.cancel import Cancel
+from cri.images.errors import Corrupt
+from cri.images.inode import Content
+from cri.images.kernels.plan import LayerFile, Plan, chunks
+from cri.images.stream import Stream
+from daemonkit.checkpoints import checkpoint, declare
+
+DIGESTS = "digests.json"
+_READ = "read kernel image"
+
+declare("kernel-take.begun", "kernel-take.layer-read", "kernel-take.synced", "kernel-take.named")
+
+
+class Taken(NamedTuple):
+    """A file in the folder, as it was written."""
+
+    name: str
+    digest: str
+    size: int
+
+
+def take(plan: Plan, folder: Path, cancel: Cancel) -> None:
+    """Writes each file, and their digests, all synced.  Corrupt: a layer is not what it was; OSError."""
+    folder.mkdir(mode=0o700)
+    checkpoint("kernel-take.begun")
+    taken: list[Taken] = []
+    for number, layer in enumerate(plan.layers):
+        wanted = [(name, content) for name, content in plan.files.items() if content.layer == number]
+        if wanted:
+            wanted.sort(key=lambda one: one[1].offset)
+            taken += _from_layer(layer, wanted, folder, plan.subject, cancel)
+            checkpoint("kernel-take.layer-read")
+    _write(folder / DIGESTS, [json.dumps([list(one) for one in taken]).encode()])
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    checkpoint("kernel-take.synced")
+
+
+def taken_files(folder: Path) -> list[Taken]:
+    """What was written there; nothing when the folder is not there.  ValueError, OSError: it is damaged."""
+    try:
+        rows = json.loads((folder / DIGESTS).read_bytes())
+    except FileNotFoundError:
+        if folder.exists():
+            raise
+        return []
+    return [Taken(*row) for row in rows]
+
+
+def _from_layer(
+    layer: LayerFile, wanted: Sequence[tuple[str, Content]], folder: Path, subject: str, cancel: Cancel
+) -> Iterator[Taken]:
+    """Once more held against its digest: it was read before, to find out what is in it."""
+    algorithm, _, digest = layer.diff_id.partition(":")
+    whole = hashlib.new(algorithm)
+    plain = compression.plain(chunks(layer.path, subject, cancel), subject)
+    stream = Stream(_hashed(plain, whole), subject)
+    for name, content in wanted:
+        stream.skip(content.offset - stream.offset)
+        mine = hashlib.sha256()
+        _write(folder / name, _hashed(stream.views(content.stored), mine))
+        yield Taken(name, f"sha256:{mine.hexdigest()}", content.stored)
+    stream.drain()
+    if whole.hexdigest() != digest:
+        cause = f"the layer {layer.path.name} is damaged"
+        raise Corrupt(_READ, subject, cause, "remove it, and pull it again")
+
+
+def _hashed(pieces: Iterable[bytes | memoryview], running: hashlib._Hash) -> Iterator[bytes]:
+    for piece in pieces:
+        running.update(piece)
+        yield piece  # type: ignore[misc]  # who takes it reads it as bytes
+
+
+def _write(path: Path, pieces: Iterable[bytes]) -> None:
+    """Of mode 0400: protectd refuses what others may write."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "wb") as file:
+        for piece in pieces:
+            file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())

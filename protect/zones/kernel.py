@@ -1,0 +1,41 @@
+"""A zone's own kernel: that its files are such as the host may read as root."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+from daemonkit.faults import Missing, Refused
+from protect.toolstack.port import DomainKernel
+
+_CREATE = "create zone"
+_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+
+
+def check(zone_id: str, kernel: DomainKernel) -> None:
+    """Missing, or Refused: not a regular file, or others than root could change it.  Blocks."""
+    for path in (kernel.image, kernel.initramfs, kernel.addons):
+        if path is not None:
+            _check_file(zone_id, path)
+            for folder in path.parents:
+                _check_folder(zone_id, path, folder)
+
+
+def _check_file(zone_id: str, path: Path) -> None:
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise Missing(_CREATE, zone_id, f"kernel file {path}: {error.strerror}") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise Refused(_CREATE, zone_id, f"kernel file {path}: not a regular file")
+    if found.st_uid != 0 or found.st_mode & _OTHERS:
+        raise Refused(_CREATE, zone_id, f"kernel file {path}: others than root may write it")
+
+
+def _check_folder(zone_id: str, path: Path, folder: Path) -> None:
+    """In a sticky one like /tmp nobody can move what is root's."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode):
+        raise Refused(_CREATE, zone_id, f"kernel file {path}: {folder} is a symbolic link")
+    if found.st_uid != 0 or (found.st_mode & _OTHERS and not found.st_mode & stat.S_ISVTX):
+        raise Refused(_CREATE, zone_id, f"kernel file {path}: others than root may write {folder}")
