@@ -183,11 +183,12 @@ async def rig(
     network: FakeNetwork | None = None,
     images: FakeImages | None = None,
     *,
+    config: Config | None = None,
     serve: bool = True,
 ) -> AsyncIterator[Rig]:
     """A node that serves; pass the parts of an earlier one to see a restart."""
     protect, network, images = protect or FakeProtect(), network or FakeNetwork(), images or FakeImages()
-    config = node_config(folder)
+    config = config or node_config(folder)
     async with contextlib.AsyncExitStack() as stack:
         if serve:
             await stack.enter_async_context(serving(protect, config.protect_socket))

@@ -50,6 +50,10 @@ class Admission:
         if spec.mode is Mode.PVH and not self._host.pvh:
             hint = "use pv, or enable virtualisation in the firmware"
             raise Refused(_CREATE, spec.name, "this host cannot run pvh guests", hint)
+        if spec.kernel:
+            raise Refused(
+                _CREATE, spec.name, "its toolstack boots no other kernel yet", "leave out the kernel"
+            )
         if spec.memory_bytes < self._boot.minimum_bytes:
             need = -(-self._boot.minimum_bytes // _MIB)
             cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"
