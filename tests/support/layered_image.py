@@ -71,7 +71,7 @@ def upper_two(folder: Path) -> list[Path]:
             # The root directory's own attributes are something that an overlay must show.
             directory("./", 0o751),
             file("back"),
-            directory("merged", 0o750, 1000),
+            directory("merged", 0o755, 1000),
             file("merged/top"),
             whiteout("was-directory"),
             directory("tree"),
@@ -85,7 +85,7 @@ def lowest(folder: Path) -> Path:
     return squashed(
         folder / "lowest.squashfs",
         (
-            directory("./", 0o700, 5),
+            directory("./", 0o711, 5),
             *(file(name) for name in ("kept", "gone", "back", "was-file", "setuid")),
             directory("merged"),
             *(file(f"merged/{name}") for name in ("low", "both")),
