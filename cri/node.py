@@ -34,10 +34,10 @@ class RootImage:
     """``repository@sha256:...`` where known, else the id."""
     name: str
     """What people call it: a tag where it has one, else the reference."""
-    path: str
-    """Its filesystem image on the host, absolute."""
+    filesystems: tuple[str, ...]
+    """Its filesystem images on the host, absolute, the lowest first."""
     type: str
-    """``squashfs`` or ``erofs``."""
+    """Of each: ``squashfs`` or ``erofs``."""
     env: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()

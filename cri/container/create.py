@@ -126,7 +126,7 @@ def _plan(
         zone_id=sandbox.id,
         id=container_id,
         oci_config=json.dumps(oci).encode(),
-        filesystems=[pb.Filesystem(path=image.path, type=image.type)],
+        filesystems=[pb.Filesystem(path=path, type=image.type) for path in image.filesystems],
         tty=config.tty,
         stdin=config.stdin,
         stdin_once=config.stdin_once,

@@ -31,7 +31,7 @@ class StoredImages:
             id=image.id,
             reference=known,
             name=image.repo_tags[0] if image.repo_tags else known,
-            path=str(image.fs_path),
+            filesystems=tuple(str(path) for path in image.stack),
             type=image.fs_type,
             env=_words(run, "Env"),
             entrypoint=_words(run, "Entrypoint"),

@@ -20,8 +20,8 @@ class Image:
     """An image as the rest of the daemon sees it.
 
     id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
-    JSON document, with Env, Cmd and so on under "config"; fs_path: the read-only filesystem image; pinned:
-    garbage collection leaves it alone.
+    JSON document, with Env, Cmd and so on under "config"; stack: the read-only filesystems, lowest first;
+    pinned: garbage collection leaves it alone.
     """
 
     id: str
@@ -29,7 +29,7 @@ class Image:
     repo_digests: tuple[str, ...]
     size: int
     config: dict[str, Any]
-    fs_path: Path
+    stack: tuple[Path, ...]
     fs_type: str
     chain_id: str
     manifest_digest: str
@@ -65,8 +65,16 @@ class Catalogue:
         self.images: dict[str, Image] = {}
         for row in self.rows.values():
             config = known[row.id].config if row.id in known else manifests.parse_json(row.config, row.id)
-            path, filesystem = fs_path(row.chain_id), self.filesystems[row.chain_id]
-            self.images[row.id] = _image(row, names_of.get(row.id, []), filesystem, path, config, pins)
+            stack = [(fs_path(one.chain_id), one) for one in self.stack(row.chain_id)]
+            self.images[row.id] = _image(row, names_of.get(row.id, []), stack, config, pins)
+
+    def stack(self, chain_id: str) -> list[FilesystemRow]:
+        """What is there of a stack, lowest first, by the name of its topmost filesystem."""
+        found: list[FilesystemRow] = []
+        while (row := self.filesystems.get(chain_id)) is not None:
+            found.append(row)
+            chain_id = row.below
+        return found[::-1]
 
     def listed(self) -> list[Image]:
         """All that were not removed, in the order of their ids."""
@@ -100,19 +108,19 @@ class Catalogue:
 def _image(
     row: ImageRow,
     mine: Sequence[str],
-    filesystem: FilesystemRow,
-    fs_path: Path,
+    stack: Sequence[tuple[Path, FilesystemRow]],
     config: dict[str, Any],
     pins: Globs,
 ) -> Image:
+    documents = len(row.manifest) + len(row.config)
     return Image(
         row.id,
         tuple(name for name in mine if "@" not in name),
         tuple(name for name in mine if "@" in name),
-        filesystem.bytes + len(row.manifest) + len(row.config) + sum(size for _, size in row.layers),
+        sum(one.bytes for _, one in stack) + documents + sum(size for _, size in row.layers),
         config,
-        fs_path,
-        filesystem.type,
+        tuple(path for path, _ in stack),
+        stack[-1][1].type,
         row.chain_id,
         row.manifest_digest,
         row.pulled_at,

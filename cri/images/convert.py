@@ -1,4 +1,4 @@
-"""Layers to one filesystem image: their entries merged first, then their data streamed once into tar2sqfs.
+"""Layers to a filesystem image: what is there in the end is planned, then streamed once into tar2sqfs.
 
 No layer is unpacked: an index of names is held in memory, and each layer's plain stream is passed through,
 from which the bytes of those files that are there in the end are copied out.
@@ -12,55 +12,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from cri.images import tarstream, tarwrite
+from cri.images import tarwrite
 from cri.images.cancel import Cancel
-from cri.images.errors import Oversized, Unpackable
 from cri.images.inode import Content, Node
-from cri.images.layers import LayerIndex, file_chunks, plain_stream
+from cri.images.layers import file_chunks, plain_stream
+from cri.images.plan import Plan
 from cri.images.progress import Meter
 from cri.images.settings import ImageSettings
 from cri.images.squash import squashfs
 from cri.images.stream import Stream
-from cri.images.tree import Tree
-
-# Kept beside the filesystem, so that users can be looked up by name without opening it, and kernels told.
-ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
-
-
-# squashfs names owners by an index of 16 bits.
-MAX_OWNERS = 0xFFFF
 
 
 class Filesystem(NamedTuple):
-    """A finished image. digest: of its file; accounts: path to contents of the account files it has."""
+    """A finished one. digest: of its file; accounts: contents of Plan.accounts."""
 
     digest: str
-    accounts: Mapping[str, bytes]
-
-
-class _Plan(NamedTuple):
-    """What goes into the stream: bare inodes, then files by layer and offset, then further names."""
-
-    bare: list[tuple[bytes, Node]]
-    files: dict[int, list[tuple[bytes, Node, Content]]]
-    links: list[tuple[bytes, bytes]]
+    accounts: Mapping[str, bytes | None]
 
 
 def convert(
-    blobs: Sequence[Path],
-    indexes: Sequence[LayerIndex],
-    out: Path,
-    settings: ImageSettings,
-    cancel: Cancel,
-    meter: Meter,
+    blobs: Sequence[Path], plan: Plan, out: Path, settings: ImageSettings, cancel: Cancel, meter: Meter
 ) -> Filesystem:
-    """Builds out from layers, lowest first; the same layers give the same bytes.
+    """Builds out from all of an image's layers, lowest first; the same plan gives the same bytes.
 
-    Raises Unpackable, Oversized, Exhausted (disk), Cancelled; then nothing is left of out.
+    Raises Unpackable, Exhausted (disk), Cancelled; then nothing is left of out.
     """
-    tree = merge(indexes, out.name, settings, cancel)
-    plan = _plan(tree, out.name, settings)
-    accounts = _Accounts(tree, settings.limits.account_file_bytes)
+    accounts = _Accounts(plan)
 
     def feed(sink: BinaryIO) -> None:
         for path, node in plan.bare:
@@ -77,7 +54,7 @@ def convert(
     total = sum(content.stored for files in plan.files.values() for _, _, content in files)
     with meter.running(total):
         squashfs(out, feed, settings.compression, settings.compression_level, jobs, cancel)
-    return Filesystem(_digest(out, cancel), accounts.found)
+        return Filesystem(_digest(out, cancel), accounts.contents(blobs, out.name))
 
 
 def _digest(path: Path, cancel: Cancel) -> str:
@@ -89,49 +66,8 @@ def _digest(path: Path, cancel: Cancel) -> str:
     return f"sha256:{running.hexdigest()}"
 
 
-def merge(indexes: Sequence[LayerIndex], subject: str, settings: ImageSettings, cancel: Cancel) -> Tree:
-    """The merged tree of all layers, lowest first."""
-    tree = Tree(subject, settings.limits.unpacked_bytes)
-    for layer, index in enumerate(indexes):
-        cancel.check()
-        tree.apply(layer, index.entries)
-    return tree
-
-
-def _plan(tree: Tree, subject: str, settings: ImageSettings) -> _Plan:
-    plan = _Plan([], {}, [])
-    first: dict[int, bytes] = {}
-    owners: set[int] = set()
-    size = names = 0
-    for path, node in tree.walk():
-        names += len(path)
-        if names > settings.limits.index_bytes:
-            raise Oversized("merge", subject, f"paths of more than {settings.limits.index_bytes} bytes")
-        if node.serial in first:
-            plan.links.append((path, first[node.serial]))
-            continue
-        first[node.serial] = path
-        owners |= {node.uid, node.gid}
-        size += node.size
-        if node.content is None:
-            plan.bare.append((path, node))
-        else:
-            plan.files.setdefault(node.content.layer, []).append((path, node, node.content))
-    if len(owners) > MAX_OWNERS:
-        raise Unpackable(
-            "merge", subject, f"{len(owners)} owners, more than the {MAX_OWNERS} squashfs can hold"
-        )
-    if size > settings.limits.unpacked_bytes:
-        raise Oversized(
-            "merge", subject, f"{size} bytes of files, more than {settings.limits.unpacked_bytes}"
-        )
-    for files in plan.files.values():
-        files.sort(key=lambda file: file[2].offset)
-    return plan
-
-
 def _copy_files(
-    files: list[tuple[bytes, Node, Content]],
+    files: Sequence[tuple[bytes, Node, Content]],
     stream: Stream,
     sink: BinaryIO,
     accounts: _Accounts,
@@ -147,6 +83,7 @@ def _copy_files(
             data = stream.exactly(content.stored)
             accounts.keep(node, data)
             sink.write(data)
+            meter.add(len(data))
         else:
             for view in stream.views(content.stored):
                 sink.write(view)
@@ -156,25 +93,31 @@ def _copy_files(
 
 
 class _Accounts:
-    """The account files of the image, caught while their data passes by."""
+    """The account files, caught while their data passes by."""
 
-    def __init__(self, tree: Tree, limit: int) -> None:
-        self.found: dict[str, bytes] = {}
-        self._paths: dict[int, list[str]] = {}
-        for path in ACCOUNT_FILES:
-            node = tree.find(path.encode())
-            if node is None or node.kind != tarstream.FILE or node.size > limit:
-                continue
-            if node.content is None:
-                self.found[path] = b""
-            elif node.content.extents is None:
-                self._paths.setdefault(node.serial, []).append(path)
+    def __init__(self, plan: Plan) -> None:
+        self._nodes = plan.accounts
+        self._wanted = {node.serial for node in plan.accounts.values() if node is not None}
+        self._found: dict[int, bytes] = {}
 
     def wants(self, node: Node) -> bool:
         """Whether the inode is an account file."""
-        return node.serial in self._paths
+        return node.serial in self._wanted
 
     def keep(self, node: Node, data: bytes) -> None:
         """Takes the file's data."""
-        for path in self._paths[node.serial]:
-            self.found[path] = data
+        self._found[node.serial] = data
+
+    def contents(self, blobs: Sequence[Path], subject: str) -> dict[str, bytes | None]:
+        """All of them; what a new symlink leads to may lie further down, and is read there."""
+        contents: dict[str, bytes | None] = {}
+        for path, node in self._nodes.items():
+            if node is None or node.content is None:
+                contents[path] = None if node is None else b""
+                continue
+            if node.serial not in self._found:
+                stream = plain_stream(blobs[node.content.layer], subject)
+                stream.skip(node.content.offset)
+                self._found[node.serial] = stream.exactly(node.content.stored)
+            contents[path] = self._found[node.serial]
+        return contents

@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Broken
 
-VERSION = 2
+VERSION = 3
 _SCHEMA = """
 CREATE TABLE filesystems (
-  chain_id TEXT PRIMARY KEY, type TEXT NOT NULL, bytes INTEGER NOT NULL, digest TEXT NOT NULL DEFAULT ''
+  chain_id TEXT PRIMARY KEY, type TEXT NOT NULL, bytes INTEGER NOT NULL, digest TEXT NOT NULL DEFAULT '',
+  below TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE TABLE accounts (
   chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
-  path TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (chain_id, path)
+  path TEXT NOT NULL, data BLOB, PRIMARY KEY (chain_id, path)
 ) STRICT;
 CREATE TABLE images (
   id TEXT PRIMARY KEY, chain_id TEXT NOT NULL REFERENCES filesystems, manifest_digest TEXT NOT NULL,
@@ -32,24 +33,40 @@ CREATE TABLE names (
 CREATE INDEX names_of ON names (image_id);
 """
 _FROM_1 = "ALTER TABLE filesystems ADD COLUMN digest TEXT NOT NULL DEFAULT '';"
+# Until then an image was one filesystem, which is a stack of one.
+_FROM_2 = """
+ALTER TABLE filesystems ADD COLUMN below TEXT NOT NULL DEFAULT '';
+ALTER TABLE accounts RENAME TO accounts_2;
+CREATE TABLE accounts (
+  chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
+  path TEXT NOT NULL, data BLOB, PRIMARY KEY (chain_id, path)
+) STRICT;
+INSERT INTO accounts SELECT * FROM accounts_2;
+DROP TABLE accounts_2;
+"""
 
 
 @dataclass(frozen=True)
 class FilesystemRow:
-    """A filesystem image in the store, named by the chain id of its layers.
+    """A filesystem image in the store, named by its layers and all those below.
 
-    bytes: its length; digest: of the whole file as it was built, "" when version 1 made it.
+    bytes: its length; digest: of the whole file as it was built, "" when version 1 made it; below: the
+    chain_id of the filesystem that it lies over, "" when it is the lowest. That one may come later.
     """
 
     chain_id: str
     type: str
     bytes: int
     digest: str = ""
+    below: str = ""
 
 
 @dataclass(frozen=True)
 class ImageRow:
-    """An image. layers: (digest, compressed bytes), lowest first; pulled_at: nanoseconds since the epoch."""
+    """An image. chain_id: of its topmost filesystem; layers: (digest, compressed bytes), lowest first.
+
+    pulled_at: nanoseconds since the epoch.
+    """
 
     id: str
     chain_id: str
@@ -71,12 +88,11 @@ class ImageDb:
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if version == 1:
-            self._db.executescript(f"BEGIN; {_FROM_1} PRAGMA user_version = 2; COMMIT;")
-        elif version not in (0, VERSION):
+        if not 0 <= version <= VERSION:
             raise Broken("open", str(file), f"it has version {version}, this program knows {VERSION}")
-        if version == 0:
-            self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        steps = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}.get(version)
+        if steps is not None:
+            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
 
     def close(self) -> None:
         """Gives the file back."""
@@ -94,13 +110,17 @@ class ImageDb:
                 raise
             self._db.execute("COMMIT")
 
-    def add_filesystem(self, row: FilesystemRow, accounts: dict[str, bytes]) -> None:
-        """A finished filesystem; an older row of the same chain id is replaced."""
+    def add_filesystem(self, row: FilesystemRow, accounts: Mapping[str, bytes | None]) -> None:
+        """A finished filesystem; an older row of the same chain id is replaced.
+
+        accounts: see account_file().
+        """
         with self._transaction() as db:
             db.execute(
-                "INSERT INTO filesystems VALUES (?, ?, ?, ?) ON CONFLICT (chain_id) DO UPDATE "
-                "SET type = excluded.type, bytes = excluded.bytes, digest = excluded.digest",
-                (row.chain_id, row.type, row.bytes, row.digest),
+                "INSERT INTO filesystems VALUES (?, ?, ?, ?, ?) ON CONFLICT (chain_id) DO UPDATE "
+                "SET type = excluded.type, bytes = excluded.bytes, digest = excluded.digest, "
+                "below = excluded.below",
+                (row.chain_id, row.type, row.bytes, row.digest, row.below),
             )
             db.executemany(
                 "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
@@ -162,16 +182,22 @@ class ImageDb:
         with self._lock:
             return [
                 FilesystemRow(*row)
-                for row in self._db.execute("SELECT chain_id, type, bytes, digest FROM filesystems")
+                for row in self._db.execute("SELECT chain_id, type, bytes, digest, below FROM filesystems")
             ]
 
-    def account_file(self, chain_id: str, path: str) -> bytes | None:
-        """A kept account file; None: the image has none there."""
+    def account_file(self, stack: Sequence[str], path: str) -> bytes | None:
+        """The account file in a stack of filesystems, lowest first; None: there is none.
+
+        The topmost one that has a row says what it is: its contents, or NULL where it was taken away.
+        """
         with self._lock:
-            row = self._db.execute(
-                "SELECT data FROM accounts WHERE chain_id = ? AND path = ?", (chain_id, path)
-            ).fetchone()
-        return None if row is None else bytes(row[0])
+            for chain_id in reversed(stack):
+                row = self._db.execute(
+                    "SELECT data FROM accounts WHERE chain_id = ? AND path = ?", (chain_id, path)
+                ).fetchone()
+                if row is not None:
+                    return None if row[0] is None else bytes(row[0])
+        return None
 
 
 def _layers(text: str) -> tuple[tuple[str, int], ...]:

@@ -46,6 +46,15 @@ class Node:
         self.content: Content | None = None
         self.children: dict[bytes, Node] | None = {} if kind == tarstream.DIR else None
 
+    def described(self) -> Node:
+        """As it is now: a directory may be given other attributes by layers to come. It has no children."""
+        if self.children is None:
+            return self
+        copy = Node(self.kind, self.serial)
+        copy.mode, copy.uid, copy.gid, copy.mtime = self.mode, self.uid, self.gid, self.mtime
+        copy.xattrs, copy.children = self.xattrs, None
+        return copy
+
     @property
     def names(self) -> dict[bytes, Node]:
         """A directory's children."""

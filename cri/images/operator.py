@@ -106,19 +106,22 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     ) -> pb.InspectResponse:
         """One image, and what is stored of it."""
         image = self._store.resolve(_named(request.image))
-        row, filesystem = self._store.stored(image)
+        row, stack = self._store.stored(image)
         return pb.InspectResponse(
             image=self._message(image),
             config=row.config,
             manifest=row.manifest,
             layers=[pb.StoredLayer(digest=digest, size_bytes=size) for digest, size in row.layers],
-            filesystem=pb.StoredFilesystem(
-                chain_id=row.chain_id,
-                path=str(image.fs_path),
-                type=filesystem.type,
-                size_bytes=filesystem.bytes,
-                digest=filesystem.digest,
-            ),
+            filesystems=[
+                pb.StoredFilesystem(
+                    chain_id=one.chain_id,
+                    path=str(self._store.files.fs_path(one.chain_id)),
+                    type=one.type,
+                    size_bytes=one.bytes,
+                    digest=one.digest,
+                )
+                for one in stack
+            ],
         )
 
     async def Remove(  # noqa: N802

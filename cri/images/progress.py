@@ -54,6 +54,7 @@ class Snapshot:
     started_at: int
     layers: tuple[Measured, ...]
     filesystem: Measured | None
+    """All of its filesystems together."""
 
 
 class Meter:
@@ -122,16 +123,16 @@ class Progress:
         self._stage = Stage.RESOLVING
         self._steps = 0
         self._layers: tuple[Meter, ...] = ()
-        self._filesystem: Meter | None = None
+        self._filesystems: tuple[Meter, ...] = ()
 
     def enter(self, stage: Stage) -> None:
         """It has come to a stage."""
         self._stage = stage
         self._steps += 1
 
-    def plan(self, layers: Sequence[Meter], filesystem: Meter) -> None:
+    def plan(self, layers: Sequence[Meter], filesystems: Sequence[Meter]) -> None:
         """What there is to do."""
-        self._layers, self._filesystem = tuple(layers), filesystem
+        self._layers, self._filesystems = tuple(layers), tuple(filesystems)
 
     @property
     def moved(self) -> int:
@@ -145,13 +146,24 @@ class Progress:
 
     def snapshot(self) -> Snapshot:
         """As it stands now."""
-        filesystem = None if self._filesystem is None else self._filesystem.measured()
         layers = tuple(meter.measured() for meter in self._layers)
-        return Snapshot(self.name, self._stage, self.started_at, layers, filesystem)
+        filesystems = [meter.measured() for meter in self._filesystems]
+        return Snapshot(self.name, self._stage, self.started_at, layers, _together(filesystems))
 
     @property
     def _meters(self) -> tuple[Meter, ...]:
-        return self._layers if self._filesystem is None else (*self._layers, self._filesystem)
+        return (*self._layers, *self._filesystems)
+
+
+def _together(parts: Sequence[Measured]) -> Measured | None:
+    """One for all filesystems of an image, under the name of the topmost."""
+    if not parts:
+        return None
+    states = {part.state for part in parts}
+    state = states.pop() if len(states) == 1 else State.ACTIVE
+    return Measured(
+        parts[-1].name, state, sum(part.bytes for part in parts), sum(part.total for part in parts)
+    )
 
 
 @dataclass(frozen=True)

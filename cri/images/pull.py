@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cri.images import manifests
+from cri.images import indexes, manifests
+from cri.images.build import Builder
 from cri.images.cancel import Cancel
 from cri.images.catalogue import Image
-from cri.images.convert import convert
 from cri.images.db import ImageRow
 from cri.images.errors import Corrupt
 from cri.images.fetch import digest_of, fetch_document, fetch_layer, fetch_manifest, matches
@@ -21,7 +19,8 @@ from cri.images.places import Place, first_of
 from cri.images.policy import Policy
 from cri.images.progress import Job, Meter, Meters, Stage, State, layer_meters
 from cri.images.settings import ImageSettings
-from cri.images.sharing import Gate, Gates, Shared
+from cri.images.sharing import Gates, Shared
+from cri.images.stack import Part, parts
 from cri.images.store import ImageStore, now
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Missing
@@ -31,8 +30,6 @@ declare(
     "image-pull.resolved",
     "image-pull.layer-fetched",
     "image-pull.layer-named",
-    "image-pull.filesystem-built",
-    "image-pull.filesystem-recorded",
     "image-pull.recorded",
 )
 
@@ -48,14 +45,6 @@ class Resolved:
     config_bytes: bytes
     config: Config
 
-    @property
-    def chain_id(self) -> str:
-        """Names the stack of layers (OCI image-spec, config.md, "Layer ChainID")."""
-        chain = ""
-        for diff_id in self.config.diff_ids:
-            chain = digest_of(f"{chain} {diff_id}".encode()) if chain else diff_id
-        return chain or f"sha256:{hashlib.sha256().hexdigest()}"
-
 
 class Puller:
     """Turns what places offer into images of the store. All pulls use one, to share work and bounds."""
@@ -65,11 +54,10 @@ class Puller:
         self._settings = settings
         self._platform = platform
         self._layers: Shared[LayerIndex] = Shared()
-        self._filesystems: Shared[None] = Shared()
         # By host, so that one that stalls holds up nobody else's images.
         self._downloads = Gates(2 * settings.downloads_per_image)
-        self._conversions = Gate(settings.conversions)
         self._meters = Meters()
+        self._builder = Builder(store, settings, self._meters)
         self._policy = Policy(settings.policy)
 
     def pull(self, reference: Reference, places: Sequence[Place], job: Job) -> Image:
@@ -82,20 +70,27 @@ class Puller:
         return self.keep(resolved, tuple(names), places, job)
 
     def keep(self, resolved: Resolved, names: tuple[str, ...], places: Sequence[Place], job: Job) -> Image:
-        """Fetches what the store lacks of an image, builds its filesystem, and names it."""
+        """Fetches what the store lacks of an image, builds its filesystems, and names it."""
         store, manifest = self._store, resolved.manifest
+        stack = self._stack(resolved)
+        chain_ids = [part.chain_id for part in stack]
         meters = layer_meters(self._meters, manifest.layers)
-        job.progress.plan(meters, self._meters.of(resolved.chain_id, 0))
+        job.progress.plan(meters, [self._meters.of(chain_id, 0) for chain_id in chain_ids])
         job.progress.enter(Stage.FETCHING)
         checkpoint("image-pull.resolved")
-        with store.leasing(resolved.chain_id, [layer.digest for layer in manifest.layers]):
-            self._filesystems.run(
-                resolved.chain_id, lambda: self._build_filesystem(resolved, meters, places, job), job.cancel
-            )
+        known = store.stack(manifest.config.digest)
+        with store.leasing([*chain_ids, *known], [layer.digest for layer in manifest.layers]):
+            # It may have been cut into other parts: by an earlier version, or by layers compressed otherwise.
+            if known and all(map(store.has_filesystem, known)):
+                chain_ids = known
+            if all(map(store.has_filesystem, chain_ids)):
+                _skip(meters)
+            else:
+                self._build(resolved, stack, meters, places, job)
             layers = tuple((layer.digest, layer.size) for layer in manifest.layers if _is_file(store, layer))
             row = ImageRow(
                 manifest.config.digest,
-                resolved.chain_id,
+                chain_ids[-1],
                 resolved.manifest_digest,
                 resolved.manifest_bytes,
                 resolved.config_bytes,
@@ -106,6 +101,10 @@ class Puller:
             image = store.add_image(row, names)
             checkpoint("image-pull.recorded")
             return image
+
+    def _stack(self, resolved: Resolved) -> list[Part]:
+        sizes = [layer.size for layer in resolved.manifest.layers]
+        return parts(resolved.config.diff_ids, sizes, self._settings.part_bytes)
 
     def fits(self, platform: Platform | None) -> bool:
         """Whether something for this platform (None: not said) may run here."""
@@ -163,50 +162,36 @@ class Puller:
         self._policy.check_content(reference, target, cancel)
         return self.from_manifest(target, data, said, places, cancel)
 
-    def _build_filesystem(
-        self, resolved: Resolved, meters: Sequence[Meter], places: Sequence[Place], job: Job
+    def _build(
+        self,
+        resolved: Resolved,
+        stack: Sequence[Part],
+        meters: Sequence[Meter],
+        places: Sequence[Place],
+        job: Job,
     ) -> None:
-        store, chain_id, cancel = self._store, resolved.chain_id, job.cancel
-        if store.has_filesystem(chain_id):
-            for meter in meters:
-                if meter.state is State.WAITING:
-                    meter.done()
-            return
-        indexes = self._fetch_layers(resolved, meters, places, cancel)
-        blobs = [store.files.blob_path(layer.digest) for layer in resolved.manifest.layers]
-        job.progress.enter(Stage.BUILDING)
-        with self._conversions.passing(cancel), store.files.work_file(chain_id.partition(":")[2]) as work:
-            built = convert(blobs, indexes, work, self._settings, cancel, self._meters.of(chain_id, 0))
-            checkpoint("image-pull.filesystem-built")
-            store.add_filesystem(work, chain_id, dict(built.accounts), built.digest)
-            checkpoint("image-pull.filesystem-recorded")
+        store, layers = self._store, resolved.manifest.layers
+        budget = Budget(resolved.manifest_digest, self._settings.limits)
 
-    def _fetch_layers(
-        self, resolved: Resolved, meters: Sequence[Meter], places: Sequence[Place], cancel: Cancel
-    ) -> list[LayerIndex]:
-        """All layers at once, a few at a time; the first that fails calls the others off."""
-        mine, budget = Cancel(), Budget(resolved.manifest_digest, self._settings.limits)
+        def fetching(layer: Descriptor, diff_id: str, meter: Meter) -> Callable[[Cancel], LayerIndex]:
+            def fetch(cancel: Cancel) -> LayerIndex:
+                index = self._layer(layer, diff_id, meter, places, cancel)
+                budget.spend(index)
+                return index
 
-        def fetch(layer: Descriptor, diff_id: str, meter: Meter) -> LayerIndex:
-            index = self._layer(layer, diff_id, meter, places, mine)
-            budget.spend(index)
-            return index
+            return fetch
 
-        asked = list(zip(resolved.manifest.layers, resolved.config.diff_ids, meters, strict=True))
-        with (
-            cancel.interrupting(mine.set),
-            ThreadPoolExecutor(self._settings.downloads_per_image, "layer") as threads,
-        ):
-            futures = [threads.submit(fetch, *one) for one in asked]
-            failed = [
-                future for future in wait(futures, return_when=FIRST_EXCEPTION).done if future.exception()
-            ]
-            if failed:
-                mine.set()
-                threads.shutdown(cancel_futures=True)
-                cancel.check()
-            # The one that failed first, not those that were called off because of it.
-            return [future.result() for future in (*failed, *futures)][len(failed) :]
+        asked = zip(layers, resolved.config.diff_ids, meters, strict=True)
+        wanted = {number: fetching(*one) for number, one in enumerate(asked)}
+        # Those that are not here first: they take longest, and what is here waits for nobody.
+        order = sorted(wanted, key=lambda number: _is_file(store, layers[number]))
+        blobs = [store.files.blob_path(layer.digest) for layer in layers]
+
+        def fetched() -> None:
+            job.progress.enter(Stage.BUILDING)
+
+        first = {number: wanted[number] for number in order}
+        self._builder.build(resolved.manifest_digest, stack, first, blobs, fetched, job.cancel)
 
     def _layer(
         self, layer: Descriptor, diff_id: str, meter: Meter, places: Sequence[Place], cancel: Cancel
@@ -227,8 +212,12 @@ class Puller:
                 raise Corrupt(
                     "pull", layer.digest, f"the manifest says {layer.size} bytes, it has another length"
                 )
+            index = indexes.load(store.files.index_path(layer.digest), diff_id)
+            if index is None:
+                index = read_layer(file_chunks(path), layer.size, diff_id, limits)
+                self._keep_index(layer, diff_id, index)
             meter.done()
-            return read_layer(file_chunks(path), layer.size, diff_id, limits)
+            return index
         with (
             self._downloads.passing(places[0].name, cancel),
             meter.running(),
@@ -238,7 +227,20 @@ class Puller:
             checkpoint("image-pull.layer-fetched")
             store.files.put(work, path)
             checkpoint("image-pull.layer-named")
+        self._keep_index(layer, diff_id, index)
         return index
+
+    def _keep_index(self, layer: Descriptor, diff_id: str, index: LayerIndex) -> None:
+        files = self._store.files
+        with files.work_file(layer.digest.partition(":")[2]) as work:
+            work.write_bytes(indexes.pack(index, diff_id))
+            files.put(work, files.index_path(layer.digest))
+
+
+def _skip(meters: Sequence[Meter]) -> None:
+    for meter in meters:
+        if meter.state is State.WAITING:
+            meter.done()
 
 
 def _is_file(store: ImageStore, layer: Descriptor) -> bool:

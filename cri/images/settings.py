@@ -66,6 +66,9 @@ class ImageSettings:
     certs_dir: Path = Path("/etc/containerd/certs.d")
     compression: str = "zstd"
     compression_level: int = 1
+    # Compressed layers of so many bytes become a filesystem of their own, which other images may share; what
+    # is smaller is taken together with the next.
+    part_bytes: int = 4 * MIB
     downloads_per_image: int = 3
     conversions: int = 2
     connect_seconds: float = 10.0

@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime
 
 from cri.images.catalogue import Image
+from cri.images.stack import chain
 from xenpod_proto.cri.v1 import runtime_pb2
 
 MAX_UID = 0x7FFFFFFF
@@ -34,10 +35,10 @@ def verbose_info(image: Image) -> dict[str, str]:
     """What ``crictl inspecti`` shows beside the status, in the shape containerd gives it."""
     pulled = datetime.fromtimestamp(image.pulled_at / 1e9, UTC).isoformat()
     info = {
-        "chainID": image.chain_id,
+        "chainID": chain(image.config["rootfs"]["diff_ids"]),
         "imageSpec": image.config,
         "manifestDigest": image.manifest_digest,
-        "filesystem": {"path": str(image.fs_path), "type": image.fs_type},
+        "filesystems": [{"path": str(path), "type": image.fs_type} for path in image.stack],
         "pulledAt": pulled,
     }
     return {"info": json.dumps(info)}

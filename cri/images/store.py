@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -88,20 +88,26 @@ class ImageStore:
 
     def read_file(self, image: Image, path: str, limit: int) -> bytes | None:
         """/etc/passwd or /etc/group of the image (untrusted); None: none there, or larger than limit."""
-        data = self._db.account_file(image.chain_id, path)
+        data = self._db.account_file(self.stack(image.id), path)
         return data if data is not None and len(data) <= limit else None
 
     def manifest(self, image: Image) -> bytes:
         """The manifest the image was pulled by, byte for byte."""
         return self._now.rows[image.id].manifest
 
-    def stored(self, image: Image) -> tuple[ImageRow, FilesystemRow]:
-        """What the index says of an image; raises Missing."""
+    def stored(self, image: Image) -> tuple[ImageRow, list[FilesystemRow]]:
+        """What the index says of an image and its filesystems, lowest first; raises Missing."""
         now = self._now
         row = now.rows.get(image.id)
         if row is None:
             raise Missing("find image", image.id, "it was removed")
-        return row, now.filesystems[row.chain_id]
+        return row, now.stack(row.chain_id)
+
+    def stack(self, image_id: str) -> list[str]:
+        """The names of an image's filesystems, lowest first; none when nothing is left of it."""
+        now = self._now
+        row = now.rows.get(image_id)
+        return [] if row is None else [one.chain_id for one in now.stack(row.chain_id)]
 
     def has(self, image_id: str) -> bool:
         """Whether anything of it is left, also when it was removed while in use."""
@@ -164,14 +170,14 @@ class ImageStore:
     # Pulling: what comes in.
 
     def has_filesystem(self, chain_id: str) -> bool:
-        """Whether it is there, complete."""
+        """Whether it is there, complete, whatever lies below it."""
         with self._lock:
             return chain_id in self._now.filesystems
 
     @contextmanager
-    def leasing(self, chain_id: str, digests: list[str]) -> Iterator[None]:
-        """While the body runs a filesystem and layers stay; then those that no image has are removed."""
-        paths = [self.files.fs_path(chain_id), *(self.files.blob_path(digest) for digest in digests)]
+    def leasing(self, chain_ids: Sequence[str], digests: Sequence[str]) -> Iterator[None]:
+        """While the body runs filesystems and layers stay; then those that no image has are removed."""
+        paths = [*map(self.files.fs_path, chain_ids), *self._layer_files(digests)]
         with self._lock:
             self._leases.update(paths)
         try:
@@ -180,19 +186,24 @@ class ImageStore:
             with self._lock:
                 self._leases.subtract(paths)
                 self._leases += Counter()
-                self._sweep([chain_id], paths)
+                self._sweep(chain_ids, paths)
 
-    def add_filesystem(self, work: Path, chain_id: str, accounts: dict[str, bytes], digest: str) -> None:
-        """A finished, synced filesystem image with its digest; the caller leases its path."""
+    def add_filesystem(
+        self, work: Path, chain_id: str, below: str, accounts: Mapping[str, bytes | None], digest: str
+    ) -> None:
+        """A finished, synced filesystem image with its digest; the caller leases its path.
+
+        below, accounts: see FilesystemRow and ImageDb.account_file.
+        """
         size = work.stat().st_size
         self.files.put(work, self.files.fs_path(chain_id))
         checkpoint("image-pull.filesystem-named")
         with self._lock:
-            self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size, digest), accounts)
+            self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size, digest, below), accounts)
             self._load()
 
     def add_image(self, row: ImageRow, image_names: tuple[str, ...]) -> Image:
-        """Names an image whose filesystem and layers are there."""
+        """Names an image whose filesystems and layers are there."""
         with self._lock:
             self._db.add_image(row, image_names)
             self._load()
@@ -226,22 +237,30 @@ class ImageStore:
         self._db.delete_image(image_id)
         checkpoint("image-remove.forgotten")
         self._load()
-        self._sweep(
-            [row.chain_id],
-            [self.files.fs_path(row.chain_id), *(self.files.blob_path(d) for d, _ in row.layers)],
-        )
+        stack = [one.chain_id for one in self._now.stack(row.chain_id)]
+        digests = [digest for digest, _ in row.layers]
+        self._sweep(stack, [*map(self.files.fs_path, stack), *self._layer_files(digests)])
+
+    def _layer_files(self, digests: Sequence[str]) -> list[Path]:
+        return [path(digest) for digest in digests for path in (self.files.blob_path, self.files.index_path)]
 
     def _forget_broken(self) -> None:
         """Drops rows whose files are gone: an operator removed them, or the disk lost them."""
+        broken = {
+            chain_id
+            for chain_id, row in self._now.filesystems.items()
+            if not (path := self.files.fs_path(chain_id)).is_file() or path.stat().st_size != row.bytes
+        }
         for row in list(self._now.rows.values()):
-            path = self.files.fs_path(row.chain_id)
-            if not path.is_file() or path.stat().st_size != self._now.filesystems[row.chain_id].bytes:
+            stack = self._now.stack(row.chain_id)
+            if stack[0].below or any(one.chain_id in broken for one in stack):
                 self._db.delete_image(row.id)
+        self._db.drop_filesystems(sorted(broken))
         self._load()
 
-    def _sweep(self, chain_ids: list[str], paths: list[Path]) -> None:
+    def _sweep(self, chain_ids: Sequence[str], paths: Sequence[Path]) -> None:
         """Removes those of the filesystems and files that no image has and no pull leases."""
-        wanted = {row.chain_id for row in self._now.rows.values()}
+        wanted = {one.chain_id for row in self._now.rows.values() for one in self._now.stack(row.chain_id)}
         unused = [
             chain_id
             for chain_id in chain_ids
@@ -256,11 +275,11 @@ class ImageStore:
             self._load()
         needed = {self.files.fs_path(chain_id) for chain_id in self._now.filesystems}
         for row in self._now.rows.values():
-            needed |= {self.files.blob_path(digest) for digest, _ in row.layers}
+            needed.update(self._layer_files([digest for digest, _ in row.layers]))
         for path in set(paths) - needed - set(self._leases):
             path.unlink(missing_ok=True)
             checkpoint("image-remove.file-removed")
-        self.files.keep_kernels(wanted)
+        self.files.keep_kernels({row.chain_id for row in self._now.rows.values()})
 
 
 def now() -> int:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cri.images import tarstream
+from cri.images.baseline import Baseline
 from cri.images.errors import Oversized, Unpackable
 from cri.images.inode import Content, Node
 from cri.images.tarstream import PATH_MAX, Entry
@@ -38,7 +39,7 @@ class _Trail(NamedTuple):
 
 
 class Tree:
-    """Layers are applied lowest first; afterwards walk() tells what is there."""
+    """Layers are applied lowest first; difference() tells what is there then, or what is new."""
 
     def __init__(self, subject: str, max_bytes: int) -> None:
         self._subject = subject
@@ -49,7 +50,19 @@ class Tree:
         # (serial of the directory, name) of all that the current layer brought, ancestors included.
         self._touched: set[tuple[int, bytes]] = set()
         self._last: tuple[bytes, _Trail] | None = None
+        self._base = Baseline(-1)
         self.root = self._node(tarstream.DIR)
+
+    def rebase(self) -> None:
+        """What is there now is what difference() starts from."""
+        self._base = Baseline(self._serial)
+
+    def difference(self) -> Iterator[tuple[bytes, Node]]:
+        """Every path (relative, the root b"") that differs from what was there at rebase(), with its inode.
+
+        Without a rebase() all that is there; otherwise see Baseline.difference.
+        """
+        return self._base.difference(self.root)
 
     def apply(self, layer: int, entries: list[Entry]) -> None:
         """Puts the entries of one layer over what is there; raises Unpackable."""
@@ -65,18 +78,6 @@ class Tree:
                 self._hide(entry, parts)
             else:
                 self._place(entry, parts)
-
-    def walk(self) -> Iterator[tuple[bytes, Node]]:
-        """Every path (relative, the root b"") with its inode: parents first, names in byte order."""
-        stack = [(b"", self.root)]
-        while stack:
-            path, node = stack.pop()
-            yield path, node
-            if node.children:
-                prefix = path + b"/" if path else b""
-                stack += [
-                    (prefix + name, node.children[name]) for name in sorted(node.children, reverse=True)
-                ]
 
     def find(self, path: bytes) -> Node | None:
         """The inode a process in the image would reach by this path, symlinks followed; None: nothing."""
@@ -127,6 +128,7 @@ class Tree:
         if trail is None:
             return
         parent = trail.nodes[-1]
+        self._base.change(*trail.nodes)
         if base == OPAQUE:
             self._spend(len(parent.names))
             for name in list(parent.names):
@@ -140,7 +142,7 @@ class Tree:
         while stack:
             parent, name = stack.pop()
             if (parent.serial, name) not in self._touched:
-                del parent.names[name]
+                del self._base.editing(parent)[name]
                 self._last = None
             elif parent.names[name].children is not None:
                 child = parent.names[name]
@@ -158,13 +160,14 @@ class Tree:
             node = present
         else:
             if present is not None:
-                del parent.names[base]
+                del self._base.editing(parent)[base]
                 self._last = None
             node = self._link_target(entry) if entry.kind == tarstream.LINK else self._node(entry.kind)
-            parent.names[base] = node
+            self._base.editing(parent)[base] = node
         if entry.kind != tarstream.LINK:
             self._describe(node, entry)
         self._spend(len(trail.nodes))
+        self._base.change(*trail.nodes, node)
         for above, name in zip(trail.nodes, (*trail.names, base), strict=True):
             self._touched.add((above.serial, name))
 
@@ -188,6 +191,7 @@ class Tree:
             raise self._bad(entry, f"is a hard link to {tarstream.shown(entry.link)}, which is not there")
         if node.kind == tarstream.DIR:
             raise self._bad(entry, f"is a hard link to the directory {tarstream.shown(entry.link)}")
+        self._base.link(node)
         return node
 
     def _resolve(self, parts: list[bytes], create: bool) -> _Trail | None:
@@ -232,7 +236,7 @@ class Tree:
         for node, name in zip(nodes[1:], names, strict=True):
             if node is None:
                 node = self._node(tarstream.DIR)
-                above.names[name] = node
+                self._base.editing(above)[name] = node
             yield node
             above = node
 

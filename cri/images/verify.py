@@ -24,8 +24,8 @@ class Verdict:
 
 def verify(store: ImageStore, image: Image, cancel: Cancel) -> Verdict:
     """Reads every file of an image; Missing when it was removed meanwhile."""
-    row, filesystem = store.stored(image)
-    with store.leasing(row.chain_id, [digest for digest, _ in row.layers]):
+    row, stack = store.stored(image)
+    with store.leasing([one.chain_id for one in stack], [digest for digest, _ in row.layers]):
         faults: list[str] = []
         if not matches(row.config, row.id):
             faults.append("the configuration has another digest")
@@ -33,7 +33,9 @@ def verify(store: ImageStore, image: Image, cancel: Cancel) -> Verdict:
             faults.append("the manifest has another digest")
         read = len(row.config) + len(row.manifest)
         files = [(f"layer {d}", store.files.blob_path(d), d, size) for d, size in row.layers]
-        files.append(("the filesystem image", image.fs_path, filesystem.digest, filesystem.bytes))
+        for number, (path, one) in enumerate(zip(image.stack, stack, strict=True), 1):
+            what = "the filesystem image" if len(stack) == 1 else f"filesystem image {number} of {len(stack)}"
+            files.append((what, path, one.digest, one.bytes))
         folder = store.files.kernel_path(row.chain_id)
         taken, fault = _taken(folder)
         if fault:

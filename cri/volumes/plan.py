@@ -59,7 +59,7 @@ def plan(container_id: str, mounts: Sequence[cri.Mount], found: Sequence[RootIma
 def _image(name: str, mount: cri.Mount, found: RootImage) -> pb.ImageVolume:
     return pb.ImageVolume(
         name=name,
-        filesystems=[pb.Filesystem(path=found.path, type=found.type)],
+        filesystems=[pb.Filesystem(path=path, type=found.type) for path in found.filesystems],
         sub_path=mount.image_sub_path,
     )
 

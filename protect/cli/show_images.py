@@ -75,7 +75,7 @@ def inspected(answer: pb.InspectResponse, output: str) -> None:
             document[key] = json.loads(getattr(answer, key))
         _line(json.dumps(document, indent=2))
         return
-    one, filesystem = answer.image, answer.filesystem
+    one = answer.image
     untrusted = json.loads(answer.config)
     run = untrusted.get("config")
     run = run if isinstance(run, dict) else {}
@@ -91,7 +91,10 @@ def inspected(answer: pb.InspectResponse, output: str) -> None:
             *(("container", container) for container in one.containers),
             *(("kernel of zone", zone) for zone in one.zones),
             *(("layer", f"{layer.digest} {show.mib(layer.size_bytes)}") for layer in answer.layers),
-            ("filesystem", f"{filesystem.path} ({filesystem.type}, {show.mib(filesystem.size_bytes)})"),
+            *(
+                ("filesystem", f"{stored.path} ({stored.type}, {show.mib(stored.size_bytes)})")
+                for stored in answer.filesystems
+            ),
             *((key.lower(), _text(run[key])) for key in ("Entrypoint", "Cmd", "User") if run.get(key)),
         ]
     )

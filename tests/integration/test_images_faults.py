@@ -178,7 +178,7 @@ async def test_traversal_ends_inside_the_image(tmp_path: Path) -> None:
             image = await _pull(manager, registry.netloc)
             listed = await asyncio.to_thread(
                 subprocess.run,
-                ["rdsquashfs", "-d", image.fs_path],
+                ["rdsquashfs", "-d", image.stack[0]],
                 capture_output=True,
                 text=True,
                 check=True,

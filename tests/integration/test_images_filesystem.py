@@ -8,21 +8,16 @@ import random
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from cri.images.cancel import Cancel
-from cri.images.convert import Filesystem, convert
 from cri.images.errors import Unpackable
-from cri.images.layers import read_layer
-from cri.images.progress import Meter
-from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault
 from tests.support.images import BuiltImage, Layer, Seen, build, packed, seen, write_layout
+from tests.support.stacks import built, mounted
 
 pytestmark = pytest.mark.root
 NEEDED = ("umoci", "tar2sqfs", "mount")
@@ -35,31 +30,8 @@ def _tools() -> None:
             pytest.skip(f"{tool} is not installed")
 
 
-def _convert(image: BuiltImage, directory: Path) -> tuple[Path, Filesystem]:
-    settings = ImageSettings(directory)
-    directory.mkdir()
-    blobs, indexes = [], []
-    for number, blob in enumerate(image.layers):
-        blobs.append(directory / f"layer{number}")
-        blobs[-1].write_bytes(blob.data)
-        indexes.append(read_layer([blob.data], len(blob.data), blob.diff_id, settings.limits))
-    out = directory / "fs"
-    return out, convert(blobs, indexes, out, settings, Cancel(), Meter("fs", 0))
-
-
-@contextmanager
-def _mounted(image: Path, at: Path) -> Iterator[Path]:
-    at.mkdir()
-    subprocess.run(["mount", "-t", "squashfs", "-o", "loop,ro", image, at], check=True)
-    try:
-        yield at
-    finally:
-        subprocess.run(["umount", at], check=True)
-
-
-def _ours(image: BuiltImage, directory: Path) -> dict[bytes, Seen]:
-    out, _ = _convert(image, directory)
-    with _mounted(out, directory / "mounted") as root:
+def _ours(image: BuiltImage, directory: Path, ends: Sequence[int] = ()) -> dict[bytes, Seen]:
+    with mounted([out for out, _ in built(image, directory, ends)], directory / "mounted") as root:
         return seen(root)
 
 
@@ -116,8 +88,9 @@ def test_odd_layers_give_the_reference_tree(tmp_path: Path) -> None:
     tars = [_lower().tar(), _middle().tar(), _upper().tar()]
     reference = _umoci(build(tars), tmp_path / "umoci")
     # umoci's release in Debian knows no zstd.
-    ours = _ours(build([packed(tars[0]), packed(tars[1], "zstd"), packed(tars[2], "")]), tmp_path / "ours")
-    assert _differences(reference, ours) == {}
+    image = build([packed(tars[0]), packed(tars[1], "zstd"), packed(tars[2], "")])
+    for name, ends in {"one": (), "two": (1,), "three": (1, 2)}.items():
+        assert _differences(reference, _ours(image, tmp_path / name, ends)) == {}
 
 
 def _random_layer(rng: random.Random, files: list[str]) -> Layer:
@@ -171,11 +144,27 @@ def test_random_layers_give_the_reference_tree_or_are_refused_by_both(tmp_path: 
     assert _differences(_umoci(image, tmp_path / "umoci"), ours) == {}
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_a_random_stack_is_what_its_layers_are_as_one(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(1000 + seed)
+    files: list[str] = []
+    image = build([_random_layer(rng, files).tar() for _ in range(rng.randint(2, 6))])
+    ends = [end for end in range(1, len(image.layers)) if rng.random() < 0.7]
+    try:
+        one = _ours(image, tmp_path / "one")
+    except Fault:
+        with pytest.raises(Fault):
+            _ours(image, tmp_path / "stack", ends)
+        return
+    # Times too: they are ours on both sides.
+    assert _ours(image, tmp_path / "stack", ends) == one
+
+
 def test_more_owners_than_squashfs_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cri.images.convert.MAX_OWNERS", 3)
-    _convert(build([Layer().file("a", uid=1, gid=2).tar()]), tmp_path / "few")
+    monkeypatch.setattr("cri.images.plan.MAX_OWNERS", 3)
+    built(build([Layer().file("a", uid=1, gid=2).tar()]), tmp_path / "few")
     with pytest.raises(Unpackable, match="4 owners"):
-        _convert(build([Layer().file("a", uid=1, gid=2).file("b", uid=3).tar()]), tmp_path / "many")
+        built(build([Layer().file("a", uid=1, gid=2).file("b", uid=3).tar()]), tmp_path / "many")
 
 
 def test_times_of_directories_are_those_of_their_entries(tmp_path: Path) -> None:
@@ -192,7 +181,7 @@ def test_same_image_same_bytes(tmp_path: Path) -> None:
     image = build([layer.tar(), Layer().file("d1/f1", b"x").tar()])
     digests = set()
     for number in range(3):
-        out, _ = _convert(image, tmp_path / str(number))
+        ((out, _),) = built(image, tmp_path / str(number))
         digests.add(hashlib.sha256(out.read_bytes()).hexdigest())
     assert len(digests) == 1
 
@@ -205,9 +194,9 @@ def test_a_sparse_file_of_ten_gigabytes(tmp_path: Path) -> None:
     stored += bytes(-len(stored) % 512)
     body = b"A" * 512 + b"B" * 1024 + b"C" * 512
     layer = Layer().file("x", stored + body, pax_headers=head | {"GNU.sparse.realsize": str(size)})
-    out, built = _convert(build([layer.tar()]), tmp_path / "ours")
+    ((out, _),) = built(build([layer.tar()]), tmp_path / "ours")
     assert out.stat().st_size < 2 << 20
-    with _mounted(out, tmp_path / "mounted") as root, (root / "sparse").open("rb") as file:
+    with mounted([out], tmp_path / "mounted") as root, (root / "sparse").open("rb") as file:
         assert (root / "sparse").stat().st_size == size
         for (offset, length), byte in zip(extents, b"ABC", strict=True):
             file.seek(max(offset - 1, 0))
@@ -229,7 +218,7 @@ def _many_files(count: int) -> bytes:
 @pytest.mark.slow
 def test_a_hundred_thousand_files_and_a_deep_path(tmp_path: Path) -> None:
     deep = Layer().file("p/" * 1000 + "f", b"deep")
-    out, _ = _convert(build([_many_files(100_000), deep.tar()]), tmp_path / "ours")
-    with _mounted(out, tmp_path / "mounted") as root:
+    ((out, _),) = built(build([_many_files(100_000), deep.tar()]), tmp_path / "ours")
+    with mounted([out], tmp_path / "mounted") as root:
         assert sum(len(os.listdir(root / f"d{number}")) for number in range(100)) == 100_000
         assert (root / ("p/" * 1000) / "f").read_bytes() == b"deep"

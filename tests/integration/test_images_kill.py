@@ -17,7 +17,7 @@ from cri.images.credentials import ANONYMOUS
 from cri.images.manager import ImageManager
 from cri.images.settings import ImageSettings
 from cri.images.verify import verify
-from tests.support.image_victim import ROOT, Order, Victims
+from tests.support.image_victim import PART_BYTES, ROOT, Order, Victims
 from tests.support.images import Layer, build, digest, packed
 from tests.support.registry import LyingRegistry
 
@@ -31,9 +31,7 @@ PULL_STEPS = (
     "image-pull.resolved",
     *(f"image-pull.layer-fetched:{n}" for n in range(1, 5)),
     *(f"image-pull.layer-named:{n}" for n in range(1, 5)),
-    "image-pull.filesystem-built",
-    "image-pull.filesystem-named",
-    "image-pull.filesystem-recorded",
+    *(f"image-pull.filesystem-{step}:{n}" for step in ("built", "named", "recorded") for n in (1, 3, 4)),
     "image-pull.recorded",
 )
 REMOVE_STEPS = (
@@ -41,7 +39,7 @@ REMOVE_STEPS = (
     "image-remove.unnamed",
     "image-remove.forgotten",
     "image-remove.filesystem-forgotten",
-    *(f"image-remove.file-removed:{n}" for n in range(1, 6)),
+    *(f"image-remove.file-removed:{n}" for n in (1, 2, 5, 11, 12)),
 )
 KILLS = 50
 
@@ -61,7 +59,7 @@ def test_every_step_of_images_is_here() -> None:
 
 async def _next_start(state: Path, name: str) -> None:
     """Nothing that no image needs; the pull succeeds, is sound, and all of it goes again."""
-    manager = ImageManager(ImageSettings(state, state / "certs.d"))
+    manager = ImageManager(ImageSettings(state, state / "certs.d", part_bytes=PART_BYTES))
     await manager.start()
     # As the daemon does once it has told which images its containers hold.
     manager.store.collect()
@@ -71,10 +69,12 @@ async def _next_start(state: Path, name: str) -> None:
         found = {path.name for path in files.named()}
         images = manager.store.images()
         # All of the image, or none of it.
-        whole = {digest(layer.data)[7:] for layer in LAYERS} | {image.fs_path.name for image in images}
+        whole = {digest(layer.data)[7:] for layer in LAYERS} | {
+            path.name for image in images for path in image.stack
+        }
         assert found == (whole if images else set())
         pulled = await manager.pull(names.parse(name), ANONYMOUS)
-        assert pulled.id == IMAGE.id
+        assert (pulled.id, len(pulled.stack)) == (IMAGE.id, len(LAYERS))
         verdict = await manager.run(lambda: verify(manager.store, pulled, Cancel()))
         assert verdict.faults == ()
         await manager.remove(name)

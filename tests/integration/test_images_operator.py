@@ -191,15 +191,18 @@ async def test_list_inspect_and_remove(
     inspected = await images.Inspect(pb.InspectRequest(image="example.com/app:1"))
     assert (inspected.config, inspected.manifest) == (IMAGE.config, IMAGE.manifest)
     assert [layer.digest for layer in inspected.layers] == [digest(BASE.data), digest(TOP.data)]
-    stored = Path(inspected.filesystem.path).read_bytes()
-    assert (inspected.filesystem.size_bytes, inspected.filesystem.digest) == (len(stored), digest(stored))
+    stored = Path(inspected.filesystems[0].path).read_bytes()
+    assert (inspected.filesystems[0].size_bytes, inspected.filesystems[0].digest) == (
+        len(stored),
+        digest(stored),
+    )
     removed = await images.Remove(pb.RemoveRequest(image=IMAGE.id[7:20]))
     assert (removed.image.id, removed.freed) == (IMAGE.id, False)
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await images.Remove(pb.RemoveRequest(image="example.com/app:1"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND
     manager.store.release("container-1")
-    assert not Path(inspected.filesystem.path).exists()
+    assert not Path(inspected.filesystems[0].path).exists()
     assert (await images.Remove(pb.RemoveRequest(image="example.com/pinned/other:1"))).freed
     assert not [p for p in manager.store.files.named() if p.is_file()]
 
@@ -254,7 +257,7 @@ async def test_verify_finds_what_a_disk_did(
         return {event.image.id: list(event.faults) async for event in stream}
 
     assert await verdicts() == {IMAGE.id: [], OTHER.id: []}
-    stored = manager.store.resolve(IMAGE.id).fs_path
+    stored = manager.store.resolve(IMAGE.id).stack[0]
     stored.chmod(0o600)
     with stored.open("r+b") as file:
         file.seek(200)

@@ -89,7 +89,7 @@ async def test_a_tag_then_its_digest(manager: ImageManager, registry: Registry) 
     assert pulled.repo_tags == (f"{name}:v1",)
     assert pulled.repo_digests == (f"{name}@{pushed}",)
     assert pulled.run == {"User": "1002:3", "Env": ["A=b"]}
-    assert pulled.fs_path.read_bytes()[:4] == b"hsqs"
+    assert pulled.stack[0].read_bytes()[:4] == b"hsqs"
     assert manager.store.read_file(pulled, "/etc/passwd", 100) == b"root:x:0:0::/:\n"
     assert manager.store.read_file(pulled, "/etc/passwd", 3) is None
     assert manager.store.read_file(pulled, "/etc/group", 100) is None
@@ -102,7 +102,7 @@ async def test_a_tag_then_its_digest(manager: ImageManager, registry: Registry) 
 async def test_a_busybox_with_its_libraries(manager: ImageManager, registry: Registry) -> None:
     registry.push("library/busybox", "latest", build([busybox()], {"Cmd": ["sh"]}))
     pulled = await _pull(manager, f"{registry.netloc}/library/busybox")
-    listed = subprocess.run(["rdsquashfs", "-d", pulled.fs_path], capture_output=True, text=True, check=True)
+    listed = subprocess.run(["rdsquashfs", "-d", pulled.stack[0]], capture_output=True, text=True, check=True)
     assert "file bin/busybox 0755 0 0" in listed.stdout
 
 
@@ -153,7 +153,7 @@ async def test_layer_compressions(manager: ImageManager, registry: Registry, how
 async def test_no_layers_at_all(manager: ImageManager, registry: Registry) -> None:
     registry.push("empty/app", "1", build([]))
     pulled = await _pull(manager, f"{registry.netloc}/empty/app:1")
-    assert pulled.fs_path.is_file()
+    assert pulled.stack[0].is_file()
 
 
 async def test_a_mirror_that_is_down_and_one_that_lacks_the_image(
@@ -233,11 +233,11 @@ async def test_shared_layers_are_fetched_once_and_go_with_the_last_image(
         third = await _pull(manager, f"{name}:3")
     finally:
         (registry.root / "away").rename(registry.blob_file(digest(base.data)))
-    assert first.fs_path == third.fs_path != second.fs_path
+    assert first.stack[0] == third.stack[0] != second.stack[0]
     await manager.remove(first.id)
-    assert third.fs_path.exists()
+    assert third.stack[0].exists()
     await manager.remove(third.id[7:])
-    assert not third.fs_path.exists()
+    assert not third.stack[0].exists()
     assert manager.store.files.blob_path(digest(base.data)).exists()
     await manager.remove(f"{name}:2")
     assert _files(manager) == {"lock"}
@@ -266,10 +266,10 @@ async def test_a_held_image_outlives_its_removal_and_a_restart(tmp_path: Path, r
         assert manager.store.images() == []
         assert manager.store.find(image.id) is None
     async with managing(tmp_path) as manager:
-        assert manager.store.get(image.id).fs_path.exists()
+        assert manager.store.get(image.id).stack[0].exists()
         manager.store.hold(image.id, "container")
         manager.store.collect()
-        assert image.fs_path.exists()
+        assert image.stack[0].exists()
         manager.store.release("container")
         assert _files(manager) == {"lock"}
 

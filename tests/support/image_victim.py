@@ -26,6 +26,8 @@ from cri.images.settings import ImageSettings
 from daemonkit import checkpoints
 
 ROOT = Path(__file__).parents[2]
+# Each layer becomes a filesystem of its own.
+PART_BYTES = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -120,7 +122,8 @@ def _run(order: Order) -> Outcome:
 async def _work(order: Order, told: int) -> None:
     checkpoints.arm(order.kill_at)
     state = Path(order.state)
-    manager = ImageManager(ImageSettings(state, state / "certs.d", downloads_per_image=2))
+    settings = ImageSettings(state, state / "certs.d", downloads_per_image=2, part_bytes=PART_BYTES)
+    manager = ImageManager(settings)
     await manager.start()
     os.write(told, b".")
     image = await manager.pull(names.parse(order.name), ANONYMOUS)

@@ -226,18 +226,19 @@ class Seen:
 def seen(root: Path) -> dict[bytes, Seen]:
     """Every path below a directory (relative) and the directory itself (b".")."""
     top = os.fsencode(root)
-    inodes: dict[bytes, int] = {}
+    # Filesystems of one overlay have numbers of their own.
+    inodes: dict[bytes, tuple[int, int]] = {}
     tree: dict[bytes, Seen] = {}
     pending = [b"."]
     while pending:
         name = pending.pop()
         path = os.path.join(top, name)
         status = os.lstat(path)
-        inodes[name] = status.st_ino
+        inodes[name] = (status.st_dev, status.st_ino)
         tree[name] = _look(path, status)
         if stat.S_ISDIR(status.st_mode):
             pending += [os.path.join(name, below) if name != b"." else below for below in os.listdir(path)]
-    first: dict[int, bytes] = {}
+    first: dict[tuple[int, int], bytes] = {}
     for name in sorted(tree):
         first.setdefault(inodes[name], name)
     return {name: replace(one, same=first[inodes[name]]) for name, one in tree.items()}

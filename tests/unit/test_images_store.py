@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,22 @@ import pytest
 from cri.images.catalogue import Image
 from cri.images.db import ImageRow
 from cri.images.settings import ImageSettings
+from cri.images.stack import parts
 from cri.images.store import ImageStore
 from daemonkit.faults import Invalid, Missing, Refused
+
+# What version 3 has beside version 2, taken away again.
+_BACK_TO_2 = """
+ALTER TABLE filesystems DROP COLUMN below;
+ALTER TABLE accounts RENAME TO accounts_3;
+CREATE TABLE accounts (
+  chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
+  path TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY (chain_id, path)
+) STRICT;
+INSERT INTO accounts SELECT * FROM accounts_3;
+DROP TABLE accounts_3;
+PRAGMA user_version = 2;
+"""
 
 
 def _digest(text: str) -> str:
@@ -43,15 +59,26 @@ def _blob(store: ImageStore, text: str) -> tuple[str, int]:
 
 
 def _add(store: ImageStore, label: str, layers: list[str], *names: str) -> Image:
-    chain = _digest("chain" + "".join(layers))
-    with store.leasing(chain, [_digest(layer) for layer in layers]):
+    return _add_stack(store, label, layers, 1 << 30, *names)
+
+
+def _add_stack(store: ImageStore, label: str, layers: list[str], least: int, *names: str) -> Image:
+    digests = [_digest(layer) for layer in layers]
+    stack = parts(digests, [len(layer) for layer in layers], least)
+    with store.leasing([part.chain_id for part in stack], digests):
         kept = tuple(_blob(store, layer) for layer in layers)
-        if not store.has_filesystem(chain):
+        for part in stack:
+            if store.has_filesystem(part.chain_id):
+                continue
+            accounts: dict[str, bytes | None] = {} if part.below else {"/etc/passwd": b"root"}
+            if layers[part.end - 1] == "nobody":
+                accounts = {"/etc/passwd": None}
             with store.files.work_file("fs") as work:
-                work.write_text(f"filesystem of {layers}")
-                store.add_filesystem(work, chain, {"/etc/passwd": b"root"}, _digest("fs"))
+                work.write_text(f"filesystem of {layers[: part.end]}")
+                store.add_filesystem(work, part.chain_id, part.below, accounts, _digest("fs"))
         config = json.dumps({"config": {"Labels": {"label": label}}}).encode()
-        row = ImageRow(_digest(label), chain, _digest(f"m{label}"), b"{}", config, kept, 1)
+        top = stack[-1].chain_id
+        row = ImageRow(_digest(label), top, _digest(f"m{label}"), b"{}", config, kept, 1)
         return store.add_image(row, names)
 
 
@@ -103,7 +130,7 @@ def test_removal_takes_all_names_and_shared_files_stay(store: ImageStore) -> Non
     two = _add(store, "two", ["base"], "docker.io/library/b:1")
     store.remove("a:2")
     assert store.find("a:1") is None
-    assert _files(store) == {two.fs_path.name, _digest("base")[7:]}
+    assert _files(store) == {two.stack[0].name, _digest("base")[7:]}
     assert store.read_file(two, "/etc/passwd", 10) == b"root"
     store.remove(two.id)
     store.remove(one.id)
@@ -113,9 +140,67 @@ def test_removal_takes_all_names_and_shared_files_stay(store: ImageStore) -> Non
 def test_the_same_layers_are_one_filesystem(store: ImageStore) -> None:
     one = _add(store, "one", ["base"], "docker.io/library/a:1")
     two = _add(store, "two", ["base"], "docker.io/library/b:1")
-    assert one.fs_path == two.fs_path
+    assert one.stack[0] == two.stack[0]
     store.remove("a:1")
-    assert two.fs_path.exists()
+    assert two.stack[0].exists()
+
+
+def test_images_that_begin_alike_share_their_filesystems(store: ImageStore) -> None:
+    one = _add_stack(store, "one", ["base", "more", "top"], 1, "docker.io/library/a:1")
+    two = _add_stack(store, "two", ["base", "more", "other"], 1, "docker.io/library/b:1")
+    assert len(one.stack) == 3 and one.stack[:2] == two.stack[:2] and one.stack[2] != two.stack[2]
+    assert len(_files(store)) == 4 + 4
+    store.remove("a:1")
+    assert _files(store) == {
+        *(path.name for path in two.stack),
+        *(_digest(layer)[7:] for layer in ("base", "more", "other")),
+    }
+    store.hold(two.id, "c1")
+    store.remove("b:1")
+    assert all(path.exists() for path in two.stack)
+    store.release("c1")
+    assert _files(store) == set()
+
+
+def test_accounts_are_those_of_the_topmost_filesystem_that_says_something(store: ImageStore) -> None:
+    one = _add_stack(store, "one", ["base", "top"], 1, "docker.io/library/a:1")
+    two = _add_stack(store, "two", ["base", "nobody", "top"], 1, "docker.io/library/b:1")
+    assert store.read_file(one, "/etc/passwd", 10) == b"root"
+    assert store.read_file(two, "/etc/passwd", 10) is None
+    assert store.read_file(two, "/etc/group", 10) is None
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_an_image_is_forgotten_with_any_of_its_filesystems(store: ImageStore, place: int) -> None:
+    one = _add_stack(store, "one", ["base", "more", "top"], 1, "docker.io/library/a:1")
+    two = _add_stack(store, "two", ["base", "other"], 1, "docker.io/library/b:1")
+    one.stack[place].unlink()
+    again = _reopened(store)
+    try:
+        left = {"docker.io/library/b:1": two} if place else {}
+        assert {image.repo_tags[0]: image for image in again.images()} == left
+        kept = {path.name for image in left.values() for path in image.stack}
+        layers = ("base", "other") if left else ()
+        assert _files(again) == kept | {_digest(layer)[7:] for layer in layers}
+    finally:
+        store.__dict__.update(again.__dict__)
+
+
+def test_an_index_of_version_2_keeps_its_images(store: ImageStore) -> None:
+    image = _add(store, "one", ["base"], "docker.io/library/a:1")
+    store.close()
+    with closing(sqlite3.connect(store.files.index)) as db:
+        db.executescript(_BACK_TO_2)
+    again = ImageStore(ImageSettings(store.files.root.parent))
+    again.open()
+    try:
+        assert again.resolve("a:1") == image
+        assert again.read_file(image, "/etc/passwd", 10) == b"root"
+        assert again.stack(image.id) == [image.chain_id]
+        again.remove("a:1")
+        assert _files(again) == set()
+    finally:
+        store.__dict__.update(again.__dict__)
 
 
 def test_holds(store: ImageStore) -> None:
@@ -125,10 +210,10 @@ def test_holds(store: ImageStore) -> None:
     store.remove("a:1")
     assert store.find(image.id) is None
     assert store.images() == []
-    assert store.get(image.id).fs_path.exists()
+    assert store.get(image.id).stack[0].exists()
     store.release("c1")
     store.release("unknown")
-    assert image.fs_path.exists()
+    assert image.stack[0].exists()
     again = _add(store, "one", ["base"], "docker.io/library/a:1")
     store.release("c2")
     assert store.resolve("a:1") == again
@@ -147,7 +232,7 @@ def test_one_owner_may_hold_several(store: ImageStore) -> None:
         store.hold(image_id, "c1")
     store.remove("a:1")
     store.remove("b:1")
-    assert one.fs_path.exists() and two.fs_path.exists()
+    assert one.stack[0].exists() and two.stack[0].exists()
     store.release("c1")
     assert _files(store) == set()
 
@@ -158,7 +243,7 @@ def test_removed_but_held_before_a_restart(store: ImageStore) -> None:
     store.remove("a:1")
     again = _reopened(store)
     try:
-        assert image.fs_path.exists()
+        assert image.stack[0].exists()
         again.collect()
         assert _files(again) == set()
     finally:
@@ -172,10 +257,10 @@ def test_what_a_kill_leaves_is_swept(store: ImageStore) -> None:
     _blob(store, "unnamed")
     with store.files.work_file("fs") as work:
         work.write_text("filesystem without an image")
-        store.add_filesystem(work, _digest("chainlost"), {}, _digest("fs"))
+        store.add_filesystem(work, _digest("chainlost"), "", {}, _digest("fs"))
     again = _reopened(store)
     try:
-        assert _files(again) == {kept.fs_path.name, _digest("base")[7:]}
+        assert _files(again) == {kept.stack[0].name, _digest("base")[7:]}
         assert list(again.files.ingest.iterdir()) == []
         assert again.resolve("a:1") == kept
     finally:
@@ -186,9 +271,9 @@ def test_what_a_kill_leaves_is_swept(store: ImageStore) -> None:
 def test_an_image_whose_filesystem_is_damaged_is_forgotten(store: ImageStore, harm: str) -> None:
     image = _add(store, "one", ["base"], "docker.io/library/a:1")
     if harm == "gone":
-        image.fs_path.unlink()
+        image.stack[0].unlink()
     else:
-        image.fs_path.write_text("x")
+        image.stack[0].write_text("x")
     again = _reopened(store)
     try:
         assert again.images() == []
@@ -199,8 +284,8 @@ def test_an_image_whose_filesystem_is_damaged_is_forgotten(store: ImageStore, ha
 
 def test_a_failed_pull_leaves_what_others_lease(store: ImageStore) -> None:
     shared, own = _digest("shared"), _digest("own")
-    with store.leasing(_digest("c1"), [shared]):
-        with pytest.raises(RuntimeError), store.leasing(_digest("c2"), [shared, own]):
+    with store.leasing([_digest("c1")], [shared]):
+        with pytest.raises(RuntimeError), store.leasing([_digest("c2")], [shared, own]):
             _blob(store, "shared")
             _blob(store, "own")
             raise RuntimeError
@@ -210,11 +295,11 @@ def test_a_failed_pull_leaves_what_others_lease(store: ImageStore) -> None:
 
 def test_a_filesystem_built_for_one_pull_survives_the_end_of_another(store: ImageStore) -> None:
     chain = _digest("c1")
-    with store.leasing(chain, []):
+    with store.leasing([chain], []):
         with store.files.work_file("fs") as work:
             work.write_text("fs")
-            store.add_filesystem(work, chain, {}, _digest("fs"))
-        with store.leasing(chain, []):
+            store.add_filesystem(work, chain, "", {}, _digest("fs"))
+        with store.leasing([chain], []):
             pass
         assert store.has_filesystem(chain)
         assert store.files.fs_path(chain).exists()

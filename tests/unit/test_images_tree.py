@@ -25,7 +25,7 @@ def _tree(*layers: Layer) -> Tree:
 def _paths(tree: Tree) -> dict[str, str]:
     """Path to "d", "l:target" or "<layer>:<size>"."""
     shown: dict[str, str] = {}
-    for path, node in tree.walk():
+    for path, node in tree.difference():
         layer = "" if node.content is None else node.content.layer
         text = {tarstream.DIR: "d", tarstream.SYMLINK: f"l:{node.target.decode()}"}.get(
             node.kind, f"{layer}:{node.size}"
@@ -223,7 +223,7 @@ def test_find_follows_symlinks_inside_the_root(path: bytes, found: str | None) -
     layer = Layer().dir("real").file("real/passwd", b"root").symlink("etc", "/real").symlink("loop", "loop")
     layer.symlink("outside", "../..").symlink("up", "../../..").symlink("real/rel", "./passwd")
     tree = _tree(layer)
-    wanted = {path.decode(): node for path, node in tree.walk()}.get(found) if found else None
+    wanted = {path.decode(): node for path, node in tree.difference()}.get(found) if found else None
     assert tree.find(path) is wanted
 
 
@@ -251,6 +251,6 @@ def test_any_layers_are_merged_or_refused(shape: list[list[tuple[str, str, str]]
         tree = _tree(*layers)
     except Unpackable:
         return
-    paths = [path for path, _ in tree.walk()]
+    paths = [path for path, _ in tree.difference()]
     assert len(paths) == len(set(paths))
     assert not any(part in (b".", b"..", b"") for path in paths[1:] for part in path.split(b"/"))

@@ -207,7 +207,7 @@ Global___PullProgress: _TypeAlias = PullProgress  # noqa: Y015
 
 @_typing.final
 class PartProgress(_message.Message):
-    """A layer (compressed bytes) or a filesystem image (bytes of its files)."""
+    """A layer (compressed bytes), or the filesystems of an image together (bytes of their files)."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -216,7 +216,7 @@ class PartProgress(_message.Message):
     BYTES_FIELD_NUMBER: _builtins.int
     TOTAL_BYTES_FIELD_NUMBER: _builtins.int
     name: _builtins.str
-    """A layer's digest, a filesystem's chain id."""
+    """A layer's digest, the chain id of an image's topmost filesystem."""
     state: Global___PartState.ValueType
     bytes: _builtins.int
     total_bytes: _builtins.int
@@ -335,7 +335,7 @@ class InspectResponse(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     MANIFEST_FIELD_NUMBER: _builtins.int
     LAYERS_FIELD_NUMBER: _builtins.int
-    FILESYSTEM_FIELD_NUMBER: _builtins.int
+    FILESYSTEMS_FIELD_NUMBER: _builtins.int
     config: _builtins.bytes
     """The image's own documents, byte for byte: untrusted."""
     manifest: _builtins.bytes
@@ -344,7 +344,9 @@ class InspectResponse(_message.Message):
     @_builtins.property
     def layers(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredLayer]: ...
     @_builtins.property
-    def filesystem(self) -> Global___StoredFilesystem: ...
+    def filesystems(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredFilesystem]:
+        """What is merged to its root, the lowest first."""
+
     def __init__(
         self,
         *,
@@ -352,11 +354,11 @@ class InspectResponse(_message.Message):
         config: _builtins.bytes = ...,
         manifest: _builtins.bytes = ...,
         layers: _abc.Iterable[Global___StoredLayer] | None = ...,
-        filesystem: Global___StoredFilesystem | None = ...,
+        filesystems: _abc.Iterable[Global___StoredFilesystem] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["filesystem", b"filesystem", "image", b"image"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "filesystem", b"filesystem", "image", b"image", "layers", b"layers", "manifest", b"manifest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "filesystems", b"filesystems", "image", b"image", "layers", b"layers", "manifest", b"manifest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -394,6 +396,7 @@ class StoredFilesystem(_message.Message):
     SIZE_BYTES_FIELD_NUMBER: _builtins.int
     DIGEST_FIELD_NUMBER: _builtins.int
     chain_id: _builtins.str
+    """Names the layers in it and all those below."""
     path: _builtins.str
     type: _builtins.str
     """"squashfs"."""
