@@ -78,6 +78,7 @@ class ImagesConfig:
     certs_dir: Path = Path("/etc/xenpod/certs.d")
     compression: str = "zstd"
     compression_level: int = 1
+    part_size: Bytes = Bytes(4 * 1024 * 1024)
     downloads_per_image: int = 3
     conversions: int = 2
     connect_timeout: Seconds = Seconds(10.0)
@@ -106,6 +107,7 @@ class ImagesConfig:
             certs_dir=self.certs_dir,
             compression=self.compression,
             compression_level=self.compression_level,
+            part_bytes=self.part_size,
             downloads_per_image=self.downloads_per_image,
             conversions=self.conversions,
             connect_seconds=self.connect_timeout,

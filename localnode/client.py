@@ -60,7 +60,14 @@ class Client:
         reply = await self.runtime.RunPodSandbox(request, timeout=_TIMEOUT)
         return Pod(reply.pod_sandbox_id, config)
 
-    async def create(self, pod: Pod, image: str, command: Sequence[str], name: str = "main") -> str:
+    async def create(
+        self,
+        pod: Pod,
+        image: str,
+        command: Sequence[str],
+        name: str = "main",
+        mounts: Sequence[pb.Mount] = (),
+    ) -> str:
         """CreateContainer; its id."""
         request = pb.CreateContainerRequest(
             pod_sandbox_id=pod.id,
@@ -69,6 +76,7 @@ class Client:
                 metadata=pb.ContainerMetadata(name=name),
                 image=pb.ImageSpec(image=image),
                 command=command,
+                mounts=mounts,
                 log_path=f"{name}.log",
                 linux=pb.LinuxContainerConfig(
                     security_context=pb.LinuxContainerSecurityContext(namespace_options=_NAMESPACES)

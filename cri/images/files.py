@@ -1,8 +1,8 @@
 """The files of the store, as far as they need no index.
 
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
-layers), ``indexes/<algorithm>/<hex>`` (what is in them), ``filesystems/<hex>.squashfs`` (made of one layer or
-several), ``kernels/<hex>/`` (what was taken out of a kernel image), ``ingest/`` (work in progress). A file gets
+layers), ``indexes/<algorithm>/<hex>`` (what is in them), ``filesystems/<hex>.squashfs`` (of one layer or
+more), ``kernels/<hex>/`` (what was taken out of a kernel image), ``ingest/`` (work in progress). A file gets
 its name after its bytes are on the disk, but for the indexes, which are made again where they are damaged.
 """
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from localnode import images, registry
 from localnode.client import Client
 from protect.cli.__main__ import main
 from tests.support.cri_daemons import IMAGE, CriNode, needs_node, pulled
@@ -49,6 +50,35 @@ async def _measured(node: CriNode) -> int:
     command = ["du", "-s", "-B1", str(node.folder / "state" / "images")]
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
     return int(done.stdout.split()[0])
+
+
+async def test_a_container_sees_its_stack_of_filesystems_as_one(node: CriNode, tmp_path: Path) -> None:
+    """As its root and as a volume; another image shares the lower ones."""
+    node.configure(images={"certs_dir": str(node.certs), "part_size": "1"})
+    await node.daemon.stop()
+    await node.daemon.start()
+    base = images.busybox().layers[0]
+    lower = Layer().file("d/low", b"low").file("d/both", b"low").file("gone", b"x").dir("was/dir")
+    upper = Layer().file("d/both", b"up").file(".wh.gone").file("was", b"file").link("d/linked", "d/low")
+    both = [base, lower.tar(), upper.tar()]
+    async with registry.serve(tmp_path / "registry") as address, node.client() as client:
+        for name, more in (("one", b"1"), ("two", b"2")):
+            layers = [*both, Layer().file("etc/own", more).tar()]
+            images.push(address, f"{name}:1", images.Image(layers, {"Cmd": ["sh"]}))
+        registry.mirror(node.certs, "registry.test", address)
+        one, two = [await client.pull(f"registry.test/{name}:1") for name in ("one", "two")]
+        assert len(list((node.folder / "state/images/filesystems").iterdir())) == 5
+        pod = await client.run_pod("stacks")
+        spec = cri.ImageSpec(image=two, user_specified_image="registry.test/two:1")
+        mount = cri.Mount(container_path="/volume", image=spec, readonly=True)
+        container = await client.create(pod, one, ["sleep", "1000"], mounts=[mount])
+        await client.start(container)
+        script = "cd {}/ && cat d/low d/both was etc/own && ls d && test ! -e gone && test d/low -ef d/linked"
+        for root, own in (("", "1"), ("/volume", "2")):
+            shown = await client.exec(container, "busybox", "sh", "-ec", script.format(root))
+            assert (shown.exit_code, shown.stderr) == (0, b"")
+            assert shown.stdout == f"lowupfile{own}both\nlinked\nlow\n".encode()
+        await client.remove_pod(pod.id)
 
 
 @pytest.mark.parametrize("by", ["tag", "digest", "id"])

@@ -31,7 +31,7 @@ IMAGE = RootImage(
     id="sha256:" + "1" * 64,
     reference="localhost/busybox@sha256:" + "2" * 64,
     name="localhost/busybox:1",
-    path="/images/busybox.squashfs",
+    filesystems=("/images/busybox.squashfs", "/images/busybox-2.squashfs"),
     type="squashfs",
     env=("PATH=/bin", "FROM_IMAGE=yes"),
     entrypoint=(),

@@ -36,7 +36,10 @@ async def test_what_protectd_gets(node: Rig, pod: str, tmp_path: Path) -> None:
     container = await node.container(pod, log_path="main/0.log", command=["sleep"], args=["9"], tty=True)
     request = node.protect.requests[container]
     assert request.zone_id == pod
-    assert [(one.path, one.type) for one in request.filesystems] == [("/images/busybox.squashfs", "squashfs")]
+    assert [(one.path, one.type) for one in request.filesystems] == [
+        ("/images/busybox.squashfs", "squashfs"),
+        ("/images/busybox-2.squashfs", "squashfs"),
+    ]
     assert request.log_path == str(tmp_path / "logs" / "main" / "0.log")
     assert request.tty and Path(request.log_path).parent.is_dir()
     oci = json.loads(request.oci_config)

@@ -20,7 +20,7 @@ MODEL = replace(
     IMAGE,
     id="sha256:" + "7" * 64,
     reference="localhost/model@sha256:" + "8" * 64,
-    path="/images/model.squashfs",
+    filesystems=("/images/model.squashfs", "/images/model-2.squashfs"),
 )
 
 
@@ -41,13 +41,12 @@ async def test_what_protectd_gets_and_the_kubelet_sees(tmp_path: Path) -> None:
         mounts = [_mount("/models/part", image_sub_path="a/b"), _mount("/models")]
         container = await node.container(pod, mounts=mounts)
         request = node.protect.requests[container]
+        stack = [("/images/model.squashfs", "squashfs"), ("/images/model-2.squashfs", "squashfs")]
         asked = [
-            (v.name, v.filesystems[0].path, v.filesystems[0].type, v.sub_path) for v in request.image_volumes
+            (v.name, [(one.path, one.type) for one in v.filesystems], v.sub_path)
+            for v in request.image_volumes
         ]
-        assert asked == [
-            ("0", "/images/model.squashfs", "squashfs", "a/b"),
-            ("1", "/images/model.squashfs", "squashfs", ""),
-        ]
+        assert asked == [("0", stack, "a/b"), ("1", stack, "")]
         mounted = json.loads(request.oci_config)["mounts"]
         binds = [bind for bind in mounted if bind["destination"].startswith("/models")]
         base = f"/run/xenpod/containers/{container}/volumes"
