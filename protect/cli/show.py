@@ -144,10 +144,17 @@ def json(*messages: Message | None) -> None:
     """One JSON object a message, with the contract's own field names."""
     for message in messages:
         if message is not None:
-            text = json_format.MessageToJson(
-                message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-            )
-            sys.stdout.write(text + "\n")
+            sys.stdout.write(json_text(message, indent=2) + "\n")
+
+
+def json_text(message: Message, indent: int | None) -> str:
+    """Every field, under the contract's own name; without indent one line."""
+    return json_format.MessageToJson(
+        message,
+        indent=indent,
+        preserving_proto_field_name=True,
+        always_print_fields_with_no_presence=True,
+    )
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

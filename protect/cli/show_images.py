@@ -142,14 +142,7 @@ def _text(untrusted: object) -> str:
 
 
 def _json_line(message: Message) -> None:
-    _line(
-        json_format.MessageToJson(
-            message,
-            indent=None,
-            preserving_proto_field_name=True,
-            always_print_fields_with_no_presence=True,
-        )
-    )
+    _line(show.json_text(message, indent=None))
 
 
 def _line(text: str) -> None:

@@ -140,13 +140,16 @@ def _stack(operation: str, workload_id: str, what: str, filesystems: Sequence[pb
     return tuple(Filesystem(Path(checks.path(operation, "image", one.path)), one.type) for one in filesystems)
 
 
+def _at_most(operation: str, workload_id: str, limit: int, what: str, asked: Sequence[object]) -> None:
+    if len(asked) > limit:
+        raise Invalid(operation, workload_id, f"{len(asked)} {what} are more than {limit}")
+
+
 def _image_volumes(
     operation: str, workload_id: str, volumes: Sequence[pb.ImageVolume]
 ) -> tuple[ImageVolume, ...]:
     checked: dict[str, ImageVolume] = {}
-    if len(volumes) > IMAGE_VOLUMES_LIMIT:
-        cause = f"{len(volumes)} image volumes are more than {IMAGE_VOLUMES_LIMIT}"
-        raise Invalid(operation, workload_id, cause)
+    _at_most(operation, workload_id, IMAGE_VOLUMES_LIMIT, "image volumes", volumes)
     for volume in volumes:
         name = checks.identifier(operation, "volume", volume.name)
         if name in checked:
@@ -154,7 +157,7 @@ def _image_volumes(
         checked[name] = ImageVolume(
             name=name,
             stack=_stack(operation, workload_id, f"volume {name}", volume.filesystems),
-            sub_path=checks.relative(operation, "sub path", volume.sub_path) if volume.sub_path else "",
+            sub_path=checks.relative(operation, "sub path", volume.sub_path),
         )
     return tuple(checked.values())
 
@@ -162,9 +165,7 @@ def _image_volumes(
 def _memory_volumes(
     operation: str, workload_id: str, request: pb.CreateWorkloadRequest
 ) -> tuple[channel_pb2.MemoryVolume, ...]:
-    if len(request.memory_volumes) > MEMORY_VOLUMES_LIMIT:
-        cause = f"{len(request.memory_volumes)} memory volumes are more than {MEMORY_VOLUMES_LIMIT}"
-        raise Invalid(operation, workload_id, cause)
+    _at_most(operation, workload_id, MEMORY_VOLUMES_LIMIT, "memory volumes", request.memory_volumes)
     taken = {volume.name for volume in request.image_volumes}
     checked = []
     for volume in request.memory_volumes:
@@ -181,15 +182,14 @@ def _memory_volumes(
             mode=volume.mode,
             uid=volume.uid,
             gid=volume.gid,
-            sub_path=checks.relative(operation, "sub path", volume.sub_path) if volume.sub_path else "",
+            sub_path=checks.relative(operation, "sub path", volume.sub_path),
         )
         checked.append(made)
     return tuple(checked)
 
 
 def _volumes(operation: str, workload_id: str, volumes: Sequence[pb.Volume]) -> tuple[Volume, ...]:
-    if len(volumes) > VOLUMES_LIMIT:
-        raise Invalid(operation, workload_id, f"{len(volumes)} volumes are more than {VOLUMES_LIMIT}")
+    _at_most(operation, workload_id, VOLUMES_LIMIT, "volumes", volumes)
     checked: dict[str, Volume] = {}
     for volume in volumes:
         name = checks.file_name(operation, volume.name)

@@ -15,7 +15,7 @@ from daemonkit.faults import Broken, Exhausted, Refused, TooLate
 from protect.idmap import IdMapping, user_namespace
 from protect.volumes.area import Area
 from protect.volumes.source import OPERATION, take
-from protect.volumes.values import Source, Volume
+from protect.volumes.values import Source, Volume, close
 
 _RESOLVERS = 16
 """Paths on file servers that do not answer keep a thread each, until they do."""
@@ -86,7 +86,7 @@ def _take_all(volumes: tuple[Volume, ...], ids: IdMapping | None) -> list[Source
             for volume in volumes:
                 taken.append(take(volume, users))  # noqa: PERF401 - let go of when the next one fails
     except BaseException:
-        _close(taken)
+        close(taken)
         raise
     return taken
 
@@ -114,12 +114,7 @@ def _attach(area: Area, workload_id: str, sources: tuple[Source, ...]) -> None:
 
 def _let_go(taking: Future[list[Source]]) -> None:
     if not taking.cancelled() and taking.exception() is None:
-        _close(taking.result())
-
-
-def _close(sources: Sequence[Source]) -> None:
-    for source in sources:
-        source.close()
+        close(taking.result())
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 
@@ -36,3 +37,9 @@ class Source:
         tree, self.tree = self.tree, -1
         if tree >= 0:
             os.close(tree)
+
+
+def close(sources: Iterable[Source]) -> None:
+    """Of each, once or again."""
+    for source in sources:
+        source.close()

@@ -15,12 +15,12 @@ from protect.ports import AgentLink
 from protect.store import Intent
 from protect.tasks import side_by_side, whole
 from protect.toolstack.port import DiskSpec
-from protect.volumes.values import Source, Volume
+from protect.volumes.values import Source, Volume, close
 from protect.workloads import disks
 from protect.workloads.delete import undo_create
 from protect.workloads.outputs import Outputs
 from protect.workloads.values import FileId, Streams, Workload, WorkloadState
-from protect.workloads.volumes import close, held
+from protect.workloads.volumes import held
 from xenpod_proto.channel.v1 import channel_pb2
 
 INTENT = Intent("workload.create")

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.node import Node, WorkloadRuntime
-from protect.volumes.values import Source
+from protect.volumes.values import Source, close
 
 log = logging.getLogger(__name__)
 
@@ -25,11 +25,6 @@ def held(sources: Sequence[Source]) -> Iterator[None]:
         yield
     finally:
         close(sources)
-
-
-def close(sources: Sequence[Source]) -> None:
-    for source in sources:
-        source.close()
 
 
 async def release(node: Node, runtime: WorkloadRuntime) -> None:

@@ -15,6 +15,7 @@ from cri.images.service import add_image_services
 from cri.images.settings import ImageSettings
 from daemonkit.edge import channel, serve_unix
 from tests.support import registry as registries
+from tests.support.image_manager import running
 from tests.support.images import Layer, build, digest, packed, write_layout
 from tests.support.registry import LyingRegistry, content, stalling
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
@@ -26,10 +27,8 @@ LAYER = f"/v2/app/blobs/{digest(IMAGE.layers[0].data)}"
 
 @pytest.fixture
 async def manager(tmp_path: Path) -> AsyncIterator[ImageManager]:
-    made = ImageManager(ImageSettings(tmp_path / "state", tmp_path / "certs.d", connect_seconds=2))
-    await made.start()
-    yield made
-    await made.stop()
+    async with running(ImageSettings(tmp_path / "state", tmp_path / "certs.d", connect_seconds=2)) as made:
+        yield made
 
 
 @pytest.fixture

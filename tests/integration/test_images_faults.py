@@ -29,6 +29,7 @@ from cri.images.errors import Corrupt, Oversized, Unpackable
 from cri.images.manager import ImageManager
 from cri.images.settings import ImageSettings, Limits
 from daemonkit.faults import Denied, Exhausted, Fault, TooLate, Unreachable
+from tests.support.image_manager import running
 from tests.support.images import Layer, build, digest, packed
 from tests.support.registry import Answer, LyingRegistry, content, stalling, status
 
@@ -43,12 +44,8 @@ NOISE = random.Random(3).randbytes(200_000)
 @asynccontextmanager
 async def managing(directory: Path, **more: object) -> AsyncIterator[ImageManager]:
     settings = ImageSettings(directory, directory / "certs.d", connect_seconds=2, **more)  # type: ignore[arg-type]
-    manager = ImageManager(settings)
-    await manager.start()
-    try:
+    async with running(settings) as manager:
         yield manager
-    finally:
-        await manager.stop()
 
 
 async def _pull(manager: ImageManager, netloc: str, credentials: Credentials = ANONYMOUS) -> Image:

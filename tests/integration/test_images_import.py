@@ -16,6 +16,7 @@ from cri.images.manager import ImageManager
 from cri.images.operator import OperatorService
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault, Invalid, Missing
+from tests.support.image_manager import running
 from tests.support.images import BuiltImage, Layer, build, digest, index_of, packed, write_layout
 from xenpod_proto.images.v1 import images_pb2
 
@@ -26,10 +27,8 @@ IMAGE = build(
 
 @pytest.fixture
 async def manager(tmp_path: Path) -> AsyncIterator[ImageManager]:
-    made = ImageManager(ImageSettings(tmp_path / "state"))
-    await made.start()
-    yield made
-    await made.stop()
+    async with running(ImageSettings(tmp_path / "state")) as made:
+        yield made
 
 
 async def _import(manager: ImageManager, path: Path, name: str = "") -> list[images_pb2.ImportedImage]:

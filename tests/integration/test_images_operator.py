@@ -21,6 +21,7 @@ from cri.images.settings import ImageSettings
 from daemonkit.edge import channel, serve_unix
 from protect.cli.__main__ import main
 from protect.cli.bars import Bars
+from tests.support.image_manager import running
 from tests.support.images import BuiltImage, Layer, build, digest, packed, write_layout
 from tests.support.registry import Answer, LyingRegistry
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
@@ -42,10 +43,8 @@ def _settings(tmp_path: Path) -> ImageSettings:
 
 @pytest.fixture
 async def manager(tmp_path: Path) -> AsyncIterator[ImageManager]:
-    made = ImageManager(_settings(tmp_path))
-    await made.start()
-    yield made
-    await made.stop()
+    async with running(_settings(tmp_path)) as made:
+        yield made
 
 
 @pytest.fixture

@@ -23,6 +23,7 @@ from cri.images.verifiers import MOST
 from daemonkit.config import Seconds
 from daemonkit.edge import channel, serve_unix
 from daemonkit.faults import Denied, Refused
+from tests.support.image_manager import running
 from tests.support.images import Layer, build, digest, index_of, packed
 from tests.support.registry import INDEX, LyingRegistry, content
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
@@ -38,12 +39,8 @@ async def managing(directory: Path, **policy: object) -> AsyncIterator[ImageMana
         directory / "certs.d",
         policy=PolicySettings(**policy),  # type: ignore[arg-type]
     )
-    manager = ImageManager(settings)
-    await manager.start()
-    try:
+    async with running(settings) as manager:
         yield manager
-    finally:
-        await manager.stop()
 
 
 def _verifier(directory: Path, name: str, script: str) -> Path:

@@ -22,6 +22,7 @@ from cri.images.service import ImageService, add_image_services
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Denied, Invalid, Missing, Unreachable
 from tests.support import registry as registries
+from tests.support.image_manager import running
 from tests.support.images import Layer, build, busybox, digest, index_of, packed
 from tests.support.registry import INDEX, Registry
 from tests.support.token_service import TokenService
@@ -36,12 +37,10 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 @asynccontextmanager
 async def managing(directory: Path) -> AsyncIterator[ImageManager]:
-    manager = ImageManager(ImageSettings(directory / "state", directory / "certs.d", connect_seconds=2))
-    await manager.start()
-    try:
+    async with running(
+        ImageSettings(directory / "state", directory / "certs.d", connect_seconds=2)
+    ) as manager:
         yield manager
-    finally:
-        await manager.stop()
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from cri.images.errors import Corrupt, Interrupted, Stalled
 from cri.images.manager import ImageManager
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault
+from tests.support.image_manager import running
 from tests.support.images import Layer, build, digest, packed
 from tests.support.registry import Answer, LyingRegistry, content, status
 
@@ -35,12 +36,8 @@ PART = 500_000
 async def managing(directory: Path, **more: object) -> AsyncIterator[ImageManager]:
     quick: dict[str, object] = {"connect_seconds": 2, "retry_seconds": 0.01}
     settings = ImageSettings(directory, directory / "certs.d", **(quick | more))  # type: ignore[arg-type]
-    manager = ImageManager(settings)
-    await manager.start()
-    try:
+    async with running(settings) as manager:
         yield manager
-    finally:
-        await manager.stop()
 
 
 async def _pull(manager: ImageManager, netloc: str) -> Image:

@@ -9,7 +9,6 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -20,12 +19,6 @@ from tests.support.zones import TIMEOUT, Zones, needs_protectd, serving
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]
-
-
-@pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    async with serving(tmp_path, busybox_image) as zones:
-        yield zones
 
 
 async def program(*arguments: str) -> tuple[int, str, str]:

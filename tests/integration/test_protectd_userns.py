@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import grpc
@@ -13,25 +12,13 @@ import pytest
 from tests.support import busybox
 from tests.support.disk_source import DiskSource
 from tests.support.volume_image import volume_squashfs
-from tests.support.zones import Zones, failing, needs_protectd, serving, stack
+from tests.support.zones import Zones, failing, needs_protectd, stack
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_protectd]
 Code = grpc.StatusCode
 FIRST, LENGTH = 300_000, 65_536
 MAPPING = pb.IdMapping(host_id=FIRST, length=LENGTH)
-
-
-@pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    async with serving(tmp_path, busybox_image) as zones:
-        yield zones
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[DiskSource]:
-    with DiskSource(tmp_path) as source:
-        yield source
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import grpc
@@ -28,12 +28,6 @@ async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
     async with serving(tmp_path, busybox_image) as zones:
         await zones.create_zone()
         yield zones
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[DiskSource]:
-    with DiskSource(tmp_path) as source:
-        yield source
 
 
 def volume(path: Path | str, name: str = "0", **more: bool) -> pb.Volume:

@@ -3,30 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support import busybox, leftovers
 from tests.support.crashes import armed, connected, killed, workloads
 from tests.support.disk_source import DiskSource
-from tests.support.zones import Zones, needs_protectd, serving
+from tests.support.zones import Zones, needs_protectd
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
-
-
-@pytest.fixture
-async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    async with serving(tmp_path, busybox_image) as zones:
-        yield zones
-
-
-@pytest.fixture
-def source(tmp_path: Path) -> Iterator[DiskSource]:
-    with DiskSource(tmp_path) as source:
-        yield source
 
 
 async def create(zones: Zones, source: DiskSource, script: str = "cat /v0/a /v2/a; exec sleep 100") -> None:

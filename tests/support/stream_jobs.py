@@ -22,12 +22,9 @@ TTY = Wants(stdin=True, stdout=True, stderr=False, tty=True)
 
 
 @dataclass
-class Play:
-    """What happened to the commands of a test."""
+class _Changing:
+    """A test waits for what it does to another; whoever changes it says so."""
 
-    begun: int = 0
-    cancelled: int = 0
-    ended: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def until(self, condition: Callable[[], bool]) -> None:
@@ -35,6 +32,15 @@ class Play:
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
+
+
+@dataclass
+class Play(_Changing):
+    """What happened to the commands of a test."""
+
+    begun: int = 0
+    cancelled: int = 0
+    ended: int = 0
 
     def job(self, act: Callable[[Command], Awaitable[Outcome]], wants: Wants = ALL) -> CommandJob:
         async def conduct(command: Command) -> Outcome:
@@ -91,19 +97,12 @@ class _Capitals:
 
 
 @dataclass
-class Echo:
+class Echo(_Changing):
     """Counts the connections that are open."""
 
     refuses: set[int] = field(default_factory=set)
     open: int = 0
     made: int = 0
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
 
     @asynccontextmanager
     async def dial(self, port: int) -> AsyncIterator[Connection]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from protect.volumes.area import Area
 from tests.support.zone import BUILD, ZONE, Zone, attached
 from tests.support.zone_client import Client
 from tests.support.zone_image import busybox_squashfs
@@ -131,3 +132,12 @@ def frame_check(parts: Path) -> Iterator[Callable[[str, bytes], str]]:
     yield check
     stdin.close()
     assert tool.wait() == 0
+
+
+@pytest.fixture
+def area(tmp_path: Path) -> Iterator[Area]:
+    """Volumes of one zone, on the host."""
+    made = Area(tmp_path / "area")
+    made.make()
+    yield made
+    made.remove()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +21,6 @@ ANSWERS = """echo "$@"
 while read -r word; do ls -R "$0" | tr '\\n' ' '; echo; done
 """
 """Its arguments, then the place at each line of input."""
-
-
-@pytest.fixture
-def area(tmp_path: Path) -> Iterator[Area]:
-    made = Area(tmp_path / "area")
-    made.make()
-    yield made
-    made.remove()
 
 
 def show(area: Area, source: Path, name: str) -> None:

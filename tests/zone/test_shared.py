@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,14 +14,6 @@ from tests.support.zone import Zone
 from tests.support.zone_client import DEADLINE
 
 pytestmark = pytest.mark.root
-
-
-@pytest.fixture
-def area(tmp_path: Path) -> Iterator[Area]:
-    made = Area(tmp_path / "area")
-    made.make()
-    yield made
-    made.remove()
 
 
 @pytest.fixture

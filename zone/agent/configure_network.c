@@ -40,6 +40,15 @@ static unsigned int interface_index(const ConfigureNetwork *request)
 	return index || !request->name[0] ? index : if_nametoindex(request->name);
 }
 
+static void back_inside(void)
+{
+	if (podns_inside() < 0) {
+		/* Nothing could be done right from here on: the zone ends. */
+		say_errno("enter", "the pod's network");
+		abort();
+	}
+}
+
 /* New interfaces appear where the kernel began; a pod with a network namespace of its own gets them from there.
  * 0 with errno 0: there is none yet. */
 static unsigned int interface_fetch(const ConfigureNetwork *request)
@@ -55,11 +64,7 @@ static unsigned int interface_fetch(const ConfigureNetwork *request)
 	index = interface_index(request);
 	if (index && network_move(index, podns_network()) < 0)
 		error = errno;
-	if (podns_inside() < 0) {
-		/* Nothing could be done right from here on: the zone ends. */
-		say_errno("enter", "the pod's network");
-		abort();
-	}
+	back_inside();
 	index = error ? 0 : interface_index(request);
 	errno = error;
 	return index;
@@ -69,10 +74,7 @@ static int events_open(void)
 {
 	int fd = podns_outside() < 0 ? -1 : netlink_open(RTMGRP_LINK);
 
-	if (podns_inside() < 0) {
-		say_errno("enter", "the pod's network");
-		abort();
-	}
+	back_inside();
 	return fd;
 }
 

@@ -93,7 +93,7 @@ class LibxlToolstack:
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = Registry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
-        undo.callback(asyncio.ensure_future(self._trim_consoles()).cancel)
+        undo.callback(asyncio.ensure_future(self._trim_logs()).cancel)
 
     async def close(self) -> None:
         await self._steps.wait()
@@ -242,7 +242,7 @@ class LibxlToolstack:
 
     # -- inside
 
-    async def _trim_consoles(self) -> None:
+    async def _trim_logs(self) -> None:
         """A zone must not fill the host's disk by what it says; xenconsoled takes 300 KB/s at most."""
         while True:
             await asyncio.sleep(_TRIM_SECONDS)
