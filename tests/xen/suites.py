@@ -19,7 +19,7 @@ class Suite:
     name: str
     arguments: tuple[str, ...]
     seconds: float
-    """About what it takes on an idle machine; after several times that it is ended."""
+    """About what it takes while another such machine runs beside; after several times that it is ended."""
     environment: Mapping[str, str] = field(default_factory=dict)
     tiers: frozenset[str] = _FULL
     """``--xen`` settings with which it runs: ``make test`` is quick, ``make test-xen`` full."""
@@ -31,14 +31,14 @@ class Suite:
 
 
 SUITES = (
-    Suite("binding", ("tests/xen/inside/test_binding.py",), 160, tiers=_EVERY),
-    Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 210),
-    Suite("contract-pv", _CONTRACT, 280),
-    Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 200, {"XENPOD_TEST_MODE": "pvh"}),
-    Suite("volumes", ("tests/contract/test_toolstack_shared.py", "--toolstack=libxl"), 150),
+    Suite("binding", ("tests/xen/inside/test_binding.py",), 210, tiers=_EVERY),
+    Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 150),
+    Suite("contract-pv", _CONTRACT, 450, tiers=_EVERY),
+    Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 250, {"XENPOD_TEST_MODE": "pvh"}),
+    Suite("volumes", ("tests/contract/test_toolstack_shared.py", "--toolstack=libxl"), 300, tiers=_EVERY),
     # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
-    Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 150),
-    Suite("agent", ("tests/xen/inside/test_agent.py",), 100),
-    Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 900),
-    Suite("story", ("tests/xen/inside/test_story.py",), 400, tiers=_EVERY),
+    Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 250),
+    Suite("agent", ("tests/xen/inside/test_agent.py",), 150, tiers=_EVERY),
+    Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
+    Suite("story", ("tests/xen/inside/test_story.py",), 580, tiers=_EVERY),
 )
