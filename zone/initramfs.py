@@ -1,6 +1,9 @@
 #!/usr/bin/env python3
 """Write a Xen guest's initramfs: the zone's tree, a kernel's modules and their order, two device nodes.
 
+Without --kernel there are no modules: for kernels that bring their own.  Without --root there is nothing
+else: what such a kernel brings (kernelimage.py).
+
 The format is cpio's "newc" (Documentation/driver-api/early-userspace/buffer-format.rst of the kernel);
 written here, because device nodes would need root otherwise, and the result is reproducible.
 """
@@ -115,35 +118,51 @@ def tree(root: Path) -> Iterator[tuple[str, int, bytes]]:
             yield str(path.relative_to(root)), mode, content
 
 
-def write(root: Path, modules: Path, output: Path, wanted: Sequence[str] = MODULES) -> None:
-    """The whole archive, in place only when it is complete."""
+def write(root: Path | None, modules: Path | None, output: Path, wanted: Sequence[str] = MODULES) -> None:
+    """The whole archive, in place only when it is complete.  Of what is None there is nothing in it."""
     draft = output.with_suffix(f".{os.getpid()}.new")
     with draft.open("wb") as file:
         archive = Archive(file)
-        for name, mode, content in tree(root):
-            archive.add(name, mode, content)
-        archive.add("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
-        archive.add("dev/null", stat.S_IFCHR | 0o666, device=(1, 3))
-        files = load_order(modules, wanted)
-        for path in files:
-            archive.add(f"lib/modules/{path.name}", stat.S_IFREG | 0o644, path.read_bytes())
-        names = "".join(f"{path.name}\n" for path in files)
-        archive.add("lib/modules/order", stat.S_IFREG | 0o644, names.encode())
+        if root is not None:
+            for name, mode, content in tree(root):
+                archive.add(name, mode, content)
+            archive.add("dev/console", stat.S_IFCHR | 0o600, device=(5, 1))
+            archive.add("dev/null", stat.S_IFCHR | 0o666, device=(1, 3))
+        else:
+            archive.add("lib", stat.S_IFDIR | 0o755)
+            archive.add("lib/modules", stat.S_IFDIR | 0o755)
+        if modules is not None:
+            add_modules(archive, load_order(modules, wanted))
         archive.finish()
     draft.rename(output)
 
 
+def add_modules(archive: Archive, files: Sequence[Path]) -> None:
+    """The files beside each other, and the order to load them in."""
+    for path in files:
+        archive.add(f"lib/modules/{path.name}", stat.S_IFREG | 0o644, path.read_bytes())
+    names = "".join(f"{path.name}\n" for path in files)
+    archive.add("lib/modules/order", stat.S_IFREG | 0o644, names.encode())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--root", type=Path, required=True, help="the zone's tree")
-    parser.add_argument("--kernel", required=True, help="a version below /lib/modules")
+    parser.add_argument("--root", type=Path, help="the zone's tree")
+    parser.add_argument("--kernel", help="a version below /lib/modules")
     parser.add_argument("--output", type=Path, required=True)
     parser.add_argument("--module", action="append", default=[], help="one more than a Xen guest needs")
     options = parser.parse_args()
-    modules = Path("/lib/modules") / options.kernel
+    modules = installed(options.kernel) if options.kernel else None
+    wanted = (*options.module, *MODULES, *sharing(modules)) if modules else ()
+    write(options.root, modules, options.output, wanted)
+
+
+def installed(version: str) -> Path:
+    """Where a kernel's modules are."""
+    modules = Path("/lib/modules") / version
     if not (modules / "modules.dep").exists():
         raise SystemExit(f"initramfs: {modules}/modules.dep: not there; is the kernel's package installed?")
-    write(options.root, modules, options.output, (*options.module, *MODULES, *sharing(modules)))
+    return modules
 
 
 if __name__ == "__main__":

@@ -8,11 +8,11 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "file.h"
 #include "loop.h"
+#include "module.h"
 #include "say.h"
 
 static int fill_descriptors(void)
@@ -120,18 +120,8 @@ int boot_mounts(void)
 static int load_module(const char *name)
 {
 	char path[256];
-	int fd, result;
 
-	if (path_set(path, sizeof(path), "/lib/modules/%s", name) < 0)
-		return -1;
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -1;
-	result = (int)syscall(SYS_finit_module, fd, "", 0);
-	if (result < 0 && errno == EEXIST)
-		result = 0;
-	close(fd);
-	return result;
+	return path_set(path, sizeof(path), "/lib/modules/%s", name) < 0 ? -1 : module_load(path);
 }
 
 /* /lib/modules/order: file names beside it, in the order of their dependencies.  A module that does

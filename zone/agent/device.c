@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/netlink.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,6 +16,7 @@
 #include "say.h"
 
 #define DEADLINE_NS (10 * SECOND_NS)
+#define BOOT_DEADLINE_NS (60 * SECOND_NS)
 
 static void changed(struct watch *watch, uint32_t events);
 
@@ -148,6 +150,27 @@ static void changed(struct watch *watch, uint32_t events)
 		say_errno("read", "what changes in /dev");
 	while ((wait = next_present()))
 		finish(wait, NULL);
+}
+
+int device_await(const char *name)
+{
+	uint64_t now, deadline = now_ns() + BOOT_DEADLINE_NS;
+	struct pollfd news = { .fd = uevents_open(), .events = POLLIN };
+	char drained[1024];
+	bool there;
+
+	if (news.fd < 0) {
+		say_errno("watch", "/dev");
+		return -1;
+	}
+	while (!(there = present(name)) && (now = now_ns()) < deadline)
+		if (poll(&news, 1, (int)((deadline - now) / 1000000) + 1) > 0)
+			while (read(news.fd, drained, sizeof(drained)) > 0)
+				;
+	close(news.fd);
+	if (!there)
+		say("wait for disk: /dev/%s: it did not appear within 60 s", name);
+	return there ? 0 : -1;
 }
 
 int device_wait_begin(struct device_wait *wait, const char *name, struct fault *fault)

@@ -19,4 +19,7 @@ int device_wait_begin(struct device_wait *wait, const char *name, struct fault *
 /* Ends it early; done is called with the fault. */
 void device_wait_cancel(struct device_wait *wait, const struct fault *fault);
 
+/* Blocks until the disk is there: before there is a loop.  -1 with a line on the console. */
+int device_await(const char *name);
+
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "addons.h"
 #include "boot.h"
 #include "cgroup.h"
 #include "facts.h"
@@ -43,7 +44,7 @@ int main(void)
 	if (boot_root() < 0 || boot_mounts() < 0 || boot_console() < 0)
 		return 1;
 	if (boot_modules() < 0 || cgroup_setup() < 0 || network_loopback() < 0 || boot_directories() < 0 ||
-	    shared_mount(setting("XENPOD_SHARED", "")) < 0)
+	    addons_mount(setting("XENPOD_ADDONS", "")) < 0 || shared_mount(setting("XENPOD_SHARED", "")) < 0)
 		return 1;
 	take_name(setting("XENPOD_ZONE", "zone"));
 

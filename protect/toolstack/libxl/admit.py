@@ -21,16 +21,15 @@ _MIB = 1 << 20
 class Admission:
     """Knows the host, and the domains that are being made."""
 
-    def __init__(self, workers: Workers, boot: Boot, host: physinfo.PhysInfo) -> None:
+    def __init__(self, workers: Workers, host: physinfo.PhysInfo) -> None:
         self._workers = workers
-        self._boot = boot
         self._host = host
         self._creating: dict[UUID, str] = {}
 
     @asynccontextmanager
-    async def of(self, spec: DomainSpec) -> AsyncIterator[None]:
+    async def of(self, spec: DomainSpec, boot: Boot) -> AsyncIterator[None]:
         """While the domain is made, its name and uuid are taken."""
-        self._check(spec)
+        self._check(spec, boot)
         self._creating[spec.uuid] = spec.name
         try:
             existing = await self._workers.run(xen.domains)
@@ -44,18 +43,14 @@ class Admission:
         finally:
             del self._creating[spec.uuid]
 
-    def _check(self, spec: DomainSpec) -> None:
+    def _check(self, spec: DomainSpec, boot: Boot) -> None:
         if spec.uuid in self._creating or spec.name in self._creating.values():
             raise _exists(spec)
         if spec.mode is Mode.PVH and not self._host.pvh:
             hint = "use pv, or enable virtualisation in the firmware"
             raise Refused(_CREATE, spec.name, "this host cannot run pvh guests", hint)
-        if spec.kernel:
-            raise Refused(
-                _CREATE, spec.name, "its toolstack boots no other kernel yet", "leave out the kernel"
-            )
-        if spec.memory_bytes < self._boot.minimum_bytes:
-            need = -(-self._boot.minimum_bytes // _MIB)
+        if spec.memory_bytes < boot.minimum_bytes:
+            need = -(-boot.minimum_bytes // _MIB)
             cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"
             raise Invalid(_CREATE, spec.name, cause)
 

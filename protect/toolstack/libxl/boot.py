@@ -39,9 +39,12 @@ def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
         hint = "build it with `make -C zone initramfs`, or set libxl.initramfs"
         raise Missing("find initramfs", str(initramfs), "no such file", hint)
     kernel = unpacked_kernel(source, cache)
-    # Kernel and initramfs are loaded, then the initramfs is unpacked beside itself.
-    minimum = kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK
-    return Boot(kernel, initramfs, minimum, has_user_namespaces(kernel))
+    return Boot(kernel, initramfs, needs(kernel, initramfs), has_user_namespaces(kernel))
+
+
+def needs(kernel: Path, initramfs: Path) -> int:
+    """Bytes: both are loaded, then the initramfs is unpacked beside itself."""
+    return kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK
 
 
 def _newest(guest_dir: Path) -> Path:

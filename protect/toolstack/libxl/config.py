@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from protect.toolstack.libxl.boot import Boot, command_line
+from protect.toolstack.libxl.kernels import ADDONS
 from protect.toolstack.libxl.sharing import ENVIRONMENT, Sharing
 from protect.toolstack.port import DomainSpec
 
@@ -15,7 +16,8 @@ _KIB = 1024
 def domain_config(spec: DomainSpec, boot: Boot, arguments: str, sharing: Sharing) -> dict[str, object]:
     """``spec``, to be booted from ``boot``.  Invalid when its environment cannot be passed."""
     kind = spec.mode.value
-    environment = {**spec.environment, **(ENVIRONMENT if spec.shared else {})}
+    addons = {"XENPOD_ADDONS": ADDONS} if spec.kernel and spec.kernel.addons else {}
+    environment = {**spec.environment, **(ENVIRONMENT if spec.shared else {}), **addons}
     memory = spec.memory_bytes // _KIB
     return {
         "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid)},

@@ -23,7 +23,10 @@ from daemonkit.faults import Broken, Invalid, Missing
 _SETUP_SECTS, _MAGIC, _VERSION, _PAYLOAD = 0x1F1, 0x202, 0x20E, 0x248
 _HEADER = 32768  # the setup code, which has the version, is at most 64 sectors long
 _ELF = b"\x7fELF"
-_LARGEST = 1 << 30
+_LARGEST = 512 << 20
+_LARGEST_IMAGE = 256 << 20
+_UNPACKER_MEMORY = 256 << 20
+_UNPACKER_SECONDS = 60.0
 
 
 def kernel_version(image: Path) -> str:
@@ -46,9 +49,12 @@ def unpacked_kernel(image: Path, cache: Path) -> Path:
     Missing: no such file; Invalid: not a kernel; Broken: a program that unpacks it is not installed.
     """
     try:
-        data = image.read_bytes()
+        size = image.stat().st_size
+        data = image.read_bytes() if size <= _LARGEST_IMAGE else b""
     except OSError as error:
         raise Missing("read zone kernel", str(image), error.strerror or str(error)) from error
+    if not data:
+        raise Invalid("read zone kernel", str(image), f"{size} bytes are not 1 to {_LARGEST_IMAGE}")
     if data.startswith(_ELF):
         return image
     target = cache / f"vmlinux-{sha256(data).hexdigest()[:32]}"
@@ -96,7 +102,8 @@ def _payload(data: bytes, subject: str) -> bytes:
 
 
 def _xz(payload: bytes) -> bytes:
-    unpacker = lzma.LZMADecompressor()  # ends where the data does: the length that follows is ignored
+    unpacker = lzma.LZMADecompressor(memlimit=_UNPACKER_MEMORY)
+    # ends where the data does: the length that follows is ignored
     return _all(unpacker.decompress(payload, _LARGEST), unpacker.eof)
 
 
@@ -128,8 +135,19 @@ def _filter(program: str, *options: str) -> Callable[[bytes], bytes]:
         with tempfile.TemporaryFile() as packed, tempfile.TemporaryFile() as unpacked:
             packed.write(payload[:-4])
             packed.seek(0)
-            command = [program, *options]
-            done = subprocess.run(command, stdin=packed, stdout=unpacked, stderr=subprocess.PIPE, check=False)
+            # What it unpacks may be made to fill the disk, or to take for ever.
+            command = ["prlimit", f"--fsize={_LARGEST}", "--core=0", program, *options]
+            try:
+                done = subprocess.run(
+                    command,
+                    stdin=packed,
+                    stdout=unpacked,
+                    stderr=subprocess.PIPE,
+                    timeout=_UNPACKER_SECONDS,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired:
+                raise ValueError(f"{program} takes longer than {_UNPACKER_SECONDS:.0f} s") from None
             if done.returncode:
                 raise ValueError(f"{program}: {done.stderr.decode(errors='replace').strip()}")
             unpacked.seek(0)

@@ -20,6 +20,7 @@ from protect.toolstack.libxl.channel import Channels
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.deaths import REASONS, Known, Registry
 from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.kernels import ADDONS, Kernels
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
@@ -79,11 +80,13 @@ class LibxlToolstack:
 
     async def _open(self, undo: AsyncExitStack) -> None:
         self._boot = await asyncio.to_thread(booting.find, self._settings, self._guest_dir, self._cache)
+        self._kernels = Kernels(self._boot, self._guest_dir, self._cache / "others")
+        await asyncio.to_thread(self._kernels.prepare)
         await asyncio.to_thread(self._sharing.prepare)
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         host = await self._workers.run(physinfo.physinfo)
-        self._admission = Admission(self._workers, self._boot, host)
+        self._admission = Admission(self._workers, host)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
         self._channels = Channels(self._store, self._settings.stale_channel)
@@ -112,16 +115,21 @@ class LibxlToolstack:
             security_boundary=True,
             notices=self._logs.notices(),
             user_namespaces=self._boot.user_namespaces,
+            kernels=True,
         )
 
     async def create(self, spec: DomainSpec) -> DomainId:
         return await self._step("create domain", spec.name, self._create(spec))
 
     async def _create(self, spec: DomainSpec) -> DomainId:
-        async with self._admission.of(spec), AsyncExitStack() as undo:
+        async with (
+            self._kernels.of(spec.kernel) as boot,
+            self._admission.of(spec, boot),
+            AsyncExitStack() as undo,
+        ):
             if spec.shared:
                 await asyncio.to_thread(self._sharing.check, spec.name, spec.shared)
-            config = domain_config(spec, self._boot, self._settings.kernel_arguments, self._sharing)
+            config = domain_config(spec, boot, self._settings.kernel_arguments, self._sharing)
             undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
             domid = await self._made(spec, config)
             self._registry.enter(domid, spec.uuid, spec.name)
@@ -135,8 +143,11 @@ class LibxlToolstack:
                 await self._store.write(f"{interface.backend}/hotplug-status", "connected")
                 if spec.netns:
                     await bring(f"vif{domid}.{interface.devid}", spec.netns)
+            if spec.kernel and spec.kernel.addons:
+                await self._disks.attach(domid, DiskSpec(ADDONS, spec.kernel.addons))
         except BaseException:
             await self._workers.run(xen.destroy, domid)
+            self._disks.forget(domid)
             raise
         return domid
 
@@ -205,7 +216,8 @@ class LibxlToolstack:
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         self._living("list disks", domain)
-        return await self._step("list disks", str(domain), self._disks.list(domain))
+        found = await self._step("list disks", str(domain), self._disks.list(domain))
+        return [vdev for vdev in found if vdev != ADDONS]
 
     async def host_interface(self, domain: DomainId, index: int) -> str:
         self._living("find interface", domain)

@@ -1,0 +1,111 @@
+"""A zone on another kernel than the toolstack's: early modules, addons as a disk, containers on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from daemonkit.faults import Fault, Invalid
+from protect.channel.link import Link
+from protect.toolstack.libxl.settings import LibxlSettings
+from protect.toolstack.libxl.toolstack import LibxlToolstack
+from protect.toolstack.port import DiskSpec, DomainKernel, DomainSpec
+from tests.support.link_owner import Owner
+from tests.support.zone import BUILD
+from tests.support.zone_image import busybox_squashfs
+from tests.xen import machine
+from tests.xen.inside.conftest import MIB
+from tests.xen.inside.test_agent import PATIENCE, Dialled, _finished, _start
+
+ZONE = BUILD.parent
+EARLY = ("xen-gntalloc", "xen-gntdev", "xen-evtchn", "xen-blkfront", "squashfs")
+LATE = ("erofs", "overlay")
+"""Without which there are no containers; without the early ones no addons."""
+
+
+def _kernel(folder: Path) -> DomainKernel:
+    """Debian's cloud kernel, which is not the toolstack's, as an image has it."""
+    image = machine.small_kernel()
+    version = image.name.removeprefix("vmlinuz-")
+    installed, tree = Path("/lib/modules") / version, folder / "tree"
+    code = (
+        "import sys, pathlib, initramfs, kernelimage; folder, version, early, late = sys.argv[1:];"
+        "folder = pathlib.Path(folder); modules = initramfs.installed(version);"
+        "initramfs.write(None, modules, folder / 'early.cpio', early.split());"
+        "[print(path.relative_to(modules)) for path in initramfs.load_order(modules, late.split())]"
+    )
+    late = subprocess.run(
+        [sys.executable, "-c", code, str(folder), version, " ".join(EARLY), " ".join(LATE)],
+        cwd=ZONE, check=True, capture_output=True, text=True,
+    ).stdout.split()  # fmt: skip
+    assert late
+    for name in ("modules.dep", *late):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(installed / name, tree / name)
+    code = "import sys, pathlib, kernelimage; kernelimage.squashfs(*map(pathlib.Path, sys.argv[1:]))"
+    addons = folder / "addons.squashfs"
+    subprocess.run([sys.executable, "-c", code, str(tree), str(addons)], cwd=ZONE, check=True)
+    return DomainKernel("cloud", image, folder / "early.cpio", addons)
+
+
+async def test_a_zone_on_a_kernel_of_its_own(kernels: Path, tmp_path: Path) -> None:
+    mine = _kernel(tmp_path)
+    toolstack = LibxlToolstack(kernels, BUILD, LibxlSettings(kernel=machine.zone_kernel()))
+    await toolstack.start()
+    uuid = uuid4()
+    environment = {"XENPOD_ZONE": "z1", "XENPOD_CHANNEL": "vchan"}
+    spec = DomainSpec(uuid, f"kernel-{uuid.hex[:12]}", 160 * MIB, 1, environment=environment, kernel=mine)
+    try:
+        assert (await toolstack.physical_info()).kernels
+        domain = await toolstack.create(spec)
+        await toolstack.attach_disk(domain, DiskSpec("xvda", busybox_squashfs(tmp_path)))
+        assert await toolstack.disks(domain) == ["xvda"]
+        await toolstack.unpause(domain)
+        link = Link("z1", Dialled(toolstack, domain), Owner())
+        try:
+            hello = await link.open(PATIENCE)
+            assert hello.kernel_release == mine.image.name.removeprefix("vmlinuz-")
+            assert hello.kernel_release not in machine.zone_kernel().name
+            shown = (await _finished(await _start(link, "c1", "cat", "/proc/modules"))).decode()
+            assert "\noverlay " in f"\n{shown}" and "\nsquashfs " in f"\n{shown}"
+        except BaseException:
+            sys.stdout.write((await toolstack.console(domain, 8192)).decode(errors="replace"))
+            raise
+        finally:
+            await link.close()
+        await _refuses(toolstack, spec, tmp_path)
+        await toolstack.destroy(domain)
+        assert not _loops(mine)
+    finally:
+        for info in await toolstack.list():
+            if info.uuid == uuid:
+                await toolstack.destroy(info.id)
+        await toolstack.close()
+
+
+async def _refuses(toolstack: LibxlToolstack, spec: DomainSpec, folder: Path) -> None:
+    """What is no kernel, and addons that are no disk; nothing is left of such a domain."""
+    assert spec.kernel
+    nonsense = folder / "nonsense"
+    nonsense.write_bytes(os.urandom(1000))
+    before = len(await toolstack.list())
+    for broken in (
+        DomainKernel("broken", nonsense),
+        DomainKernel("broken", spec.kernel.image, spec.kernel.initramfs, nonsense),
+    ):
+        other = DomainSpec(uuid4(), f"broken-{uuid4().hex[:12]}", 160 * MIB, 1, kernel=broken)
+        with pytest.raises(Fault) as caught:
+            await toolstack.create(other)
+        assert isinstance(caught.value, Invalid), caught.value
+    assert len(await toolstack.list()) == before
+
+
+def _loops(kernel: DomainKernel) -> str:
+    listed = subprocess.run(["losetup", "--list", "--noheadings"], capture_output=True, text=True, check=True)
+    return "".join(line for line in listed.stdout.splitlines() if str(kernel.addons) in line)
