@@ -10,10 +10,17 @@ from typing import TypeVar
 
 import pytest
 
-from daemonkit.faults import Exhausted, Exists, Invalid, Missing
+from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
 from protect.errors import DomainGone
 from protect.network.splice import splice, unsplice
-from protect.toolstack.port import DiskSpec, DomainDeath, DomainId, DomainState, ShutdownReason
+from protect.toolstack.port import (
+    DiskSpec,
+    DomainDeath,
+    DomainId,
+    DomainKernel,
+    DomainState,
+    ShutdownReason,
+)
 from tests.support.pod_network import MTU, PodNetwork
 from tests.support.stage import PATIENCE, Stage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -72,6 +79,16 @@ async def test_more_memory_than_there_is(stage: Stage) -> None:
     after = await stage.toolstack.physical_info()
     assert physical.free_memory_bytes - after.free_memory_bytes >= info.memory_bytes
     assert physical.cpus >= 1 and physical.version
+
+
+async def test_another_kernel_or_a_word_about_it(stage: Stage, tmp_path: Path) -> None:
+    """That one boots is shown in tests/xen/inside/test_kernel.py."""
+    (tmp_path / "image").write_bytes(b"no kernel")
+    own = (await stage.toolstack.physical_info()).kernels
+    wanted = stage.spec(kernel=DomainKernel("example", tmp_path / "image"))
+    with pytest.raises(Invalid if own else Refused, match="no" if own else "share the host's kernel"):
+        await stage.toolstack.create(wanted)
+    assert await stage.info(wanted.uuid) is None
 
 
 async def test_many_at_once(stage: Stage) -> None:
