@@ -16,7 +16,7 @@ import pytest
 
 import protect.__main__  # noqa: F401 - declares every step
 from tests.support import leftovers
-from tests.support.crashes import armed, connected, killed, steps, workloads
+from tests.support.crashes import armed, connected, killed, once_undone, steps, workloads
 from tests.support.zones import TIMEOUT, Zones, needs_protectd, until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -120,7 +120,7 @@ async def test_create_workload(zones: Zones, step: str) -> None:
         assert step == "workload-create.created"
     else:
         await _nothing_of_w1(zones)
-        await _created_anew(zones)
+        await once_undone(lambda: zones.create(["/bin/echo", "hello"]))
     await zones.start()
     assert (await zones.wait()).exit_code == 0
     assert zones.lines() == ["stdout F hello"]
@@ -130,19 +130,6 @@ async def test_create_workload(zones: Zones, step: str) -> None:
 async def _nothing_of_w1(zones: Zones) -> None:
     journals = zones.protectd.run_dir / "zones/z1"
     await until(lambda: len(leftovers.loops(zones.folder)) == 1 and not list(journals.glob("*")))
-
-
-async def _created_anew(zones: Zones) -> None:
-    """Its id is taken until the undoing, of which only the record may be left, has ended."""
-    async with asyncio.timeout(TIMEOUT):
-        while True:
-            try:
-                await zones.create(["/bin/echo", "hello"])
-                return
-            except grpc.aio.AioRpcError as error:
-                if error.code() is not grpc.StatusCode.ALREADY_EXISTS:
-                    raise
-            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("step", steps("workload-start"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import layered_image, leftovers
-from tests.support.crashes import armed, connected, killed, steps, workloads
+from tests.support.crashes import armed, connected, killed, once_undone, steps, workloads
 from tests.support.zones import Zones, needs_protectd, serving, stack, until
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_protectd]
@@ -67,7 +67,7 @@ async def test_create(zones: Zones, layers: list[Path], step: str) -> None:
         assert step == "workload-create.created"
     else:
         await only_the_other(zones)
-        await create(zones, layers)
+        await once_undone(lambda: create(zones, layers))
     await works(zones)
     await zones.delete()
     await only_the_other(zones)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import TypeVar
 
 import grpc.aio
 
@@ -12,6 +13,8 @@ import protect.__main__  # noqa: F401 - declares every step
 from daemonkit import checkpoints
 from tests.support.zones import TIMEOUT, Zones
 from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+T = TypeVar("T")
 
 
 def steps(*operations: str) -> list[str]:
@@ -46,6 +49,18 @@ async def connected(zones: Zones) -> None:
             states = {(zone.state, zone.channel_connected) for zone in answer.zones}
             if states <= {(pb.ZONE_STATE_RUNNING, True), (pb.ZONE_STATE_DEAD, False)}:
                 return
+            await asyncio.sleep(0.02)
+
+
+async def once_undone(create: Callable[[], Awaitable[T]]) -> T:
+    """An id is taken until the undoing, of which only the record may be left, has ended."""
+    async with asyncio.timeout(TIMEOUT):
+        while True:
+            try:
+                return await create()
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.ALREADY_EXISTS:
+                    raise
             await asyncio.sleep(0.02)
 
 

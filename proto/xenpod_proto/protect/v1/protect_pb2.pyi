@@ -701,9 +701,10 @@ Global___MemoryVolume: _TypeAlias = MemoryVolume  # noqa: Y015
 class Filesystem(_message.Message):
     """A read-only file system of a workload: a regular file of the host, absolute, and its type ("squashfs",
     "erofs").  1 to 8 of them, the lowest first, are a stack: what an overlay of them shows is the image.  The
-    marks of overlayfs count, whiteouts (character devices 0:0) and trusted.overlay.opaque "y", and belong only
-    where there is something below to hide; a directory looks as the topmost that has it says.  A file twice
-    in one stack is INVALID_ARGUMENT: the lower of the two would never be seen.
+    marks of overlayfs count, whiteouts (character devices 0:0) and trusted.overlay.opaque "y".  A whiteout
+    belongs only into a directory that is not opaque and that one further down has too: elsewhere listings
+    show it, as a name that leads nowhere.  Mode, owner and attributes of a directory are those of the topmost
+    that has it.  A file twice in one stack is INVALID_ARGUMENT: the lower of the two would never be seen.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
