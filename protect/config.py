@@ -63,8 +63,9 @@ class Limits:
     connections_per_zone: int = 128
 
     def __post_init__(self) -> None:
-        if not 1 <= self.disks_per_zone <= 702:
-            raise ValueError("want 1 <= disks_per_zone <= 702, the names from xvda to xvdzz")
+        # The names from xvda to xvdyz: those from xvdza on are the toolstack's own.
+        if not 1 <= self.disks_per_zone <= 676:
+            raise ValueError("want 1 <= disks_per_zone <= 676")
 
 
 @dataclass(frozen=True, slots=True)

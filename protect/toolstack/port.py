@@ -119,7 +119,10 @@ class DomainDeath:
 
 @dataclass(frozen=True, slots=True)
 class DiskSpec:
-    """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``."""
+    """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
+
+    From ``xvdza`` on names are the toolstack's own.
+    """
 
     vdev: str
     path: Path

@@ -95,8 +95,8 @@ def assign(zone: ZoneRuntime, files: Iterable[FileId], limit: int) -> tuple[tupl
 
 
 def _free(taken: set[str]) -> Iterator[str]:
-    """Names that nobody has: xvda .. xvdz, xvdaa .. xvdzz."""
-    names = (f"xvd{first}{second}" for first in ("", *ascii_lowercase) for second in ascii_lowercase)
+    """Names that nobody has: xvda .. xvdz, xvdaa .. xvdyz; ``disks_per_zone`` is at most so many."""
+    names = (f"xvd{first}{second}" for first in ("", *ascii_lowercase[:-1]) for second in ascii_lowercase)
     return (name for name in names if name not in taken)
 
 

@@ -207,6 +207,15 @@ async def test_disks_beside_each_other(stage: Stage, images: tuple[Path, Path]) 
     assert outputs == [(0, b"two\n")] * 3
 
 
+async def test_disks_over_each_other(stage: Stage, images: tuple[Path, Path]) -> None:
+    """The guest's kernel lays one over the other, and the last is on top."""
+    agent = await stage.boot()
+    for vdev, image in zip(("xvda", "xvdba"), images, strict=True):
+        await stage.toolstack.attach_disk(agent.domain, DiskSpec(vdev, image))
+    assert await agent.run("c1", "xvda xvdba", "cat", "/marker") == (0, b"two\n")
+    assert await agent.run("c2", "xvdba xvda", "cat", "/marker") == (0, b"one\n")
+
+
 async def test_disks_that_cannot_be(stage: Stage, images: tuple[Path, Path], tmp_path: Path) -> None:
     info = await stage.create()
     odd = tmp_path / "odd"

@@ -66,7 +66,10 @@ class Agent:
     async def run(
         self, name: str, disk: str, *args: str, mounts: Sequence[Mapping[str, object]] = ()
     ) -> tuple[int, bytes]:
-        """A container from the disk to its end: its exit code and output; it is deleted."""
+        """A container to its end: its exit code and output; it is deleted.
+
+        ``disk``: its root's, or those of a stack with blanks between them, the lowest first.
+        """
         stdout = await self.begin(name, disk, *args, mounts=mounts)
         async with asyncio.timeout(PATIENCE):
             code = await self._exit(name)
@@ -79,7 +82,7 @@ class Agent:
     ) -> Collector:
         """A started container, and where its output comes."""
         config = busybox.config(name, args, mounts=mounts)
-        stack = [pb.Filesystem(disk=disk, type="squashfs")]
+        stack = [pb.Filesystem(disk=name, type="squashfs") for name in disk.split()]
         create = pb.CreateContainer(id=name, config_json=config, rootfs=stack)
         created = (await self.call(create_container=create)).created
         stdout, stderr = Collector(), Collector()
