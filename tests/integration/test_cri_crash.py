@@ -78,8 +78,8 @@ async def test_every_step_of_xenpod_cri_is_here() -> None:
     command = (sys.executable, "-m", "cri", "--list-checkpoints")
     listed = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     output, _ = await listed.communicate()
-    # Those of images are in test_images_kill.py.
-    steps = [step for step in output.decode().split() if not step.startswith("image-")]
+    # Those of images are in test_images_kill.py and test_images_kernels.py.
+    steps = [step for step in output.decode().split() if not step.startswith(("image-", "kernel-"))]
     assert sorted(steps) == sorted((*CRI_STEPS, *CRI_UNDO_STEPS))
 
 

@@ -41,7 +41,7 @@ async def _protect(node: CriNode, *arguments: str) -> int:
     return await asyncio.to_thread(main, words)
 
 
-async def _run(client: Client, handler: str = "", annotation: str = "") -> grpc.aio.AioRpcError:
+async def _failed(client: Client, handler: str, annotation: str) -> grpc.aio.AioRpcError:
     config = cri.PodSandboxConfig(
         metadata=cri.PodSandboxMetadata(name="p", uid="u", namespace="default"),
         annotations={"xenpod.dev/kernel": annotation} if annotation else {},
@@ -49,8 +49,14 @@ async def _run(client: Client, handler: str = "", annotation: str = "") -> grpc.
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         request = cri.RunPodSandboxRequest(config=config, runtime_handler=handler)
         await client.runtime.RunPodSandbox(request, timeout=60)
-    assert await client.pods() == []
     return caught.value
+
+
+async def _refused(client: Client, handler: str, annotation: str) -> grpc.aio.AioRpcError:
+    """Nothing is left of the pod."""
+    fault = await _failed(client, handler, annotation)
+    assert await client.pods() == []
+    return fault
 
 
 @pytest.mark.parametrize(("handler", "choice", "name"), [("fast", "", HANDLED), ("", CHOSEN, CHOSEN)])
@@ -58,14 +64,14 @@ async def test_a_fake_zone_cannot_have_one(
     node: CriNode, tmp_path: Path, handler: str, choice: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with node.client() as client:
-        absent = await _run(client, handler, choice)
+        absent = await _refused(client, handler, choice)
         assert (absent.code(), f"protect image pull {name}" in str(absent.details())) == (
             grpc.StatusCode.NOT_FOUND,
             True,
         )
         layout = write_layout(tmp_path / "layout", IMAGES[name], name)
         assert await _protect(node, "import", str(layout)) == 0
-        refused = await _run(client, handler, choice)
+        refused = await _refused(client, handler, choice)
         assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert f"share the host's kernel, and cannot boot {name}" in str(refused.details())
         assert node.leftovers() == {}
@@ -98,3 +104,24 @@ async def test_the_table(node: CriNode, tmp_path: Path, capsys: pytest.CaptureFi
     assert "6.12.4 zone" in chosen
     (bad,) = (line for line in lines if "registry.example/x:1" in line)
     assert "line 1 of /kernel/metadata is not KEY=VALUE" in bad and "\x1b" not in bad
+
+
+@pytest.mark.parametrize("step", ["kernel-take.layer-read", "kernel-take.named"])
+async def test_killed_while_a_kernel_is_taken_out(node: CriNode, tmp_path: Path, step: str) -> None:
+    """Nothing is left of the pod, and nobody holds the image."""
+    layout = write_layout(tmp_path / "layout", IMAGES[CHOSEN], CHOSEN)
+    assert await _protect(node, "import", str(layout)) == 0
+    await node.daemon.stop()
+    node.configure(faults={"kill_at": step})
+    await node.daemon.start()
+    async with node.client() as client:
+        assert (await _failed(client, "", CHOSEN)).code() is grpc.StatusCode.UNAVAILABLE
+    node.configure(faults={"kill_at": ""})
+    await node.daemon.restart()
+    async with node.client() as client:
+        assert await client.pods() == []
+        assert node.leftovers() == {}
+        images = node.folder / "state" / "images"
+        assert list((images / "ingest").iterdir()) == []
+        assert await _protect(node, "remove", CHOSEN) == 0
+        assert [path for part in ("kernels", "blobs") for path in (images / part).rglob("*/*")] == []

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import re
 import subprocess
 import sys
 import tarfile
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ import pytest
 from cri.container.images import StoredImages
 from cri.images.cancel import Cancel
 from cri.images.importing import import_images
+from cri.images.kernels.metadata import Metadata
 from cri.images.kernels.settings import KernelSettings
 from cri.images.manager import ImageManager
 from cri.images.settings import ImageSettings
@@ -177,6 +181,38 @@ async def test_what_is_taken_out_is_counted(manager: ImageManager, tmp_path: Pat
         subprocess.run, ["du", "-s", "-B1", str(after.path)], capture_output=True, text=True, check=True
     )
     assert abs(after.bytes / int(du.stdout.split()[0]) - 1) < 0.01
+
+
+async def test_an_image_of_a_kernel_that_is_installed(manager: ImageManager, tmp_path: Path) -> None:
+    """As zone/kernelimage.py makes it."""
+    versions = [path.name.removeprefix("vmlinuz-") for path in Path("/boot").glob("vmlinuz-*-amd64")]
+    versions = [one for one in versions if "cloud" not in one]
+    if not versions:
+        pytest.skip("needs a kernel with 9p (apt-get install linux-image-amd64)")
+    made = tmp_path / "kernel.tar"
+    command = [sys.executable, "kernelimage.py", "--kernel", versions[-1], "--output", str(made)]
+    await asyncio.to_thread(subprocess.run, command, cwd=ROOT / "zone", check=True)
+    roomy = ImageManager(replace(_settings(tmp_path / "roomy"), kernels=KernelSettings()))
+    await roomy.start()
+    try:
+        work = partial(import_images, made, None, roomy.puller, roomy.settings.limits)
+        ((image, name),) = await roomy.flights.shared(object(), "x", work)
+        assert name == f"localhost/kernel:{versions[-1]}"
+        (told,) = roomy.kernels.listed(Cancel())
+        assert told.metadata == Metadata(versions[-1], "zone", platform.machine())
+        roomy.store.hold(image.id, "zone:p")
+        files = await StoredImages(roomy).kernel(image.id)
+        assert Path(files.image_path).read_bytes() == Path(f"/boot/vmlinuz-{versions[-1]}").read_bytes()
+        names = await asyncio.to_thread(
+            subprocess.run,
+            ["cpio", "-t", "--quiet", "-F", files.initramfs_path],
+            capture_output=True,
+            text=True,
+        )
+        listed = names.stdout.split()
+        assert "lib/modules/order" in listed and "lib/modules/squashfs.ko" in listed and "init" not in listed
+    finally:
+        await roomy.stop()
 
 
 @pytest.fixture(scope="module")
