@@ -22,6 +22,7 @@ pytestmark = pytest.mark.root
 
 INVALID, REFUSED = 3, 9
 FIRST, LENGTH = 200_000, 65_536
+NETLINK_KOBJECT_UEVENT = 15
 MAPPING = pb.IdMapping(host_id=FIRST, length=LENGTH)
 
 
@@ -250,6 +251,22 @@ def test_an_interface_comes_into_the_pod_s_network(outside: int, in_pod: Client)
         assert interface.name == "eth0"
     finally:
         subprocess.run(["ip", "link", "del", host], capture_output=True, check=False)
+
+
+def test_a_disk_is_waited_for_where_the_kernel_tells_of_it(
+    pod: Zone, in_pod: Client, outside: int, owned_disk: Path
+) -> None:
+    """Of a disk that becomes live after its node was made; no user namespace but the first is told."""
+    call = in_pod.begin(create_container=script("c1", "true", disk="xvdb"))
+    in_pod.call(get_facts=pb.GetFacts())
+    command = ["nsenter", f"--net=/proc/{os.getpid()}/fd/{outside}", "cat", "/proc/net/netlink"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    hearing = {f"socket:[{row[-1]}]" for row in rows if int(row[1]) == NETLINK_KOBJECT_UEVENT}
+    held = {os.readlink(link) for link in Path(f"/proc/{pod.pid}/fd").iterdir()}
+    assert hearing & held
+    pod.attach("xvdb", owned_disk)
+    in_pod.finish(call)
 
 
 def test_the_loopback_of_the_pod_can_be_dialled(pod: Zone, in_pod: Client) -> None:

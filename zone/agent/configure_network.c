@@ -14,7 +14,6 @@
 #include "netlink.h"
 #include "network.h"
 #include "podns.h"
-#include "say.h"
 
 #define DEADLINE_NS (10 * SECOND_NS)
 
@@ -40,15 +39,6 @@ static unsigned int interface_index(const ConfigureNetwork *request)
 	return index || !request->name[0] ? index : if_nametoindex(request->name);
 }
 
-static void back_inside(void)
-{
-	if (podns_inside() < 0) {
-		/* Nothing could be done right from here on: the zone ends. */
-		say_errno("enter", "the pod's network");
-		abort();
-	}
-}
-
 /* New interfaces appear where the kernel began; a pod with a network namespace of its own gets them from there.
  * 0 with errno 0: there is none yet. */
 static unsigned int interface_fetch(const ConfigureNetwork *request)
@@ -64,18 +54,10 @@ static unsigned int interface_fetch(const ConfigureNetwork *request)
 	index = interface_index(request);
 	if (index && network_move(index, podns_network()) < 0)
 		error = errno;
-	back_inside();
+	podns_inside();
 	index = error ? 0 : interface_index(request);
 	errno = error;
 	return index;
-}
-
-static int events_open(void)
-{
-	int fd = podns_outside() < 0 ? -1 : netlink_open(RTMGRP_LINK);
-
-	back_inside();
-	return fd;
 }
 
 static void apply(struct call *call, unsigned int index)
@@ -143,7 +125,7 @@ static int wait_begin(struct call *call, struct fault *fault)
 		return fault_errno(fault, "wait for interface", "memory");
 	*wait = (struct wait){
 		.call = call,
-		.events = { .fd = events_open(), .ready = links_changed },
+		.events = { .fd = podns_news(NETLINK_ROUTE, RTMGRP_LINK), .ready = links_changed },
 		.deadline = { .fire = too_late },
 	};
 	if (wait->events.fd < 0 || loop_watch(&wait->events, EPOLLIN) < 0) {

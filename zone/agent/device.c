@@ -9,10 +9,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "podns.h"
 #include "say.h"
 
 #define DEADLINE_NS (10 * SECOND_NS)
@@ -55,14 +55,7 @@ static int nodes_open(void)
 
 static int uevents_open(void)
 {
-	struct sockaddr_nl from_kernel = { .nl_family = AF_NETLINK, .nl_groups = 1 };
-	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT);
-
-	if (fd >= 0 && bind(fd, (struct sockaddr *)&from_kernel, sizeof(from_kernel)) < 0) {
-		close(fd);
-		return -1;
-	}
-	return fd;
+	return podns_news(NETLINK_KOBJECT_UEVENT, 1);
 }
 
 static void watch_close(struct watch *watch)

@@ -6,10 +6,10 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-int netlink_open(uint32_t groups)
+int netlink_open(int protocol, uint32_t groups)
 {
 	struct sockaddr_nl address = { .nl_family = AF_NETLINK, .nl_groups = groups };
-	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE);
+	int fd = socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, protocol);
 	int error;
 
 	if (fd < 0)
@@ -69,7 +69,7 @@ static int exchange(int fd, const struct netlink_request *request)
 
 int netlink_do(struct netlink_request *request)
 {
-	int fd = netlink_open(0);
+	int fd = netlink_open(NETLINK_ROUTE, 0);
 	int result, error;
 
 	if (fd < 0)

@@ -15,8 +15,8 @@ struct netlink_request {
 	};
 };
 
-/* A socket that also hears of `groups` (RTMGRP_...); -1 with errno. */
-int netlink_open(uint32_t groups);
+/* A socket of a protocol (NETLINK_...) that also hears of `groups`; -1 with errno. */
+int netlink_open(int protocol, uint32_t groups);
 /* `body` is the family's fixed part (ifinfomsg, ifaddrmsg, rtmsg). */
 void netlink_begin(struct netlink_request *request, uint16_t type, uint16_t flags, const void *body, size_t size);
 void netlink_add(struct netlink_request *request, uint16_t type, const void *data, size_t size);

@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #include "file.h"
+#include "netlink.h"
 #include "network.h"
+#include "say.h"
 
 #define DIRECTORY "/run/xenpod/ns"
 
@@ -81,9 +83,23 @@ int podns_outside(void)
 	return pod.made ? setns(pod.outside, CLONE_NEWNET) : 0;
 }
 
-int podns_inside(void)
+void podns_inside(void)
 {
-	return pod.made ? setns(pod.network, CLONE_NEWNET) : 0;
+	if (pod.made && setns(pod.network, CLONE_NEWNET) < 0) {
+		say_errno("enter", "the pod's network");
+		abort();
+	}
+}
+
+int podns_news(int protocol, uint32_t groups)
+{
+	int fd;
+
+	if (podns_outside() < 0)
+		return -1;
+	fd = netlink_open(protocol, groups);
+	podns_inside();
+	return fd;
 }
 
 /* Says by a byte, or by its end, how that went; stays until it is killed, to be looked at below /proc. */

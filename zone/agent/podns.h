@@ -24,9 +24,12 @@ int podns_give_fd(int fd);
  * for its owner alone.  -1 with errno. */
 int podns_put(const char *path, const char *text);
 
-/* Into the network namespace in which new interfaces appear, and back.  -1 with errno. */
+/* Into the network namespace in which new interfaces appear; -1 with errno. */
 int podns_outside(void);
-int podns_inside(void);
+/* And back.  Ends the process, and so the zone, where that fails: nothing could be done right from out there. */
+void podns_inside(void);
+/* A netlink socket that hears there of new devices: those of a user namespace are told of none.  -1 with errno. */
+int podns_news(int protocol, uint32_t groups);
 /* Of the namespace to be in; -1: there is only one. */
 int podns_network(void);
 
