@@ -102,6 +102,7 @@ def host(answer: pb.InfoResponse, output: str) -> None:
             ("cpus", str(answer.cpus)),
             ("zone memory", f"{mib(memory.total_bytes)}, free {mib(memory.free_bytes)}"),
             ("profiles", ", ".join(answer.profiles)),
+            ("kernels from images", "yes" if answer.zone_kernels else "no"),
             *(("notice", notice) for notice in answer.notices),
             *(("unknown domain", domain) for domain in answer.unknown_domains),
         ]
