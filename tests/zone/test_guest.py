@@ -22,19 +22,27 @@ pytestmark = [pytest.mark.slow, pytest.mark.root]
 
 QEMU = "qemu-system-x86_64"
 PATIENCE = 120.0
+_DRIVE = "if=virtio,format=raw,readonly=on"
 
 
-def _kernel() -> Path:
+def installed_kernel() -> Path:
+    """Debian's cloud kernel, which boots faster than the other one."""
     kernels = sorted(Path("/boot").glob("vmlinuz-*-cloud-amd64"))
     if not kernels or shutil.which(QEMU) is None:
         pytest.skip("needs qemu-system-x86 and linux-image-cloud-amd64")
     return kernels[-1]
 
 
-def _initramfs(parts: Path, kernel: Path, folder: Path) -> Path:
+def serial_root(parts: Path, folder: Path) -> Path:
+    """The zone's tree, with what makes a channel of a serial port."""
     root = folder / "root"
     shutil.copytree(parts / "root", root, symlinks=True)
     shutil.copy(parts / "serialinit", root / "serialinit")
+    return root
+
+
+def _initramfs(parts: Path, kernel: Path, folder: Path) -> Path:
+    root = serial_root(parts, folder)
     output = folder / "initramfs.cpio"
     command = [sys.executable, str(ZONE / "initramfs.py"), "--root", str(root), "--output", str(output)]
     command += [
@@ -50,19 +58,23 @@ def _initramfs(parts: Path, kernel: Path, folder: Path) -> Path:
 
 
 class Guest:
-    """A QEMU machine with the agent in it."""
+    """A QEMU machine with the agent in it, the image as vda, and addons of the kernel as vdb."""
 
-    def __init__(self, kernel: Path, initramfs: Path, image: Path, folder: Path) -> None:
+    def __init__(
+        self, kernel: Path, initramfs: Path, image: Path, folder: Path, addons: Path | None = None
+    ) -> None:
         self.log = folder / "console"
         self.log.touch()
         port = folder / "port"
+        arguments = "XENPOD_ZONE=z1" + (" XENPOD_ADDONS=vdb" if addons else "")
+        disks = [image, addons] if addons else [image]
         self.machine = subprocess.Popen(
             [
                 *(QEMU, "-accel", "tcg", "-cpu", "max", "-m", "256", "-display", "none", "-no-reboot"),
                 *("-kernel", str(kernel), "-initrd", str(initramfs)),
-                *("-append", "console=ttyS0 rdinit=/serialinit panic=-1 loglevel=3 XENPOD_ZONE=z1"),
+                *("-append", "console=ttyS0 rdinit=/serialinit panic=-1 loglevel=3 " + arguments),
                 *("-serial", f"file:{self.log}", "-serial", f"unix:{port},server=on,wait=off"),
-                *("-drive", f"file={image},if=virtio,format=raw,readonly=on"),
+                *(word for disk in disks for word in ("-drive", f"file={disk},{_DRIVE}")),
             ]
         )
         self._until_up()
@@ -80,7 +92,7 @@ class Guest:
 
 @pytest.fixture(scope="module")
 def guest(parts: Path, image: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guest]:
-    kernel = _kernel()
+    kernel = installed_kernel()
     folder = tmp_path_factory.mktemp("guest")
     guest = Guest(kernel, _initramfs(parts, kernel, folder), image, folder)
     yield guest

@@ -84,7 +84,7 @@ class Kernels:
             initramfs = self._guest
             if kernel.initramfs:
                 initramfs = folder / "initramfs"
-                _join((kernel.initramfs, self._guest), initramfs)
+                join((kernel.initramfs, self._guest), initramfs)
             return Boot(image, initramfs, needs(image, initramfs), has_user_namespaces(image))
         except BaseException:
             shutil.rmtree(folder)
@@ -104,7 +104,7 @@ def _identity(path: Path) -> tuple[int, int, int, int]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _join(parts: tuple[Path, ...], target: Path) -> None:
+def join(parts: tuple[Path, ...], target: Path) -> None:
     """One after another, each on a multiple of 4 bytes, as the kernel wants cpio archives
     (Documentation/driver-api/early-userspace/buffer-format.rst); of files by one name the last counts."""
     with target.open("wb") as file:

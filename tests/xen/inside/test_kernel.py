@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from protect.channel.link import Link
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from protect.toolstack.port import DiskSpec, DomainKernel, DomainSpec
+from tests.support.guest_kernel import early_and_addons
 from tests.support.link_owner import Owner
 from tests.support.zone import BUILD
 from tests.support.zone_image import busybox_squashfs
@@ -23,7 +23,6 @@ from tests.xen import machine
 from tests.xen.inside.conftest import MIB
 from tests.xen.inside.test_agent import PATIENCE, Dialled, _finished, _start
 
-ZONE = BUILD.parent
 EARLY = ("xen-gntalloc", "xen-gntdev", "xen-evtchn", "xen-blkfront", "squashfs")
 LATE = ("erofs", "overlay")
 """Without which there are no containers; without the early ones no addons."""
@@ -33,25 +32,8 @@ def _kernel(folder: Path) -> DomainKernel:
     """Debian's cloud kernel, which is not the toolstack's, as an image has it."""
     image = machine.small_kernel()
     version = image.name.removeprefix("vmlinuz-")
-    installed, tree = Path("/lib/modules") / version, folder / "tree"
-    code = (
-        "import sys, pathlib, initramfs, kernelimage; folder, version, early, late = sys.argv[1:];"
-        "folder = pathlib.Path(folder); modules = initramfs.installed(version);"
-        "initramfs.write(None, modules, folder / 'early.cpio', early.split());"
-        "[print(path.relative_to(modules)) for path in initramfs.load_order(modules, late.split())]"
-    )
-    late = subprocess.run(
-        [sys.executable, "-c", code, str(folder), version, " ".join(EARLY), " ".join(LATE)],
-        cwd=ZONE, check=True, capture_output=True, text=True,
-    ).stdout.split()  # fmt: skip
-    assert late
-    for name in ("modules.dep", *late):
-        (tree / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(installed / name, tree / name)
-    code = "import sys, pathlib, kernelimage; kernelimage.squashfs(*map(pathlib.Path, sys.argv[1:]))"
-    addons = folder / "addons.squashfs"
-    subprocess.run([sys.executable, "-c", code, str(tree), str(addons)], cwd=ZONE, check=True)
-    return DomainKernel("cloud", image, folder / "early.cpio", addons)
+    early, addons = early_and_addons(version, folder, EARLY, LATE)
+    return DomainKernel("cloud", image, early, addons)
 
 
 async def test_a_zone_on_a_kernel_of_its_own(kernels: Path, tmp_path: Path) -> None:
