@@ -7,6 +7,7 @@ import builtins
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from daemonkit.faults import Exists
 from protect.errors import DomainGone, ToolstackError
 from protect.toolstack.port import (
     DiskSpec,
@@ -89,7 +90,10 @@ class MemoryToolstack:
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         await self._step("attach_disk")
-        self._get(domain).disks[disk.vdev] = disk
+        disks = self._get(domain).disks
+        if disk.vdev in disks:
+            raise Exists("attach disk", disk.vdev, "attached already")
+        disks[disk.vdev] = disk
 
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         await self._step("detach_disk")

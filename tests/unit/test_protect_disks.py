@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit.faults import Exhausted, Invalid
+from daemonkit.faults import Broken, Exhausted, Invalid
 from protect.config import Limits
 from protect.errors import ToolstackError
 from protect.node import Node
@@ -20,7 +20,7 @@ from protect.workloads.disks import Filesystem, ImageVolume, Stack
 from protect.zones import launch
 from tests.support.agent_sim import SimAgent
 from tests.support.memory_toolstack import MemoryToolstack
-from tests.support.protect_node import running, until, workload_spec, zone_spec
+from tests.support.protect_node import MemoryVolumes, running, until, workload_spec, zone_spec
 
 
 @pytest.fixture
@@ -124,6 +124,25 @@ async def test_two_that_go_at_once_leave_nothing(
         await create.create(node, spec(tmp_path, name, "base"))
     await asyncio.gather(*(delete.delete(node, name) for name in ("w1", "w2", "w3")))
     assert not attached(toolstack) and not node.workloads
+
+
+async def test_who_goes_holds_nothing_from_then_on(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    """Two that go while the other has not gone yet: one of them detaches."""
+    volumes = MemoryVolumes(tmp_path)
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        await launch.launch(node, zone_spec())
+        for name in ("w1", "w2"):
+            await create.create(node, spec(tmp_path, name, "base"))
+        # After its disks: both are there until this succeeds.
+        volumes.failing = {"detach"}
+        for name, left in (("w1", {"xvda": "base"}), ("w2", {})):
+            with pytest.raises(Broken):
+                await delete.delete(node, name)
+            assert attached(toolstack) == left
+        volumes.failing = set()
+        for name in ("w1", "w2"):
+            await delete.delete(node, name)
+        assert not node.workloads
 
 
 async def test_what_is_on_its_way_in_or_out_is_not_shared(

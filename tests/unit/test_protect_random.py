@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,8 @@ from daemonkit.faults import Fault
 from protect.node import Node
 from protect.toolstack.port import DomainState
 from protect.workloads import create, delete, start
+from protect.workloads.create import WorkloadSpec
+from protect.workloads.disks import Filesystem
 from protect.workloads.values import WorkloadState
 from protect.zones import destroy, launch
 from protect.zones.values import ZoneState
@@ -21,7 +24,7 @@ from tests.support.memory_toolstack import MemoryToolstack
 from tests.support.protect_node import running, until, workload_spec, zone_spec
 
 ZONES = ("a", "b")
-WORKLOADS = ("u", "v")
+WORKLOADS = ("u", "v", "w")
 zone_ids = st.sampled_from(ZONES)
 pairs = st.tuples(zone_ids, st.sampled_from(WORKLOADS))
 operations = st.one_of(
@@ -71,7 +74,7 @@ class World:
             case "cut", str(zone) if zone in alive:
                 alive[zone].agent.cut()
             case "create", (str(zone), str(name)):
-                self._begin(create.create(node, workload_spec(self.folder, f"{zone}-{name}", zone)))
+                self._begin(create.create(node, self._spec(zone, name)))
             case "start", (str(zone), str(name)):
                 self._begin(start.start(node, f"{zone}-{name}"))
             case "end", (str(zone), str(name)) if zone in alive:
@@ -87,6 +90,14 @@ class World:
             case "restart", _:
                 await self.restart()
         await asyncio.sleep(0)
+
+    def _spec(self, zone: str, name: str) -> WorkloadSpec:
+        """Each shares disks with the others: u has one, v two, w all three."""
+        files = [self.folder / f"layer{number}" for number in range(1 + WORKLOADS.index(name))]
+        for file in files:
+            file.touch()
+        stack = tuple(Filesystem(file, "squashfs") for file in files)
+        return replace(workload_spec(self.folder, f"{zone}-{name}", zone), stack=stack)
 
     def _begin(self, work: object) -> None:
         """Not awaited: operations overlap."""
@@ -137,8 +148,14 @@ class World:
         running_zones = [zone for zone in node.zones.values() if zone.zone.state is ZoneState.RUNNING]
         assert node.ledger.reserved_bytes >= sum(zone.zone.spec.memory_bytes for zone in running_zones)
         for zone in running_zones:
-            disks = set(self.toolstack.of_zone(zone.id).disks)
-            assert disks == {disk.vdev for one in zone.workloads.values() for disk in one.workload.disks}
+            attached = self.toolstack.of_zone(zone.id).disks
+            for one in zone.workloads.values():
+                if not one.deleting:
+                    behind = [(disk.file, attached[disk.vdev].path.stat()) for disk in one.workload.disks]
+                    assert all(file == (there.st_dev, there.st_ino) for file, there in behind)
+            assert set(attached) == {
+                disk.vdev for one in zone.workloads.values() for disk in one.workload.disks
+            }
         for one in node.workloads.values():
             if one.zone.zone.state is ZoneState.DEAD:
                 assert one.workload.state in (WorkloadState.EXITED, WorkloadState.CREATING)
