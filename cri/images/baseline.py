@@ -56,7 +56,7 @@ class Baseline:
         while stack:
             path, before, node = stack.pop()
             yield path, node
-            if node.children is None:
+            if not node.is_directory:
                 continue
             was, prefix = self._before(before), path + b"/" if path else b""
             for name in sorted(node.names.keys() | was.keys(), reverse=True):
@@ -67,12 +67,12 @@ class Baseline:
                     stack.append((prefix + name, old, new))
 
     def _before(self, node: Node | None) -> Mapping[bytes, Node]:
-        if node is None or node.children is None:
+        if node is None or not node.is_directory:
             return {}
         return self._names.get(node.serial, node.names)
 
     def _differs(self, node: Node) -> bool:
-        return node.serial in (self._linked if node.children is None else self._changed)
+        return node.serial in (self._changed if node.is_directory else self._linked)
 
     def _mark_links(self, root: Node) -> None:
         """Makes every directory with a name of a linked inode one that changed."""
@@ -83,7 +83,7 @@ class Baseline:
         while stack:
             directory = stack.pop()
             for node in directory.names.values():
-                if node.children is not None:
+                if node.is_directory:
                     above[node.serial] = directory
                     stack.append(node)
                 elif node.serial in self._linked:

@@ -1,9 +1,9 @@
 """The files of the store, as far as they need no index.
 
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
-layers), ``indexes/<algorithm>/<hex>`` (what is in them), ``filesystems/<hex>.squashfs`` (of one layer or
-more), ``kernels/<hex>/`` (what was taken out of a kernel image), ``ingest/`` (work in progress). A file gets
-its name after its bytes are on the disk, but for the indexes, which are made again where they are damaged.
+layers), ``filesystems/<hex>.squashfs`` (of one layer or more), ``shelves/<hex>`` (the names in them),
+``kernels/<hex>/`` (what was taken out of a kernel image), ``ingest/`` (work in progress). A file gets its
+name after its bytes are on the disk, but for shelves, which are made again where they are damaged.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class StoreFiles:
         self.ingest = root / "ingest"
         self.index = root / "images.db"
         self._blobs, self._filesystems = root / "blobs", root / "filesystems"
-        self._kernels, self._indexes = root / "kernels", root / "indexes"
+        self._kernels, self._shelves = root / "kernels", root / "shelves"
         self._lock = threading.Lock()
         self._serial = 0
-        for directory in (root, self._filesystems, self._blobs, self._indexes, self._kernels):
+        for directory in (root, self._filesystems, self._blobs, self._shelves, self._kernels):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._guard = _only_one(root / "lock")
 
@@ -59,11 +59,6 @@ class StoreFiles:
         """Where a compressed layer lies, or would."""
         algorithm, _, value = digest.partition(":")
         return self._blobs / algorithm / value
-
-    def index_path(self, digest: str) -> Path:
-        """Where the index of a compressed layer lies, or would."""
-        algorithm, _, value = digest.partition(":")
-        return self._indexes / algorithm / value
 
     def fs_path(self, chain_id: str) -> Path:
         """Where a filesystem lies, or would."""
@@ -92,6 +87,10 @@ class StoreFiles:
             with suppress(FileNotFoundError):
                 shutil.rmtree(path)
 
+    def shelf_path(self, chain_id: str) -> Path:
+        """Where a filesystem's shelf lies, or would."""
+        return self._shelves / chain_id.partition(":")[2]
+
     @contextmanager
     def work_file(self, stem: str) -> Iterator[Path]:
         """A path for work in progress; what lies there when the body ends is removed."""
@@ -112,8 +111,8 @@ class StoreFiles:
         _sync_directory(final.parent)
 
     def named(self) -> list[Path]:
-        """Every blob, index and filesystem."""
-        return [*self._filesystems.iterdir(), *self._blobs.glob("*/*"), *self._indexes.glob("*/*")]
+        """Every blob, filesystem and shelf."""
+        return [*self._filesystems.iterdir(), *self._blobs.glob("*/*"), *self._shelves.iterdir()]
 
     def usage(self) -> Usage:
         """What lies under the store now."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from cri.images import tarstream
@@ -18,10 +19,11 @@ class Content(NamedTuple):
 
 
 class Node:
-    """One inode. children: names to inodes, of a directory; content: of a file that is not empty."""
+    """One inode. content: of a file that is not empty."""
 
     __slots__ = (
-        "children",
+        "_load",
+        "_names",
         "content",
         "device",
         "gid",
@@ -44,19 +46,31 @@ class Node:
         self.device = (0, 0)
         self.xattrs: tuple[tuple[bytes, bytes], ...] = ()
         self.content: Content | None = None
-        self.children: dict[bytes, Node] | None = {} if kind == tarstream.DIR else None
+        self._names: dict[bytes, Node] | None = {} if kind == tarstream.DIR else None
+        self._load: Callable[[], dict[bytes, Node]] | None = None
+
+    def load_later(self, load: Callable[[], dict[bytes, Node]]) -> None:
+        """Has a directory's children made when they are first asked for."""
+        self._names, self._load = None, load
 
     def described(self) -> Node:
         """As it is now: a directory may be given other attributes by layers to come. It has no children."""
-        if self.children is None:
+        if not self.is_directory:
             return self
         copy = Node(self.kind, self.serial)
         copy.mode, copy.uid, copy.gid, copy.mtime = self.mode, self.uid, self.gid, self.mtime
-        copy.xattrs, copy.children = self.xattrs, None
+        copy.xattrs = self.xattrs
         return copy
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it has names."""
+        return self.kind == tarstream.DIR
 
     @property
     def names(self) -> dict[bytes, Node]:
         """A directory's children."""
-        assert self.children is not None
-        return self.children
+        if self._names is None:
+            assert self._load is not None
+            self._names, self._load = self._load(), None
+        return self._names

@@ -40,11 +40,10 @@ class Budget:
             "unpacked bytes": limits.unpacked_bytes,
         }
 
-    def spend(self, index: LayerIndex) -> None:
-        """Raises Oversized once the sum is beyond the limits."""
+    def spend(self, entries: int, weight: int, plain_bytes: int) -> None:
+        """For one layer or several (see LayerIndex); raises Oversized once the sum is beyond the limits."""
         with self._lock:
-            spent = (len(index.entries), index.weight, index.plain_bytes)
-            for what, amount in zip(self._left, spent, strict=True):
+            for what, amount in zip(self._left, (entries, weight, plain_bytes), strict=True):
                 self._left[what] -= amount
                 if self._left[what] < 0:
                     raise Oversized("unpack", self._subject, f"its layers have too many {what}")

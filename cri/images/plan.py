@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from cri.images import tarstream
+from cri.images import shelf, tarstream
 from cri.images.errors import Oversized, Unpackable
 from cri.images.inode import Content, Node
 from cri.images.settings import Limits
+from cri.images.shelf import Shelf
 from cri.images.tree import Tree
 
 # squashfs names owners by an index of 16 bits.
@@ -21,36 +22,42 @@ class Plan(NamedTuple):
     """What goes into the stream: bare inodes, then files by layer and offset, then further names.
 
     accounts: those account files that are others now than in the filesystems below; None: it is gone, or
-    nothing that can be read.
+    nothing that can be read. directories: see Shelf.
     """
 
     bare: Sequence[tuple[bytes, Node]]
     files: Mapping[int, Sequence[tuple[bytes, Node, Content]]]
     links: Sequence[tuple[bytes, bytes]]
     accounts: Mapping[str, Node | None]
+    directories: Mapping[int, bytes]
+    root: tuple[Any, ...]
+    serial: int
+    spent: tuple[int, int]
 
 
 class Planner:
-    """Applies the layers of one image, lowest first, and plans a filesystem whenever it is asked for one."""
+    """Applies the layers of one image, lowest first, and plans a filesystem whenever it is asked for one.
 
-    def __init__(self, subject: str, limits: Limits) -> None:
+    What is spent: bytes of paths, and of files.
+    """
+
+    def __init__(self, subject: str, limits: Limits, below: Sequence[Shelf] = ()) -> None:
+        """below: the filesystems that it goes on from."""
         self._subject = subject
         self._limits = limits
-        self._tree = Tree(subject, limits.unpacked_bytes)
-        self._layers = 0
-        self._names_left = limits.index_bytes
-        self._bytes_left = limits.unpacked_bytes
+        before = (shelf.root(below), below[-1].serial) if below else None
+        self._tree = Tree(subject, limits.unpacked_bytes, before)
+        self._layers = sum(len(one.layers) for one in below)
+        self._names = self._bytes = 0
+        for one in below:
+            self._spend(one.spent[0], one.spent[1])
         self._accounts: dict[str, Node | None] = dict.fromkeys(ACCOUNT_FILES)
+        self._changed_accounts()
 
     def apply(self, entries: list[tarstream.Entry]) -> None:
         """One more layer; raises Unpackable, Oversized."""
         self._tree.apply(self._layers, entries)
         self._layers += 1
-
-    def skip(self) -> None:
-        """The layers since the last plan need none."""
-        self._changed_accounts()
-        self._tree.rebase()
 
     def plan(self) -> Plan:
         """The filesystem of the layers since the last one; raises Unpackable, Oversized."""
@@ -59,6 +66,8 @@ class Planner:
         links: list[tuple[bytes, bytes]] = []
         first: dict[int, bytes] = {}
         owners: set[int] = set()
+        directories: list[Node] = []
+        before = self._names, self._bytes
         for path, node in self._tree.difference():
             self._spend(len(path), 0)
             if node.serial in first:
@@ -66,6 +75,8 @@ class Planner:
                 continue
             if node.serial >= 0:
                 first[node.serial] = path
+            if node.is_directory:
+                directories.append(node)
             owners |= {node.uid, node.gid}
             self._spend(0, node.size)
             if node.content is None:
@@ -79,14 +90,16 @@ class Planner:
             found.sort(key=lambda file: file[2].offset)
         accounts = self._changed_accounts()
         self._tree.rebase()
-        return Plan(bare, files, links, accounts)
+        spent = self._names - before[0], self._bytes - before[1]
+        root = shelf.attributes(self._tree.root)
+        return Plan(bare, files, links, accounts, shelf.packed(directories), root, self._tree.serial, spent)
 
     def _spend(self, names: int, size: int) -> None:
-        self._names_left -= names
-        self._bytes_left -= size
-        if self._names_left < 0:
+        self._names += names
+        self._bytes += size
+        if self._names > self._limits.index_bytes:
             raise Oversized("merge", self._subject, f"paths of more than {self._limits.index_bytes} bytes")
-        if self._bytes_left < 0:
+        if self._bytes > self._limits.unpacked_bytes:
             raise Oversized("merge", self._subject, f"more than {self._limits.unpacked_bytes} bytes of files")
 
     def _changed_accounts(self) -> dict[str, Node | None]:

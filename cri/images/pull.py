@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from cri.images import indexes, manifests
+from cri.images import build, manifests
 from cri.images.build import Builder
 from cri.images.cancel import Cancel
 from cri.images.catalogue import Image
@@ -170,28 +170,30 @@ class Puller:
         places: Sequence[Place],
         job: Job,
     ) -> None:
-        store, layers = self._store, resolved.manifest.layers
+        layers = resolved.manifest.layers
         budget = Budget(resolved.manifest_digest, self._settings.limits)
 
         def fetching(layer: Descriptor, diff_id: str, meter: Meter) -> Callable[[Cancel], LayerIndex]:
             def fetch(cancel: Cancel) -> LayerIndex:
                 index = self._layer(layer, diff_id, meter, places, cancel)
-                budget.spend(index)
+                budget.spend(len(index.entries), index.weight, index.plain_bytes)
                 return index
 
             return fetch
 
-        asked = zip(layers, resolved.config.diff_ids, meters, strict=True)
-        wanted = {number: fetching(*one) for number, one in enumerate(asked)}
-        # Those that are not here first: they take longest, and what is here waits for nobody.
-        order = sorted(wanted, key=lambda number: _is_file(store, layers[number]))
-        blobs = [store.files.blob_path(layer.digest) for layer in layers]
+        image = build.Image(resolved.manifest_digest, stack, layers)
+        below = self._builder.below(image)
+        start = sum(len(one.layers) for one in below)
+        _skip(meters[:start])
+        for one in below:
+            budget.spend(*one.spent[2:])
 
         def fetched() -> None:
             job.progress.enter(Stage.BUILDING)
 
-        first = {number: wanted[number] for number in order}
-        self._builder.build(resolved.manifest_digest, stack, first, blobs, fetched, job.cancel)
+        asked = list(zip(layers, resolved.config.diff_ids, meters, strict=True))
+        wanted = {number: fetching(*asked[number]) for number in range(start, len(asked))}
+        self._builder.build(image, below, wanted, fetched, job.cancel)
 
     def _layer(
         self, layer: Descriptor, diff_id: str, meter: Meter, places: Sequence[Place], cancel: Cancel
@@ -212,12 +214,8 @@ class Puller:
                 raise Corrupt(
                     "pull", layer.digest, f"the manifest says {layer.size} bytes, it has another length"
                 )
-            index = indexes.load(store.files.index_path(layer.digest), diff_id)
-            if index is None:
-                index = read_layer(file_chunks(path), layer.size, diff_id, limits)
-                self._keep_index(layer, diff_id, index)
             meter.done()
-            return index
+            return read_layer(file_chunks(path), layer.size, diff_id, limits)
         with (
             self._downloads.passing(places[0].name, cancel),
             meter.running(),
@@ -227,14 +225,7 @@ class Puller:
             checkpoint("image-pull.layer-fetched")
             store.files.put(work, path)
             checkpoint("image-pull.layer-named")
-        self._keep_index(layer, diff_id, index)
         return index
-
-    def _keep_index(self, layer: Descriptor, diff_id: str, index: LayerIndex) -> None:
-        files = self._store.files
-        with files.work_file(layer.digest.partition(":")[2]) as work:
-            work.write_bytes(indexes.pack(index, diff_id))
-            files.put(work, files.index_path(layer.digest))
 
 
 def _skip(meters: Sequence[Meter]) -> None:

@@ -177,7 +177,7 @@ class ImageStore:
     @contextmanager
     def leasing(self, chain_ids: Sequence[str], digests: Sequence[str]) -> Iterator[None]:
         """While the body runs filesystems and layers stay; then those that no image has are removed."""
-        paths = [*map(self.files.fs_path, chain_ids), *self._layer_files(digests)]
+        paths = self._files_of(chain_ids, digests)
         with self._lock:
             self._leases.update(paths)
         try:
@@ -239,10 +239,15 @@ class ImageStore:
         self._load()
         stack = [one.chain_id for one in self._now.stack(row.chain_id)]
         digests = [digest for digest, _ in row.layers]
-        self._sweep(stack, [*map(self.files.fs_path, stack), *self._layer_files(digests)])
+        self._sweep(stack, self._files_of(stack, digests))
 
-    def _layer_files(self, digests: Sequence[str]) -> list[Path]:
-        return [path(digest) for digest in digests for path in (self.files.blob_path, self.files.index_path)]
+    def _files_of(self, chain_ids: Sequence[str], digests: Sequence[str]) -> list[Path]:
+        files = self.files
+        return [
+            *map(files.fs_path, chain_ids),
+            *map(files.shelf_path, chain_ids),
+            *map(files.blob_path, digests),
+        ]
 
     def _forget_broken(self) -> None:
         """Drops rows whose files are gone: an operator removed them, or the disk lost them."""
@@ -273,9 +278,8 @@ class ImageStore:
             self._db.drop_filesystems(unused)
             checkpoint("image-remove.filesystem-forgotten")
             self._load()
-        needed = {self.files.fs_path(chain_id) for chain_id in self._now.filesystems}
-        for row in self._now.rows.values():
-            needed.update(self._layer_files([digest for digest, _ in row.layers]))
+        digests = [digest for row in self._now.rows.values() for digest, _ in row.layers]
+        needed = set(self._files_of(list(self._now.filesystems), digests))
         for path in set(paths) - needed - set(self._leases):
             path.unlink(missing_ok=True)
             checkpoint("image-remove.file-removed")

@@ -41,17 +41,23 @@ class _Trail(NamedTuple):
 class Tree:
     """Layers are applied lowest first; difference() tells what is there then, or what is new."""
 
-    def __init__(self, subject: str, max_bytes: int) -> None:
+    def __init__(self, subject: str, max_bytes: int, before: tuple[Node, int] | None = None) -> None:
+        """before: the root and the last serial of a tree that is gone on from, as if by rebase()."""
         self._subject = subject
         self._max_bytes = max_bytes
-        self._serial = 0
+        self._serial = 0 if before is None else before[1]
         self._steps = 0
         self._layer = -1
         # (serial of the directory, name) of all that the current layer brought, ancestors included.
         self._touched: set[tuple[int, bytes]] = set()
         self._last: tuple[bytes, _Trail] | None = None
-        self._base = Baseline(-1)
-        self.root = self._node(tarstream.DIR)
+        self._base = Baseline(-1 if before is None else self._serial)
+        self.root = self._node(tarstream.DIR) if before is None else before[0]
+
+    @property
+    def serial(self) -> int:
+        """Of the last inode that was made."""
+        return self._serial
 
     def rebase(self) -> None:
         """What is there now is what difference() starts from."""
@@ -144,7 +150,7 @@ class Tree:
             if (parent.serial, name) not in self._touched:
                 del self._base.editing(parent)[name]
                 self._last = None
-            elif parent.names[name].children is not None:
+            elif parent.names[name].is_directory:
                 child = parent.names[name]
                 self._spend(len(child.names))
                 stack += [(child, below) for below in child.names]

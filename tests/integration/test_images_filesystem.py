@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from cri.images.convert import Filesystem
 from cri.images.errors import Unpackable
 from daemonkit.faults import Fault
-from tests.support.images import BuiltImage, Layer, Seen, build, packed, seen, write_layout
+from tests.support.images import BuiltImage, Layer, Seen, build, digest, packed, seen, write_layout
 from tests.support.stacks import built, mounted
 
 pytestmark = pytest.mark.root
@@ -30,8 +31,11 @@ def _tools() -> None:
             pytest.skip(f"{tool} is not installed")
 
 
-def _ours(image: BuiltImage, directory: Path, ends: Sequence[int] = ()) -> dict[bytes, Seen]:
-    with mounted([out for out, _ in built(image, directory, ends)], directory / "mounted") as root:
+def _ours(
+    image: BuiltImage, directory: Path, ends: Sequence[int] = (), shelved: bool = False
+) -> dict[bytes, Seen]:
+    made = built(image, directory, ends, shelved)
+    with mounted([out for out, _ in made], directory / "mounted") as root:
         return seen(root)
 
 
@@ -158,6 +162,55 @@ def test_a_random_stack_is_what_its_layers_are_as_one(tmp_path: Path, seed: int)
         return
     # Times too: they are ours on both sides.
     assert _ours(image, tmp_path / "stack", ends) == one
+    again = built(image, tmp_path / "shelved", ends, shelved=True)
+    for out, made in again:
+        assert made == Filesystem(digest((tmp_path / "stack" / out.name).read_bytes()), made.accounts)
+
+
+def _stacked() -> list[Layer]:
+    """What a layer alone does not tell, one layer over the other."""
+    lower = Layer().dir("./", mode=0o711, uid=7).dir("d", mode=0o2770, gid=5, xattrs={"user.d": b"1"})
+    lower.file("d/kept").file("d/gone", b"1").file("d/linked", b"linked").dir("d/sub").file("d/sub/x", b"1")
+    lower.dir("o").file("o/a").dir("o/b").file("o/b/c").dir("f").file("f/x").file("g", b"1").symlink("s", "d")
+    lower.file("back", b"1").file("p/q/r", b"implied")
+    middle = (
+        Layer().file("d/.wh.gone").file("s/through", b"2").link("other", "d/linked").file("f", b"file now")
+    )
+    middle.dir("o").file("o/.wh..wh..opq").file("o/new").dir("g").file("g/in").file(".wh.back")
+    middle.file(".wh.d.x").file("never/.wh.there").file("p/q/s", b"2").dir("d/sub", mode=0o700)
+    middle.file("evil", xattrs={"trusted.overlay.opaque": b"y", "user.fine": b"1"})
+    upper = Layer().file("back", b"3").file(".wh.s").file("s", b"no link").link("o/again", "other").dir("f")
+    upper.file("d/sub/.wh.x").file("d/sub/x/y", b"dir now").dir("e", xattrs={"trusted.overlay.opaque": b"y"})
+    return [lower, middle, upper]
+
+
+@pytest.mark.parametrize("ends", [(1,), (2,), (1, 2)])
+def test_what_layers_do_not_say_of_those_below(tmp_path: Path, ends: tuple[int, ...]) -> None:
+    image = build([layer.tar() for layer in _stacked()])
+    reference = _umoci(image, tmp_path / "umoci")
+    ours = _ours(image, tmp_path / "stack", ends)
+    # umoci keeps what would hide files from overlayfs.
+    hostile = {name: one for name, one in reference.items() if name in (b"evil", b"e")}
+    assert set(_differences(reference, ours)) <= set(hostile)
+    assert dict(ours[b"evil"].xattrs) == {"user.fine": b"1"}
+    assert ours == _ours(image, tmp_path / "one")
+
+
+def test_a_device_0_0_hides_what_it_lies_over_and_is_not_there(tmp_path: Path) -> None:
+    device = Layer().add("a", tarfile.CHRTYPE, devmajor=0, devminor=0)
+    device.add("d/new", tarfile.CHRTYPE, devmajor=0, devminor=0).link("d/hard", "d/new")
+    image = build([Layer().file("a", b"1").file("d/b").tar(), device.tar(), Layer().file("d/c").tar()])
+    for name, ends in {"one": (), "two": (1,), "three": (1, 2)}.items():
+        assert set(_ours(image, tmp_path / name, ends)) == {b".", b"d", b"d/b", b"d/c"}
+
+
+def test_the_lowest_filesystem_has_no_marks_for_overlayfs(tmp_path: Path) -> None:
+    lone = Layer().file(".wh.a").dir("o").file("o/.wh..wh..opq").file("o/x")
+    (first, second) = built(build([lone.tar(), lone.tar()]), tmp_path / "stack", (1,))
+    for out in (first[0], second[0]):
+        with mounted([out], tmp_path / out.name) as root:
+            assert set(seen(root)) == {b".", b"o", b"o/x"}
+            assert not any(key.startswith("trusted.") for one in seen(root).values() for key, _ in one.xattrs)
 
 
 def test_more_owners_than_squashfs_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

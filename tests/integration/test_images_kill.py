@@ -70,7 +70,7 @@ async def _next_start(state: Path, name: str) -> None:
         images = manager.store.images()
         # All of the image, or none of it.
         whole = {digest(layer.data)[7:] for layer in LAYERS} | {
-            path.name for image in images for path in image.stack
+            name for image in images for path in image.stack for name in (path.name, path.stem)
         }
         assert found == (whole if images else set())
         pulled = await manager.pull(names.parse(name), ANONYMOUS)

@@ -7,6 +7,7 @@ import random
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -105,24 +106,41 @@ async def test_several_at_once_build_what_they_share_once(
 
 
 @pytest.mark.parametrize("harm", ["gone", "short", "changed", "other"])
-async def test_an_index_of_a_layer_that_is_of_no_use_is_made_again(tmp_path: Path, harm: str) -> None:
-    one, two = _image(Layer().file("a", b"1")), _image(Layer().file("b", b"2"))
+async def test_a_shelf_that_is_of_no_use_is_made_again(tmp_path: Path, harm: str) -> None:
+    one, two = _image(Layer().file("a", b"1")), _image(Layer().link("b", "shared/1").file(".wh.shared"))
     async with managing(tmp_path) as manager:
         with LyingRegistry("app", "1", one) as registry:
-            await _pull(manager, registry)
-        index = manager.store.files.index_path(digest(SHARED[1].data))
-        sound = index.read_bytes()
-        other = manager.store.files.index_path(digest(SHARED[0].data)).read_bytes()
-        harmed = {"short": sound[:-5], "changed": sound[:-9] + b"!" + sound[-8:], "other": other}
+            first = await _pull(manager, registry)
+        shelves = [manager.store.files.shelf_path(f"sha256:{path.stem}") for path in first.stack]
+        sound = shelves[1].read_bytes()
+        harmed = {
+            "short": sound[:-5],
+            "changed": sound[:-9] + b"!" + sound[-8:],
+            "other": shelves[0].read_bytes(),
+        }
         if harm == "gone":
-            index.unlink()
+            shelves[1].unlink()
         else:
-            index.write_bytes(harmed[harm])
+            shelves[1].write_bytes(harmed[harm])
         with LyingRegistry("app", "1", two) as registry:
             image = await _pull(manager, registry)
             assert _fetched(registry, two) == [3]
-        assert index.read_bytes() == sound
+        assert shelves[1].read_bytes() == sound
         assert await _sound(manager, image)
+
+
+async def test_layers_that_say_they_are_others_are_read(tmp_path: Path) -> None:
+    """A manifest may name any layers beside the plain digests of a known image."""
+    image = _image(Layer().file("a", b"1"))
+    liar = replace(SHARED[1], data=packed(Layer().file("evil", NOISE.randbytes(9000)).tar()).data)
+    lying = build([SHARED[0], liar, SHARED[2], packed(Layer().link("b", "shared/1").tar())])
+    async with managing(tmp_path) as manager:
+        with LyingRegistry("app", "1", image) as registry:
+            await _pull(manager, registry)
+        before = set(manager.store.files.named())
+        with LyingRegistry("app", "1", lying) as registry, pytest.raises(Fault, match="digest"):
+            await _pull(manager, registry)
+        assert set(manager.store.files.named()) == before
 
 
 async def test_an_image_that_was_cut_otherwise_stays_as_it_is(tmp_path: Path) -> None:

@@ -7,31 +7,51 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from cri.images import shelf
 from cri.images.cancel import Cancel
 from cri.images.convert import Filesystem, convert
 from cri.images.layers import read_layer
 from cri.images.plan import Planner
 from cri.images.progress import Meter
 from cri.images.settings import ImageSettings
+from cri.images.shelf import Shelf
 from tests.support.images import BuiltImage
 
 
-def built(image: BuiltImage, directory: Path, ends: Sequence[int] = ()) -> list[tuple[Path, Filesystem]]:
+def built(
+    image: BuiltImage, directory: Path, ends: Sequence[int] = (), shelved: bool = False
+) -> list[tuple[Path, Filesystem]]:
     """The filesystems of an image, lowest first.
 
-    ends: how many layers lie below the end of each filesystem but the topmost; none: all are one.
+    ends: how many layers lie below the end of each filesystem but the topmost; none: all are one. shelved:
+    each is planned from what was put on the disk of those below.
     """
     settings = ImageSettings(directory)
     directory.mkdir()
     planner = Planner("image", settings.limits)
-    blobs, stack = [], []
+    blobs: list[Path] = []
+    stack: list[tuple[Path, Filesystem]] = []
+    shelves: list[Shelf] = []
+    start = 0
     for number, blob in enumerate(image.layers):
         blobs.append(directory / f"layer{number}")
         blobs[-1].write_bytes(blob.data)
         planner.apply(read_layer([blob.data], len(blob.data), blob.diff_id, settings.limits).entries)
-        if number + 1 in (*ends, len(image.layers)):
-            out = directory / f"fs{number}"
-            stack.append((out, convert(blobs, planner.plan(), out, settings, Cancel(), Meter("fs", 0))))
+        if number + 1 not in (*ends, len(image.layers)):
+            continue
+        plan = planner.plan()
+        out = directory / f"fs{number}"
+        stack.append((out, convert(blobs, plan, out, settings, Cancel(), Meter("fs", 0))))
+        if shelved:
+            names = tuple(one.diff_id for one in image.layers[start : number + 1])
+            spent = (*plan.spent, 0, 0, 0)
+            made = Shelf(str(number), names, plan.serial, spent, plan.root, plan.directories)
+            (directory / f"shelf{number}").write_bytes(shelf.pack(made))
+            loaded = shelf.load(directory / f"shelf{number}")
+            assert loaded == made
+            shelves.append(loaded)
+            planner = Planner("image", settings.limits, shelves)
+            start = number + 1
     return stack
 
 

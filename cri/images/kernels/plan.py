@@ -62,7 +62,7 @@ def find(store: ImageStore, image: Image, settings: KernelSettings, limits: Limi
     tree, budget = Tree(subject, bounds.unpacked_bytes), Budget(subject, bounds)
     for number, layer in enumerate(layers):
         index = read_layer(chunks(layer.path, subject, cancel), layer.size, layer.diff_id, bounds)
-        budget.spend(index)
+        budget.spend(len(index.entries), index.weight, index.plain_bytes)
         tree.apply(number, index.entries)
     most = {
         KERNEL: settings.image_bytes,
@@ -103,7 +103,7 @@ def _layers(store: ImageStore, image: Image, subject: str) -> tuple[LayerFile, .
 
 def _files(tree: Tree, subject: str, most: Mapping[str, int]) -> dict[str, Content]:
     folder = tree.root.names.get(FOLDER)
-    if folder is None or folder.children is None:
+    if folder is None or not folder.is_directory:
         raise Refused(_READ, subject, "it has no directory /kernel", "it is no kernel image")
     files: dict[str, Content] = {}
     for name, limit in most.items():
