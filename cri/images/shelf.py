@@ -81,7 +81,7 @@ def root(shelves: Sequence[Shelf]) -> Node:
     return _Loader(directories).node(shelves[-1].root)
 
 
-def _dumps(value: object) -> bytes:
+def _dumps(value: Any) -> bytes:
     return marshal.dumps(value, _MARSHAL)
 
 
