@@ -6,7 +6,8 @@ from cri.config import ContainerDefaults
 from cri.oci.mounts import MASKED, READONLY, file_mounts, kernel_mounts
 from cri.oci.namespaces import id_mappings, namespaces, sees_zone
 from cri.oci.resources import resources
-from cri.oci.values import Json
+from cri.oci.seccomp_bpf import ANNOTATION
+from cri.oci.values import Filter, Json
 from cri.volumes.places import arranged
 from cri.volumes.plan import Volumes
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -19,7 +20,7 @@ def spec(
     config: cri.ContainerConfig,
     process: Json,
     defaults: ContainerDefaults,
-    seccomp: Json | None = None,
+    seccomp: Filter | None = None,
     target_pid: int = 0,
     volumes: Volumes = Volumes(),  # noqa: B008 - frozen
 ) -> Json:
@@ -36,7 +37,7 @@ def spec(
         "readonlyPaths": _paths(config, list(security.readonly_paths), READONLY),
     }
     if seccomp is not None:
-        linux["seccomp"] = seccomp
+        linux["seccomp"] = seccomp.profile
     if volumes.follows_host:
         linux["rootfsPropagation"] = "rslave"
     usual = [
@@ -49,6 +50,7 @@ def spec(
         "root": {"path": "rootfs", "readonly": security.readonly_rootfs},
         "mounts": arranged(usual, volumes.mounts),
         "linux": linux,
+        "annotations": {ANNOTATION: seccomp.program} if seccomp is not None and seccomp.program else {},
     }
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,11 @@ from cri.oci.capabilities import ALL, DEFAULT
 from cri.oci.process import process
 from cri.oci.seccomp import DEFAULT as DEFAULT_PROFILE
 from cri.oci.seccomp import seccomp
+from cri.oci.seccomp_bpf import compiled
 from cri.oci.seccomp_profile import MACHINES, Container, resolve
 from cri.oci.spec import spec
 from cri.oci.user import User
-from daemonkit.faults import Fault, Invalid, Refused, Unsupported
+from daemonkit.faults import Broken, Fault, Invalid, Refused, Unsupported
 from tests.support.cri_node import IMAGE, container_config
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -44,7 +47,7 @@ def _default(*capabilities: str, machine: str = "x86_64") -> dict[str, dict[str,
     granted = [f"CAP_{name}" for name in capabilities]
     made = seccomp(Security(seccomp=Profile()), granted, machine)
     assert made is not None
-    rules: Any = made["syscalls"]
+    rules: Any = made.profile["syscalls"]
     return {name: rule for rule in rules for name in rule["names"] if "args" not in rule}
 
 
@@ -69,8 +72,8 @@ def test_the_default_profile_depends_on_the_capabilities() -> None:
 @pytest.mark.parametrize("granted", [[], sorted(DEFAULT), list(ALL)])
 def test_no_call_is_allowed_and_denied_by_the_default_profile(granted: list[str]) -> None:
     made = seccomp(Security(seccomp=Profile()), [f"CAP_{name}" for name in granted], "aarch64")
-    assert made is not None and made["architectures"] == ["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"]
-    rules: Any = made["syscalls"]
+    assert made is not None and made.profile["architectures"] == ["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"]
+    rules: Any = made.profile["syscalls"]
     actions: dict[str, set[str]] = {}
     for rule in rules:
         for name in rule["names"]:
@@ -198,7 +201,7 @@ def test_profiles_of_the_host(tmp_path: Path) -> None:
         Security(seccomp_profile_path=f"localhost/{path}"),
     ):
         made = seccomp(security, [], "x86_64")
-        assert made is not None and made["defaultAction"] == "SCMP_ACT_ALLOW"
+        assert made is not None and made.profile["defaultAction"] == "SCMP_ACT_ALLOW" and not made.program
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(b" " * (256 * 1024 + 1))
     for name, fault in (("pipe", Invalid), ("large", Invalid), ("none", Refused), (".", Refused)):
@@ -262,3 +265,28 @@ def test_privileged_is_everything_the_zone_has() -> None:
     assert "rw" in mounts["/sys"] and "rw" in mounts["/sys/fs/cgroup"]
     plain = _spec()
     assert plain["linux"]["resources"]["devices"] == [{"allow": False, "access": "rwm"}]
+
+
+def test_the_default_profile_is_compiled_once_for_each_set_of_capabilities() -> None:
+    machine = platform.machine()
+    made = [seccomp(Security(seccomp=Profile()), granted, machine) for granted in ([], [], ["CAP_SYS_ADMIN"])]
+    assert made[0] is made[1] and made[0] is not None and made[2] is not None
+    programs = [base64.b64decode(one.program, validate=True) for one in (made[0], made[2])]
+    # struct sock_filter has eight bytes; a filter has at most 4096 of them.
+    assert all(program and len(program) % 8 == 0 and len(program) <= 8 * 4096 for program in programs)
+    assert programs[0] != programs[1]
+    config = container_config()
+    oci = spec("c" * 64, config, process(config, IMAGE, User(), "h", 1024), ContainerDefaults(), made[0])
+    assert oci["annotations"] == {"run.oci.seccomp_bpf_data": made[0].program}
+
+
+def test_what_cannot_be_compiled() -> None:
+    fine: dict[str, Any] = {"defaultAction": "SCMP_ACT_ALLOW", "architectures": [], "syscalls": []}
+    for wrong, words in (
+        ({"defaultAction": "SCMP_ACT_TRAP"}, "SCMP_ACT_TRAP"),
+        ({"architectures": ["SCMP_ARCH_NONE"]}, "SCMP_ARCH_NONE"),
+        ({"syscalls": [{"names": ["read"], "action": "SCMP_ACT_ALLOW"}]}, "read"),
+    ):
+        with pytest.raises(Broken, match=words):
+            compiled(fine | wrong)
+    assert compiled(fine | {"syscalls": [{"names": ["no_such_call"], "action": "SCMP_ACT_ERRNO"}]})
