@@ -39,7 +39,7 @@ SUITES = (
     # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 250),
     Suite("agent", ("tests/xen/inside/test_agent.py",), 150, tiers=_EVERY),
-    Suite("kernel", ("tests/xen/inside/test_kernel.py",), 100),
+    Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
     Suite("story", ("tests/xen/inside/test_story.py",), 580, tiers=_EVERY),
 )

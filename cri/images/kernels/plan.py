@@ -28,6 +28,8 @@ FOLDER = b"kernel"
 KERNEL, ADDONS, INITRAMFS = "image", "addons.squashfs", "initramfs"
 METADATA, CONFIG = "metadata", "config.gz"
 _READ = "read kernel image"
+_ENTRIES = 50_000
+"""Of a whole image: few are needed, and a pod waits for them to be read."""
 _KINDS = {
     tarstream.SYMLINK: "a symbolic link",
     tarstream.DIR: "a directory",
@@ -58,7 +60,11 @@ def find(store: ImageStore, image: Image, settings: KernelSettings, limits: Limi
     subject = name_of(image)
     layers = _layers(store, image, subject)
     whole = 2 * (settings.image_bytes + settings.addons_bytes + settings.initramfs_bytes)
-    bounds = replace(limits, unpacked_bytes=min(limits.unpacked_bytes, whole))
+    bounds = replace(
+        limits,
+        unpacked_bytes=min(limits.unpacked_bytes, whole),
+        entries=min(limits.entries, _ENTRIES),
+    )
     tree, budget = Tree(subject, bounds.unpacked_bytes), Budget(subject, bounds)
     for number, layer in enumerate(layers):
         index = read_layer(chunks(layer.path, subject, cancel), layer.size, layer.diff_id, bounds)

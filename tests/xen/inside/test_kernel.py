@@ -14,7 +14,7 @@ from daemonkit.faults import Fault, Invalid
 from protect.channel.link import Link
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from protect.toolstack.port import DiskSpec, DomainKernel, DomainSpec
+from protect.toolstack.port import DiskSpec, DomainKernel, DomainSpec, Mode
 from tests.support.guest_kernel import early_and_addons
 from tests.support.link_owner import Owner
 from tests.support.zone import BUILD
@@ -36,13 +36,16 @@ def _kernel(folder: Path) -> DomainKernel:
     return DomainKernel("cloud", image, early, addons)
 
 
-async def test_a_zone_on_a_kernel_of_its_own(kernels: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", Mode)
+async def test_a_zone_on_a_kernel_of_its_own(kernels: Path, tmp_path: Path, mode: Mode) -> None:
     mine = _kernel(tmp_path)
     toolstack = LibxlToolstack(kernels, BUILD, LibxlSettings(kernel=machine.zone_kernel()))
     await toolstack.start()
     uuid = uuid4()
     environment = {"XENPOD_ZONE": "z1", "XENPOD_CHANNEL": "vchan"}
-    spec = DomainSpec(uuid, f"kernel-{uuid.hex[:12]}", 160 * MIB, 1, environment=environment, kernel=mine)
+    spec = DomainSpec(
+        uuid, f"kernel-{uuid.hex[:12]}", 160 * MIB, 1, mode, environment=environment, kernel=mine
+    )
     try:
         assert (await toolstack.physical_info()).kernels
         domain = await toolstack.create(spec)
