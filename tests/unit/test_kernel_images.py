@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import platform
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cri.config import Config, HandlerConfig
 from cri.images.kernels import kconfig, metadata
@@ -64,6 +67,24 @@ def test_a_kernel_that_fits() -> None:
 def test_a_kernel_that_cannot_work(data: bytes, extras: set[str], cause: str) -> None:
     with pytest.raises(Refused, match=cause):
         kconfig.check(data, "x", extras)
+
+
+_LINES = st.lists(st.sampled_from([b"A=1", b"KERNEL_ARCH=", b"KERNEL_VERSION=\xff", b"#", b" ", b"=", b"\0"]))
+
+
+@given(st.binary(max_size=200) | _LINES.map(b"\n".join))
+def test_nothing_in_metadata_is_trusted(untrusted: bytes) -> None:
+    with contextlib.suppress(Refused):
+        said = metadata.parse(untrusted, "x")
+        assert all(text.isprintable() and len(text) <= 256 for text in (said.version, said.flavor, said.arch))
+
+
+@given(st.binary(max_size=200), st.integers(0, 300))
+def test_nothing_in_a_configuration_is_trusted(noise: bytes, at: int) -> None:
+    whole = config()
+    for untrusted in (noise, gzip.compress(noise), whole[:at] + noise + whole[at + len(noise) :]):
+        with contextlib.suppress(Refused):
+            kconfig.check(untrusted, "x", set())
 
 
 def _pod(kernel: str | None = None) -> cri.PodSandboxConfig:

@@ -104,7 +104,7 @@ class Kernels:
                 known = fault
             self._plans[image.id] = known
         if isinstance(known, Fault):
-            raise known
+            raise known.with_traceback(None)
         return known
 
     def _forget(self) -> None:
