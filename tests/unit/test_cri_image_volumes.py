@@ -87,6 +87,7 @@ async def test_the_state_of_an_older_version_is_taken_over(tmp_path: Path) -> No
     await (await Database.open(path)).close()
     with sqlite3.connect(path) as db:
         db.execute("ALTER TABLE containers DROP COLUMN volume_images")
+        db.execute("ALTER TABLE sandboxes DROP COLUMN kernel")
         db.execute("INSERT INTO sandboxes VALUES ('s', 'stopped', 1, '', x'', '{}', '')")
         row = "'c', 's', 'exited', 1, 1, x'', 'i', 'r', '', '{}', 15, 2, 0, 'Completed', ''"
         db.execute(f"INSERT INTO containers VALUES ({row})")
@@ -94,9 +95,10 @@ async def test_the_state_of_an_older_version_is_taken_over(tmp_path: Path) -> No
     database = await Database.open(path)
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT image_id, volume_images FROM containers").fetchall() == [("i", "[]")]
-        assert db.execute("PRAGMA user_version").fetchone() == (2,)
+        assert db.execute("SELECT id, kernel FROM sandboxes").fetchall() == [("s", "")]
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
     await database.close()
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 3")
-    with pytest.raises(Broken, match="version 3"):
+        db.execute("PRAGMA user_version = 4")
+    with pytest.raises(Broken, match="version 4"):
         await Database.open(path)

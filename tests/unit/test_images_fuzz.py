@@ -148,9 +148,10 @@ _RUN = st.dictionaries(
 
 
 class _One:
-    """A store with one image."""
+    """A manager and its store, with one image."""
 
     def __init__(self, image: Image) -> None:
+        self.store = self
         self.image = image
 
     def resolve(self, reference: str) -> Image:
@@ -178,7 +179,7 @@ def test_whatever_an_image_says_of_itself_can_be_told_on(run: dict[str, object])
     image = catalogue.images[row.id]
     assert image_message(image).SerializeToString()
     assert json.loads(verbose_info(image)["info"])
-    root = StoredImages(_One(image), None).resolve("x")  # type: ignore[arg-type]
+    root = StoredImages(_One(image)).resolve("x")  # type: ignore[arg-type]
     for text in (*root.env, *root.cmd, *root.entrypoint, root.user, root.working_dir, root.stop_signal):
         assert text.encode() is not None
 
