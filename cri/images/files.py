@@ -78,9 +78,7 @@ class StoreFiles:
     @contextmanager
     def work_folder(self, stem: str) -> Iterator[Path]:
         """A path for a folder of work in progress, as work_file()."""
-        with self._lock:
-            self._serial += 1
-            path = self.ingest / f"{stem}.{self._serial}"
+        path = self._work_path(stem)
         try:
             yield path
         finally:
@@ -94,13 +92,16 @@ class StoreFiles:
     @contextmanager
     def work_file(self, stem: str) -> Iterator[Path]:
         """A path for work in progress; what lies there when the body ends is removed."""
-        with self._lock:
-            self._serial += 1
-            path = self.ingest / f"{stem}.{self._serial}"
+        path = self._work_path(stem)
         try:
             yield path
         finally:
             path.unlink(missing_ok=True)
+
+    def _work_path(self, stem: str) -> Path:
+        with self._lock:
+            self._serial += 1
+            return self.ingest / f"{stem}.{self._serial}"
 
     def put(self, work: Path, final: Path) -> None:
         """Names a file whose bytes are synced already."""

@@ -24,11 +24,6 @@ from tests.support.protect_node import MemoryVolumes, running, until, workload_s
 
 
 @pytest.fixture
-def toolstack() -> MemoryToolstack:
-    return MemoryToolstack()
-
-
-@pytest.fixture
 async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
     async with running(tmp_path, toolstack) as node:
         await launch.launch(node, zone_spec())

@@ -28,11 +28,6 @@ VOLUMES = (Volume("0", "/srv"), Volume("1", "/etc/hosts"))
 
 
 @pytest.fixture
-def toolstack() -> MemoryToolstack:
-    return MemoryToolstack()
-
-
-@pytest.fixture
 def volumes(tmp_path: Path) -> MemoryVolumes:
     return MemoryVolumes(tmp_path / "volumes")
 

@@ -24,11 +24,6 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 @pytest.fixture
-def toolstack() -> MemoryToolstack:
-    return MemoryToolstack()
-
-
-@pytest.fixture
 async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
     async with running(tmp_path / "node", toolstack) as made:
         yield made

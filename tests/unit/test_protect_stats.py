@@ -27,11 +27,6 @@ ZONES = ("z1", "z2", "z3")
 
 
 @pytest.fixture
-def toolstack() -> MemoryToolstack:
-    return MemoryToolstack()
-
-
-@pytest.fixture
 async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
     async with running(tmp_path, toolstack) as node:
         for number, zone in enumerate(ZONES, 1):

@@ -36,11 +36,6 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
 @pytest.fixture
-def toolstack() -> MemoryToolstack:
-    return MemoryToolstack()
-
-
-@pytest.fixture
 async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
     async with running(tmp_path, toolstack) as node:
         await launch.launch(node, zone_spec())
