@@ -15,7 +15,10 @@ from concurrent.futures import Future
 from pathlib import Path
 
 from cri.together import to_end
+from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Broken
+
+declare("network.namespace-named")
 
 _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
@@ -35,6 +38,14 @@ async def create(path: Path) -> None:
         await to_end(_made(path))
     except OSError as error:
         raise Broken("create network namespace", str(path), error.strerror or str(error)) from error
+
+
+def is_there(path: Path) -> bool:
+    """Whether it names a namespace: a maker that was killed, or a reboot, leaves a name of nothing."""
+    try:
+        return path.stat().st_dev == os.stat("/proc/self/ns/net").st_dev
+    except FileNotFoundError:
+        return False
 
 
 def remove(path: Path) -> None:
@@ -72,6 +83,7 @@ def _create(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         _share(os.fsencode(path.parent))
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0))
+        checkpoint("network.namespace-named")
         _check(_libc.mount(b"/proc/thread-self/ns/net", os.fsencode(path), b"none", _MS_BIND, None))
 
 

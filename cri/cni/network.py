@@ -140,7 +140,7 @@ def _call(command: str, plugin: Plugin, attachment: Attachment, previous: Json |
         config["runtimeConfig"] = wanted
     if previous is not None:
         config["prevResult"] = previous
-    gone = command == "DEL" and not attachment.netns.exists()
+    gone = command == "DEL" and not netns.is_there(attachment.netns)
     environment = {
         "CNI_CONTAINERID": attachment.container_id,
         "CNI_NETNS": "" if gone else str(attachment.netns),

@@ -25,8 +25,8 @@ from xenpod_proto.protect.v1 import protect_pb2
 pytestmark = [pytest.mark.root, pytest.mark.slow, needs_node, pytest.mark.asyncio(loop_scope="module")]
 
 CRI_STEPS = (
-    "run-pod.recorded", "network.namespace-made", "network.plugin-added", "run-pod.network-attached",
-    "run-pod.zone-created", "run-pod.both-made", "run-pod.connected", "run-pod.ready",
+    "run-pod.recorded", "network.namespace-named", "network.namespace-made", "network.plugin-added",
+    "run-pod.network-attached", "run-pod.zone-created", "run-pod.both-made", "run-pod.connected", "run-pod.ready",
     "create-container.recorded", "create-container.prepared", "create-container.created",
     "start-container.asked", "start-container.started",
     "stop-pod.recorded", "stop-pod.containers-ended", "teardown.zone-destroyed", "network.plugin-deleted",
