@@ -26,7 +26,8 @@ pytestmark = [pytest.mark.root, pytest.mark.slow, needs_node, pytest.mark.asynci
 
 CRI_STEPS = (
     "run-pod.recorded", "network.namespace-named", "network.namespace-made", "network.plugin-added",
-    "run-pod.network-attached", "run-pod.zone-created", "run-pod.both-made", "run-pod.connected", "run-pod.ready",
+    "run-pod.network-attached", "run-pod.zone-created", "run-pod.both-made",
+    "run-pod.connected", "run-pod.ready",
     "create-container.recorded", "create-container.prepared", "create-container.created",
     "start-container.asked", "start-container.started",
     "stop-pod.recorded", "stop-pod.containers-ended", "teardown.zone-destroyed", "network.plugin-deleted",
