@@ -35,7 +35,7 @@ SUITES = (
     Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 150),
     Suite("contract-pv", _CONTRACT, 450, tiers=_EVERY),
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 250, {"XENPOD_TEST_MODE": "pvh"}),
-    Suite("volumes", ("tests/contract/test_toolstack_shared.py", "--toolstack=libxl"), 300, tiers=_EVERY),
+    Suite("volumes", ("tests/contract/test_toolstack_shared.py", "--toolstack=libxl"), 300),
     # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 250),
     Suite("agent", ("tests/xen/inside/test_agent.py",), 150, tiers=_EVERY),
