@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -11,13 +10,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cri.images.cancel import Cancel
-from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable
+from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full, is_disk_full
 from cri.images.layers import LayerIndex, read_layer
 from cri.images.manifests import Descriptor
 from cri.images.places import Place, first_of
 from cri.images.progress import Meter
 from cri.images.settings import Limits
-from daemonkit.faults import Exhausted
 
 
 def digest_of(data: bytes) -> str:
@@ -146,9 +144,8 @@ def _new_file(out: Path) -> Iterator[BinaryIO]:
             yield file
     except BaseException as error:
         out.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            hint = "free space under the state directory"
-            raise Exhausted("store blob", out.name, "the disk is full", hint) from error
+        if is_disk_full(error):
+            raise disk_full("store blob", out.name) from error
         raise
 
 

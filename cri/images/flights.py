@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import sqlite3
 from collections.abc import Callable, Hashable
@@ -12,10 +11,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cri.images.cancel import Cancel
-from cri.images.errors import Cancelled
+from cri.images.errors import Cancelled, disk_full, is_disk_full
 from cri.images.progress import Job, Progress, Snapshot
 from cri.images.settings import ImageSettings
-from daemonkit.faults import Broken, Exhausted, Fault, TooLate, Unreachable
+from daemonkit.faults import Broken, Fault, TooLate, Unreachable
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -153,8 +152,6 @@ def _translated(name: str, work: Callable[[Job], T], job: Job) -> T:
     except (Fault, Cancelled):
         raise
     except (OSError, sqlite3.OperationalError) as error:
-        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-        if full or "full" in str(error):
-            hint = "free space under the state directory"
-            raise Exhausted("pull", name, "the disk is full", hint) from error
+        if is_disk_full(error) or "full" in str(error):
+            raise disk_full("pull", name) from error
         raise Broken("pull", name, str(error)) from error

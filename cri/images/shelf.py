@@ -45,14 +45,9 @@ class Shelf:
 def packed(directories: Iterable[Node]) -> dict[int, bytes]:
     """What is in directories, as it is now."""
     return {
-        directory.serial: _dumps([(name, *_record(node)) for name, node in directory.names.items()])
+        directory.serial: _dumps([(name, *attributes(node)) for name, node in directory.names.items()])
         for directory in directories
     }
-
-
-def attributes(node: Node) -> tuple[Any, ...]:
-    """What Shelf.root has."""
-    return _record(node)
 
 
 def pack(shelf: Shelf) -> bytes:
@@ -109,7 +104,8 @@ class _Loader:
         return {name: self.node(record) for name, *record in marshal.loads(self._directories[serial])}
 
 
-def _record(node: Node) -> tuple[Any, ...]:
+def attributes(node: Node) -> tuple[Any, ...]:
+    """What Shelf.root has, and a name in a packed directory."""
     content = tuple(node.content) if node.content is not None else None
     return (
         node.serial,

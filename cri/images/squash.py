@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import subprocess
@@ -13,7 +12,8 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from cri.images.cancel import Cancel
-from daemonkit.faults import Broken, Exhausted, Refused
+from cri.images.errors import disk_full, is_disk_full
+from daemonkit.faults import Broken, Refused
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10
@@ -91,8 +91,7 @@ def _failure(out: Path, file: IO[bytes], status: int, errors: IO[bytes]) -> Exce
     errors.seek(0)
     said = errors.read(4096).decode("utf-8", "replace").strip().replace("\n", "; ")
     if _disk_full(file):
-        hint = "free space under the state directory"
-        return Exhausted("build filesystem image", out.name, "the disk is full", hint)
+        return disk_full("build filesystem image", out.name)
     return Broken("build filesystem image", out.name, f"{TOOL} ended with {status}: {said or 'no message'}")
 
 
@@ -102,5 +101,5 @@ def _disk_full(file: IO[bytes]) -> bool:
         os.pwrite(file.fileno(), bytes(8 * BLOCK_BYTES), os.fstat(file.fileno()).st_size)
         os.fsync(file.fileno())
     except OSError as error:
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return is_disk_full(error)
     return False

@@ -6,7 +6,6 @@ layers have the same filesystems for them.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -33,7 +32,7 @@ def chain(diff_ids: Sequence[str]) -> str:
     name = ""
     for diff_id in diff_ids:
         name = digest_of(f"{name} {diff_id}".encode()) if name else diff_id
-    return name or f"sha256:{hashlib.sha256().hexdigest()}"
+    return name or digest_of(b"")
 
 
 def parts(diff_ids: Sequence[str], sizes: Sequence[int], least: int) -> list[Part]:

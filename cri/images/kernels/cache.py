@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import dataclass
 from pathlib import Path
 
 from cri.images.cancel import Cancel
 from cri.images.catalogue import Image
-from cri.images.errors import Corrupt
+from cri.images.errors import Corrupt, disk_full, is_disk_full
 from cri.images.kernels import kconfig, metadata
 from cri.images.kernels.metadata import Metadata
 from cri.images.kernels.plan import ADDONS, CONFIG, INITRAMFS, KERNEL, METADATA, Plan, find, name_of
@@ -18,7 +17,7 @@ from cri.images.settings import Limits
 from cri.images.sharing import Shared
 from cri.images.store import ImageStore
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Broken, Exhausted, Fault, Refused
+from daemonkit.faults import Broken, Fault, Refused
 
 ZONE = "zone:"
 """Before a pod's id: the holder of the image that its zone boots from.  Other holders are containers."""
@@ -123,9 +122,8 @@ class Kernels:
                 self._store.add_kernel(work, image.chain_id)
                 checkpoint("kernel-take.named")
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                hint = "free space under the state directory"
-                raise Exhausted(_TAKE, plan.subject, "the disk is full", hint) from error
+            if is_disk_full(error):
+                raise disk_full(_TAKE, plan.subject) from error
             raise Broken(_TAKE, plan.subject, str(error)) from error
 
     def _check(self, image: Image, work: Path, plan: Plan) -> None:
