@@ -107,9 +107,9 @@ class StoreFiles:
         """Names a file whose bytes are synced already."""
         if not final.parent.is_dir():
             final.parent.mkdir(mode=0o700, exist_ok=True)
-            _sync_directory(final.parent.parent)
+            sync_directory(final.parent.parent)
         work.rename(final)
-        _sync_directory(final.parent)
+        sync_directory(final.parent)
 
     def named(self) -> list[Path]:
         """Every blob, filesystem and shelf."""
@@ -139,7 +139,8 @@ def _only_one(path: Path) -> int:
     return guard
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """So that the names in it are on the disk."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

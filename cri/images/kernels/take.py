@@ -12,6 +12,7 @@ from typing import NamedTuple
 from cri.images import compression
 from cri.images.cancel import Cancel
 from cri.images.errors import Corrupt
+from cri.images.files import sync_directory
 from cri.images.inode import Content
 from cri.images.kernels.plan import LayerFile, Plan, chunks
 from cri.images.stream import Stream
@@ -43,11 +44,7 @@ def take(plan: Plan, folder: Path, cancel: Cancel) -> None:
             taken += _from_layer(layer, wanted, folder, plan.subject, cancel)
             checkpoint("kernel-take.layer-read")
     _write(folder / DIGESTS, [json.dumps([list(one) for one in taken]).encode()])
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_directory(folder)
     checkpoint("kernel-take.synced")
 
 
