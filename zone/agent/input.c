@@ -125,8 +125,9 @@ static void input_ready(struct watch *watch, uint32_t events)
 {
 	struct input *input = container_of(watch, struct input, watch);
 
-	/* A terminal hangs up while nobody has it open; a pipe has lost its reader for good. */
-	if ((events & EPOLLERR) && !input->terminal)
+	/* A terminal hangs up while nobody has it open; a pipe or socket has lost its reader for good.  Of
+	 * a reset connection the stream of the other direction may have read the error: HUP is left. */
+	if ((events & (EPOLLERR | EPOLLHUP)) && !input->terminal)
 		end_writing(input);
 	else
 		drain(input);
