@@ -55,6 +55,11 @@ class OpenCall:
     operation: str
     answer: asyncio.Future[channel_pb2.Reply]
 
+    @property
+    def answered(self) -> bool:
+        """Whether its reply has come."""
+        return self.answer.done() and not self.answer.cancelled() and self.answer.exception() is None
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:

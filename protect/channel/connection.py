@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from daemonkit.faults import Invalid
@@ -47,6 +48,11 @@ class Connection:
         self._wire.call(call_id, encode(Frame(Type.CALL, call_id, payload)))
         try:
             reply = await call.answer
+        except asyncio.CancelledError:
+            if call.answered:
+                # It came, and its caller went, at once.
+                self._give_up(_made_by(call.answer.result()))
+            raise
         finally:
             if self._wire.take_back(call_id):
                 self.calls.close(call_id)
@@ -71,7 +77,7 @@ class Connection:
         answer = self.calls.reply(frame)
         reply = answer.reply
         if reply.HasField("created"):
-            self._streams.announce(reply.created, listed=False, fresh=True, wanted=answer.wanted)
+            self._announce(reply.created, answer.wanted)
         if reply.HasField("dialed"):
             self._dialed(reply.dialed, answer.wanted)
         if len(reply.processes.processes) > MOST_PROCESSES:
@@ -97,9 +103,23 @@ class Connection:
         streams = _streams_of(untrusted)
         if not (streams.stdin_stream and streams.stdout_stream):
             raise violation("REPLY to dial without two streams")
+        self._announce(streams, wanted)
+
+    def _announce(self, streams: channel_pb2.ProcessCreated, wanted: bool) -> None:
+        """New ones; nobody will ask for those of an answer that comes too late."""
         self._streams.announce(streams, listed=False, fresh=True, wanted=wanted)
         if not wanted:
-            self._streams.drop_output(streams.stdout_stream)
+            self._give_up(streams)
+
+    def _give_up(self, streams: channel_pb2.ProcessCreated) -> None:
+        for number in filter(None, (streams.stdout_stream, streams.stderr_stream)):
+            self._streams.drop_output(number)
+        self._streams.drop_input(streams.stdin_stream)
+
+
+def _made_by(reply: channel_pb2.Reply) -> channel_pb2.ProcessCreated:
+    """The streams that a call made, if it made any."""
+    return _streams_of(reply.dialed) if reply.HasField("dialed") else reply.created
 
 
 def _streams_of(dialed: channel_pb2.Dialed) -> channel_pb2.ProcessCreated:

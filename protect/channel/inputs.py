@@ -62,6 +62,11 @@ class InputStream:
         self._room.set()
         self._ready(self)
 
+    def drop(self) -> None:
+        """Nothing more is sent; writers are refused."""
+        self.sender.credit(Credit(0, 0, fin=True))
+        self._room.set()
+
     def fail(self, failure: Exception) -> None:
         """There will be no connection any more."""
         self._failure = failure

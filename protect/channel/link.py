@@ -131,6 +131,10 @@ class Link:
         """The way to write this stream, the same for every caller.  Missing: the process closed it."""
         return self._streams.input(stream)
 
+    def drop_input(self, stream: int) -> None:
+        """Want to write no more: its process is removed, or about to be."""
+        self._streams.drop_input(stream)
+
     async def close(self) -> None:
         """Disconnect and stay so; sinks get no more, and what they have not consumed stays in the zone."""
         runner, self._runner = self._runner, None

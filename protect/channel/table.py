@@ -163,6 +163,12 @@ class StreamTable:
             source = self._new_input(number, fresh=False)
         return source
 
+    def drop_input(self, number: int) -> None:
+        """Write no more to a stream whose process is removed: the agent forgets it without a word."""
+        source = self._inputs.pop(number, None)
+        if source is not None:
+            source.drop()
+
     async def close(self, failure: Exception) -> None:
         """The boot is over, or the link is: writers fail, sinks get no more."""
         for source in self._inputs.values():

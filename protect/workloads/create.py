@@ -139,7 +139,7 @@ async def _prepare(node: Node, runtime: WorkloadRuntime, work: _Work) -> None:
     request = channel_pb2.Request(create_container=_request(runtime, work))
     reply = await whole(link.call(request, node.config.timeouts.call))
     checkpoint("workload-create.prepared")
-    streams = streams_of(runtime, reply.created, tty=spec.tty, stdin=spec.stdin)
+    streams = streams_of(runtime, link, reply.created, tty=spec.tty, stdin=spec.stdin)
     outputs.begin(link, streams)
     created = runtime.workload.to(WorkloadState.CREATED, streams=streams, pid=reply.created.pid)
     node.put_workload(runtime, created)
@@ -181,9 +181,14 @@ def _sized(volume: channel_pb2.MemoryVolume, runtime: WorkloadRuntime) -> channe
 
 
 def streams_of(
-    runtime: WorkloadRuntime, untrusted: channel_pb2.ProcessCreated, *, tty: bool, stdin: bool
+    runtime: WorkloadRuntime,
+    link: AgentLink,
+    untrusted: channel_pb2.ProcessCreated,
+    *,
+    tty: bool,
+    stdin: bool,
 ) -> Streams:
-    """The stream numbers an agent gave, checked: those asked for, each its own."""
+    """The stream numbers an agent gave, checked: those asked for, each its own.  Others are not kept."""
     streams = Streams(untrusted.stdin_stream, untrusted.stdout_stream, untrusted.stderr_stream)
     numbers = [number for number in (streams.stdin, streams.stdout, streams.stderr) if number]
     taken = {number for other in runtime.zone.workloads.values() for number in other.workload.streams.all()}
@@ -195,6 +200,9 @@ def streams_of(
         and not taken.intersection(numbers)
     )
     if not right:
+        for number in filter(None, (streams.stdout, streams.stderr)):
+            link.drop_output(number)
+        link.drop_input(streams.stdin)
         cause = f"its agent gave streams {streams.stdin}, {streams.stdout}, {streams.stderr}"
         raise ProtocolViolation("create process", f"in zone {runtime.zone.id}", cause)
     return streams

@@ -93,6 +93,8 @@ async def dismantle(node: Node, runtime: WorkloadRuntime) -> None:
     checkpoint("workload-delete.volumes-detached")
     if runtime.outputs is not None:
         await runtime.outputs.close()
+    if runtime.zone.link is not None:
+        runtime.zone.link.drop_input(runtime.workload.streams.stdin)
     node.journal(runtime).unlink(missing_ok=True)
     checkpoint("workload-delete.files-removed")
     node.drop_workload(runtime)

@@ -43,7 +43,6 @@ async def execute(
         raise Refused("exec", f"workload {runtime.id}", "it does not run")
     link = await runtime.zone.agent()
     run = _admit(node, runtime, ("stdout",) if spec.tty else ("stdout", "stderr"))
-    streams = Streams()
     try:
         streams = await node.tasks.conduct(_begin(node, runtime, link, run, spec), f"exec in {runtime.id}")
         async with contextlib.AsyncExitStack() as helpers:
@@ -54,8 +53,6 @@ async def execute(
                 yield chunk
             yield await run.exit_code()
     finally:
-        for number in streams.outputs():
-            link.drop_output(number)
         run.fail(Refused("exec", f"workload {runtime.id}", "its caller went away"))
         node.tasks.spawn(_remove(node, runtime, link, run), f"remove exec in {runtime.id}")
 
@@ -82,14 +79,19 @@ async def _begin(
     async def ask() -> Streams:
         call = channel_pb2.Request(exec_process=request)
         reply = await link.call(call, node.config.timeouts.call)
-        streams = streams_of(runtime, reply.created, tty=spec.tty, stdin=spec.stdin)
+        run.made = reply.created
+        streams = streams_of(runtime, link, reply.created, tty=spec.tty, stdin=spec.stdin)
         link.output(streams.stdout, run.output.sink("stdout"))
         if streams.stderr:
             link.output(streams.stderr, run.output.sink("stderr"))
         return streams
 
-    # Whole: streams that were made must not be left without an owner.
-    return await runtime.zone.end.guard(f"zone {runtime.zone.id}", whole(ask()))
+    run.begun.clear()
+    try:
+        # Whole: streams that were made must not be left without an owner.
+        return await runtime.zone.end.guard(f"zone {runtime.zone.id}", whole(ask()))
+    finally:
+        run.begun.set()
 
 
 async def _feed(
@@ -123,8 +125,13 @@ async def _limit(node: Node, runtime: WorkloadRuntime, run: ExecRun, timeout: fl
 
 
 async def _remove(node: Node, runtime: WorkloadRuntime, link: AgentLink, run: ExecRun) -> None:
-    """Kill it if it runs, and have the agent forget it."""
+    """Kill it if it runs, and have the agent forget it, with its streams."""
     try:
+        # Not asked for before it is made: it would be made afterwards, and be nobody's.
+        await run.begun.wait()
+        for number in filter(None, (run.made.stdout_stream, run.made.stderr_stream)):
+            link.drop_output(number)
+        link.drop_input(run.made.stdin_stream)
         if not runtime.zone.end and not runtime.gone:
             reference = channel_pb2.ProcessRef(container_id=runtime.id, exec_id=run.id)
             request = channel_pb2.Request(delete_exec=channel_pb2.DeleteExec(process=reference))

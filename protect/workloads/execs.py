@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from protect.stdio.exec_output import ExecOutput
+from xenpod_proto.channel.v1 import channel_pb2
 
 
 class ExecRun:
@@ -17,6 +18,11 @@ class ExecRun:
         self.output = ExecOutput(streams)
         self.ended = asyncio.Event()
         """Set once its exit code is known, or it failed."""
+        self.begun = asyncio.Event()
+        """Not set while the agent is being asked for it."""
+        self.begun.set()
+        self.made = channel_pb2.ProcessCreated()
+        """Its streams, as the agent said; untrusted."""
         self._streams = streams
         self._code = 0
         self._fault: Exception | None = None

@@ -34,23 +34,24 @@ async def _conduct(node: Node, runtime: WorkloadRuntime) -> Workload:
             raise Refused("start workload", runtime.id, cause)
         link = await runtime.zone.agent()
         checkpoint("workload-start.begun")
-        try:
-            await runtime.zone.end.guard(f"zone {runtime.zone.id}", _start(node, runtime, link))
-        except Broken as fault:
-            await release(node, runtime)
-            _failed(node, runtime, fault)
-            raise
-        checkpoint("workload-start.started")
-        if runtime.workload.state is WorkloadState.CREATED:
-            # Else a reconnect in between has told us already.
-            node.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=now_ns()))
-        checkpoint("workload-start.running")
+        # Whole, with the note of it: a caller that goes away does not make untrue what the zone has done.
+        await runtime.zone.end.guard(f"zone {runtime.zone.id}", whole(_start(node, runtime, link)))
         return runtime.workload
 
 
 async def _start(node: Node, runtime: WorkloadRuntime, link: AgentLink) -> None:
     request = channel_pb2.Request(start_container=channel_pb2.StartContainer(id=runtime.id))
-    await whole(link.call(request, node.config.timeouts.call))
+    try:
+        await link.call(request, node.config.timeouts.call)
+    except Broken as fault:
+        await release(node, runtime)
+        _failed(node, runtime, fault)
+        raise
+    checkpoint("workload-start.started")
+    if runtime.workload.state is WorkloadState.CREATED:
+        # Else a reconnect in between has told us already.
+        node.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=now_ns()))
+    checkpoint("workload-start.running")
 
 
 def _failed(node: Node, runtime: WorkloadRuntime, fault: Fault) -> None:

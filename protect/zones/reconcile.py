@@ -79,7 +79,7 @@ async def settle(node: Node, found: Found) -> None:
         case ZoneState.RUNNING if found.domain is None:
             await _lost(node, runtime)
         case ZoneState.RUNNING if found.domain and found.domain.state is not DomainState.SHUTDOWN:
-            await runtime.end.guard(f"zone {runtime.id}", _adopt(node, runtime, found.domain))
+            await node.stopping.guard(f"zone {runtime.id}", _reach(node, runtime, found.domain))
             await _finish_connect(node, found)
         # A domain in SHUTDOWN is told by the toolstack's deaths().
 
@@ -112,6 +112,10 @@ async def _release_ended(node: Node, runtime: ZoneRuntime) -> None:
                 await volumes.release(node, workload)
 
 
+async def _reach(node: Node, runtime: ZoneRuntime, domain: DomainInfo) -> None:
+    await runtime.end.guard(f"zone {runtime.id}", _adopt(node, runtime, domain))
+
+
 async def _adopt(node: Node, runtime: ZoneRuntime, domain: DomainInfo) -> None:
     """Find the agent again, for as long as the zone lives."""
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
@@ -128,10 +132,19 @@ async def _adopt(node: Node, runtime: ZoneRuntime, domain: DomainInfo) -> None:
             raise
         except Fault as fault:
             log.warning("zone is silent: %s", fault, extra=fields(zone=runtime.id))
+            await _unjoin(runtime)
             await asyncio.sleep(_PAUSE)
     await _release_ended(node, runtime)
     checkpoint("reconcile.adopted")
     log.info("zone adopted", extra=fields(zone=runtime.id, workloads=len(runtime.workloads)))
+
+
+async def _unjoin(runtime: ZoneRuntime) -> None:
+    """A link that did not open has forgotten what was joined to it: the next begins where the logs end."""
+    for workload in list(runtime.workloads.values()):
+        if workload.outputs is not None and workload.exit is None:
+            await workload.outputs.close()
+            workload.outputs = None
 
 
 async def _finish_connect(node: Node, found: Found) -> None:

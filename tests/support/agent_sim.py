@@ -271,6 +271,9 @@ class SimAgent:
         else:
             if operation == "delete_container":
                 self._delete(request.delete_container.id)
+            elif operation == "delete_exec":
+                ref = request.delete_exec.process
+                self._forget([key for key in self.processes if key == (ref.container_id, ref.exec_id)])
             reply = pb.Reply(done=pb.Empty())
         self.send(Frame(Type.REPLY, frame.stream, reply.SerializeToString()))
 
@@ -291,7 +294,11 @@ class SimAgent:
         return pb.Reply(created=created)
 
     def _delete(self, container_id: str) -> None:
-        for key in [key for key in self.processes if key[0] == container_id]:
+        self._forget([key for key in self.processes if key[0] == container_id])
+
+    def _forget(self, keys: list[tuple[str, str]]) -> None:
+        """Nothing is told of their streams."""
+        for key in keys:
             created = self.processes.pop(key).created
             for number in (created.stdout_stream, created.stderr_stream):
                 if number:

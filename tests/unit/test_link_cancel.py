@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from daemonkit.faults import Missing, TooLate
 from protect.channel.link import Link
 from protect.errors import LinkDown
 from tests.support.agent_sim import SimAgent
@@ -108,6 +109,11 @@ async def test_a_call_cancelled_after_any_step(steps: int) -> None:
     listed = (await link.call(LIST, 5)).processes.processes
     for process in listed:
         agent.write(process.created.stdout_stream, b"x" * 100)
+        if call.cancelled():
+            # Nobody was told of the streams, so nobody will ask for them.
+            made = (process.created.stdout_stream, process.created.stderr_stream)
+            await until(lambda made=made: all(agent.outputs[number].given_up for number in made))  # type: ignore[misc]
+            continue
         sink = Collector()
         link.output(process.created.stdout_stream, sink)
         await sink.until(100)
@@ -132,5 +138,24 @@ async def test_dropping_a_stream_whose_sink_is_busy() -> None:
     await asyncio.sleep(0)
     assert {name for name in left() if name.startswith("output ")} == set()
     assert sink.data == b""
+    await link.close()
+    await agent.stop()
+
+
+async def test_an_answer_that_comes_too_late_leaves_no_stream() -> None:
+    agent, owner = SimAgent(), Owner()
+    link = Link("z1", agent.dial, owner)
+    await link.open(5)
+    agent.reading.clear()
+    with pytest.raises(TooLate):
+        await link.call(create("c1", stdin=True), 0.02)
+    agent.reading.set()
+    await until(lambda: ("c1", "") in agent.processes)
+    created = agent.processes["c1", ""].created
+    for number in (created.stdout_stream, created.stderr_stream):
+        await until(lambda number=number: agent.outputs[number].given_up)  # type: ignore[misc]
+    with pytest.raises(Missing):
+        link.input(created.stdin_stream)
+    assert owner.violations == [] and agent.faults == []
     await link.close()
     await agent.stop()

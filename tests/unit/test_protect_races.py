@@ -1,0 +1,151 @@
+"""Callers that go away, answers that come late, adoptions that fail: over agents in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from protect.channel import table
+from protect.node import Node
+from protect.workloads import create, start
+from protect.workloads import exec as execs
+from protect.workloads.exec import ExecSpec, Output
+from protect.workloads.terminal import Command
+from protect.workloads.values import WorkloadState
+from protect.zones import launch
+from protect.zones.values import ZoneState
+from tests.support.agent_sim import SimAgent
+from tests.support.memory_toolstack import MemoryToolstack
+from tests.support.protect_node import running, until, workload_spec, zone_spec
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+
+@pytest.fixture
+async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
+    async with running(tmp_path, toolstack) as node:
+        await launch.launch(node, zone_spec())
+        yield node
+        assert [fault for domain in toolstack.domains.values() for fault in domain.agent.faults] == []
+
+
+@pytest.fixture
+def agent(node: Node, toolstack: MemoryToolstack) -> SimAgent:
+    return toolstack.of_zone("z1").agent
+
+
+async def nothing_to_say() -> AsyncIterator[Command]:
+    await asyncio.Event().wait()
+    yield  # type: ignore[misc]  # never comes
+
+
+async def first(outputs: AsyncIterator[Output]) -> Output:
+    return await anext(outputs)
+
+
+def execs_in(agent: SimAgent) -> list[str]:
+    return [exec_id for _, exec_id in agent.processes if exec_id]
+
+
+async def test_a_start_whose_caller_goes_away_is_known(node: Node, agent: SimAgent, tmp_path: Path) -> None:
+    await create.create(node, workload_spec(tmp_path))
+    agent.reading.clear()
+    starting = asyncio.create_task(start.start(node, "w1"))
+    await asyncio.sleep(0.02)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    agent.reading.set()
+    await until(lambda: node.workloads["w1"].workload.state is WorkloadState.RUNNING)
+    assert node.store.load().workloads[0].state is WorkloadState.RUNNING
+
+
+async def test_an_exec_whose_caller_goes_away_before_it_was_asked_for(
+    node: Node, agent: SimAgent, tmp_path: Path
+) -> None:
+    """It waits for the streams of a new connection to be listed, and is removed after it was made."""
+    await create.create(node, workload_spec(tmp_path))
+    await start.start(node, "w1")
+
+    def greet_and_pause(agent: SimAgent, hello: pb.Hello) -> bytes:
+        agent.reading.clear()
+        return agent.hello()
+
+    agent.greeting = greet_and_pause
+    agent.cut()
+    await until(lambda: not agent.reading.is_set())
+    await until(lambda: node.zones["z1"].connected)
+    asking = asyncio.create_task(first(execs.execute(node, ExecSpec("w1", b"{}"), nothing_to_say())))
+    await asyncio.sleep(0.02)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    agent.reading.set()
+    await until(lambda: any(request.HasField("exec_process") for request in agent.requests))
+    await until(lambda: not node.zones["z1"].execs)
+    assert execs_in(agent) == []
+
+
+async def test_execs_that_are_left_early_use_nothing_up(
+    node: Node, agent: SimAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent forgets the streams of an exec that is removed; so must the host."""
+    await create.create(node, workload_spec(tmp_path, stdin=True))
+    await start.start(node, "w1")
+    monkeypatch.setattr(table, "MOST_STREAMS", 12)
+    for _ in range(12):
+        spec = ExecSpec("w1", b"{}", stdin=True)
+        leaving = asyncio.create_task(first(execs.execute(node, spec, nothing_to_say())))
+        await until(lambda: execs_in(agent) != [])
+        await asyncio.sleep(0.005)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        await until(lambda: execs_in(agent) == [] and not node.zones["z1"].execs)
+        assert node.zones["z1"].connected
+    assert node.zones["z1"].zone.state is ZoneState.RUNNING
+
+
+async def test_an_adoption_that_fails_at_first_loses_no_output(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
+    async with running(tmp_path, toolstack) as node:
+        await launch.launch(node, zone_spec())
+        await create.create(node, workload_spec(tmp_path, "w1"))
+        await create.create(node, workload_spec(tmp_path, "w2"))
+        await start.start(node, "w1")
+        damaged = node.journal(node.workloads["w2"])
+    kept = damaged.read_bytes()
+    damaged.write_bytes(b"")
+    agent = toolstack.of_zone("z1").agent
+    async with running(tmp_path, toolstack) as node:
+        link = None
+
+        def tried_again() -> bool:
+            nonlocal link
+            made = node.zones["z1"].link
+            link = link or (made and made._streams)  # type: ignore[attr-defined]
+            return made is not None and made._streams is not link  # type: ignore[attr-defined]
+
+        await until(tried_again)
+        damaged.write_bytes(kept)
+        await until(lambda: node.zones["z1"].answering.is_set(), 10)
+        stdout = agent.processes["w1", ""].created.stdout_stream
+        agent.write(stdout, b"still heard\n")
+        await until(lambda: "still heard" in (tmp_path / "w1.log").read_text())
+        assert not agent.outputs[stdout].forgotten
+        assert agent.faults == []
+
+
+async def test_a_silent_zone_does_not_hold_up_a_stop(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack) as node:
+        await launch.launch(node, zone_spec())
+    toolstack.of_zone("z1").agent.available.clear()
+    async with running(tmp_path, toolstack) as node:
+        await until(lambda: node.zones["z1"].link is not None)
+        node.stop()
+        begun = asyncio.get_running_loop().time()
+        await node.tasks.close(30)
+        assert asyncio.get_running_loop().time() - begun < 5
+        assert node.zones["z1"].zone.state is ZoneState.RUNNING
