@@ -78,7 +78,7 @@ class CallTable:
 
     def __init__(self) -> None:
         self._open: dict[int, OpenCall] = {}
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: dict[asyncio.Future[None], None] = {}
         self._resumed = False
         self._last_id = 0
         self._failure: Exception | None = None
@@ -97,8 +97,11 @@ class CallTable:
         held = operation in CREATING and not early
         while self._failure is None and (len(self._open) >= MOST_OPEN or (held and not self._resumed)):
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append(turn)
-            await turn
+            self._waiting[turn] = None
+            try:
+                await turn
+            finally:
+                self._waiting.pop(turn, None)
         if self._failure is not None:
             raise self._failure
 
@@ -152,7 +155,7 @@ class CallTable:
         self._wake()
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting, self._waiting = self._waiting, {}
         for turn in waiting:
             if not turn.done():
                 turn.set_result(None)

@@ -11,6 +11,9 @@ from protect.channel.streams import Credit, Receiver
 
 log = logging.getLogger(__name__)
 
+MOST_PIECES = 64
+"""Held one by one; more are joined, or the smallest would take fifty times their bytes."""
+
 
 class Sink(Protocol):
     """Receives one output stream, in order, each byte once within this process."""
@@ -59,6 +62,8 @@ class OutputStream:
         """Take a DATA frame; ProtocolViolation if it breaks a rule."""
         new = self.receiver.data(offset, content, fin)
         if new:
+            if len(self._held) >= MOST_PIECES:
+                self._held = [b"".join(self._held)]
             self._held.append(new)
         self._grant()
         self._go()

@@ -10,6 +10,10 @@ from daemonkit.faults import Exhausted
 QUEUE_BYTES = 1 << 20
 """How far a reader may fall behind before it is cut off."""
 MOST_READERS = 16
+LEAST = 128
+"""What a piece is taken to hold, be it smaller: it is an object of its own."""
+JOINED = 4096
+"""Pieces of one stream that come one after the other are joined up to so many bytes."""
 
 
 class Subscription:
@@ -21,7 +25,7 @@ class Subscription:
 
     def __init__(self, owner: FanOut) -> None:
         self._owner = owner
-        self._chunks: deque[tuple[str, bytes]] = deque()
+        self._chunks: deque[tuple[str, bytearray | bytes]] = deque()
         self._size = 0
         self._ended = False
         self._cut_off = False
@@ -40,8 +44,8 @@ class Subscription:
             self._changed.clear()
             await self._changed.wait()
         stream, data = self._chunks.popleft()
-        self._size -= len(data)
-        return stream, data
+        self._size -= _room_of(data)
+        return stream, bytes(data)
 
     def close(self) -> None:
         """Want no more."""
@@ -53,15 +57,31 @@ class Subscription:
         if self._size + len(data) > QUEUE_BYTES:
             self._cut_off = True
             self._owner.leave(self)
-        else:
-            self._chunks.append((stream, data))
-            self._size += len(data)
+        elif not self._joined(stream, data):
+            self._chunks.append((stream, bytearray(data) if len(data) < JOINED else data))
+            self._size += _room_of(data)
         self._changed.set()
+
+    def _joined(self, stream: str, data: bytes) -> bool:
+        """Put to the newest piece, if both are small."""
+        if not self._chunks or self._chunks[-1][0] != stream:
+            return False
+        last = self._chunks[-1][1]
+        if not isinstance(last, bytearray) or len(last) + len(data) > JOINED:
+            return False
+        self._size -= _room_of(last)
+        last += data
+        self._size += _room_of(last)
+        return True
 
     def end(self) -> None:
         """For the fan-out: nothing comes any more."""
         self._ended = True
         self._changed.set()
+
+
+def _room_of(data: bytearray | bytes) -> int:
+    return max(len(data), LEAST)
 
 
 class FanOut:
