@@ -58,8 +58,9 @@ def remove(path: Path) -> None:
     with _directory:
         path.unlink(missing_ok=True)
         if path.parent not in _SYSTEM and path.parent.is_dir() and not any(path.parent.iterdir()):
-            # _share() mounted a directory of our own on itself; busy or not mounted is fine
-            _libc.umount2(os.fsencode(path.parent), 0)
+            # _share() mounted a directory of our own on itself; that it is not mounted is fine. Detached, for
+            # somebody who just looks into it would keep it, and nobody would come back for it.
+            _libc.umount2(os.fsencode(path.parent), _MNT_DETACH)
 
 
 async def _made(path: Path) -> None:

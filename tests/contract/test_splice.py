@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -93,12 +94,13 @@ async def test_what_cni_check_looks_at_stays(pod_network: PodNetwork, guest: Gue
 async def test_a_repeated_splice_does_not_break_connections(pod_network: PodNetwork, guest: Guest) -> None:
     """Not for a moment may the namespace's own stack see the guest's frames: it would reset them."""
     guest.take((await splice(guest.name, pod_network.path, "eth0")).mac)
-    transfer = asyncio.create_task(asyncio.to_thread(_transfer, guest, pod_network, 200_000_000))
     again = 0
-    while not transfer.done():
-        await splice(guest.name, pod_network.path, "eth0")
-        again += 1
-    assert await transfer == 200_000_000 and again > 3
+    while again <= 3:  # one transfer, unless this machine is quicker at it than at splicing
+        transfer = asyncio.create_task(asyncio.to_thread(_transfer, guest, pod_network, 200_000_000))
+        while not transfer.done():
+            await splice(guest.name, pod_network.path, "eth0")
+            again += 1
+        assert await transfer == 200_000_000
 
 
 SERVER = """
@@ -106,7 +108,7 @@ import socket, sys
 with socket.create_server(("10.77.0.5", 7777)) as server:
     print("listening", flush=True)
     connection, _ = server.accept()
-    connection.settimeout(20)
+    connection.settimeout(60)
     total = 0
     while data := connection.recv(1 << 20):
         total += len(data)
@@ -114,7 +116,7 @@ with socket.create_server(("10.77.0.5", 7777)) as server:
 """
 CLIENT = """
 import socket, sys
-with socket.create_connection(("10.77.0.5", 7777), timeout=30) as connection:
+with socket.create_connection(("10.77.0.5", 7777), timeout=60) as connection:
     left = int(sys.argv[1])
     while left:
         part = min(left, 1 << 20)
@@ -138,7 +140,7 @@ async def test_both_protocols_and_full_frames(pod_network: PodNetwork, guest: Gu
     for address in ("10.77.0.5", "fd77::5"):
         assert pod_network.ping(address)
     done = pod_network.execute(
-        "peer", "ping", "-q", "-c1", "-W2", "-M", "do", "-s", str(MTU - 28), "10.77.0.5"
+        "peer", "ping", "-q", "-c1", "-W30", "-M", "do", "-s", str(MTU - 28), "10.77.0.5"
     )
     assert done.returncode == 0, "a frame of the whole MTU does not pass"
 
@@ -149,7 +151,7 @@ async def test_the_namespaces_own_stack_is_silent(pod_network: PodNetwork, guest
     await splice(guest.name, pod_network.path, "eth0")
     for family in ("-4", "-6"):
         run("ip", "-n", pod_network.peer, family, "neigh", "flush", "dev", "pod0")
-    assert not pod_network.ping("10.77.0.5", 1) and not pod_network.ping("fd77::5", 1)
+    assert not any(pod_network.ping(address, 1, patience=1) for address in ("10.77.0.5", "fd77::5"))
     neighbours = pod_network.ip("peer", "neigh show 10.77.0.5")
     assert "FAILED" in neighbours or "INCOMPLETE" in neighbours, "something answers ARP for the guest"
     assert "inet6" not in pod_network.ip("pod", f"addr show {guest.name}")
@@ -165,7 +167,7 @@ async def test_a_redirect_to_something_gone_is_replaced(pod_network: PodNetwork,
 
 
 async def _gone(network: PodNetwork, name: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while name in network.interfaces():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -196,10 +198,23 @@ async def test_no_thread_is_left_in_another_namespace(pod_network: PodNetwork, g
     await asyncio.gather(*(splice(guest.name, pod_network.path, "eth0") for _ in range(20)))
     seen = await in_namespace(pod_network.path, lambda netlink: os.readlink("/proc/thread-self/ns/net"))
     assert seen != own
-    async with asyncio.timeout(5):
-        while any(thread.name == "netlink" for thread in threading.enumerate()):  # noqa: ASYNC110
+    # Python forgets a thread a moment before the kernel does.
+    async with asyncio.timeout(60):
+        while _in_threads() or _namespaces() != {own}:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert {os.readlink(f"/proc/self/task/{task}/ns/net") for task in os.listdir("/proc/self/task")} == {own}
+
+
+def _in_threads() -> bool:
+    return any(thread.name == "netlink" for thread in threading.enumerate())
+
+
+def _namespaces() -> set[str]:
+    """Of the threads of this process."""
+    found = set()
+    for task in os.listdir("/proc/self/task"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended
+            found.add(os.readlink(f"/proc/self/task/{task}/ns/net"))
+    return found
 
 
 async def test_the_work_outlives_its_caller(pod_network: PodNetwork) -> None:
@@ -208,14 +223,14 @@ async def test_the_work_outlives_its_caller(pod_network: PodNetwork) -> None:
 
     def work(netlink: object) -> None:
         begun.set()
-        done.wait(5)
+        done.wait(60)
         ended.set()
 
     ended = threading.Event()
     calling = asyncio.create_task(in_namespace(pod_network.path, work))
-    await asyncio.to_thread(begun.wait, 5)
+    assert await asyncio.to_thread(begun.wait, 60)
     calling.cancel()
     with pytest.raises(asyncio.CancelledError):
         await calling
     done.set()
-    assert await asyncio.to_thread(ended.wait, 5)
+    assert await asyncio.to_thread(ended.wait, 60)

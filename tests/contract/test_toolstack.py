@@ -243,15 +243,16 @@ async def test_a_spliced_interface_is_the_pods_end(stage: Stage, pod_network: Po
         ("0.0.0.0/0", "10.77.0.1"),
         ("::/0", "fd77::1"),
     }
-    assert not pod_network.ping("10.77.0.5", 1), "the namespace's own stack answers for the guest"
+    assert not pod_network.ping("10.77.0.5", 1, patience=1), "the namespace's own stack answers for the guest"
     await agent.configure(0, guest)
-    await until(lambda: pod_network.ping("10.77.0.5", 1) and pod_network.ping("fd77::5", 1), seconds=30)
+    await until(lambda: all(pod_network.ping(address, 1, patience=1) for address in ("10.77.0.5", "fd77::5")))
     assert await splice(name, pod_network.path, "eth0") == guest
     assert pod_network.ping("10.77.0.5") and pod_network.ping("fd77::5")
     stats = (await agent.call(get_stats=pb.GetStats())).stats.zone.interfaces
     assert next(each for each in stats if each.name == "eth0").rx_packets >= 4
     await unsplice(name, pod_network.path)
-    assert name not in pod_network.interfaces() and not pod_network.ping("10.77.0.5", 1)
+    assert name not in pod_network.interfaces()
+    assert not pod_network.ping("10.77.0.5", 1, patience=1)
 
 
 async def test_an_interface_is_born_where_it_is_wanted(stage: Stage, pod_network: PodNetwork) -> None:
@@ -260,7 +261,7 @@ async def test_an_interface_is_born_where_it_is_wanted(stage: Stage, pod_network
     await until(lambda: name in pod_network.interfaces())
     assert name not in os.listdir("/sys/class/net")
     await agent.configure(0, await splice(name, pod_network.path, "eth0"))
-    await until(lambda: pod_network.ping("10.77.0.5", 1), seconds=30)
+    await until(lambda: pod_network.ping("10.77.0.5", 1, patience=1))
     await stage.toolstack.destroy(agent.domain)
     await until(lambda: name not in pod_network.interfaces())
 

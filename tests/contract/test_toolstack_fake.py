@@ -108,7 +108,7 @@ async def test_a_create_that_fails_leaves_nothing(stage: FakeStage, kind: str) -
     wanted = stage.spec(interfaces=1)
     with pytest.raises(ToolstackError, match="injected fault"):
         await stage.toolstack.create(wanted)
-    assert stage.leftovers() == []
+    await until(lambda: not stage.leftovers(), stage.leftovers)
     assert await stage.toolstack.create(wanted) > 0, "the next try, of the same name, succeeds"
 
 
@@ -233,7 +233,8 @@ async def test_nothing_is_made_outside_the_zones_own_dev(
     before = os.listdir("/dev")
     with pytest.raises(ToolstackError, match="own"):
         await stage.toolstack.attach_disk(info.id, DiskSpec("xvda", images[0]))
-    assert set(os.listdir("/dev")) <= set(before)
+    # Of loop devices the kernel makes more when all are taken, here or by others.
+    assert not [name for name in set(os.listdir("/dev")) - set(before) if not name.startswith("loop")]
     assert await stage.toolstack.disks(info.id) == []
 
 
@@ -275,7 +276,7 @@ exec(sys.argv[2])
 def _in_zone(pid: int, trick: str) -> None:
     """As root in the zone's mount namespace: what a hostile agent could do there."""
     command = [sys.executable, "-c", IN_ZONE, str(pid), trick]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
 
 
@@ -333,7 +334,7 @@ async def test_killed_at_every_step(stage: FakeStage, step: str, there: DomainSt
     found = await stage.info(wanted.uuid)
     assert (found.state if found else None) is there
     if found is None:
-        assert stage.leftovers() == []
+        await until(lambda: not stage.leftovers(), stage.leftovers)
     await stage.create(name="killed") if found is None else await stage.toolstack.destroy(found.id)
 
 
@@ -367,7 +368,7 @@ async def test_a_pid_that_came_to_mean_another_process(stage: FakeStage) -> None
     assert sleeper.returncode is None, "another process was killed"
     sleeper.kill()
     await sleeper.wait()
-    await until(lambda: not Path("/proc", pid).exists(), seconds=10)
+    await until(lambda: not Path("/proc", pid).exists())
 
 
 async def test_a_launcher_that_outlived_its_daemon_and_hangs(stage: FakeStage) -> None:
@@ -382,7 +383,8 @@ async def test_a_launcher_that_outlived_its_daemon_and_hangs(stage: FakeStage) -
         stage.settings = FakeSettings(launch_seconds=0.2)
         await stage.open()
     (stage.run_dir / "domains/readme").unlink()
-    assert await stage.info(wanted.uuid) is None and stage.leftovers() == []
+    assert await stage.info(wanted.uuid) is None
+    await until(lambda: not stage.leftovers(), stage.leftovers)
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -401,7 +403,7 @@ async def test_a_zone_whose_monitor_was_killed(stage: FakeStage, restart: bool) 
         agent = await stage.connect(info.id)
     deaths = stage.toolstack.deaths()
     await agent.call(power_off=pb.PowerOff())
-    assert await asyncio.wait_for(anext(deaths), 3) == DomainDeath(info.uuid, ShutdownReason.CRASH)
+    assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.CRASH)
     await stage.toolstack.destroy(info.id)
 
 

@@ -51,7 +51,7 @@ PROTECTD_STEPS = (
     "zone-destroy.domain-destroyed", "zone-destroy.files-removed", "zone-destroy.forgotten",
 )  # fmt: skip
 
-_SETTLE = 20.0
+_SETTLE = 60.0
 
 
 @dataclass
@@ -263,7 +263,9 @@ async def _in_step(bench: Bench) -> None:
     """Until xenpod-cri has heard from protectd again, and a request is not refused for that."""
     async with asyncio.timeout(_SETTLE):
         while True:
-            reply = await bench.client.runtime.Status(cri.StatusRequest(), timeout=10, wait_for_ready=True)
+            reply = await bench.client.runtime.Status(
+                cri.StatusRequest(), timeout=_SETTLE, wait_for_ready=True
+            )
             if all(condition.status for condition in reply.status.conditions):
                 return
             await asyncio.sleep(0.02)

@@ -35,7 +35,7 @@ class Crictl:
         # a config file of the machine must not redirect the test
         config = self.node.folder / "crictl.yaml"
         config.write_text("{}\n")
-        return ["crictl", "-c", str(config), "-r", endpoint, "-i", endpoint, "-t", "30s", *arguments]
+        return ["crictl", "-c", str(config), "-r", endpoint, "-i", endpoint, "-t", "120s", *arguments]
 
     async def __call__(self, *arguments: str) -> str:
         process = await asyncio.create_subprocess_exec(*self.line(*arguments), stdout=PIPE, stderr=PIPE)
@@ -49,7 +49,7 @@ class Crictl:
         process = await asyncio.create_subprocess_exec(*self.line(*arguments), stdout=PIPE)
         assert process.stdout is not None
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 yield process.stdout
         finally:
             with contextlib.suppress(ProcessLookupError):
@@ -128,6 +128,8 @@ async def test_the_life_of_a_pod(crictl: Crictl, tmp_path: Path) -> None:
     assert inspected["status"]["state"] == "CONTAINER_RUNNING"
     assert inspected["info"]["process"]["args"][0] == "sh"
     assert json.loads(await crictl("inspectp", pod))["status"]["network"]["ip"]
+    async with crictl.following("logs", "-f", made) as output:
+        assert await output.readline() == b"hello from crictl\n"
     assert await crictl("logs", made) == "hello from crictl"
     assert await crictl("exec", "-s", made, "cat", "/etc/hostname") == "tool"
     assert await crictl("exec", "-s", made[:10], "echo", "short id") == "short id"
@@ -139,7 +141,7 @@ async def test_the_life_of_a_pod(crictl: Crictl, tmp_path: Path) -> None:
     await crictl("stopp", pod)
     await crictl("rmp", pod)
     assert await crictl("pods", "-q") == "" and await crictl("ps", "-a", "-q") == ""
-    assert crictl.node.leftovers() == {}
+    await crictl.node.nothing_left()
 
 
 async def test_a_log_that_is_followed(crictl: Crictl) -> None:

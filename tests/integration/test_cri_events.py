@@ -41,9 +41,12 @@ async def test_a_pods_life(stage: Watched) -> None:
 
 async def test_what_ends_while_the_daemon_is_away(stage: Watched) -> None:
     pod = await stage.client.run_pod("web")
-    container = await stage.started(pod, "sleep 2; exit 9")
+    script = "trap 'exit 9' TERM; touch /ready; while :; do sleep 0.05; done"
+    container = await stage.started(pod, script)
+    await stage.output(container, "until [ -e /ready ]; do sleep 0.05; done")
     await stage.node.daemon.stop()
     async with stage.node.protectd.clients() as clients:
+        await clients.workloads.SignalWorkload(pb.SignalWorkloadRequest(id=container, signal=15), timeout=60)
         ended = await clients.workloads.WaitWorkload(pb.WaitWorkloadRequest(id=container), timeout=60)
         assert ended.exit_code == 9
     await stage.node.daemon.start()

@@ -74,7 +74,7 @@ async def test_a_fake_zone_cannot_have_one(
         refused = await _refused(client, handler, choice)
         assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert f"share the host's kernel, and cannot boot {name}" in str(refused.details())
-        assert node.leftovers() == {}
+        await node.nothing_left()
         # It was taken out on the way, and is held by nobody.
         capsys.readouterr()
         assert await _protect(node, "list-kernels", "--output", "json") == 0
@@ -120,7 +120,7 @@ async def test_killed_while_a_kernel_is_taken_out(node: CriNode, tmp_path: Path,
     await node.daemon.restart()
     async with node.client() as client:
         assert await client.pods() == []
-        assert node.leftovers() == {}
+        await node.nothing_left()
         images = node.folder / "state" / "images"
         assert list((images / "ingest").iterdir()) == []
         assert await _protect(node, "remove", CHOSEN) == 0

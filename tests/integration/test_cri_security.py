@@ -87,7 +87,7 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
             reply = await client.runtime.RunPodSandbox(request, timeout=60)
             yield Stage(node, client, image, pod, reply.pod_sandbox_id)
             await client.remove_pod(reply.pod_sandbox_id)
-            assert node.leftovers() == {}
+            await node.nothing_left()
     finally:
         await node.close()
 

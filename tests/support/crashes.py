@@ -43,7 +43,7 @@ async def killed(zones: Zones, work: Awaitable[object]) -> None:
 
 async def connected(zones: Zones) -> None:
     """Every zone that runs has been adopted, and none is half made."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(TIMEOUT):
         while True:
             answer = await zones.clients.zones.ListZones(pb.ListZonesRequest(), wait_for_ready=True)
             states = {(zone.state, zone.channel_connected) for zone in answer.zones}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -16,6 +17,7 @@ import pytest
 
 from localnode import images, network, registry
 from localnode.client import Client
+from protect import mounts
 from tests.support.daemons import GUEST, Daemon, Protectd, toml
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -81,9 +83,12 @@ class CriNode:
     async def close(self) -> None:
         """Remove every pod, stop both, remove the bridge; the daemons are started again if need be."""
         try:
-            for daemon in (self.protectd.daemon, self.daemon):
-                if daemon.process is None or daemon.process.returncode is not None:
-                    await daemon.start()
+            for owner in (self.protectd, self):
+                if owner.settings.get("faults") and owner.daemon.process is not None:
+                    await owner.daemon.stop()  # it is not to die on the way
+                    owner.configure(faults={})
+                if owner.daemon.process is None or owner.daemon.process.returncode is not None:
+                    await owner.daemon.start()
             async with self.client() as client:
                 for pod in await client.pods():
                     await client.remove_pod(pod)
@@ -91,6 +96,10 @@ class CriNode:
             await self.daemon.stop()
             await self.protectd.daemon.stop()
             await network.remove(self.bridge)
+            # What a test that failed has left would stay for good, and its folder with it.
+            for point in reversed(_mounts(self.folder, self.netns_dir)):
+                while mounts.unmount(Path(point)):
+                    pass
 
     def leftovers(self) -> dict[str, list[str]]:
         """What pods of this node have left, by kind; empty lists when nothing."""
@@ -105,6 +114,16 @@ class CriNode:
             "processes": _processes(self.protectd.folder),
         }
         return {kind: names for kind, names in found.items() if names}
+
+    async def nothing_left(self) -> None:
+        """Once the kernel has taken apart, in its own time, what nobody has any more."""
+        async with asyncio.timeout(60) as patience:
+            try:
+                while self.leftovers():  # noqa: ASYNC110 - see above
+                    await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                assert not patience.expired(), f"left: {self.leftovers()}"
+                raise
 
     def _ports(self) -> list[str]:
         ports = Path("/sys/class/net") / self.bridge.name / "brif"

@@ -206,6 +206,6 @@ async def rig(
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for what a task of the daemon does behind our back; there is no event to wait for from outside."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -70,4 +70,4 @@ async def watched(folder: Path) -> AsyncIterator[Watched]:
             yield Watched(node, client, image)
     finally:
         await node.close()
-    assert node.leftovers() == {}
+    await node.nothing_left()

@@ -21,7 +21,7 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc
 ROOT = Path(__file__).parents[2]
 GUEST = ROOT / "zone" / "build"
 _READY = 120.0  # in emulation it takes that long
-_STOP = 30.0
+_STOP = 60.0
 
 Table = Mapping[str, object]
 

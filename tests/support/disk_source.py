@@ -31,7 +31,7 @@ class DiskSource:
         while mounts.unmount(self.path):
             pass
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while self._held():  # noqa: ASYNC110 - the kernel's own time
                     await asyncio.sleep(0.02)
         except TimeoutError:

@@ -68,7 +68,7 @@ class Victims:
     def __exit__(self, *exc: object) -> None:
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        assert self._process.wait(30) == 0
+        assert self._process.wait(60) == 0
         self._process.stdout.close()
 
     def run(self, order: Order) -> Outcome:

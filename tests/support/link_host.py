@@ -36,7 +36,7 @@ class LogHost:
 
     async def connected(self, hello: Hello, new_boot: bool) -> None:
         self.hellos += 1
-        reply = await self.link.call(pb.Request(list_processes=pb.ListProcesses()), 10)
+        reply = await self.link.call(pb.Request(list_processes=pb.ListProcesses()), 60)
         if self._registered:
             return
         self._registered = True
@@ -63,7 +63,7 @@ async def main(directory: Path, path: Path, journal: Path) -> None:
     host = LogHost(directory, path, journal)
     sys.stdout.write("begun\n")
     sys.stdout.flush()
-    await host.link.open(20)
+    await host.link.open(60)
     while not host.done:  # noqa: ASYNC110 - a test's process: its end is all that is waited for
         await asyncio.sleep(0.01)
     await host.link.close()

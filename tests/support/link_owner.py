@@ -55,13 +55,13 @@ class Collector:
         self.finished.set()
 
     async def until(self, size: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(self.data) < size:
                 self.changed.clear()
                 await self.changed.wait()
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110 - a condition of the other side has no event here
             await asyncio.sleep(0.001)

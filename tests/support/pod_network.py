@@ -47,9 +47,9 @@ class PodNetwork:
         namespace = self.pod if side == "pod" else self.peer
         return run("ip", "netns", "exec", namespace, *command, check=False)
 
-    def ping(self, address: str, count: int = 2, side: str = "peer") -> bool:
-        """Whether every one of ``count`` pings is answered."""
-        done = self.execute(side, "ping", "-q", "-i", "0.2", "-c", str(count), "-W", "1", address)
+    def ping(self, address: str, count: int = 2, side: str = "peer", patience: int = 30) -> bool:
+        """Whether every one of ``count`` pings is answered within ``patience`` seconds."""
+        done = self.execute(side, "ping", "-q", "-i", "0.2", "-c", str(count), "-W", str(patience), address)
         return f" {count} received" in done.stdout
 
     def interfaces(self, side: str = "pod") -> set[str]:

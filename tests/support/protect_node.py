@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from daemonkit.config import Seconds
@@ -28,8 +29,9 @@ from tests.support.memory_toolstack import MemoryToolstack
 
 MIB = 1 << 20
 FAST = Timeouts(
-    boot=Seconds(0.5), call=Seconds(2.0), stats=Seconds(0.2), drain=Seconds(0.3), stop=Seconds(2.0)
+    boot=Seconds(5.0), call=Seconds(10.0), stats=Seconds(2.0), drain=Seconds(0.3), stop=Seconds(10.0)
 )
+"""Long enough for a machine that stands still for a moment, but for what every test waits for."""
 
 
 class MemorySplice:
@@ -140,7 +142,13 @@ def workload_spec(folder: Path, workload_id: str = "w1", zone_id: str = "z1", **
     return WorkloadSpec(workload_id, zone_id, b"{}", (Filesystem(image, "squashfs"),), **values)  # type: ignore[arg-type]
 
 
-async def until(condition: object, timeout: float = 5.0) -> None:
+def hasten(node: Node, **seconds: float) -> None:
+    """Other deadlines, for a test that waits for one."""
+    timeouts = replace(node.config.timeouts, **{name: Seconds(value) for name, value in seconds.items()})
+    node.config = replace(node.config, timeouts=timeouts)
+
+
+async def until(condition: object, timeout: float = 60.0) -> None:
     """Wait for a condition that has no event."""
     assert callable(condition)
     async with asyncio.timeout(timeout):

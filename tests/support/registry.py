@@ -97,12 +97,12 @@ def running(directory: Path, **more: Any) -> Iterator[Registry]:
         yield Registry(netloc, root, process)
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 def _wait(process: subprocess.Popen[bytes], netloc: str, log: Path) -> None:
     host, _, port = netloc.partition(":")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         assert process.poll() is None, log.read_text()
         with socket.socket() as probe:
@@ -201,7 +201,7 @@ def stalling(data: bytes, size: int, release: threading.Event) -> Answer:
         handler.end_headers()
         handler.wfile.write(data)
         handler.wfile.flush()
-        release.wait(30)
+        release.wait(300)
         handler.close_connection = True
 
     return answer

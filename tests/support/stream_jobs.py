@@ -28,7 +28,7 @@ class _Changing:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()

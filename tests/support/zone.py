@@ -7,7 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tests.support.zone_client import DEADLINE, Client
@@ -69,6 +69,14 @@ class Zone:
         """Make a block device of the host appear in the zone."""
         number = device.stat().st_rdev
         os.mknod(f"/proc/{self.pid}/root/dev/{name}", 0o600 | 0o060000, number)
+
+    def children(self) -> list[str]:
+        """Command lines of the processes that the agent has to wait for; "" is one that it has not yet."""
+        found = []
+        for pid in Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split():
+            with suppress(FileNotFoundError, ProcessLookupError):  # it has just been waited for
+                found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip())
+        return found
 
     def console(self) -> str:
         return (self.directory / "console.log").read_text(errors="replace")

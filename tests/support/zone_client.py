@@ -18,7 +18,7 @@ from protect.channel.frames import Frame, Side, Type
 from tests.support.zone_specs import creation, process_json
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 
 class Failed(Exception):

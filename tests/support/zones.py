@@ -130,7 +130,7 @@ class Zones:
             raise AssertionError(f"left behind: {self.left()}") from None
 
 
-async def until(condition: Callable[[], bool], timeout: float = 10.0) -> None:
+async def until(condition: Callable[[], bool], timeout: float = TIMEOUT) -> None:
     """Wait for something of the kernel, or a file, that has no event."""
     async with asyncio.timeout(timeout):
         while not condition():  # noqa: ASYNC110 - see above

@@ -142,7 +142,7 @@ async def test_a_second_stop_with_less_patience_gets_through(node: Rig, pod: str
         node.cri.StopContainer(cri.StopContainerRequest(container_id=container, timeout=3600))
     )
     await until(lambda: bool(node.protect.signals))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await node.cri.StopContainer(cri.StopContainerRequest(container_id=container, timeout=0))
         await patient
 

@@ -36,7 +36,7 @@ class Listener:
         self._call = node.cri.GetContainerEvents(cri.GetEventsRequest())
 
     async def next(self, count: int) -> list[cri.ContainerEventResponse]:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             return [await self._call.read() for _ in range(count)]
 
     async def kinds(self, count: int) -> list[tuple[int, str]]:
@@ -197,7 +197,7 @@ async def test_subscribers_are_counted(node: Rig, monkeypatch: pytest.MonkeyPatc
 
 async def streamed(call: Any, field: str) -> list[Any]:
     """All items of a stream, which ends."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         return [item async for message in call for item in getattr(message, field)]
 
 

@@ -201,9 +201,11 @@ async def test_news_is_heard_again_after_protectd_was_away(tmp_path: Path) -> No
     async with rig(tmp_path, protect, serve=True) as node:
         pod = await node.pod()
         container = await node.started(pod)
+        protect.stalls["Watch"] = asyncio.Event()
         protect.end_watches()
         await until(lambda: not node.node.follower.synced.is_set())
         await protect.exit(container, 6, "Error")
+        protect.stalls["Watch"].set()
         await until(node.node.follower.synced.is_set)
         assert (await node.status(container)).exit_code == 6
 

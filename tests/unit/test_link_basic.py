@@ -88,7 +88,7 @@ async def test_output_comes_whole_and_finishes(link: Link, agent: SimAgent) -> N
     agent.end(created.stdout_stream)
     sink = Collector()
     link.output(created.stdout_stream, sink)
-    await asyncio.wait_for(sink.finished.wait(), 5)
+    await asyncio.wait_for(sink.finished.wait(), 60)
     assert sink.data == payload
     await until(lambda: agent.outputs[created.stdout_stream].forgotten)
     assert not agent.outputs[created.stdout_stream].given_up
@@ -120,7 +120,7 @@ async def test_input_is_back_pressured_and_arrives(link: Link, agent: SimAgent) 
     await until(lambda: len(source.waiting) == 65_536)
     assert not writing.done()
     agent.resume_reading(created.stdin_stream)
-    await asyncio.wait_for(writing, 5)
+    await asyncio.wait_for(writing, 60)
     await stdin.finish()
     await until(lambda: source.eof)
     assert source.read == payload

@@ -31,7 +31,7 @@ from protect.workloads.values import Reason, WorkloadState
 from protect.zones import destroy, launch
 from tests.support.agent_sim import SimAgent
 from tests.support.memory_toolstack import MemoryToolstack
-from tests.support.protect_node import running, until, workload_spec, zone_spec
+from tests.support.protect_node import hasten, running, until, workload_spec, zone_spec
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
@@ -184,7 +184,7 @@ async def test_output_that_never_ends_is_given_up(node: Node, agent: SimAgent, t
     await start.start(node, "w1")
     agent.write(agent.processes["w1", ""].created.stdout_stream, b"kept\n")
     agent.exit("w1", 0)
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(60):
         ended = await wait.wait(node, "w1")
     assert ended.reason is Reason.COMPLETED
     assert lines(tmp_path / "w1.log") == ["stdout F kept"]
@@ -194,6 +194,7 @@ async def test_exit_before_drain_is_told_after_it(node: Node, agent: SimAgent, t
     await create.create(node, workload_spec(tmp_path))
     await start.start(node, "w1")
     created = agent.processes["w1", ""].created
+    hasten(node, drain=600.0)
     agent.exit("w1", 0)
     waiting = asyncio.create_task(wait.wait(node, "w1"))
     await asyncio.sleep(0.05)
@@ -267,10 +268,12 @@ async def test_delete_in_a_silent_zone_can_be_repeated(
 ) -> None:
     await create.create(node, workload_spec(tmp_path))
     agent.unanswered.add("delete_container")
+    hasten(node, call=0.5)
     with pytest.raises(TooLate):
         await delete.delete(node, "w1")
     assert node.store.load().workload_intents["w1"].operation == "workload.delete"
     agent.unanswered.clear()
+    hasten(node, call=10.0)
     await delete.delete(node, "w1")
     assert no_trace(node, toolstack, agent)
 
@@ -465,6 +468,7 @@ async def test_a_restart_undoes_a_half_create(tmp_path: Path, toolstack: MemoryT
         runtime, new = create.admit(node, node.zones["z1"], spec, files)
         table = disks.Table.of(runtime.workload.disks, files)
         link = await node.zones["z1"].agent()
+        hasten(node, call=0.5)
         with pytest.raises(TooLate):
             await create._prepare(node, runtime, create._Work(spec, link, [], table, table.specs(new)))
         assert toolstack.of_zone("z1").disks
@@ -510,12 +514,14 @@ async def test_what_could_not_be_undone_is_undone_at_the_next_connection(
 ) -> None:
     agent.errors["create_container"] = pb.Error(code=13, message="create: w1: failed")
     agent.unanswered.add("delete_container")
+    hasten(node, call=0.5)
     with pytest.raises(Broken, match="create: w1: failed"):
         await create.create(node, workload_spec(tmp_path))
     assert toolstack.of_zone("z1").disks
     with pytest.raises(Missing):
         await start.start(node, "w1")
     agent.unanswered.clear()
+    hasten(node, call=10.0)
     agent.cut()
     await until(lambda: no_trace(node, toolstack, agent))
 

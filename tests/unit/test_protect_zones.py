@@ -19,7 +19,7 @@ from protect.workloads.values import Reason, WorkloadState
 from protect.zones import connect, destroy, facts, launch
 from protect.zones.values import ZoneState
 from tests.support.memory_toolstack import MemoryToolstack
-from tests.support.protect_node import MIB, running, until, workload_spec, zone_spec
+from tests.support.protect_node import MIB, hasten, running, until, workload_spec, zone_spec
 from xenpod_proto.channel.v1 import channel_pb2
 
 
@@ -82,6 +82,7 @@ async def test_a_failed_launch_leaves_nothing(node: Node, toolstack: MemoryTools
 
 async def test_a_silent_zone_is_given_up_with_its_console(node: Node, toolstack: MemoryToolstack) -> None:
     toolstack.agent_ready = False
+    hasten(node, boot=0.5)
     entered, go = toolstack.gate("unpause")
     launching = asyncio.create_task(launch.launch(node, zone_spec()))
     await entered.wait()
@@ -133,12 +134,13 @@ async def test_a_caller_who_goes_away_leaves_nothing(node: Node, toolstack: Memo
 
 async def test_a_zone_that_dies_during_its_launch(node: Node, toolstack: MemoryToolstack) -> None:
     toolstack.agent_ready = False
+    hasten(node, boot=600.0)
     launching = asyncio.create_task(launch.launch(node, zone_spec()))
     await until(lambda: toolstack.domains and toolstack.of_zone("z1").state is DomainState.RUNNING)
     toolstack.of_zone("z1").console = b"boom\n"
     toolstack.kill("z1")
     with pytest.raises(Fault, match="boom"):
-        async with asyncio.timeout(0.4):
+        async with asyncio.timeout(60):
             await launching
     assert nothing_left(node, toolstack)
 
@@ -281,11 +283,15 @@ async def test_a_silent_zone_holds_up_nobody(tmp_path: Path, toolstack: MemoryTo
     silent = toolstack.of_zone("silent").agent
     silent.available.clear()
     async with running(tmp_path, toolstack) as node:
-        await until(lambda: node.zones["good"].connected, timeout=0.4)
+        hasten(node, boot=600.0)
+        await until(lambda: node.zones["good"].connected)
         await launch.launch(node, zone_spec("new"))
         assert not node.zones["silent"].connected
-        # It is kept, and found again whenever it answers.
+    # It is kept, and found again whenever it answers.
+    async with running(tmp_path, toolstack) as node:
+        hasten(node, boot=0.5)
         await asyncio.sleep(0.6)
+        assert not node.zones["silent"].connected
         silent.available.set()
         await until(lambda: node.zones["silent"].connected)
 

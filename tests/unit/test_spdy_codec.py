@@ -129,7 +129,7 @@ def test_the_dictionary_is_the_one_of_the_protocol() -> None:
     assert zlib.adler32(dictionary()) == 0xE3C6A7C2
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=8))
 def test_garbage_is_an_error_or_frames(pieces: list[bytes]) -> None:
     decoder = Decoder()
@@ -141,7 +141,7 @@ def test_garbage_is_an_error_or_frames(pieces: list[bytes]) -> None:
         assert decoder.kept == 0
 
 
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 @given(st.lists(frames, min_size=1, max_size=5), st.data())
 def test_a_flipped_byte_is_an_error_or_other_frames(sent: list[Frame], data: st.DataObject) -> None:
     encoder = Encoder()

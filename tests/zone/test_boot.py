@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.zone import BUILD, Zone
-from tests.support.zone_client import Client, Failed
+from tests.support.zone_client import DEADLINE, Client, Failed
 from tests.support.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -105,7 +105,9 @@ def test_a_kill_is_told(zone: Zone) -> None:
 
 
 def _launch(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(BUILD / "fakedom"), *arguments], capture_output=True, text=True, timeout=20)
+    return subprocess.run(
+        [str(BUILD / "fakedom"), *arguments], capture_output=True, text=True, timeout=DEADLINE
+    )
 
 
 @pytest.mark.parametrize("missing", ["root", "init", "cgroup"])

@@ -12,7 +12,7 @@ import pytest
 
 from protect.channel import frames
 from tests.support.zone import Zone
-from tests.support.zone_client import Client, Failed
+from tests.support.zone_client import DEADLINE, Client, Failed
 from tests.support.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -212,10 +212,10 @@ def test_orphans_are_reaped(zone: Zone, client: Client) -> None:
     call = client.execute("c1", "e1", "sh", "-c", "for n in 1 2 3 4 5; do (sleep 0.0$n &) ; done")
     client.output(call.stdout_stream)
     client.exited("c1", "e1")
-    time.sleep(0.3)
-    children = Path(f"/proc/{zone.pid}/task/{zone.pid}/children").read_text().split()
-    states = [Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] for pid in children]
-    assert "Z" not in states
+    deadline = time.monotonic() + DEADLINE
+    while (left := zone.children()) != ["sleep 100"]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
 
 
 def test_the_root_looks_like_the_image(client: Client) -> None:

@@ -25,7 +25,7 @@ def test_one_inherited_descriptor(root: Path, tmp_path: Path, number: int) -> No
     script = f'exec {number}</dev/null; shift; exec "$@"'
     # bash: dash knows only descriptors of one digit
     done = subprocess.run(
-        ["bash", "-c", script, "bash", "-", *command], capture_output=True, text=True, timeout=20, check=False
+        ["bash", "-c", script, "bash", "-", *command], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     pid = int((directory / "pid").read_text().split()[0])

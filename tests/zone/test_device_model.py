@@ -55,7 +55,7 @@ def test_the_place_is_the_namespace_live_and_for_qemu_alone(tmp_path: Path, area
         assert "marker" not in seen()
         assert list(place.iterdir()) == [] and str(place) not in Path("/proc/self/mountinfo").read_text()
         qemu.stdin.close()
-        assert qemu.wait(30) == 0
+        assert qemu.wait(60) == 0
 
 
 @pytest.mark.parametrize(
@@ -72,5 +72,5 @@ def test_the_place_is_the_namespace_live_and_for_qemu_alone(tmp_path: Path, area
 def test_what_is_wrong_is_said(tmp_path: Path, area: Area, own: list[str], said: str) -> None:
     words = [word.format(namespace=area.namespace, place=tmp_path) for word in own]
     command = [str(GUEST / "device-model"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1 and said in done.stderr

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.zone import Zone
-from tests.support.zone_client import Client, Failed
+from tests.support.zone_client import DEADLINE, Client, Failed
 from tests.support.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -71,7 +71,7 @@ def test_details(client: Client) -> None:
 
 def test_sockets_are_counted(client: Client) -> None:
     client.start("c1", "busybox", "nc", "-l", "-p", "9000")
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE
     while not (found := one(client, details=True)).sockets:
         assert time.monotonic() < deadline, "the server opens no socket"
     assert found.sockets == 1 < found.file_descriptors

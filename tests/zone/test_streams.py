@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
@@ -10,7 +11,7 @@ import pytest
 
 from protect.channel import frames
 from tests.support.zone import Zone
-from tests.support.zone_client import Client, Stream
+from tests.support.zone_client import DEADLINE, Client, Stream
 from tests.support.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -35,7 +36,8 @@ def test_resume_under_load(zone: Zone) -> None:
     while not stream.ended:
         client.streams[stream.number] = stream
         try:
-            for _ in range(source.randrange(1, 5)):
+            # A frame has at most a fifteenth of it: so there are breaks enough, however late we read.
+            for _ in range(source.randrange(1, 3)):
                 if stream.ended:
                     break
                 client.step()
@@ -81,7 +83,10 @@ def test_exits_while_nobody_is_connected(zone: Zone) -> None:
     client = zone.connect()
     created = client.start("c1", "sh", "-c", "sleep 0.2; echo bye; exit 9")
     client.close()
-    time.sleep(0.6)
+    deadline = time.monotonic() + DEADLINE
+    while left := zone.children():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
     client = zone.connect()
     (process,) = client.call(list_processes=pb.ListProcesses()).processes.processes
     assert process.exited.exit_code == 9 and process.created == created
@@ -129,15 +134,42 @@ def test_back_pressure(zone: Zone, client: Client) -> None:
 
 def test_fair_turns(client: Client) -> None:
     """Two endless writers and a third that says little: it is heard, and so are calls."""
+    endless = []
     for name in ("c1", "c2"):
-        client.start(name, "yes")
+        number = client.start(name, "yes").stdout_stream
+        endless.append(client.streams.setdefault(number, Stream(number)))
     created = client.start("c3", "sh", "-c", "for i in 1 2 3 4 5; do echo $i; sleep 0.02; done")
-    begun = time.monotonic()
     assert client.output(created.stdout_stream) == b"1\n2\n3\n4\n5\n"
     client.call(get_facts=pb.GetFacts())
-    assert time.monotonic() - begun < 10
-    heard = sorted(len(stream.data) for stream in client.streams.values())[-2:]
-    assert heard[0] > heard[1] / 4
+    before = [len(stream.data) for stream in endless]
+    heard = list(zip(endless, before, strict=True))
+    client.until(lambda: all(len(stream.data) > begun + (1 << 20) for stream, begun in heard), "much of both")
+
+
+def test_turns(client: Client) -> None:
+    """Of two that have a window full each, none gets far ahead of the other."""
+    streams = []
+    for name in ("c1", "c2"):
+        # A window's worth is sent, and as much is in the pipe, when it says so.
+        script = f"head -c {2 * frames.WINDOW} /dev/zero; echo full >&2; sleep 100"
+        created = client.call(create_container=creation(name, "sh", "-c", script)).created
+        streams.append(Stream(created.stdout_stream, take=False))
+        client.streams[created.stdout_stream] = streams[-1]
+        said = client.streams.setdefault(created.stderr_stream, Stream(created.stderr_stream))
+        client.call(start_container=pb.StartContainer(id=name))
+        client.until(lambda said=said: said.data == b"full\n", "a full pipe")  # type: ignore[misc]
+    for stream in streams:
+        client.until(lambda stream=stream: len(stream.data) == frames.WINDOW, "a window full")  # type: ignore[misc]
+        stream.consumed = frames.WINDOW
+    credits = [frames.credit(stream.number, frames.WINDOW, 2 * frames.WINDOW) for stream in streams]
+    client.socket.sendall(b"".join(map(frames.encode, credits)))
+    turns = []
+    while any(len(stream.data) < 2 * frames.WINDOW for stream in streams):
+        frame = client.next_frame()
+        client.data(frame)
+        turns.append(frame.stream)
+    ahead = itertools.accumulate(1 if number == streams[0].number else -1 for number in turns)
+    assert all(abs(frames_ahead) <= 2 for frames_ahead in ahead), turns
 
 
 def test_giving_up_an_output(client: Client) -> None:
