@@ -54,8 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def serve(config: Config, stop: asyncio.Event) -> None:
     """Until ``stop``; pods go on without us."""
-    for directory in (config.run_dir, config.state_dir):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lifecycle.make_directories(config.run_dir, config.state_dir)
     async with AsyncExitStack() as stack:
         images = ImageManager(config.image_settings())
         stack.push_async_callback(images.stop)

@@ -46,9 +46,10 @@ def code_of(fault: faults.Fault) -> grpc.StatusCode:
 
 
 def fault_of(error: grpc.aio.AioRpcError, operation: str, subject: str) -> faults.Fault:
-    """A callee's status as our own fault, with its words kept."""
+    """A callee's status as our own fault, with its words kept, but for those that are ours anyway."""
     kind = _KINDS.get(error.code(), faults.Broken)
-    return kind(operation, subject, clip(error.details() or error.code().name))
+    said = (error.details() or error.code().name).removeprefix(f"{operation} {subject}: ")
+    return kind(operation, subject, clip(said))
 
 
 def clip(text: str) -> str:

@@ -6,6 +6,7 @@ enums (by value), ``X | None``, ``tuple[X, ...]``, ``Mapping[str, X]`` and neste
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -32,6 +33,7 @@ _SIZE_UNITS = {
     "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
+_SIZE_LIMIT = 2**63
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _TIME_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -47,6 +49,8 @@ def load(cls: type[T], path: Path) -> T:
         raise Invalid(_READ, str(path), error.strerror or str(error)) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Invalid(_READ, str(path), f"not TOML: {error}") from error
+    except RecursionError:
+        raise Invalid(_READ, str(path), "nested too deeply") from None
     try:
         return parse(cls, table)
     except ValueError as error:
@@ -77,7 +81,10 @@ def size(text: str) -> Bytes:
     match = _SIZE.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size such as 256MiB")
-    return Bytes(int(float(match[1]) * _SIZE_UNITS[match[2]]))
+    number = float(match[1]) * _SIZE_UNITS[match[2]]
+    if number >= _SIZE_LIMIT:
+        raise ValueError(f"{text!r} is more than any machine has")
+    return Bytes(int(number))
 
 
 def duration(text: str) -> Seconds:
@@ -85,7 +92,10 @@ def duration(text: str) -> Seconds:
     match = _TIME.fullmatch(text.strip())
     if match is None:
         raise ValueError(f"{text!r} is not a duration such as 10s")
-    return Seconds(float(match[1]) * _TIME_UNITS[match[2]])
+    seconds = float(match[1]) * _TIME_UNITS[match[2]]
+    if not math.isfinite(seconds):
+        raise ValueError(f"{text!r} is longer than anything lasts")
+    return Seconds(seconds)
 
 
 def _join(at: str, name: str) -> str:
@@ -111,7 +121,9 @@ def _convert(hint: Any, value: object, at: str) -> object:
     if issubclass(hint, Enum):
         return _enum(hint, value, at)
     if hint is Path:
-        return Path(_expect(str, value, at))
+        if "\0" in (text := _expect(str, value, at)):
+            raise ValueError(f"key {at!r}: a path cannot contain a NUL character")
+        return Path(text)
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     return _expect(hint, value, at)
@@ -122,6 +134,8 @@ def _quantity(hint: Any, value: object, at: str) -> object:
     if number and not isinstance(value, bool):
         if cast(float, value) < 0:
             raise ValueError(f"key {at!r}: {value} is negative")
+        if not math.isfinite(cast(float, value)):
+            raise ValueError(f"key {at!r}: {value} is no duration")
         return float(cast(float, value)) if hint is Seconds else value
     text = _expect(str, value, at)
     try:

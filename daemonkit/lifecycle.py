@@ -9,9 +9,10 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 from daemonkit import ready
-from daemonkit.faults import Fault
+from daemonkit.faults import Broken, Fault
 
 log = logging.getLogger(__name__)
 
@@ -23,23 +24,43 @@ def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     """Run ``serve(stop)`` until it returns; the exit status: 0 orderly, 1 a fault (logged).
 
     SIGTERM or SIGINT sets ``stop``: serve then finishes what is open and returns.  A second one
-    cancels it.  Anything but a Fault is a bug and keeps its traceback.
+    cancels it.  Anything but Faults, alone or in groups, is a bug and keeps its traceback.
     """
     _raise_file_limit()
     # What was imported stays for good: full collections need not walk it, some 30 ms each time.
     gc.freeze()
     try:
         asyncio.run(_supervise(serve))
-    except Fault as fault:
-        log.error("%s", fault)
-        return 1
     except asyncio.CancelledError:
         log.error("stopped before everything was finished")
         return 1
-    except Exception:
-        log.exception("unexpected error")
+    except Exception as error:
+        faults = _faults(error)
+        for fault in faults:
+            log.error("%s", fault)
+        if not faults:
+            log.exception("unexpected error")
         return 1
     return 0
+
+
+def _faults(error: BaseException) -> list[Fault]:
+    """A fault, or those that a task group has wrapped; none when there is anything else among them."""
+    if isinstance(error, Fault):
+        return [error]
+    if not isinstance(error, BaseExceptionGroup):
+        return []
+    found = [_faults(one) for one in error.exceptions]
+    return [fault for some in found for fault in some] if all(found) else []
+
+
+def make_directories(*directories: Path) -> None:
+    """The daemon's own (0700), with their parents; Broken, with the reason, when one cannot be."""
+    for directory in directories:
+        try:
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Broken("make directory", str(directory), error.strerror or str(error)) from error
 
 
 def fail(message: str) -> int:

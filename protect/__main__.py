@@ -112,8 +112,7 @@ async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Nod
 
 def _claim(config: Config, stack: AsyncExitStack) -> None:
     """One protectd for one state directory."""
-    for directory in (config.run_dir, config.state_dir):
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lifecycle.make_directories(config.run_dir, config.state_dir)
     lock = os.open(config.state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, lock)
     try:

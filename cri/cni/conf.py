@@ -64,11 +64,14 @@ class ConfDir:
 
 def parse(text: str, source: str) -> Chain:
     """A ``.conf`` or ``.conflist``; ValueError says what is wrong."""
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     version = value.get("cniVersion")
-    if version not in VERSIONS:
+    if not isinstance(version, str) or version not in VERSIONS:
         raise ValueError(f"cniVersion {version!r:.50}: want one of {', '.join(sorted(VERSIONS))}")
     name = value.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > 255:
@@ -76,7 +79,7 @@ def parse(text: str, source: str) -> Chain:
     plugins = value["plugins"] if "plugins" in value else [value]
     if not isinstance(plugins, list) or not 1 <= len(plugins) <= _PLUGINS:
         raise ValueError(f"plugins: not an array of 1 to {_PLUGINS}")
-    return Chain(name, str(version), tuple(_plugin(plugin) for plugin in plugins), source)
+    return Chain(name, version, tuple(_plugin(plugin) for plugin in plugins), source)
 
 
 def _plugin(value: object) -> Plugin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from cri.container.record import Container, Phase
 from cri.node import Node
 from cri.oci.process import check_words
 from daemonkit.edge import MESSAGE_LIMIT
-from daemonkit.faults import Invalid, Refused
+from daemonkit.faults import Invalid, Refused, TooLate
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -21,6 +22,8 @@ OUTPUT_LIMIT = MESSAGE_LIMIT - 64 * 1024
 """Bytes of both streams together: an answer must fit into one message."""
 
 _LONGEST = 7 * 24 * 3600
+_ANSWER = 5
+"""Seconds that a zone has beyond a process's timeout, to start it and to tell its end."""
 
 
 async def exec_sync(node: Node, asked: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
@@ -38,6 +41,15 @@ async def exec_sync(node: Node, asked: cri.ExecSyncRequest) -> cri.ExecSyncRespo
         process=exec_process(container, asked.cmd, tty=False).encode(),
         timeout_ns=min(asked.timeout, _LONGEST) * 10**9,
     )
+    most = min(asked.timeout, _LONGEST) + _ANSWER if asked.timeout else None
+    try:
+        async with asyncio.timeout(most):
+            return await _collect(node, start)
+    except TimeoutError:
+        raise TooLate("exec in", container.id, f"its zone did not answer within {most} s") from None
+
+
+async def _collect(node: Node, start: pb.ExecStart) -> cri.ExecSyncResponse:
     stdout, stderr, code, dropped = bytearray(), bytearray(), 0, 0
     async for output in node.zones.exec(start):
         room = OUTPUT_LIMIT - len(stdout) - len(stderr)
@@ -47,7 +59,7 @@ async def exec_sync(node: Node, asked: cri.ExecSyncRequest) -> cri.ExecSyncRespo
         if output.HasField("exit"):
             code = output.exit.exit_code
     if dropped:
-        log.warning("exec output cut off", extra=fields(container=container.id, dropped=dropped))
+        log.warning("exec output cut off", extra=fields(container=start.workload_id, dropped=dropped))
     return cri.ExecSyncResponse(stdout=bytes(stdout), stderr=bytes(stderr), exit_code=code)
 
 

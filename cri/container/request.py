@@ -18,6 +18,8 @@ _CDI_NAME = re.compile(
     r"=[A-Za-z0-9]([A-Za-z0-9_.:-]{0,251}[A-Za-z0-9])?"
 )
 
+_OOM_SCORE = 1000  # proc(5), oom_score_adj
+
 
 def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig) -> None:
     """Invalid, Refused or Unsupported for what cannot be honoured."""
@@ -30,6 +32,11 @@ def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig) -> None:
         check_path(CREATE, "log_path", config.log_path, absolute=False)
     if config.HasField("windows"):
         raise Invalid(CREATE, config.metadata.name, "windows is set", "zones run Linux")
+    if config.stop_signal not in cri.Signal.values():
+        raise Invalid(CREATE, config.metadata.name, f"stop signal {config.stop_signal}: unknown")
+    if abs(score := config.linux.resources.oom_score_adj) > _OOM_SCORE:
+        cause = f"oom_score_adj {score} is not between -{_OOM_SCORE} and {_OOM_SCORE}"
+        raise Invalid(CREATE, config.metadata.name, cause)
     _check_devices(config)
     check_security(config.metadata.name, config.linux.security_context, pod.linux.security_context)
     options = config.linux.security_context.namespace_options

@@ -10,13 +10,14 @@ from cri.container.record import Container
 from cri.node import Node
 from cri.oci.resources import resources
 from cri.together import to_end
-from daemonkit.faults import Fault, Invalid, Refused, Unsupported
+from daemonkit.faults import Fault, Invalid, Refused
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
 
 UPDATE = "update container"
+_PERIOD = 100_000  # the kernel's own, in microseconds
 
 
 async def update(node: Node, asked: cri.UpdateContainerResourcesRequest) -> None:
@@ -28,7 +29,7 @@ async def update(node: Node, asked: cri.UpdateContainerResourcesRequest) -> None
             raise Refused(UPDATE, container_id, f"it is {container.phase.value}")
         if asked.HasField("windows"):
             raise Invalid(UPDATE, container_id, "windows is set", "zones run Linux")
-        wanted = _with_swap(container.config.linux.resources, asked.linux)
+        wanted = _wanted(container.config.linux.resources, asked.linux)
         changes = _changes(container, wanted)
         # both or neither: what a caller that goes away leaves behind must be what status shows
         await to_end(_update(node, container_id, wanted, changes))
@@ -55,30 +56,40 @@ def merge(into: cri.LinuxContainerResources, asked: cri.LinuxContainerResources)
     into.MergeFrom(asked)
 
 
-def _with_swap(
+def _wanted(
     now: cri.LinuxContainerResources, asked: cri.LinuxContainerResources
 ) -> cri.LinuxContainerResources:
-    """The limit of memory and swap together follows that of memory, unless it is said too."""
-    if (
-        not (asked.memory_limit_in_bytes > 0 < now.memory_swap_limit_in_bytes)
-        or asked.memory_swap_limit_in_bytes
-    ):
-        return asked
-    swap = max(0, now.memory_swap_limit_in_bytes - now.memory_limit_in_bytes)
+    """What is asked for, with what belongs to it.
+
+    The limit of memory and swap together follows that of memory, unless it is said too.  Quota and period are
+    one limit to the kernel: who says one of them keeps the other.  A process has its oom_score_adj from its
+    start; the kubelet sends one with every update, and other runtimes leave it alone too.
+    """
     wanted = cri.LinuxContainerResources()
     wanted.CopyFrom(asked)
-    wanted.memory_swap_limit_in_bytes = asked.memory_limit_in_bytes + swap
+    wanted.ClearField("oom_score_adj")
+    if asked.memory_limit_in_bytes > 0 < now.memory_swap_limit_in_bytes:
+        swap = max(0, now.memory_swap_limit_in_bytes - now.memory_limit_in_bytes)
+        wanted.memory_swap_limit_in_bytes = (
+            asked.memory_swap_limit_in_bytes or asked.memory_limit_in_bytes + swap
+        )
+    if asked.cpu_quota or asked.cpu_period:
+        wanted.cpu_quota = asked.cpu_quota or now.cpu_quota
+        wanted.cpu_period = asked.cpu_period or now.cpu_period
     return wanted
 
 
 def _changes(container: Container, asked: cri.LinuxContainerResources) -> dict[str, object]:
     """As OCI ``linux.resources``; only what is asked for, and never which devices it may use."""
     now = container.config.linux.resources
-    if asked.oom_score_adj not in (0, now.oom_score_adj):
-        cause = f"oom_score_adj {asked.oom_score_adj} is set when a container is created"
-        raise Unsupported(UPDATE, container.id, cause)
     try:
         wanted = resources(asked, 0)
     except Fault as fault:
         raise type(fault)(UPDATE, container.id, f"{fault.subject}: {fault.cause}", fault.hint) from None
-    return {key: value for key, value in wanted.items() if key != "devices"}
+    changes = {key: value for key, value in wanted.items() if key != "devices"}
+    if asked.cpu_quota < 0 < now.cpu_quota:
+        # there is a limit to be lifted; crun wants the period with it
+        cpu = changes.get("cpu")
+        lifted = {"quota": -1, "period": asked.cpu_period or _PERIOD}
+        changes["cpu"] = {**(cpu if isinstance(cpu, dict) else {}), **lifted}
+    return changes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from cri.images.globs import Globs
@@ -12,6 +13,9 @@ from daemonkit.config import Seconds
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
+
+LEVELS: Mapping[str, int] = {"zstd": 22, "gzip": 9, "xz": 0, "lz4": 0}
+"""Compressions that kernels of zones read, with their highest level; 0: it has none."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,11 @@ class Limits:
     # /etc/passwd and /etc/group are kept beside the filesystem up to this size.
     account_file_bytes: int = MIB
 
+    def __post_init__(self) -> None:
+        for key, value in asdict(self).items():
+            if value < 0:
+                raise ValueError(f"key {key!r}: {value} is less than 0")
+
 
 @dataclass(frozen=True)
 class PolicySettings:
@@ -52,6 +61,8 @@ class PolicySettings:
         Globs(self.deny)
         if self.verifier_dir is not None and not self.verifier_dir.is_absolute():
             raise ValueError(f"key 'verifier_dir': {self.verifier_dir} is not absolute")
+        if self.verifier_timeout <= 0:
+            raise ValueError("key 'verifier_timeout': want a duration of more than 0")
 
 
 @dataclass(frozen=True)

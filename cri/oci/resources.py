@@ -35,7 +35,9 @@ def _cpu(asked: cri.LinuxContainerResources) -> Json:
         if asked.cpu_shares < 0:
             raise Invalid(CREATE, f"cpu_shares {asked.cpu_shares}", "negative")
         cpu["shares"] = min(max(asked.cpu_shares, _CPU_SHARES[0]), _CPU_SHARES[-1])
-    if asked.cpu_quota:
+    # Below 0 (the kubelet's for CPUs of one's own) is no limit, as without one; crun 1.8 writes it as a
+    # number beyond all limits where control groups are version 1.
+    if asked.cpu_quota > 0:
         cpu["quota"] = asked.cpu_quota
     if asked.cpu_period:
         if not 1000 <= asked.cpu_period <= 1_000_000:

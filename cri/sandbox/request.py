@@ -95,6 +95,9 @@ def _check_security(name: str, security: cri.LinuxSandboxSecurityContext) -> Non
     """NODE means the zone's processes and IPC.  The run-as fields and profiles speak of a pause container,
     which a zone does not have."""
     options = security.namespace_options
+    known = cri.NamespaceMode.values()
+    if any(mode not in known for mode in (options.network, options.pid, options.ipc)):
+        raise Invalid(_RUN, name, "an unknown namespace mode")
     if options.network == cri.NODE:
         raise Refused(_RUN, name, f"it wants the host's network, and {_OWN_KERNEL}", _ELSEWHERE)
     if options.network != cri.POD:

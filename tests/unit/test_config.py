@@ -95,6 +95,12 @@ def test_defaults(tmp_path: Path) -> None:
         ('name = "n"\nmode = "hvm"', "'mode': 'hvm' is not one of 'pv', 'pvh'"),
         ('name = "n"\nwords = ["a", 1]', "'words[1]': want a string"),
         ('name = "n"\nname = "m"', "not TOML"),
+        ('name = "n"\n[profile]\nboot = nan', "'profile.boot': nan is no duration"),
+        ('name = "n"\n[profile]\nboot = inf', "'profile.boot': inf is no duration"),
+        (f'name = "n"\n[profile]\nboot = "{"9" * 400}h"', "is longer than anything lasts"),
+        (f'name = "n"\n[profile]\nmemory = "{"9" * 400}TiB"', "is more than any machine has"),
+        ('name = "n"\nwhere = "/a\\u0000b"', "'where': a path cannot contain a NUL"),
+        (f"a = {'[' * 5000}", "nested too deeply"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, text: str, cause: str) -> None:

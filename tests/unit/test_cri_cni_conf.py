@@ -56,6 +56,17 @@ def test_configurations_that_are_wrong(change: dict[str, Any], words: str) -> No
         parse(json.dumps(GOOD | change), "")
 
 
+@pytest.mark.parametrize("version", [[], {}, 1, None])
+def test_versions_that_are_no_text(version: object) -> None:
+    with pytest.raises(ValueError, match="cniVersion"):
+        parse(json.dumps(GOOD | {"cniVersion": version}), "")
+
+
+def test_a_configuration_that_is_nested_too_deeply() -> None:
+    with pytest.raises(ValueError, match="nested"):
+        parse("[" * 100_000, "")
+
+
 def test_the_first_file_counts_and_changes_are_seen(tmp_path: Path) -> None:
     conf = ConfDir(tmp_path)
     with pytest.raises(Refused, match="no network configuration"):

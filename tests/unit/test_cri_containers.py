@@ -226,6 +226,18 @@ async def test_exec_trouble(
     assert raised.value.code() is code
 
 
+async def test_an_exec_in_a_zone_that_is_silent(node: Rig, pod: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """protectd counts from the process's start, which may never come."""
+    monkeypatch.setattr(execsync, "_ANSWER", 0.1)
+    container = await node.started(pod)
+    node.protect.stalls["Exec"] = asyncio.Event()
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        request = cri.ExecSyncRequest(container_id=container, cmd=["x"], timeout=1)
+        await node.cri.ExecSync(request, timeout=20)
+    assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert "its zone did not answer within 1.1 s" in (raised.value.details() or "")
+
+
 async def test_exec_without_an_exit_code_is_no_success(node: Rig, pod: str) -> None:
     container = await node.started(pod)
     node.protect.exec_outputs = [pb.ExecOutput(stdout=b"half")]

@@ -133,7 +133,7 @@ def test_resources() -> None:
         hugepage_limits=[cri.HugepageLimit(page_size="2MB", limit=0)],
     )  # fmt: skip
     made = dict(resources(full, 99))
-    assert made["cpu"] == {"shares": 2, "quota": -1, "period": 100_000, "cpus": "0-1", "mems": "0"}
+    assert made["cpu"] == {"shares": 2, "period": 100_000, "cpus": "0-1", "mems": "0"}
     assert made["memory"] == {"limit": 1 << 20, "swap": 2 << 20}
     assert made["pids"] == {"limit": 99} and made["unified"] == {"memory.high": "5"}
     assert "hugepageLimits" not in made

@@ -20,6 +20,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 MIB = 1 << 20
 LIMITS = cri.LinuxContainerResources(cpu_shares=512, memory_limit_in_bytes=64 * MIB)
+HUGE = cri.HugepageLimit(page_size="2MB", limit=1)
 
 
 @pytest.fixture
@@ -69,6 +70,35 @@ async def test_the_swap_limit_follows_the_memory_limit(node: Rig) -> None:
     assert json.loads(node.protect.updates[-1].resources)["memory"] == {"limit": 32 * MIB, "swap": 32 * MIB}
 
 
+async def test_quota_and_period_are_one_limit(node: Rig) -> None:
+    container = await limited(node)
+    for asked, sent in (
+        ({"cpu_quota": -1, "cpu_period": 50_000}, {"period": 50_000}),  # there is none to be lifted
+        ({"cpu_quota": 20_000}, {"quota": 20_000, "period": 50_000}),
+        ({"cpu_period": 80_000}, {"quota": 20_000, "period": 80_000}),
+        ({"cpu_quota": -1}, {"quota": -1, "period": 80_000}),
+        ({"cpu_quota": 30_000}, {"quota": 30_000, "period": 80_000}),
+    ):
+        await update(node, container, **asked)
+        assert json.loads(node.protect.updates[-1].resources) == {"cpu": sent}
+    assert (await node.status(container)).resources.linux.cpu_quota == 30_000
+
+
+async def test_a_limit_is_lifted_with_the_kernels_own_period(node: Rig) -> None:
+    container = await limited(node)
+    await update(node, container, cpu_quota=20_000)
+    await update(node, container, cpu_quota=-1)
+    assert json.loads(node.protect.updates[-1].resources) == {"cpu": {"quota": -1, "period": 100_000}}
+
+
+async def test_the_kubelets_update_has_a_score_which_stays(node: Rig) -> None:
+    """In-place resize of a burstable pod: its score follows from its request."""
+    container = await limited(node)
+    await update(node, container, memory_limit_in_bytes=128 * MIB, oom_score_adj=900)
+    assert json.loads(node.protect.updates[-1].resources) == {"memory": {"limit": 128 * MIB}}
+    assert (await node.status(container)).resources.linux.oom_score_adj == LIMITS.oom_score_adj
+
+
 async def test_the_change_outlives_the_daemon(tmp_path: Path) -> None:
     async with rig(tmp_path) as node:
         container = await limited(node)
@@ -86,7 +116,7 @@ async def test_an_update_of_nothing_asks_nobody(node: Rig) -> None:
 @pytest.mark.parametrize(
     ("fields", "code"),
     [
-        ({"oom_score_adj": 500}, grpc.StatusCode.UNIMPLEMENTED),
+        ({"hugepage_limits": [HUGE]}, grpc.StatusCode.UNIMPLEMENTED),
         ({"cpu_period": 1}, grpc.StatusCode.INVALID_ARGUMENT),
         ({"memory_limit_in_bytes": -5}, grpc.StatusCode.INVALID_ARGUMENT),
     ],

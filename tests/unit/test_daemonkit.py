@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from daemonkit import checkpoints, lifecycle, logs, ready
-from daemonkit.faults import Invalid, Refused
+from daemonkit.faults import Broken, Invalid, Refused
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -150,6 +150,28 @@ def test_a_fault_is_one_line_and_a_bug_keeps_its_traceback(caplog: pytest.LogCap
     assert caplog.records[-1].getMessage() == "listen on /s: taken" and not caplog.records[-1].exc_info
     assert lifecycle.run(broken) == 1
     assert caplog.records[-1].exc_info
+
+
+def test_faults_of_a_task_group_are_a_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    async def refused(stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup():
+            raise Refused("listen on", "/s", "taken")
+
+    async def mixed(stop: asyncio.Event) -> None:
+        raise ExceptionGroup("both", [Refused("listen on", "/s", "taken"), KeyError("k")])
+
+    assert lifecycle.run(refused) == 1
+    assert caplog.records[-1].getMessage() == "listen on /s: taken" and not caplog.records[-1].exc_info
+    assert lifecycle.run(mixed) == 1
+    assert caplog.records[-1].exc_info
+
+
+def test_directories_that_cannot_be_made(tmp_path: Path) -> None:
+    lifecycle.make_directories(tmp_path / "a" / "b", tmp_path / "a")
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+    (tmp_path / "file").touch()
+    with pytest.raises(Broken, match="file/x: Not a directory"):
+        lifecycle.make_directories(tmp_path / "file" / "x")
 
 
 def test_the_limit_of_open_files_is_raised() -> None:

@@ -105,7 +105,8 @@ async def test_each_fault_has_its_code(tmp_path: Path, kind: type[faults.Fault])
     assert error.code() is CODES[kind]
     assert error.details() == "inspect zone abc: reason (try this)"
     back = fault_of(error, "ask", "protectd")
-    assert type(back) is kind and "inspect zone abc: reason" in str(back)
+    assert type(back) is kind and str(back) == "ask protectd: inspect zone abc: reason (try this)"
+    assert str(fault_of(error, "inspect zone", "abc")) == "inspect zone abc: reason (try this)"
 
 
 async def test_a_kind_of_ones_own_has_its_parents_code(tmp_path: Path) -> None:
