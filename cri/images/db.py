@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,7 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cri.images.errors import disk_full
+from cri.images.reserve import CHECKPOINT_PAGES, reserve
 from daemonkit.faults import Broken
+
+log = logging.getLogger(__name__)
 
 VERSION = 3
 _SCHEMA = """
@@ -83,13 +88,20 @@ class ImageDb:
 
     def __init__(self, file: Path) -> None:
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
+        self._file = file
+        with self._told("open"):
+            self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
+            self._prepare()
+        reserve(file)
+
+    def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if not 0 <= version <= VERSION:
-            raise Broken("open", str(file), f"it has version {version}, this program knows {VERSION}")
+            raise Broken("open", str(self._file), f"it has version {version}, this program knows {VERSION}")
         steps = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}.get(version)
         if steps is not None:
             self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
@@ -101,14 +113,26 @@ class ImageDb:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._lock:
+        with self._lock, self._told("write"):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db
+                self._db.execute("COMMIT")
             except BaseException:
-                self._db.execute("ROLLBACK")
+                # A full disk has SQLite roll back by itself.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
                 raise
-            self._db.execute("COMMIT")
+
+    @contextmanager
+    def _told(self, operation: str) -> Iterator[None]:
+        """SQLite's errors as Faults: Exhausted for a full disk, Broken for all others."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+                raise disk_full(f"{operation} index of images", str(self._file)) from error
+            raise Broken(f"{operation} index of images", str(self._file), str(error)) from error
 
     def add_filesystem(self, row: FilesystemRow, accounts: Mapping[str, bytes | None]) -> None:
         """A finished filesystem; an older row of the same chain id is replaced.
@@ -144,6 +168,15 @@ class ImageDb:
                 ),
             )
             db.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", [(name, row.id) for name in names])
+        self._grow()
+
+    def _grow(self) -> None:
+        """The file gets the pages of new rows while there is space: to delete them later takes none then."""
+        with self._lock:
+            try:
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            except sqlite3.Error as error:
+                log.warning("the index stays in its log: %s", error)
 
     def unname(self, image_id: str) -> None:
         """Takes all names from an image and marks it removed."""
@@ -165,7 +198,7 @@ class ImageDb:
 
     def images(self) -> list[ImageRow]:
         """Every image, the removed ones included."""
-        with self._lock:
+        with self._lock, self._told("read"):
             rows = self._db.execute("SELECT * FROM images").fetchall()
         return [
             ImageRow(row[0], row[1], row[2], row[3], row[4], _layers(row[5]), row[6], bool(row[7]))
@@ -174,12 +207,12 @@ class ImageDb:
 
     def names(self) -> list[tuple[str, str]]:
         """(name, image id)."""
-        with self._lock:
+        with self._lock, self._told("read"):
             return self._db.execute("SELECT name, image_id FROM names ORDER BY name").fetchall()
 
     def filesystems(self) -> list[FilesystemRow]:
         """Every filesystem."""
-        with self._lock:
+        with self._lock, self._told("read"):
             return [
                 FilesystemRow(*row)
                 for row in self._db.execute("SELECT chain_id, type, bytes, digest, below FROM filesystems")
@@ -190,7 +223,7 @@ class ImageDb:
 
         The topmost one that has a row says what it is: its contents, or NULL where it was taken away.
         """
-        with self._lock:
+        with self._lock, self._told("read"):
             for chain_id in reversed(stack):
                 row = self._db.execute(
                     "SELECT data FROM accounts WHERE chain_id = ? AND path = ?", (chain_id, path)

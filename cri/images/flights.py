@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sqlite3
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -151,7 +150,7 @@ def _translated(name: str, work: Callable[[Job], T], job: Job) -> T:
         return work(job)
     except (Fault, Cancelled):
         raise
-    except (OSError, sqlite3.OperationalError) as error:
-        if is_disk_full(error) or "full" in str(error):
+    except OSError as error:
+        if is_disk_full(error):
             raise disk_full("pull", name) from error
         raise Broken("pull", name, str(error)) from error

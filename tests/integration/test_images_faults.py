@@ -273,15 +273,30 @@ async def test_another_name_with_the_same_layer_goes_on_when_the_first_is_cancel
         release.set()
 
 
+@asynccontextmanager
+async def _small_disk(tmp_path: Path, megabytes: int) -> AsyncIterator[Path]:
+    small = tmp_path / "small"
+    small.mkdir()
+    options = f"size={megabytes}m"
+    await asyncio.to_thread(
+        subprocess.run, ["mount", "-t", "tmpfs", "-o", options, "xenpod-test", small], check=True
+    )
+    try:
+        yield small
+    finally:
+        await asyncio.to_thread(subprocess.run, ["umount", small], check=True)
+
+
+def _fill(path: Path) -> None:
+    with pytest.raises(OSError, match="No space left"), path.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
 @pytest.mark.root
 async def test_a_full_disk(tmp_path: Path) -> None:
     noise = build([packed(Layer().file("f", bytes(range(256)) * 40_000).tar(), "")])
-    small = tmp_path / "small"
-    small.mkdir()
-    await asyncio.to_thread(
-        subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=6m", "xenpod-test", small], check=True
-    )
-    try:
+    async with _small_disk(tmp_path, 6) as small:
         with LyingRegistry("app", "1", noise) as registry:
             async with managing(small) as manager:
                 with pytest.raises(Exhausted, match="disk is full"):
@@ -289,26 +304,35 @@ async def test_a_full_disk(tmp_path: Path) -> None:
                 assert _leftovers(manager) == []
                 registry.answers |= LyingRegistry("app", "1", build([Layer().file("f").tar()])).answers
                 await _pull(manager, registry.netloc)
-    finally:
-        await asyncio.to_thread(subprocess.run, ["umount", small], check=True)
+
+
+@pytest.mark.root
+async def test_images_are_removed_from_a_full_disk(tmp_path: Path) -> None:
+    """Or nothing could make it less full."""
+    images = [build([Layer().file(f"f{number}", bytes([number]) * 9000).tar()]) for number in range(12)]
+    async with _small_disk(tmp_path, 6) as small, managing(small) as manager:
+        for number, image in enumerate(images):
+            with LyingRegistry("app", str(number), image) as registry:
+                await manager.pull(names.parse(f"{registry.netloc}/app:{number}"), ANONYMOUS)
+        _fill(small / "filler")
+        with LyingRegistry("app", "1", build([Layer().file("g", b"x" * 9000).tar()])) as registry:
+            with pytest.raises(Exhausted, match="disk is full"):
+                await _pull(manager, registry.netloc)
+        for image in manager.store.images():
+            await manager.remove(image.id)
+            _fill(small / f"more-{image.id[7:]}")
+        assert manager.store.images() == [] and _leftovers(manager) == []
 
 
 @pytest.mark.root
 async def test_a_disk_that_is_full_for_the_filesystem_only(tmp_path: Path) -> None:
     noise = build([packed(Layer().file("f", random.Random(1).randbytes(5 << 20)).tar(), "")])
-    small = tmp_path / "small"
-    small.mkdir()
-    await asyncio.to_thread(
-        subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=8m", "xenpod-test", small], check=True
-    )
-    try:
+    async with _small_disk(tmp_path, 8) as small:
         with LyingRegistry("app", "1", noise) as registry:
             async with managing(small) as manager:
                 with pytest.raises(Exhausted, match="disk is full"):
                     await _pull(manager, registry.netloc)
                 assert _leftovers(manager) == []
-    finally:
-        await asyncio.to_thread(subprocess.run, ["umount", small], check=True)
 
 
 PULL = """

@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from cri.images.db import ImageRow
 from cri.images.settings import ImageSettings
 from cri.images.stack import parts
 from cri.images.store import ImageStore
-from daemonkit.faults import Invalid, Missing, Refused
+from daemonkit.faults import Broken, Exhausted, Invalid, Missing, Refused
 
 # What version 3 has beside version 2, taken away again.
 _BACK_TO_2 = """
@@ -201,6 +202,24 @@ def test_an_index_of_version_2_keeps_its_images(store: ImageStore) -> None:
         assert _files(again) == set()
     finally:
         store.__dict__.update(again.__dict__)
+
+
+def test_an_index_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "images.db").write_bytes(b"this is not a database, and never was one" * 100)
+    with pytest.raises(Broken, match="images.db: file is not a database"):
+        ImageStore(ImageSettings(tmp_path))
+
+
+def test_a_full_index_is_told_and_goes_on(store: ImageStore) -> None:
+    image = _add(store, "one", ["base"], "docker.io/library/a:1")
+    db = store._db._db
+    db.execute(f"PRAGMA max_page_count = {db.execute('PRAGMA page_count').fetchone()[0]}")
+    row, _ = store.stored(image)
+    with pytest.raises(Exhausted, match="images.db: the disk is full"):
+        store.add_image(replace(row, id=_digest("two"), config=b'{"a": "%s"}' % (b"x" * 100_000)), ("b:1",))
+    store.remove("a:1")
+    assert store.images() == [] and _files(store) == set()
 
 
 def test_holds(store: ImageStore) -> None:
