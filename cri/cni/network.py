@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -16,7 +17,7 @@ from cri.cni.attachment import Attachment, Chain, Json, Plugin, addresses_of
 from cri.cni.conf import ConfDir
 from cri.cni.plugin import Call, Plugins
 from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Broken, TooLate
+from daemonkit.faults import Broken, Exhausted, TooLate
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 declare("network.namespace-made", "network.plugin-added", "network.plugin-deleted", "network.namespace-gone")
@@ -129,6 +130,8 @@ async def _told(operation: str, attachment: Attachment) -> AsyncIterator[None]:
         yield
     except OSError as error:
         cause = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Exhausted(operation, attachment.container_id, cause, "free some space") from error
         raise Broken(operation, attachment.container_id, cause) from error
 
 

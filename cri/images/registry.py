@@ -67,7 +67,7 @@ class Registry(oras.provider.Registry):  # type: ignore[misc]
         super().__init__(hostname=host.netloc, insecure=host.scheme == "http", tls_verify=True)
         self.host = host
         self._repository = Repository(host, reference)
-        self._subject = f"{reference.name} at {host}"
+        self._subject = f"{reference} at {host}"
         timeouts = (settings.connect_seconds, settings.stall_seconds)
         self.session = Session(host, timeouts, settings.downloads_per_image)
         self.headers = dict(host.headers)

@@ -15,6 +15,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
+from protect.cli import show
 from protect.cli.commands import COMMANDS
 from protect.cli.images import Failed
 
@@ -101,7 +102,7 @@ def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
     if error.code() is grpc.StatusCode.UNAVAILABLE and not socket.exists():
         sys.stderr.write(f"protect: nobody serves {socket}: start the daemon, or name its socket\n")
         return 3
-    sys.stderr.write(f"protect: {error.details()} [{error.code().name}]\n")
+    sys.stderr.write(f"protect: {show.plain(error.details() or '')} [{error.code().name}]\n")
     return 3 if error.code() is grpc.StatusCode.UNAVAILABLE else 1
 
 

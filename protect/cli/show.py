@@ -121,7 +121,12 @@ def event(answer: pb.WatchEvent, output: str) -> None:
 
 def note(text: str) -> None:
     """An aside, on stderr."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{plain(text)}\n")
+
+
+def plain(untrusted: str) -> str:
+    """Without control characters: zones and registries have a say in errors, and terminals obey them."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in untrusted)
 
 
 def _event_line(answer: pb.WatchEvent) -> str:

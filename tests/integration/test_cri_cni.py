@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import stat
@@ -202,6 +203,18 @@ async def test_what_the_kernel_refuses_is_a_fault(place: Place) -> None:
     (place.folder / "hold").write_text("in the way")
     with pytest.raises(Broken, match="hold"):
         await place.network.attach(plan)
+
+
+async def test_a_full_disk_is_told(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.plugin("odd", "exit 0")
+    place.write({"type": "odd"})
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "the lock")
+
+    monkeypatch.setattr("cri.cni.network.os.open", full)
+    with pytest.raises(Exhausted, match="the lock: No space left on device .free some space"):
+        await place.network.attach(place.plan())
 
 
 async def test_a_plugin_that_hangs_is_killed_with_its_children(place: Place) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from daemonkit.config import load
 from daemonkit.edge import serve_unix
+from daemonkit.faults import Refused
 from protect.cli.__main__ import main
 from protect.config import Config
 from protect.node import Node
@@ -28,6 +29,13 @@ ROOT = Path(__file__).parents[2]
 
 class Images(images_pb2_grpc.ImagesServicer):
     """Imports nothing, and says what it was asked."""
+
+    answer = ""
+
+    async def List(  # noqa: N802
+        self, request: images_pb2.ListRequest, context: object
+    ) -> images_pb2.ListResponse:
+        raise Refused("list images", "", self.answer)
 
     async def Import(
         self,
@@ -115,6 +123,13 @@ async def test_import(
     assert await protect("image", "import", "layout", "--name", "me:1", "--cri-socket", str(served)) == 0
     out = capsys.readouterr().out
     assert "me:1" in out and str(served.parent / "layout") in out
+
+
+async def test_no_terminal_obeys_an_error(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Images.answer = "the registry says \x1b[2J\nprotect: all is well\u202e"
+    assert await protect("image", "list", "--cri-socket", str(served)) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error[:-1].isprintable() and r"says \x1b[2J\nprotect: all" in error
 
 
 async def test_nobody_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
