@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 async def serve(config: Config, stop: asyncio.Event) -> None:
     """Adopt what there is, serve, and leave the zones running when it ends."""
     async with AsyncExitStack() as stack:
-        _claim(config, stack)
+        claim(config, stack)
         store = SqliteStore(config.state_dir / "protect.db")
         stack.callback(store.close)
         toolstack = build_toolstack(config)
@@ -110,16 +110,20 @@ async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Nod
     )
 
 
-def _claim(config: Config, stack: AsyncExitStack) -> None:
-    """One protectd for one state directory."""
+def claim(config: Config, stack: AsyncExitStack) -> None:
+    """One protectd for each of its directories: it removes what it does not know in both."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
-    lock = os.open(config.state_dir / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    _lock("state directory", config.state_dir / "lock", stack)
+    _lock("run directory", config.run_dir / "protectd.lock", stack)
+
+
+def _lock(what: str, path: Path, stack: AsyncExitStack) -> None:
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     stack.callback(os.close, lock)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        cause = "another protectd runs on it"
-        raise Refused("use state directory", str(config.state_dir), cause) from None
+        raise Refused(f"use {what}", str(path.parent), "another protectd runs on it") from None
 
 
 async def _until(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:

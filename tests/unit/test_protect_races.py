@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+from daemonkit.faults import Refused
+from protect.__main__ import claim
 from protect.channel import table
+from protect.config import Config
 from protect.node import Node
 from protect.workloads import create, start
 from protect.workloads import exec as execs
@@ -136,6 +140,22 @@ async def test_an_adoption_that_fails_at_first_loses_no_output(
         await until(lambda: "still heard" in (tmp_path / "w1.log").read_text())
         assert not agent.outputs[stdout].forgotten
         assert agent.faults == []
+
+
+@pytest.mark.parametrize("shared", ["state", "run"])
+async def test_one_protectd_for_each_of_its_directories(tmp_path: Path, shared: str) -> None:
+    """Another one that had the same run directory would remove as strays what it does not know."""
+    other = {"state": "run", "run": "state"}[shared]
+    same = {f"{shared}_dir": tmp_path / shared}
+    one = Config(**same, **{f"{other}_dir": tmp_path / "one"})  # type: ignore[arg-type]
+    two = Config(**same, **{f"{other}_dir": tmp_path / "two"})  # type: ignore[arg-type]
+    async with AsyncExitStack() as first:
+        claim(one, first)
+        async with AsyncExitStack() as second:
+            with pytest.raises(Refused, match="another protectd runs on it"):
+                claim(two, second)
+    async with AsyncExitStack() as second:
+        claim(two, second)
 
 
 async def test_a_silent_zone_does_not_hold_up_a_stop(tmp_path: Path, toolstack: MemoryToolstack) -> None:
