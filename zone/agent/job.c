@@ -6,6 +6,7 @@
 #include <spawn.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -119,6 +120,15 @@ static _Noreturn void work_and_say(int log_fd, int (*work)(void *data, struct fa
 {
 	struct fault fault;
 
+	/* What else is open here stays with the agent alone: as long as a copy of a pipe's or socket's end is held,
+	 * its other end does not hear that the agent has closed it. */
+	if (log_fd != LOG_FD)
+		log_fd = dup2(log_fd, LOG_FD);
+	if (log_fd < 0 || syscall(SYS_close_range, LOG_FD + 1, ~0U, 0) < 0) {
+		fault_errno(&fault, "keep", "descriptors to the agent");
+		(void)!write(log_fd, fault.text, strlen(fault.text));
+		_exit((int)fault.code);
+	}
 	if (work(data, &fault) == 0)
 		_exit(0);
 	(void)!write(log_fd, fault.text, strlen(fault.text));

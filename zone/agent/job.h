@@ -25,7 +25,7 @@ struct job {
 /* Runs crun with these arguments (the last one NULL, the first one the subcommand); its
  * standard input, output and error are `stdio`, -1 stands for /dev/null.  -1: done is not called. */
 int job_start(struct job *job, const char *const *arguments, const int stdio[3], struct fault *fault);
-/* Runs `work` in a process of its own, a copy of this one that must not touch what they share; its fault becomes
+/* Runs `work` in a process of its own, a copy of this one with none of its descriptors; its fault becomes
  * the job's.  -1: done is not called. */
 int job_fork(struct job *job, const char *name, int (*work)(void *data, struct fault *fault), void *data,
 	     struct fault *fault);
