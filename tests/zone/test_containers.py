@@ -96,6 +96,24 @@ def test_a_disk_that_does_not_come(client: Client) -> None:
     assert failed.value.code == 4
 
 
+def test_what_a_zone_cannot_run_is_refused(client: Client) -> None:
+    """And is no failure of the zone: FAILED_PRECONDITION."""
+    mount = {"destination": "/etc/resolv.conf/x", "type": "tmpfs", "source": "tmpfs"}
+    nowhere = creation("c", "true")
+    nowhere.config_json = nowhere.config_json.replace(b'"cwd": "/"', b'"cwd": "/etc/resolv.conf"')
+    for request, words in (
+        (creation("c", "/etc"), "open executable"),
+        (creation("c", "/etc/resolv.conf"), "Permission denied"),
+        (creation("c", "true", mounts=[mount]), "Not a directory"),
+        (creation("c", "true", memory=1), "memory limit|writing file"),
+        (nowhere, "chdir"),
+    ):
+        with pytest.raises(Failed, match=words) as failed:
+            client.call(create_container=request)
+        assert failed.value.code == 9, words
+    assert client.listed() == {}
+
+
 def test_what_fails_leaves_nothing(zone: Zone, client: Client) -> None:
     with pytest.raises(Failed, match="not found in") as failed:
         client.call(create_container=creation("c1", "/no/such/program"))

@@ -1,4 +1,5 @@
 /* ConfigureZone: the host name and kernel parameters. */
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -6,6 +7,25 @@
 #include "file.h"
 #include "name.h"
 #include "podns.h"
+
+/* A parameter that this kernel lacks, or gives to nobody, and a value that it does not take. */
+static int kernel_refuses(const char *name, struct fault *fault)
+{
+	int error = errno;
+
+	switch (error) {
+	case EINVAL:
+	case ERANGE:
+		return fault_set(fault, INVALID_ARGUMENT, "sysctl: %s: %s", name, strerror(error));
+	case ENOENT:
+	case EACCES:
+	case EPERM:
+	case EROFS:
+		return fault_set(fault, FAILED_PRECONDITION, "sysctl: %s: %s", name, strerror(error));
+	default:
+		return fault_errno(fault, "sysctl", name);
+	}
+}
 
 /* Dots part the names, unless there are slashes: then dots belong to them (interface names). */
 static int set_parameter(const char *untrusted_name, const char *value, struct fault *fault)
@@ -21,7 +41,7 @@ static int set_parameter(const char *untrusted_name, const char *value, struct f
 			if (*at == '.')
 				*at = '/';
 	if (podns_put(path, value) < 0)
-		return fault_errno(fault, "sysctl", untrusted_name);
+		return kernel_refuses(untrusted_name, fault);
 	return 0;
 }
 

@@ -180,6 +180,27 @@ bool job_reaped(pid_t pid, int status)
 	return false;
 }
 
+/* What crun says of a configuration that this zone cannot have, by its own and the kernel's words. */
+static const char *const REFUSALS[] = {
+	"not found in $PATH",
+	"No such file or directory",
+	"Permission denied",
+	"Not a directory",
+	"open executable: ", /* the command is a directory */
+	"cannot parse",
+	"invalid configuration",
+	"writing file `", /* a cgroup takes no such value */
+	"the memory limit could be too low",
+};
+
+static bool is_refusal(const char *text)
+{
+	for (size_t i = 0; i < sizeof(REFUSALS) / sizeof(REFUSALS[0]); i++)
+		if (strstr(text, REFUSALS[i]))
+			return true;
+	return false;
+}
+
 static void explain(struct job *job, struct fault *fault)
 {
 	char text[LOG_SHOWN + 1];
@@ -192,9 +213,7 @@ static void explain(struct job *job, struct fault *fault)
 	while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == ' '))
 		n--;
 	text[n] = '\0';
-	if (strstr(text, "not found in $PATH") || strstr(text, "No such file or directory") ||
-	    strstr(text, "Permission denied") || strstr(text, "cannot parse") ||
-	    strstr(text, "writing file `")) /* a cgroup takes no such value */
+	if (is_refusal(text))
 		code = FAILED_PRECONDITION;
 	if (job->late)
 		fault_set(fault, DEADLINE_EXCEEDED, "%s%s: ended after %u s: %s", who, job->name,
