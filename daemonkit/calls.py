@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -57,20 +59,30 @@ def clip(text: str) -> str:
     return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
 
 
+@dataclass(eq=False, slots=True)
+class _Subscription:
+    """``listening``: waits for what it tells next.  Else gRPC sends what it told: a call whose task is
+    cancelled then gets no status, and the server would wait for it."""
+
+    task: asyncio.Task[Any]
+    listening: bool = False
+
+
 class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
     """Wraps every handler of a server."""
 
     def __init__(self, server: str) -> None:
         self._server = server
-        self._subscriptions: set[asyncio.Task[Any]] = set()
+        self._subscriptions: set[_Subscription] = set()
         self._stopping = False
         self._wrapped: dict[str, tuple[_Handler, _Handler]] = {}
 
     def end_subscriptions(self) -> None:
         """Answer UNAVAILABLE to each call that only listens: it would never end by itself."""
         self._stopping = True
-        for task in self._subscriptions:
-            task.cancel()
+        for subscription in self._subscriptions:
+            if subscription.listening:
+                subscription.task.cancel()
 
     async def intercept_service(  # type: ignore[override]  # the stubs leave out that there may be none
         self,
@@ -139,12 +151,20 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> AsyncIterator[Any]:
             task = asyncio.current_task()
             assert task is not None
-            self._subscriptions.add(task)
+            subscription = _Subscription(task)
+            self._subscriptions.add(subscription)
             try:
-                async for reply in inner(request, context):
-                    yield reply
+                async with contextlib.aclosing(inner(request, context)) as replies:
+                    while not self._stopping:
+                        subscription.listening = True
+                        reply = await anext(replies, None)
+                        subscription.listening = False
+                        if reply is None:
+                            return
+                        yield reply
+                await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self._server} is stopping")
             finally:
-                self._subscriptions.discard(task)
+                self._subscriptions.discard(subscription)
 
         return call
 

@@ -40,7 +40,7 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
     ]
     done = subprocess.run(
         [sys.executable, "-m", "tests.bench", *command],
-        cwd=ROOT, capture_output=True, text=True, timeout=180, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     for said in (

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -35,20 +36,30 @@ async def ready(stage: Watched, container: str) -> None:
 
 async def pod_stats(stage: Watched) -> dict[str, cri.LinuxPodSandboxStats]:
     request = cri.ListPodSandboxStatsRequest()
-    reply = await stage.client.runtime.ListPodSandboxStats(request, timeout=30)
+    reply = await stage.client.runtime.ListPodSandboxStats(request, timeout=60)
     return {one.attributes.id: one.linux for one in reply.stats}
+
+
+async def once(stage: Watched, true: Callable[[dict[str, cri.LinuxPodSandboxStats]], bool]) -> None:
+    """A zone that is late is left out of an answer, or shown as it was."""
+    async with asyncio.timeout(60):
+        while not true(await pod_stats(stage)):
+            pass
 
 
 async def test_what_a_pod_uses(stage: Watched) -> None:
     pod = await stage.client.run_pod("web")
+    await once(stage, lambda found: pod.id in found)
     before = (await pod_stats(stage))[pod.id]
     limit = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB)
     container = await stage.started(pod, BUSY, limit)
     await ready(stage, container)
+    grown = before.memory.usage_bytes.value + 4 * MIB
+    await once(stage, lambda found: found[pod.id].memory.usage_bytes.value > grown)
     after = (await pod_stats(stage))[pod.id]
     assert after.cpu.usage_core_nano_seconds.value > before.cpu.usage_core_nano_seconds.value
     assert after.cpu.usage_nano_cores.value > 0
-    assert after.memory.usage_bytes.value > before.memory.usage_bytes.value + 4 * MIB
+    assert after.memory.usage_bytes.value > grown
     assert 0 < after.memory.working_set_bytes.value <= after.memory.usage_bytes.value
     assert after.memory.available_bytes.value > 0 and after.memory.rss_bytes.value > 0
     assert after.process.process_count.value >= 1 and before.process.process_count.value == 0
@@ -85,16 +96,19 @@ async def test_metrics(stage: Watched) -> None:
 
 async def test_a_silent_zone_delays_nobody(stage: Watched) -> None:
     silent, well = await stage.client.run_pod("silent"), await stage.client.run_pod("well")
-    assert set(await pod_stats(stage)) == {silent.id, well.id}
+    await once(stage, lambda found: set(found) == {silent.id, well.id})
     pid = int(
         (stage.node.protectd.run_dir / "fake" / "domains").glob("*/pid").__next__().read_text().split()[0]
     )
     os.kill(pid, signal.SIGSTOP)  # one of the two
     try:
         await pod_stats(stage)  # it is found to be late, and shown as it was
-        begun = time.monotonic()
-        found = await pod_stats(stage)
-        assert time.monotonic() - begun < 0.4 and found
+        quickest = 60.0
+        for _ in range(20):
+            begun = time.monotonic()
+            assert await pod_stats(stage)
+            quickest = min(quickest, time.monotonic() - begun)
+        assert quickest < 0.4, "protectd waits half a second for a zone that is not known to be late"
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert set(await pod_stats(stage)) == {silent.id, well.id}
+    await once(stage, lambda found: set(found) == {silent.id, well.id})

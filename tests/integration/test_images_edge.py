@@ -27,7 +27,7 @@ LAYER = f"/v2/app/blobs/{digest(IMAGE.layers[0].data)}"
 
 @pytest.fixture
 async def manager(tmp_path: Path) -> AsyncIterator[ImageManager]:
-    async with running(ImageSettings(tmp_path / "state", tmp_path / "certs.d", connect_seconds=2)) as made:
+    async with running(ImageSettings(tmp_path / "state", tmp_path / "certs.d", connect_seconds=30)) as made:
         yield made
 
 
@@ -99,10 +99,10 @@ async def test_a_caller_that_hangs_up(calls: grpc.aio.Channel, manager: ImageMan
         registry.answers[LAYER] = noticed
         call = _pull(calls, f"{registry.netloc}/app:1")
         waiting = asyncio.ensure_future(_code_of_cancelled(call))
-        await asyncio.wait_for(asked.wait(), 10)
+        await asyncio.wait_for(asked.wait(), 60)
         call.cancel()
         await waiting
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while manager.busy:
                 await manager.settle()
         root = manager.store.files.root

@@ -43,7 +43,7 @@ NOISE = random.Random(3).randbytes(200_000)
 
 @asynccontextmanager
 async def managing(directory: Path, **more: object) -> AsyncIterator[ImageManager]:
-    settings = ImageSettings(directory, directory / "certs.d", connect_seconds=2, **more)  # type: ignore[arg-type]
+    settings = ImageSettings(directory, directory / "certs.d", connect_seconds=30, **more)  # type: ignore[arg-type]
     async with running(settings) as manager:
         yield manager
 
@@ -208,7 +208,7 @@ async def test_a_pull_that_takes_too_long(tmp_path: Path) -> None:
 
 
 async def _asked_for(registry: LyingRegistry, path: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while path not in registry.paths():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.01)
@@ -226,10 +226,9 @@ async def test_when_the_last_caller_goes_away_nothing_is_left(tmp_path: Path) ->
             await asyncio.sleep(0)
             assert _leftovers(manager) != [] or not second.done()
             second.cancel()
-            started = time.monotonic()
-            await asyncio.gather(first, second, return_exceptions=True)
-            await manager.settle()
-            assert time.monotonic() - started < 5
+            async with asyncio.timeout(30):  # half of what a stall would take
+                await asyncio.gather(first, second, return_exceptions=True)
+                await manager.settle()
             assert _leftovers(manager) == []
             release.set()
             registry.answers[LAYER] = content(DATA)
@@ -241,7 +240,7 @@ async def test_one_caller_goes_away_and_the_other_gets_the_image(tmp_path: Path)
     release = threading.Event()
 
     def slowly(handler: BaseHTTPRequestHandler) -> None:
-        release.wait(30)
+        release.wait(300)
         content(DATA)(handler)
 
     with LyingRegistry("app", "1", IMAGE) as registry:

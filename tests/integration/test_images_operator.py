@@ -38,7 +38,7 @@ OTHER = build([BASE, packed(Layer().file("other").tar())])
 
 def _settings(tmp_path: Path) -> ImageSettings:
     pinned = ("example.com/pinned/*", "example.com/exact:1")
-    return ImageSettings(tmp_path / "state", tmp_path / "certs.d", connect_seconds=2, pinned=pinned)
+    return ImageSettings(tmp_path / "state", tmp_path / "certs.d", connect_seconds=30, pinned=pinned)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def _in_steps(data: bytes, steps: list[threading.Event]) -> Answer:
         handler.send_header("Content-Length", str(len(data)))
         handler.end_headers()
         for number, step in enumerate(steps):
-            assert step.wait(30)
+            assert step.wait(300)
             handler.wfile.write(data[number * size : (number + 1) * size])
 
     return answer
@@ -98,7 +98,7 @@ async def test_a_pull_tells_how_far_it_has_come(
 
         async def until(*wanted: tuple[int, pb.PartState.ValueType]) -> pb.PullProgress:
             while True:
-                event = await asyncio.wait_for(pulling.read(), 20)
+                event = await asyncio.wait_for(pulling.read(), 60)
                 if [(layer.bytes, layer.state) for layer in event.progress.layers] == [*wanted]:
                     return event.progress
 
@@ -129,14 +129,14 @@ async def test_a_pull_tells_how_far_it_has_come(
 
 async def _last(stream: object) -> pb.PullEvent:
     while True:
-        event = await asyncio.wait_for(stream.read(), 20)  # type: ignore[attr-defined]
+        event = await asyncio.wait_for(stream.read(), 60)  # type: ignore[attr-defined]
         if event.HasField("image"):
             return event  # type: ignore[no-any-return]
 
 
 async def _read_until(stream: object, wanted: object) -> pb.WatchPullsEvent:
     while True:
-        event = await asyncio.wait_for(stream.read(), 20)  # type: ignore[attr-defined]
+        event = await asyncio.wait_for(stream.read(), 60)  # type: ignore[attr-defined]
         if wanted(event):  # type: ignore[operator]
             return event  # type: ignore[no-any-return]
 
@@ -148,10 +148,10 @@ async def test_a_pull_whose_only_caller_hangs_up_is_called_off(
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[f"/v2/app/blobs/{digest(BASE.data)}"] = _in_steps(BASE.data, [never])
         pulling = images.Pull(pb.PullRequest(name=f"{registry.netloc}/app:1"))
-        while not (await asyncio.wait_for(pulling.read(), 20)).progress.layers:
+        while not (await asyncio.wait_for(pulling.read(), 60)).progress.layers:
             pass
         pulling.cancel()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while manager.busy:
                 await manager.settle()
         never.set()
@@ -171,7 +171,7 @@ async def test_a_pull_that_stands_still_is_called_off(tmp_path: Path) -> None:
             from daemonkit.faults import TooLate
 
             with pytest.raises(TooLate, match="nothing of it moved"):
-                await asyncio.wait_for(manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS), 20)
+                await asyncio.wait_for(manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS), 60)
             never.set()
     finally:
         await manager.stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -114,7 +113,7 @@ VERDICTS = {
     "no": ("echo 'not signed by us' >&1; echo secret >&2; exit 1", "two: not signed by us"),
     "silent": ("exit 3", "no reason given"),
     "killed": ("echo words; kill -9 $$", "ended by signal 9: words"),
-    "slow": ("exec sleep 60", "did not answer within 1 s"),
+    "slow": ("exec sleep 600", "did not answer within 5 s"),
     "many words": ("yes endless | head -c 3000000; exit 1", "endless"),
     "control characters": ("printf 'a\\033[31m\\nb\\000c'; exit 1", "a [31m b c"),
     "deaf": ("exec 0<&-; echo deaf; exit 1", "deaf"),
@@ -123,10 +122,11 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("script", "words"), VERDICTS.values(), ids=VERDICTS.keys())
 async def test_a_verifier_that_does_not_allow(tmp_path: Path, script: str, words: str) -> None:
+    patience = Seconds(5 if "sleep" in script else 60)
     directory = _verifier(tmp_path / "verifiers", "one", "echo one says yes")
     _verifier(directory, "two", script)
     with LyingRegistry("app", "1", IMAGE) as registry:
-        async with managing(tmp_path, verifier_dir=directory, verifier_timeout=Seconds(1)) as manager:
+        async with managing(tmp_path, verifier_dir=directory, verifier_timeout=patience) as manager:
             with pytest.raises(Rejected) as caught:
                 await manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS)
             assert words in str(caught.value)
@@ -163,13 +163,12 @@ async def test_directories_of_verifiers(tmp_path: Path) -> None:
 async def test_a_verifier_ends_with_its_children(tmp_path: Path) -> None:
     """The child keeps the pipes open: the verdict does not wait for it."""
     pid = tmp_path / "pid"
-    directory = _verifier(tmp_path / "verifiers", "one", f"sleep 60 & echo $! > {pid}; echo done")
+    directory = _verifier(tmp_path / "verifiers", "one", f"sleep 600 & echo $! > {pid}; echo done")
     with LyingRegistry("app", "1", IMAGE) as registry:
-        async with managing(tmp_path, verifier_dir=directory, verifier_timeout=Seconds(30)) as manager:
-            started = time.monotonic()
-            await manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS)
-            assert time.monotonic() - started < 15
-    assert not _runs(int(pid.read_text()))
+        async with managing(tmp_path, verifier_dir=directory, verifier_timeout=Seconds(300)) as manager:
+            async with asyncio.timeout(100):
+                await manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS)
+    await _ended(int(pid.read_text()))
 
 
 async def test_a_caller_that_goes_away_meanwhile(tmp_path: Path) -> None:
@@ -179,13 +178,20 @@ async def test_a_caller_that_goes_away_meanwhile(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path, verifier_dir=directory, verifier_timeout=Seconds(50)) as manager:
             pulling = asyncio.create_task(manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS))
-            pid = int(await asyncio.wait_for(asyncio.to_thread(told.read_text), 20))
+            pid = int(await asyncio.wait_for(asyncio.to_thread(told.read_text), 60))
             pulling.cancel()
             with suppress(asyncio.CancelledError):
                 await pulling
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await manager.settle()
-    assert not _runs(pid)
+    await _ended(pid)
+
+
+async def _ended(pid: int) -> None:
+    """It has been killed; the kernel takes its time."""
+    async with asyncio.timeout(60):
+        while _runs(pid):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 def _runs(pid: int) -> bool:

@@ -38,7 +38,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 @asynccontextmanager
 async def managing(directory: Path) -> AsyncIterator[ImageManager]:
     async with running(
-        ImageSettings(directory / "state", directory / "certs.d", connect_seconds=2)
+        ImageSettings(directory / "state", directory / "certs.d", connect_seconds=30)
     ) as manager:
         yield manager
 

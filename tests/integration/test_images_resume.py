@@ -34,7 +34,7 @@ PART = 500_000
 
 @asynccontextmanager
 async def managing(directory: Path, **more: object) -> AsyncIterator[ImageManager]:
-    quick: dict[str, object] = {"connect_seconds": 2, "retry_seconds": 0.01}
+    quick: dict[str, object] = {"connect_seconds": 30, "retry_seconds": 0.01}
     settings = ImageSettings(directory, directory / "certs.d", **(quick | more))  # type: ignore[arg-type]
     async with running(settings) as manager:
         yield manager
@@ -217,7 +217,7 @@ def _stall_after(data: bytes, size: int) -> Answer:
 async def test_a_stall_in_the_middle_of_a_layer_is_gone_on_from(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[LAYER] = then(_stall_after(DATA, PART), in_parts(DATA, len(DATA)))
-        async with managing(tmp_path, stall_seconds=0.5) as manager:
+        async with managing(tmp_path, stall_seconds=3) as manager:
             assert (await _pull(manager, registry.netloc)).id == IMAGE.id
     assert _ranges(registry) == ["", f"bytes={PART}-"]
 
@@ -234,11 +234,11 @@ async def test_a_caller_that_goes_away_during_a_pause(
             loop.call_soon_threadsafe(asked.set)
 
         registry.answers[LAYER] = busy
-        started = time.monotonic()
         async with managing(tmp_path) as manager:
             pulling = asyncio.create_task(_pull(manager, registry.netloc))
-            await asyncio.wait_for(asked.wait(), 10)
+            await asyncio.wait_for(asked.wait(), 60)
             pulling.cancel()
+            started = time.monotonic()
             with suppress(asyncio.CancelledError):
                 await pulling
             waiting = wait(manager)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.root
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "registry.run.example"
 IMAGE = f"{HOST}/busybox:1"
-READY = 60.0
+READY = 120.0
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ async def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path: Path) -> No
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "localnode.demo", "--folder", str(folder)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     for said in ("RunPodSandbox", "hello from demo", "served from inside the zone", "ExecSync", "init"):
@@ -168,7 +168,7 @@ async def test_a_demo_that_fails_says_so_and_leaves_nothing(tmp_path: Path) -> N
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "localnode.demo", "--folder", str(folder)],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "failed: " in done.stdout and "Traceback" not in done.stdout + done.stderr

@@ -57,7 +57,7 @@ class Stage:
         process = await asyncio.create_subprocess_exec(
             *self.line(*arguments), stdin=PIPE if stdin is not None else None, stdout=PIPE, stderr=PIPE
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(120):
             stdout, stderr = await process.communicate(stdin)
         assert process.returncode is not None
         return process.returncode, stdout, stderr.decode()
@@ -151,7 +151,7 @@ class Terminal:
     async def until(self, text: str) -> None:
         """Until the text has come; "" stands for the end."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not text or text.encode() not in self.seen:
                 came = asyncio.Event()
                 loop.add_reader(self.fd, came.set)
@@ -198,7 +198,7 @@ async def test_the_process_ends_with_its_client(stage: Stage, transport: str) ->
     assert await stage.output(f"ps | grep '[s]leep {name}'") != ""
     process.kill()
     await process.wait()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         # each look is an exec in the zone: nothing tells from outside
         while await stage.output(f"ps | grep '[s]leep {name}'"):
             pass
@@ -211,7 +211,7 @@ async def test_attach(stage: Stage, transport: str) -> None:
     assert process.stdin is not None and process.stdout is not None
     for number in range(3):
         process.stdin.write(f"echo {transport} $((40+{number}))\n".encode())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert await process.stdout.readline() == f"{transport} {40 + number}\n".encode()
     process.kill()
     await process.wait()
@@ -241,7 +241,7 @@ async def forwarded(stage: Stage, transport: str) -> AsyncIterator[int]:
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(300):
             said = (await process.stdout.readline()).decode()
             yield int(said.split(" -> ")[0].rpartition(":")[2])
     finally:

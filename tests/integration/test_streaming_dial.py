@@ -38,14 +38,14 @@ class Stage:
     listener: socket.socket
 
     async def accept(self) -> socket.socket:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             accepted, _ = await asyncio.get_running_loop().sock_accept(self.listener)
         accepted.setblocking(False)
         return accepted
 
     async def read(self, server: socket.socket) -> bytes:
         """What came; b"" at the end."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await asyncio.get_running_loop().sock_recv(server, 1 << 16)
 
 
@@ -123,7 +123,7 @@ async def test_a_killed_protectd_leaves_no_connection(stage: Stage) -> None:
         with await stage.accept() as again:
             await connection.write(b"again")
             assert await stage.read(again) == b"again"
-    async with asyncio.timeout(20):  # until xenpod-cri has found it, too
+    async with asyncio.timeout(60):  # until xenpod-cri has found it, too
         while not (await stage.client.runtime.Status(cri.StatusRequest())).status.conditions[0].status:
             pass
 

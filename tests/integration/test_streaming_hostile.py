@@ -162,7 +162,7 @@ async def test_half_open_connections_by_the_thousand() -> None:
         await client.until(lambda: client.closed)
         assert client.channel(1) == b"hello"
         for line in lines:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 with contextlib.suppress(ConnectionResetError):
                     assert await line.reader.read() == b""
             line.close()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -35,14 +36,17 @@ class Zones(protect_pb2_grpc.ZonesServicer):
 class Host(protect_pb2_grpc.HostServicer):
     """Streams ``gone`` events until told otherwise."""
 
-    def __init__(self, endless: bool) -> None:
+    def __init__(self, endless: bool, eager: bool) -> None:
         self._endless = endless
+        self._eager = eager
         self.ended = asyncio.Event()
 
     async def Watch(self, request, context):  # type: ignore[no-untyped-def]
         try:
             for number in range(3):
                 yield protect_pb2.WatchEvent(zone_gone=str(number))
+            while self._eager:
+                yield protect_pb2.WatchEvent(zone_gone="more")
             if self._endless:
                 await asyncio.Event().wait()
             raise faults.Refused("watch", "host", "enough")
@@ -65,11 +69,15 @@ def echo(name: str) -> protect_pb2.Zone:
 
 
 def serving(  # type: ignore[no-untyped-def]
-    path: Path, answer: Callable[[str], protect_pb2.Zone] = echo, endless: bool = False, grace: float = 5.0
+    path: Path,
+    answer: Callable[[str], protect_pb2.Zone] = echo,
+    endless: bool = False,
+    eager: bool = False,
+    grace: float = 5.0,
 ):
     def add(server: grpc.aio.Server) -> None:
         protect_pb2_grpc.add_ZonesServicer_to_server(Zones(answer), server)
-        protect_pb2_grpc.add_HostServicer_to_server(Host(endless), server)
+        protect_pb2_grpc.add_HostServicer_to_server(Host(endless, eager), server)
         protect_pb2_grpc.add_WorkloadsServicer_to_server(Workloads(), server)
 
     return serve_unix(path, add, name="test", grace=grace)
@@ -181,6 +189,26 @@ async def test_a_daemon_that_stops_ends_its_subscriptions_at_once(tmp_path: Path
         assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
         assert await exec_.code() is grpc.StatusCode.OK
         assert 0.4 < took < 30
+
+
+async def test_a_subscription_that_is_being_told_something_ends_at_once_too(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+
+    async def read(watch: Any) -> None:
+        while True:
+            await watch.read()
+
+    async with channel(path) as link, asyncio.timeout(30):
+        async with serving(path, eager=True, grace=60.0):
+            watches = [protect_pb2_grpc.HostStub(link).Watch(protect_pb2.WatchRequest()) for _ in range(10)]
+            for watch in watches:
+                await watch.read()
+            reading = [asyncio.ensure_future(read(watch)) for watch in watches]
+        for one in reading:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await one
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            assert "is stopping" in (caught.value.details() or "")
 
 
 async def test_a_message_too_large_is_refused(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_the_image_is_whole_and_the_same_each_time() -> None:
 async def test_a_program_is_ready_when_it_says_so(tmp_path: Path) -> None:
     output = Output(tmp_path / "p.log")
     async with background("sh", "-c", "echo one; echo now ready; exec sleep 60", output=output) as process:
-        await output.line_with("ready", 10)
+        await output.line_with("ready", 60)
     assert process.returncode == -15
     assert (tmp_path / "p.log").read_text() == "one\nnow ready\n"
 
@@ -102,9 +102,9 @@ async def test_a_program_that_ends_first_is_a_failure_with_its_last_words(tmp_pa
     output = Output(tmp_path / "p.log")
     async with background("sh", "-c", "echo no disk; exit 3", output=output) as process:
         with pytest.raises(Failed, match="no disk"):
-            await output.line_with("ready", 10)
+            await output.line_with("ready", 60)
         with Readiness(tmp_path / "r") as readiness, pytest.raises(Failed, match="ended with status 3"):
-            await readiness.wait(process, output, 10)
+            await readiness.wait(process, output, 60)
 
 
 async def test_a_program_that_says_nothing_is_given_up(tmp_path: Path) -> None:

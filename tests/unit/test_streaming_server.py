@@ -197,10 +197,11 @@ async def test_a_slow_reader_holds_up_its_command_and_no_other(streaming: Server
     slow = await spdy(streaming.base, streaming.url(Play().job(pour)))
     await slow.open_all("error", "stdin", "stdout", "stderr")
     before = -1
-    while before != written:  # until the kernel's buffers and ours are full
-        before = written
-        await asyncio.sleep(0.2)
-    assert 0 < written < 32 << 20
+    async with asyncio.timeout(60):
+        while not written or before != written:  # until the kernel's buffers and ours are full
+            before = written
+            await asyncio.sleep(0.2)
+    assert written < 32 << 20
     other = await websocket(streaming.base, streaming.url(Play().job(echo)))
     await other.send(b"\0hello")
     await other.send(b"\xff\0")
@@ -210,7 +211,7 @@ async def test_a_slow_reader_holds_up_its_command_and_no_other(streaming: Server
 
 
 async def test_a_client_that_does_not_open_its_streams() -> None:
-    async with server(stream_timeout=0.2) as streaming:
+    async with server(stream_timeout=2.0) as streaming:
         play = Play()
         client = await spdy(streaming.base, streaming.url(play.job(echo)))
         await client.open_all("error", "stdout")
@@ -302,11 +303,11 @@ async def test_base64_that_is_none(streaming: Server) -> None:
 
 
 async def test_an_idle_stream_is_ended() -> None:
-    async with server(idle_timeout=0.3) as streaming:
+    async with server(idle_timeout=2.0) as streaming:
         play = Play()
         client = await websocket(streaming.base, streaming.url(play.job(forever)))
-        for _ in range(4):
-            await asyncio.sleep(0.15)
+        for _ in range(12):
+            await asyncio.sleep(0.2)
             await client.event(Ping())
         assert play.cancelled == 0, "it was not idle"
         await play.until(lambda: play.cancelled == 1)
@@ -322,7 +323,7 @@ async def test_too_many_streams() -> None:
         assert answer.status == 503
         clients[0].line.abort()
         await play.until(lambda: play.cancelled == 1)
-        async with asyncio.timeout(10):  # the refusal has not used it up
+        async with asyncio.timeout(60):  # the refusal has not used it up
             while play.begun < 3:
                 with contextlib.suppress(AssertionError):
                     await websocket(streaming.base, url)
@@ -348,7 +349,7 @@ async def test_a_handshake_that_takes_too_long() -> None:
     async with server(handshake_timeout=0.2) as streaming:
         line = await connect(streaming.base)
         await line.send(b"GET /exec/x HTTP/1.1\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             assert await line.reader.read() == b""
 
 
@@ -368,7 +369,7 @@ async def test_a_handshake_that_takes_too_long() -> None:
 async def test_requests_that_are_none(streaming: Server, head: bytes, status: int) -> None:
     line = await connect(streaming.base)
     line.writer.write(head)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         answer = await line.reader.read()
     assert answer.startswith(f"HTTP/1.1 {status} ".encode()), answer[:100]
 
@@ -455,6 +456,6 @@ def test_the_kernel_tells_of_a_client_that_reset() -> None:
         poll.register(accepted.fileno(), select.EPOLLRDHUP)
         assert poll.poll(0) == []
         client.close()
-        assert poll.poll(5)
+        assert poll.poll(60)
     accepted.close()
     listener.close()
