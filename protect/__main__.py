@@ -23,13 +23,12 @@ from protect.network.splice import splice
 from protect.node import Node
 from protect.server import services
 from protect.stdio.log import WorkloadLog
-from protect.store import SqliteStore
+from protect.store import LOG_LIMIT, SqliteStore
 from protect.toolstack.port import Toolstack
 from protect.volumes.host import HostVolumes
 from protect.zones import deaths, reconcile
 
 _DEFAULT_CONFIG = Path("/etc/protect/protectd.toml")
-_WAL_LIMIT = 4 * 1024 * 1024
 _WAL_PERIOD = 30.0
 
 
@@ -138,7 +137,7 @@ async def _until(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
 async def _checkpoint_store(store: SqliteStore) -> None:
     while True:
         await asyncio.sleep(_WAL_PERIOD)
-        if store.wal_bytes() > _WAL_LIMIT:
+        if store.wal_bytes() > LOG_LIMIT:
             await asyncio.to_thread(store.checkpoint)
 
 

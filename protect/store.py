@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from daemonkit import room
 from daemonkit.faults import Broken, Exhausted, Refused
 from protect import records
 from protect.workloads.values import Workload
@@ -26,6 +27,10 @@ from protect.zones.values import Zone
 
 VERSION = 1
 """Of the schema (``user_version``)."""
+
+LOG_LIMIT = 4 * 1024 * 1024
+"""Bytes of the WAL file from which on it is copied into the database."""
+_LOG_SPARE = 2 * 1024 * 1024  # kept beyond it, so that ends are written even when the disk is full
 
 _SCHEMA = """
 CREATE TABLE zones (id TEXT PRIMARY KEY, uuid TEXT NOT NULL UNIQUE, state TEXT NOT NULL, body TEXT NOT NULL);
@@ -96,6 +101,7 @@ class SqliteStore:
         self._db = _connect(path)
         with _faults("open"):
             _prepare(self._db, path)
+        room.keep(path, LOG_LIMIT + _LOG_SPARE)
 
     def load(self) -> Saved:
         with _faults("read"):
@@ -110,6 +116,7 @@ class SqliteStore:
         )
 
     def save_zone(self, zone: Zone, intent: Intent | None) -> None:
+        self._want_room("zones", zone.id)
         row = (zone.id, str(zone.uuid), zone.state.value, json.dumps(records.of_zone(zone)))
         with self._transaction():
             self._db.execute(
@@ -130,6 +137,7 @@ class SqliteStore:
             self._db.execute("DELETE FROM zones WHERE id = ?", (zone_id,))
 
     def save_workload(self, workload: Workload, intent: Intent | None) -> None:
+        self._want_room("workloads", workload.id)
         with self._transaction():
             self._put_workload(workload)
             self._set_intent("workload", workload.id, intent)
@@ -161,6 +169,11 @@ class SqliteStore:
 
     def close(self) -> None:
         self._db.close()
+
+    def _want_room(self, table: str, new_id: str) -> None:
+        """Exhausted when there is none for a row that is new; others are written as long as it goes."""
+        if self._db.execute(f"SELECT 1 FROM {table} WHERE id = ?", (new_id,)).fetchone() is None:
+            room.check(self._path)
 
     def _put_workload(self, workload: Workload) -> None:
         row = (workload.id, workload.zone_id, workload.state.value, json.dumps(records.of_workload(workload)))

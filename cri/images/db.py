@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cri.images.errors import disk_full
-from cri.images.reserve import CHECKPOINT_PAGES, reserve
+from daemonkit import room
 from daemonkit.faults import Broken
 
 log = logging.getLogger(__name__)
 
 VERSION = 3
+# The log is begun anew after so many pages, which is half of the room that is kept for it.
+_LOG_PAGES = 64
+_LOG_BYTES = 512 * 1024
 _SCHEMA = """
 CREATE TABLE filesystems (
   chain_id TEXT PRIMARY KEY, type TEXT NOT NULL, bytes INTEGER NOT NULL, digest TEXT NOT NULL DEFAULT '',
@@ -92,13 +95,13 @@ class ImageDb:
         with self._told("open"):
             self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
             self._prepare()
-        reserve(file)
+        room.keep(file, _LOG_BYTES)
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
         self._db.execute("PRAGMA synchronous = FULL")
         self._db.execute("PRAGMA foreign_keys = ON")
-        self._db.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+        self._db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
         if not 0 <= version <= VERSION:
             raise Broken("open", str(self._file), f"it has version {version}, this program knows {VERSION}")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
-from daemonkit.faults import Invalid
+from daemonkit.faults import Exhausted, Invalid
+
+_MAKE = "make log directory"
 
 
 def make(directory: str) -> None:
@@ -14,4 +17,7 @@ def make(directory: str) -> None:
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Invalid("make log directory", directory, error.strerror or str(error)) from None
+        cause = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise Exhausted(_MAKE, directory, cause, "free some space") from None
+        raise Invalid(_MAKE, directory, cause) from None

@@ -17,13 +17,20 @@ from pathlib import Path
 from typing import TypeVar
 
 from cri.container.record import Container
+from cri.container.record import Phase as ContainerPhase
+from cri.sandbox.record import Phase as SandboxPhase
 from cri.sandbox.record import Sandbox
 from cri.store import rows
+from daemonkit import room
 from daemonkit.faults import Broken, Exhausted
 
 T = TypeVar("T")
 
 VERSION = 3
+# The log is begun anew after so many pages, a quarter of the room that is kept for it: ends of what runs are
+# written even when the disk is full.
+_LOG_PAGES = 128
+_LOG_BYTES = 2 * 1024 * 1024
 _SCHEMA = """
 CREATE TABLE sandboxes (
   id TEXT PRIMARY KEY, phase TEXT NOT NULL, created_ns INTEGER NOT NULL, handler TEXT NOT NULL,
@@ -76,11 +83,15 @@ class Database:
         return await self._run(_load)
 
     async def save_sandbox(self, sandbox: Sandbox) -> None:
-        """Insert or replace."""
+        """Insert or replace; Exhausted when there is no room for a new one."""
+        if sandbox.phase is SandboxPhase.CREATING:
+            room.check(self._path)
         await self._run(lambda c: _execute(c, rows.SAVE_SANDBOX, rows.of_sandbox(sandbox)))
 
     async def save_container(self, container: Container) -> None:
-        """Insert or replace."""
+        """Insert or replace; Exhausted when there is no room for a new one."""
+        if container.phase is ContainerPhase.CREATING:
+            room.check(self._path)
         await self._run(lambda c: _execute(c, rows.SAVE_CONTAINER, rows.of_container(container)))
 
     async def delete_sandbox(self, sandbox_id: str) -> None:
@@ -112,6 +123,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
@@ -122,6 +134,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise Broken("open state", str(path), f"it has version {version}, this daemon knows {VERSION}")
     except sqlite3.Error as error:
         raise Broken("open state", str(path), str(error)) from error
+    room.keep(path, _LOG_BYTES)
     return connection
 
 

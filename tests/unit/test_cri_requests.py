@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,8 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
+from cri.sandbox import logdir
+from daemonkit.faults import Exhausted
 from tests.support.cri_node import Rig, rig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -221,6 +225,15 @@ async def test_a_log_directory_that_cannot_be(node: Rig, tmp_path: Path) -> None
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.pod("bad", log_directory=str(tmp_path / "file" / "logs"))
     assert raised.value.code() is INVALID
+
+
+def test_a_log_directory_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("cri.sandbox.logdir.Path.mkdir", full)
+    with pytest.raises(Exhausted, match="/logs: No space left"):
+        logdir.make("/logs")
 
 
 async def test_an_id_that_is_empty(node: Rig) -> None:
