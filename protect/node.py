@@ -18,7 +18,7 @@ from protect.hub import Change, Hub, WorkloadGone, WorkloadSeen, ZoneGone, ZoneS
 from protect.ledger import Ledger
 from protect.ports import AgentLink, Input, LinkFactory, LogFactory, Splice, Volumes
 from protect.store import Intent, Store
-from protect.tasks import Tasks
+from protect.tasks import Tasks, over
 from protect.toolstack.port import Toolstack
 from protect.workloads.execs import ExecRun
 from protect.workloads.outputs import Outputs
@@ -72,9 +72,8 @@ class End:
             raise self._kind("use", zone_id, self.cause)
         finally:
             ended.cancel()
-            if not task.done():
-                task.cancel()
-                await asyncio.wait([task])
+            task.cancel()
+            await over(task)
 
 
 class ZoneRuntime:

@@ -13,6 +13,9 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_CUT = 5.0
+"""Seconds that cancelled work has to come to its end."""
+
 
 class Tasks:
     """Owns the tasks of a daemon."""
@@ -28,23 +31,38 @@ class Tasks:
 
     async def conduct(self, work: Coroutine[Any, Any, T], name: str) -> T:
         """Run for a caller who may go away: it is then cancelled once, and its undo runs to the end."""
-        task = self._own(work, name)
+        return await self._wait(self._own(work, name), cancel=True)
+
+    async def see_through(self, work: Coroutine[Any, Any, T], name: str) -> T:
+        """Run to its end, also when the caller goes away: what is begun is not left half done."""
+        return await self._wait(self._own(work, name), cancel=False)
+
+    async def _wait(self, task: asyncio.Task[T], *, cancel: bool) -> T:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.done():
                 task.add_done_callback(_report)
-                task.cancel()
+                if cancel:
+                    task.cancel()
             raise
 
     async def close(self, timeout: float) -> None:
-        """Wait for what is under way; cancel what takes longer than ``timeout`` seconds."""
+        """Wait for what is under way; cancel what takes longer than ``timeout`` seconds.
+
+        A step that must not be cut gets a little longer; what it waits for is closed next.
+        """
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=timeout)
         leftover = list(self._tasks)
         for task in leftover:
             task.cancel()
-        await asyncio.gather(*leftover, return_exceptions=True)
+        if leftover:
+            ended, _ = await asyncio.wait(leftover, timeout=_CUT)
+            for task in ended:
+                # Retrieved: whoever wanted it has gone.
+                if not task.cancelled():
+                    task.exception()
 
     def _own(self, work: Coroutine[Any, Any, T], name: str) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work, name=name)
@@ -59,11 +77,26 @@ async def whole(work: Awaitable[T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task])
-        if not task.cancelled():
-            # Retrieved: the cancellation is what the caller hears of.
-            task.exception()
+        await over(task)
         raise
+
+
+async def over(task: asyncio.Future[Any]) -> None:
+    """Wait for its end, however often the caller is cancelled meanwhile; what it failed with is not wanted.
+
+    Who is told of a cancellation must be able to rely on it that nothing goes on behind him: he may be about
+    to undo it.
+    """
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled = True
+    if not task.cancelled():
+        task.exception()
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 async def side_by_side(steps: Iterable[Awaitable[None]]) -> None:

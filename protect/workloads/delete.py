@@ -7,7 +7,7 @@ import logging
 import signal
 
 from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Missing, Refused
+from daemonkit.faults import Fault, Missing, Refused
 from daemonkit.logs import fields
 from protect.node import Node, WorkloadRuntime
 from protect.store import Intent
@@ -36,7 +36,7 @@ async def delete(node: Node, workload_id: str) -> None:
     """Kill what runs, remove everything; an unknown id succeeds, so does one in a dead zone."""
     runtime = node.workloads.get(workload_id)
     if runtime is not None:
-        await node.tasks.conduct(_conduct(node, runtime), f"delete workload {workload_id}")
+        await node.tasks.see_through(_conduct(node, runtime), f"delete workload {workload_id}")
 
 
 async def _conduct(node: Node, runtime: WorkloadRuntime) -> None:
@@ -106,7 +106,8 @@ async def _delete_container(node: Node, runtime: WorkloadRuntime) -> None:
     request = channel_pb2.Request(delete_container=channel_pb2.DeleteContainer(id=runtime.id))
     try:
         await runtime.zone.end.guard(f"zone {runtime.zone.id}", link.call(request, node.config.timeouts.call))
-    except Refused:
+    except Fault:
+        # Else it has gone with its zone.
         if not runtime.zone.end:
             raise
 

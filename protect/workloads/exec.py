@@ -86,10 +86,13 @@ async def _begin(
             link.output(streams.stderr, run.output.sink("stderr"))
         return streams
 
+    async def begin() -> Streams:
+        # Whole: streams that were made must not be left without an owner.
+        return await whole(ask())
+
     run.begun.clear()
     try:
-        # Whole: streams that were made must not be left without an owner.
-        return await runtime.zone.end.guard(f"zone {runtime.zone.id}", whole(ask()))
+        return await runtime.zone.end.guard(f"zone {runtime.zone.id}", begin())
     finally:
         run.begun.set()
 

@@ -34,9 +34,13 @@ async def _conduct(node: Node, runtime: WorkloadRuntime) -> Workload:
             raise Refused("start workload", runtime.id, cause)
         link = await runtime.zone.agent()
         checkpoint("workload-start.begun")
-        # Whole, with the note of it: a caller that goes away does not make untrue what the zone has done.
-        await runtime.zone.end.guard(f"zone {runtime.zone.id}", whole(_start(node, runtime, link)))
+        await runtime.zone.end.guard(f"zone {runtime.zone.id}", _to_its_end(node, runtime, link))
         return runtime.workload
+
+
+async def _to_its_end(node: Node, runtime: WorkloadRuntime, link: AgentLink) -> None:
+    """With the note of it: a caller that goes away does not make untrue what the zone has done."""
+    await whole(_start(node, runtime, link))
 
 
 async def _start(node: Node, runtime: WorkloadRuntime, link: AgentLink) -> None:

@@ -30,7 +30,7 @@ async def destroy(node: Node, zone_id: str) -> None:
     """Remove the zone and everything in it, whatever it is doing; an unknown id succeeds."""
     runtime = node.zones.get(zone_id)
     if runtime is not None:
-        await node.tasks.conduct(_conduct(node, runtime), f"destroy zone {zone_id}")
+        await node.tasks.see_through(_conduct(node, runtime), f"destroy zone {zone_id}")
 
 
 async def _conduct(node: Node, runtime: ZoneRuntime) -> None:

@@ -95,8 +95,11 @@ async def _begin(runtime: ZoneRuntime, link: AgentLink, port: int, made: _Connec
         else:
             link.output(made.out, made.output.sink(_DATA))
 
-    # Whole: a connection that was made must not be left without an owner.
-    await runtime.end.guard(f"zone {runtime.id}", whole(ask()))
+    async def begin() -> None:
+        # Whole: a connection that was made must not be left without an owner.
+        await whole(ask())
+
+    await runtime.end.guard(f"zone {runtime.id}", begin())
 
 
 async def _close(runtime: ZoneRuntime, link: AgentLink, made: _Connection) -> None:

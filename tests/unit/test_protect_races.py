@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -13,13 +14,13 @@ from daemonkit.faults import Refused
 from protect.__main__ import claim
 from protect.channel import table
 from protect.config import Config
-from protect.node import Node
-from protect.workloads import create, start
+from protect.node import End, Node
+from protect.workloads import create, delete, start
 from protect.workloads import exec as execs
 from protect.workloads.exec import ExecSpec, Output
 from protect.workloads.terminal import Command
 from protect.workloads.values import WorkloadState
-from protect.zones import launch
+from protect.zones import destroy, launch
 from protect.zones.values import ZoneState
 from tests.support.agent_sim import SimAgent
 from tests.support.memory_toolstack import MemoryToolstack
@@ -140,6 +141,60 @@ async def test_an_adoption_that_fails_at_first_loses_no_output(
         await until(lambda: "still heard" in (tmp_path / "w1.log").read_text())
         assert not agent.outputs[stdout].forgotten
         assert agent.faults == []
+
+
+async def test_a_launch_ended_twice_leaves_no_domain(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    """The zone is destroyed while it is made, and then the caller who makes it goes away, too."""
+    async with running(tmp_path, toolstack) as node:
+        entered, go = toolstack.gate("create")
+        launching = asyncio.create_task(launch.launch(node, zone_spec()))
+        await entered.wait()
+        destroying = asyncio.create_task(destroy.destroy(node, "z1"))
+        await asyncio.sleep(0.01)
+        launching.cancel()
+        await asyncio.sleep(0.01)
+        go.set()
+        await asyncio.wait([launching, destroying])
+        await until(lambda: not node.zones)
+        assert toolstack.domains == {}
+        assert node.ledger.reserved_bytes == 0
+
+
+async def test_what_is_destroyed_or_deleted_is_so_to_the_end(
+    node: Node, toolstack: MemoryToolstack, tmp_path: Path
+) -> None:
+    """Whoever asked for it may have gone for good."""
+    await create.create(node, workload_spec(tmp_path))
+    for operation, left, asked in (
+        ("detach_disk", node.workloads, lambda: delete.delete(node, "w1")),
+        ("destroy", node.zones, lambda: destroy.destroy(node, "z1")),
+    ):
+        entered, go = toolstack.gate(operation)
+        asking = asyncio.create_task(asked())
+        await entered.wait()
+        asking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking
+        go.set()
+        await until(lambda left=left: not left)  # type: ignore[misc]
+    assert toolstack.domains == {}
+
+
+async def test_a_guarded_failure_that_nobody_waits_for_is_not_an_error_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail() -> None:
+        raise Refused("try", "it", "on purpose")
+
+    guarding = asyncio.create_task(End().guard("z1", fail()))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    guarding.cancel()
+    await asyncio.wait([guarding])
+    del guarding
+    gc.collect()
+    await asyncio.sleep(0)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize("shared", ["state", "run"])

@@ -191,6 +191,7 @@ static const char *const REFUSALS[] = {
 	"invalid configuration",
 	"writing file `", /* a cgroup takes no such value */
 	"the memory limit could be too low",
+	"is not running", /* it has just ended */
 };
 
 static bool is_refusal(const char *text)
