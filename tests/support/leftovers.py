@@ -43,7 +43,7 @@ def loops(folder: Path) -> list[str]:
             name = backing.read_text().strip()
         except OSError:
             continue  # detached between the two
-        if name.startswith(str(folder)):
+        if name.startswith(f"{folder}/"):
             found.append(f"{backing.parts[3]} {name}")
     return found
 

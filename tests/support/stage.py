@@ -15,7 +15,7 @@ from protect.channel.link import Hello, Link
 from protect.network.guest import GuestNetwork
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
 from protect.toolstack.port import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
-from tests.support import busybox
+from tests.support import busybox, leftovers
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 MIB = 1 << 20
@@ -145,6 +145,7 @@ class _Common:
         self._agents: list[Agent] = []
         self._mine: dict[UUID, DomainSpec] = {}
         self._interfaces: set[str] = set()
+        self._before = frozenset(self._loops())
 
     def _make(self) -> Toolstack:
         raise NotImplementedError
@@ -175,15 +176,12 @@ class _Common:
         self._agents.clear()
 
     def leftovers(self) -> list[str]:
-        found = []
-        for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
-            try:
-                name = backing.read_text().strip()
-            except OSError:
-                continue  # detached between the two
-            if name.startswith(f"{self.folder.parent}/"):  # all of this session's files
-                found.append(f"{backing.parts[3]} {name}")
-        return found + sorted(self._interfaces & set(os.listdir("/sys/class/net")))
+        """Loop devices on the session's files that were not there when the test began, and interfaces."""
+        interfaces = self._interfaces & set(os.listdir("/sys/class/net"))
+        return sorted(self._loops() - self._before) + sorted(interfaces)
+
+    def _loops(self) -> set[str]:
+        return set(leftovers.loops(self.folder.parent))
 
     def spec(self, **more: object) -> DomainSpec:
         uuid = uuid4()
