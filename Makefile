@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
 PYTEST := $(BIN)/pytest
+# Half of the time is waiting for daemons to start; a file's tests stay together, for what they share.
+TWO := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -45,13 +47,14 @@ check: parts  ## ruff, mypy, import rules, stub drift, sizes: all of them tests
 	$(PYTEST) -q tests/unit/test_checks.py
 
 test: setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
-	$(PYTEST) --xen=quick tests/unit tests/contract tests/zone tests/integration tests/conformance tests/xen
+	$(PYTEST) $(TWO) tests/unit tests/contract tests/zone tests/integration tests/conformance
+	$(PYTEST) --xen=quick tests/xen
 
 test-unit: $(BIN)/.installed  ## needs nothing: pure logic, checks
 	$(PYTEST) tests/unit
 
 test-fake: setup  ## needs root: real daemons, agent, images, CNI on the fake toolstack
-	$(PYTEST) tests/contract tests/zone tests/integration tests/conformance
+	$(PYTEST) $(TWO) tests/contract tests/zone tests/integration tests/conformance
 
 test-xen: setup  ## needs root: the same story on real Xen, in QEMU
 	$(PYTEST) tests/xen

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="full",
         help="how much of tests/xen/suites.py runs in nested Xen",
     )
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Like tmp_path, for a node's folder: unix sockets in it need names of less than 108 bytes."""
+    with tempfile.TemporaryDirectory(prefix="xenpod-") as folder:
+        yield Path(folder)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -84,9 +84,9 @@ async def remove_pods(folder: Path) -> str:
     return out.decode()
 
 
-async def test_pods_go_on_between_runs_and_are_removed_when_asked(tmp_path: Path) -> None:
-    folder = tmp_path / "n"
-    async with registry.serve(tmp_path / "registry") as address:
+async def test_pods_go_on_between_runs_and_are_removed_when_asked(short_path: Path) -> None:
+    folder = short_path / "n"
+    async with registry.serve(short_path / "registry") as address:
         await asyncio.to_thread(images.push, address, IMAGE.partition("/")[2], images.busybox())
         registry.mirror(folder / "certs.d", HOST, address)
         async with running(folder, "first") as run:
@@ -106,9 +106,9 @@ async def test_pods_go_on_between_runs_and_are_removed_when_asked(tmp_path: Path
     assert leftovers(folder) == []
 
 
-async def test_a_run_without_pods_at_its_end_leaves_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "n"
-    async with registry.serve(tmp_path / "registry") as address:
+async def test_a_run_without_pods_at_its_end_leaves_nothing(short_path: Path) -> None:
+    folder = short_path / "n"
+    async with registry.serve(short_path / "registry") as address:
         await asyncio.to_thread(images.push, address, IMAGE.partition("/")[2], images.busybox())
         registry.mirror(folder / "certs.d", HOST, address)
         async with running(folder, "run") as run:
@@ -119,8 +119,8 @@ async def test_a_run_without_pods_at_its_end_leaves_nothing(tmp_path: Path) -> N
     assert leftovers(folder) == []
 
 
-async def test_a_daemon_that_cannot_start_is_said_with_its_own_words(tmp_path: Path) -> None:
-    folder = tmp_path / "n"
+async def test_a_daemon_that_cannot_start_is_said_with_its_own_words(short_path: Path) -> None:
+    folder = short_path / "n"
     folder.mkdir()
     (folder / "cri.toml").write_text("colour = 1\n")
     done = await asyncio.to_thread(
@@ -133,8 +133,8 @@ async def test_a_daemon_that_cannot_start_is_said_with_its_own_words(tmp_path: P
     assert leftovers(folder) == []
 
 
-async def test_a_daemon_that_dies_ends_the_run(tmp_path: Path) -> None:
-    folder = tmp_path / "n"
+async def test_a_daemon_that_dies_ends_the_run(short_path: Path) -> None:
+    folder = short_path / "n"
     async with running(folder, "run") as run:
         (protectd,) = (pid for pid, line in processes_of(folder).items() if " -m protect " in line)
         os.kill(protectd, signal.SIGKILL)
@@ -144,8 +144,8 @@ async def test_a_daemon_that_dies_ends_the_run(tmp_path: Path) -> None:
     assert leftovers(folder) == []
 
 
-async def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "d"
+async def test_the_demo_tells_its_story_and_leaves_nothing(short_path: Path) -> None:
+    folder = short_path / "d"
     folder.mkdir()
     done = await asyncio.to_thread(
         subprocess.run,
@@ -160,11 +160,11 @@ async def test_the_demo_tells_its_story_and_leaves_nothing(tmp_path: Path) -> No
     assert leftovers(folder) == []
 
 
-async def test_a_demo_that_fails_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_demo_that_fails_says_so_and_leaves_nothing(short_path: Path) -> None:
     """The agent cannot start: the zone's root tree is not there."""
-    folder = tmp_path / "d"
+    folder = short_path / "d"
     folder.mkdir()
-    (folder / "protectd.toml").write_text(f'guest_dir = "{tmp_path}/none"\n')
+    (folder / "protectd.toml").write_text(f'guest_dir = "{short_path}/none"\n')
     done = await asyncio.to_thread(
         subprocess.run,
         [sys.executable, "-m", "localnode.demo", "--folder", str(folder)],

@@ -45,8 +45,8 @@ def test_the_users_file_wins_table_by_table() -> None:
     assert toml.merged(over, under) == {"a": 1, "b": 8, "t": {"x": 2, "y": 6}}
 
 
-def test_a_folder_gets_what_is_missing_and_keeps_what_is_there(tmp_path: Path) -> None:
-    folder = tmp_path / "n"
+def test_a_folder_gets_what_is_missing_and_keeps_what_is_there(short_path: Path) -> None:
+    folder = short_path / "n"
     folder.mkdir()
     (folder / "cri.toml").write_text('log_level = "debug"\n')
     (folder / "cni" / "net.d").mkdir(parents=True)
