@@ -17,6 +17,15 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 log = logging.getLogger(__name__)
 
 UPDATE = "update container"
+_PARTS = (
+    ("memory_limit_in_bytes", "memory_swap_limit_in_bytes"),
+    ("cpu_shares",),
+    ("cpu_quota", "cpu_period"),
+    ("cpuset_cpus",),
+    ("cpuset_mems",),
+    ("unified",),
+)
+"""What the kernel takes or refuses together."""
 _PERIOD = 100_000  # the kernel's own, in microseconds
 
 
@@ -40,6 +49,40 @@ async def _update(
 ) -> None:
     if not changes:
         return
+    try:
+        await _apply(node, container_id, asked, changes)
+    except Refused:
+        await _one_by_one(node, container_id, asked)
+        raise
+
+
+async def _one_by_one(node: Node, container_id: str, asked: cri.LinuxContainerResources) -> None:
+    """The OCI runtime stops at the first limit that the kernel refuses, and those before it hold.
+
+    Each is asked for alone, so that those that hold are known and shown.
+    """
+    parts = [_part(asked, names) for names in _PARTS]
+    parts = [part for part in parts if part.ByteSize()]
+    for part in parts if len(parts) > 1 else ():
+        try:
+            if changes := _changes(node.containers.get(container_id), part):
+                await _apply(node, container_id, part, changes)
+        except Refused as fault:
+            log.info("not changed: %s", fault, extra=fields(container=container_id))
+
+
+def _part(asked: cri.LinuxContainerResources, names: tuple[str, ...]) -> cri.LinuxContainerResources:
+    part = cri.LinuxContainerResources()
+    part.CopyFrom(asked)
+    for field, _ in asked.ListFields():
+        if field.name not in names:
+            part.ClearField(field.name)  # type: ignore[arg-type]  # a field of the same message
+    return part
+
+
+async def _apply(
+    node: Node, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
+) -> None:
     await node.zones.update_workload(container_id, json.dumps(changes).encode())
     container = node.containers.get(container_id)
     config = cri.ContainerConfig()

@@ -58,6 +58,25 @@ async def test_limits_change_and_survive_a_restart(stage: Watched) -> None:
         assert (await container_status(client, container)).resources.linux == shown
 
 
+async def test_what_is_shown_is_so_when_one_of_several_limits_is_refused(stage: Watched) -> None:
+    pod = await stage.client.run_pod("web")
+    # the kubelet's for a container with CPUs of its own
+    limits = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB, cpu_quota=-1, cpu_period=100_000)
+    container = await stage.started(pod, "sleep 600", limits)
+    wanted = cri.LinuxContainerResources(
+        memory_limit_in_bytes=96 * MIB, cpu_quota=-1, oom_score_adj=900, cpuset_cpus="900-901"
+    )
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stage.client.runtime.UpdateContainerResources(
+            cri.UpdateContainerResourcesRequest(container_id=container, linux=wanted), timeout=30
+        )
+    assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "cpuset" in (raised.value.details() or "")
+    shown = (await container_status(stage.client, container)).resources.linux
+    assert (shown.memory_limit_in_bytes, shown.cpuset_cpus, shown.oom_score_adj) == (96 * MIB, "", 0)
+    assert await memory_limit(stage, container) == 96 * MIB
+
+
 async def test_a_pod_larger_than_its_zone_is_refused(stage: Watched) -> None:
     pod = await stage.client.run_pod("web")
     huge = cri.LinuxContainerResources(memory_limit_in_bytes=2**40)

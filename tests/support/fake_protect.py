@@ -50,6 +50,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.resizes: list[pb.ResizeZoneRequest] = []
         self.not_done: list[str] = []
         self.updates: list[pb.UpdateWorkloadRequest] = []
+        self.refused_limit = ""
         self.changed = asyncio.Condition()
         self._watchers: set[asyncio.Queue[pb.WatchEvent]] = set()
 
@@ -236,6 +237,8 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         await self._enter("UpdateWorkload")
         if self._workload(request.id).state == pb.WORKLOAD_STATE_EXITED:
             raise Refused("update workload", request.id, "it has ended")
+        if self.refused_limit and self.refused_limit in request.resources.decode():
+            raise Refused("update workload", request.id, f"writing {self.refused_limit}")
         self.updates.append(request)
         return pb.UpdateWorkloadResponse()
 

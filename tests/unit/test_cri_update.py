@@ -139,6 +139,21 @@ async def test_what_the_zone_refuses_is_not_shown(node: Rig) -> None:
     assert (await node.status(container)).resources.linux == LIMITS
 
 
+async def test_limits_that_hold_beside_a_refused_one_are_shown(node: Rig) -> None:
+    """The OCI runtime writes one after the other: those before the one that is refused hold."""
+    container = await limited(node)
+    node.protect.refused_limit = "cpus"
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await update(node, container, memory_limit_in_bytes=MIB, cpu_shares=99, cpuset_cpus="7")
+    assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "writing cpus" in (raised.value.details() or "")
+    assert [json.loads(sent.resources) for sent in node.protect.updates] == [
+        {"memory": {"limit": MIB}}, {"cpu": {"shares": 99}},
+    ]  # fmt: skip
+    shown = (await node.status(container)).resources.linux
+    assert shown == cri.LinuxContainerResources(cpu_shares=99, memory_limit_in_bytes=MIB)
+
+
 async def test_containers_that_cannot_be_updated(node: Rig) -> None:
     container = await limited(node)
     await node.protect.exit(container, 0, "Completed")
