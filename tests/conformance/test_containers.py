@@ -159,6 +159,7 @@ async def test_the_log(stage: Stage, shared_pod: Pod) -> None:
         "while [ ! -e /go ]; do usleep 10000; done; echo late"
     )
     container = await stage.started(shared_pod, script)
+    await stage.logged(container, "stderr F err")  # of the two streams either may come first
     lines = await stage.logged(container, "stdout F x")
     path = Path((await stage.status(container)).log_path)
     assert all(_LINE.fullmatch(line) for line in path.read_text().splitlines())

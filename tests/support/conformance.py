@@ -148,12 +148,16 @@ class Stage:
     async def logged(self, container: str, text: str) -> list[str]:
         """``stream tag text`` of each line of its log, once ``text`` is in one of them."""
         path = Path((await self.status(container)).log_path)
+        seen = ""
 
         def there() -> bool:
-            return path.exists() and any(text in line for line in path.read_text().splitlines())
+            nonlocal seen
+            seen = path.read_text() if path.exists() else ""
+            # A line that is being written may be seen in part.
+            return seen.endswith("\n") and any(text in line for line in seen.splitlines())
 
-        await until(there, lambda: path.read_text() if path.exists() else "no log")
-        return [line.split(" ", 1)[1] for line in path.read_text().splitlines()]
+        await until(there, lambda: seen or "no log")
+        return [line.split(" ", 1)[1] for line in seen.splitlines()]
 
     async def tidy(self) -> None:
         """Remove what the test has made."""

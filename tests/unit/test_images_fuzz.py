@@ -31,7 +31,11 @@ from daemonkit.faults import Fault, Refused
 from tests.support.images import Layer, build, digest, packed, write_layout
 
 AMD64 = Platform("linux", "amd64")
-MANY = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 TAR = Layer().dir("d").file("d/f", b"x" * 3000, xattrs={"user.a": b"1"}).symlink("l", "d").tar()
 STREAMS = {"gzip": gzip.compress(TAR, mtime=0), "zstd": zstandard.compress(TAR), "plain": TAR}
 

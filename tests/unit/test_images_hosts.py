@@ -188,7 +188,11 @@ def _toml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool | int) else f'"{value}"'
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=200,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     st.dictionaries(_KEY, _VALUE, max_size=4),
     st.dictionaries(_URL, st.dictionaries(_KEY, _VALUE, max_size=4), max_size=3),

@@ -193,7 +193,7 @@ def test_an_unanswered_dial_ends_with_its_channel(zone: Zone, client: Client) ->
         client.close()
         again = zone.connect()
         assert {into for into, _ in listed(again)} == known
-        listener.settimeout(15)
+        listener.settimeout(DEADLINE)
         for _ in range(6):
             listener.accept()[0].close()
         assert {into for into, _ in listed(again)} == known

@@ -37,7 +37,11 @@ headers = st.tuples(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200, deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=200,
+    deadline=None,
+)
 @given(
     header=headers, sender=st.sampled_from(Side), numbers=st.tuples(st.integers(0, 99), st.integers(0, 70000))
 )
