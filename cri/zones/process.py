@@ -51,7 +51,9 @@ class Process(Generic[Message]):
                 exited = output.HasField("exit")
                 yield output
         except grpc.aio.AioRpcError as error:
-            raise fault_of(error, self._operation, self._subject) from None
+            # A write that meets the end of the call makes grpc forget how that ended: the exit has come.
+            if not exited:
+                raise fault_of(error, self._operation, self._subject) from None
         if not exited:
             raise Broken(self._operation, self._subject, "protectd ended the stream without an exit code")
 
