@@ -66,6 +66,9 @@ class Limits:
         # The names from xvda to xvdyz: those from xvdza on are the toolstack's own.
         if not 1 <= self.disks_per_zone <= 676:
             raise ValueError("want 1 <= disks_per_zone <= 676")
+        for key in ("zones", "workloads_per_zone", "execs_per_zone", "connections_per_zone"):
+            if getattr(self, key) < 0:
+                raise ValueError(f"key {key!r}: {getattr(self, key)} is less than 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,11 @@ class Timeouts:
     stats: Seconds = Seconds(2.0)
     drain: Seconds = Seconds(10.0)
     stop: Seconds = Seconds(20.0)
+
+    def __post_init__(self) -> None:
+        for key in ("boot", "call", "stats", "stop"):
+            if getattr(self, key) <= 0:
+                raise ValueError(f"key {key!r}: want a duration of more than 0")
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,3 +48,19 @@ def test_values_that_cannot_be_are_refused_at_the_start(
     with pytest.raises(Invalid) as raised:
         load(cri.config.Config, path)
     assert f"{table}: " in str(raised.value) and cause in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "text", "cause"),
+    [
+        ("limits", "execs_per_zone = -1", "'execs_per_zone': -1 is less than 0"),
+        ("limits", "disks_per_zone = 0", "1 <= disks_per_zone"),
+        ("timeouts", "call = 0", "'call': want a duration"),
+    ],
+)
+def test_protectds_that_cannot_be(tmp_path: Path, table: str, text: str, cause: str) -> None:
+    path = tmp_path / "protectd.toml"
+    path.write_text(f"[{table}]\n{text}\n")
+    with pytest.raises(Invalid) as raised:
+        load(protect.config.Config, path)
+    assert f"{table}: " in str(raised.value) and cause in str(raised.value)
