@@ -27,9 +27,9 @@ from daemonkit.faults import Broken, Exhausted
 T = TypeVar("T")
 
 VERSION = 3
-# The log is begun anew after so many pages, a quarter of the room that is kept for it: ends of what runs are
+# The log is begun anew after so many pages, half of the room that is kept for it: ends of what runs are
 # written even when the disk is full.
-_LOG_PAGES = 128
+_LOG_PAGES = 256
 _LOG_BYTES = 2 * 1024 * 1024
 _SCHEMA = """
 CREATE TABLE sandboxes (
