@@ -328,7 +328,7 @@ async def test_killed_at_every_step(stage: FakeStage, step: str, there: DomainSt
     await stage.toolstack.close()
     wanted = stage.spec(interfaces=1)
     command = [sys.executable, "-c", DAEMON, str(stage.run_dir), str(stage.guest_dir), str(wanted.uuid), step]
-    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=60, check=False)
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
     await stage.open()
     found = await stage.info(wanted.uuid)

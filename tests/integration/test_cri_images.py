@@ -152,7 +152,7 @@ async def test_a_running_pull_shows_in_status(node: CriNode) -> None:
             pulling = asyncio.create_task(client.pull(f"{registry.netloc}/app:1"))
             active = {"digest": digest(layer), "state": "active", "bytes": 70_000, "totalBytes": len(layer)}
             shown: list[dict[str, object]] = []
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while not shown or shown[0]["layers"] != [active]:
                     status = await client.runtime.Status(cri.StatusRequest(verbose=True))
                     shown = json.loads(status.info["pulls"])

@@ -60,7 +60,7 @@ class Stage:
         return reply.exit_code, (reply.stdout + reply.stderr).decode().strip()
 
     async def ended(self, container: str) -> cri.ContainerStatus:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 status = await container_status(self.client, container)
                 if status.state == cri.CONTAINER_EXITED:

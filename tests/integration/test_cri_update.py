@@ -27,7 +27,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
 async def memory_limit(stage: Watched, container: str) -> int:
     """As the statistics have it: working set and what is left."""
     request = cri.ContainerStatsRequest(container_id=container)
-    memory = (await stage.client.runtime.ContainerStats(request, timeout=30)).stats.memory
+    memory = (await stage.client.runtime.ContainerStats(request, timeout=60)).stats.memory
     return memory.working_set_bytes.value + memory.available_bytes.value
 
 
@@ -42,7 +42,7 @@ async def test_limits_change_and_survive_a_restart(stage: Watched) -> None:
         memory_limit_in_bytes=128 * MIB, cpu_quota=50_000, cpu_period=100_000
     )
     update = cri.UpdateContainerResourcesRequest(container_id=container, linux=wanted)
-    await stage.client.runtime.UpdateContainerResources(update, timeout=30)
+    await stage.client.runtime.UpdateContainerResources(update, timeout=60)
     assert await memory_limit(stage, container) == 128 * MIB
     await stage.node.daemon.crash()
     await stage.node.daemon.start()

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -193,9 +194,11 @@ def test_an_unanswered_dial_ends_with_its_channel(zone: Zone, client: Client) ->
         client.close()
         again = zone.connect()
         assert {into for into, _ in listed(again)} == known
-        listener.settimeout(DEADLINE)
-        for _ in range(6):
-            listener.accept()[0].close()
+        # Those that waited come when the kernel tries again, unless the agent has given them up by then.
+        listener.settimeout(15)
+        with suppress(TimeoutError):
+            for _ in range(6):
+                listener.accept()[0].close()
         assert {into for into, _ in listed(again)} == known
         again.close()
 
