@@ -28,7 +28,8 @@ def keep(database: Path, size: int) -> None:
     """Blocks of ``size`` bytes for the log of a database that is open; the file's length stays as it is.
 
     SQLite holds no locks on that file, which the closing of another descriptor would take away.  A disk that
-    is full already, or a file system that cannot do it, leaves all as it was.
+    is nearly full already, or a file system that cannot do it, leaves all as it was: to take the last space
+    would harm more than it helps (SQLite's shared memory is a file, too).
     """
     path = database.with_name(f"{database.name}-wal")
     try:
@@ -36,14 +37,21 @@ def keep(database: Path, size: int) -> None:
     except OSError as error:
         raise Broken("open state", str(path), error.strerror or str(error)) from error
     try:
-        if _libc.fallocate(descriptor, _KEEP_SIZE, 0, size):
+        if _free(os.fstatvfs(descriptor)) < size + LEAST:
+            log.warning("no room is kept for %s: the disk is nearly full", path)
+        elif _libc.fallocate(descriptor, _KEEP_SIZE, 0, size):
             log.info("no room is kept for %s: %s", path, os.strerror(ctypes.get_errno()))
+            # what it took before it failed
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size)
     finally:
         os.close(descriptor)
 
 
 def check(path: Path) -> None:
     """Exhausted when the disk that ``path`` is on has no room for anything new."""
-    disk = os.statvfs(path)
-    if disk.f_bfree * disk.f_frsize < LEAST:
+    if _free(os.statvfs(path)) < LEAST:
         raise Exhausted("write state", str(path), os.strerror(errno.ENOSPC), "free some space")
+
+
+def _free(disk: os.statvfs_result) -> int:
+    return disk.f_bfree * disk.f_frsize

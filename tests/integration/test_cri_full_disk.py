@@ -23,7 +23,7 @@ async def disk(tmp_path: Path) -> AsyncIterator[Path]:
     image, place = tmp_path / "file", tmp_path / "disk"
     place.mkdir()
     await _run("truncate", "-s", "48M", str(image))
-    await _run("mkfs.ext4", "-q", "-m", "0", str(image))
+    await _run("mkfs.ext4", "-q", "-m", "0", "-b", "4096", str(image))
     await _run("mount", "-o", "loop", str(image), str(place))
     try:
         (place / "node").mkdir()
