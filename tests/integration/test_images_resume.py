@@ -194,7 +194,7 @@ def _trickle(handler: BaseHTTPRequestHandler) -> None:
 async def test_a_host_that_trickles_has_stalled(tmp_path: Path) -> None:
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers[LAYER] = _trickle
-        async with managing(tmp_path, stall_seconds=0.5) as manager:
+        async with managing(tmp_path, stall_seconds=3) as manager:
             with pytest.raises(Stalled, match="bytes in"):
                 await _pull(manager, registry.netloc)
             assert _leftovers(manager) == []
