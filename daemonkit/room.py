@@ -50,7 +50,7 @@ def keep(database: Path, size: int) -> None:
 def check(path: Path) -> None:
     """Exhausted when the disk that ``path`` is on has no room for anything new."""
     if _free(os.statvfs(path)) < LEAST:
-        raise Exhausted("write state", str(path), os.strerror(errno.ENOSPC), "free some space")
+        raise Exhausted("write state", str(path), os.strerror(errno.ENOSPC), "free space in state_dir")
 
 
 def _free(disk: os.statvfs_result) -> int:
