@@ -112,7 +112,8 @@ class Database:
 
     def _fault(self, error: sqlite3.Error) -> Exception:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
-            return Exhausted("write state", str(self._path), os.strerror(errno.ENOSPC), "free space in state_dir")
+            hint = "free space in state_dir"
+            return Exhausted("write state", str(self._path), os.strerror(errno.ENOSPC), hint)
         return Broken("write state", str(self._path), str(error))
 
 

@@ -150,7 +150,8 @@ async def test_a_full_state_directory(tmp_path: Path, busybox_image: Path) -> No
     """No room for anything: a clear answer, and all goes on once there is room again."""
     small = tmp_path / "small"
     small.mkdir()
-    mount = await asyncio.create_subprocess_exec("mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(small))
+    command = ("mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(small))
+    mount = await asyncio.create_subprocess_exec(*command)
     assert await mount.wait() == 0
     try:
         async with serving(tmp_path / "p", busybox_image, state_dir=str(small / "state")) as zones:
