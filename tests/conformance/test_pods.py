@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 
@@ -153,4 +154,6 @@ async def test_a_zone_that_crashes(stage: Stage) -> None:
         await stage.crash(pod)
         end = await stage.ended(container)
         assert end.reason == "ZoneCrashed" and end.exit_code != 0 and end.message
-        assert (await status(stage, pod.id)).status.state == cri.SANDBOX_NOTREADY
+        async with asyncio.timeout(PATIENCE):  # containers are told first
+            while (await status(stage, pod.id)).status.state != cri.SANDBOX_NOTREADY:  # noqa: ASYNC110
+                await asyncio.sleep(0.02)

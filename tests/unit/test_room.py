@@ -49,5 +49,5 @@ def test_what_a_failed_try_took_is_given_back(tmp_path: Path, monkeypatch: pytes
 def test_room_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     room.check(tmp_path)
     _with_free(monkeypatch, tmp_path, room.LEAST - 4096)
-    with pytest.raises(Exhausted, match="No space left on device .free some space"):
+    with pytest.raises(Exhausted, match="No space left on device .free space in state_dir"):
         room.check(tmp_path)
