@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,18 +20,6 @@ from protect.zones import launch
 from tests.support.agent_sim import SimAgent
 from tests.support.memory_toolstack import MemoryToolstack
 from tests.support.protect_node import MemoryVolumes, running, until, workload_spec, zone_spec
-
-
-@pytest.fixture
-async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec())
-        yield node
-
-
-@pytest.fixture
-def agent(node: Node, toolstack: MemoryToolstack) -> SimAgent:
-    return toolstack.of_zone("z1").agent
 
 
 def stack(folder: Path, *names: str) -> Stack:

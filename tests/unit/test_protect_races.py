@@ -28,19 +28,6 @@ from tests.support.protect_node import hasten, running, until, workload_spec, zo
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
-@pytest.fixture
-async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec())
-        yield node
-        assert [fault for domain in toolstack.domains.values() for fault in domain.agent.faults] == []
-
-
-@pytest.fixture
-def agent(node: Node, toolstack: MemoryToolstack) -> SimAgent:
-    return toolstack.of_zone("z1").agent
-
-
 async def nothing_to_say() -> AsyncIterator[Command]:
     await asyncio.Event().wait()
     yield  # type: ignore[misc]  # never comes

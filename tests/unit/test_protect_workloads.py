@@ -35,19 +35,6 @@ from tests.support.protect_node import hasten, running, until, workload_spec, zo
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
-@pytest.fixture
-async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec())
-        yield node
-        assert [fault for domain in toolstack.domains.values() for fault in domain.agent.faults] == []
-
-
-@pytest.fixture
-def agent(node: Node, toolstack: MemoryToolstack) -> SimAgent:
-    return toolstack.of_zone("z1").agent
-
-
 def end(agent: SimAgent, workload_id: str, code: int = 0, output: bytes = b"") -> None:
     """The process writes its last, closes its streams, and exits."""
     created = agent.processes[workload_id, ""].created
