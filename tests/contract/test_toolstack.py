@@ -302,9 +302,14 @@ async def test_a_splice_to_nothing(stage: Stage, pod_network: PodNetwork) -> Non
 
 
 async def test_a_new_connection_replaces_the_one_before(stage: Stage) -> None:
-    agent = await stage.boot()
-    second = await stage.connect(agent.domain)
+    info = await stage.create()
+    await stage.toolstack.unpause(info.id)
+    first = await asyncio.wait_for(stage.toolstack.open_channel(info.id), PATIENCE)  # a Link would come again
+    second = await stage.connect(info.id)
     assert (await second.call(get_facts=pb.GetFacts())).facts.pid1 == "init"
+    while await soon(first.read(1 << 16)):
+        pass
+    await first.close()
 
 
 async def test_a_transport_ends_with_its_domain(stage: Stage) -> None:

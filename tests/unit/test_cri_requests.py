@@ -227,7 +227,7 @@ async def test_a_log_directory_that_cannot_be(node: Rig, tmp_path: Path) -> None
     assert raised.value.code() is INVALID
 
 
-def test_a_log_directory_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_directory_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
