@@ -11,7 +11,7 @@ from cri.images.globs import Globs
 from cri.images.kernels.settings import KernelSettings
 from cri.images.settings import LEVELS, ImageSettings, Limits, PolicySettings
 from cri.streaming.settings import StreamingConfig
-from daemonkit.config import Bytes, Seconds
+from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 from daemonkit.faults import Invalid
 
 DEFAULT_HANDLER = "xenpod"
@@ -32,7 +32,7 @@ class CniConfig:
         _absolute(conf_dir=self.conf_dir, netns_dir=self.netns_dir)
         if self.conf_template is not None:
             _absolute(conf_template=self.conf_template)
-        _longer_than_nothing(self, "timeout")
+        longer_than_nothing(self, "timeout")
         if not self.bin_dirs:
             raise ValueError("bin_dirs is empty")
         for path in self.bin_dirs:
@@ -64,8 +64,8 @@ class ContainerDefaults:
     shm_size: Bytes = Bytes(64 * 1024 * 1024)
 
     def __post_init__(self) -> None:
-        _at_least(0, self, "nofile", "pids_limit")
-        _at_least(1, self, "shm_size")
+        at_least(0, self, "nofile", "pids_limit")
+        at_least(1, self, "shm_size")
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class ImagesConfig:
 
     def __post_init__(self) -> None:
         _absolute(certs_dir=self.certs_dir)
-        _at_least(1, self, "downloads_per_image", "conversions", "tries_per_host")
-        _longer_than_nothing(self, "connect_timeout", "stall_timeout", "pull_timeout", "pull_stall_timeout")
+        at_least(1, self, "downloads_per_image", "conversions", "tries_per_host")
+        longer_than_nothing(self, "connect_timeout", "stall_timeout", "pull_timeout", "pull_stall_timeout")
         most = LEVELS.get(self.compression)
         if most is None:
             raise ValueError(f"compression {self.compression!r} is not one of {', '.join(LEVELS)}")
@@ -175,18 +175,6 @@ class Config:
     def listen(self) -> Path:
         """The CRI socket."""
         return self.socket or self.run_dir / "cri.sock"
-
-
-def _at_least(least: int, table: object, *keys: str) -> None:
-    for key in keys:
-        if (value := getattr(table, key)) < least:
-            raise ValueError(f"key {key!r}: {value} is less than {least}")
-
-
-def _longer_than_nothing(table: object, *keys: str) -> None:
-    for key in keys:
-        if getattr(table, key) <= 0:
-            raise ValueError(f"key {key!r}: want a duration of more than 0")
 
 
 def _absolute(**paths: Path) -> None:

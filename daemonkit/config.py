@@ -98,6 +98,20 @@ def duration(text: str) -> Seconds:
     return Seconds(seconds)
 
 
+def at_least(least: int, table: object, *keys: str) -> None:
+    """For a table's ``__post_init__``: ValueError for a key with less."""
+    for key in keys:
+        if (value := getattr(table, key)) < least:
+            raise ValueError(f"key {key!r}: {value} is less than {least}")
+
+
+def longer_than_nothing(table: object, *keys: str) -> None:
+    """For a table's ``__post_init__``: ValueError for a duration of 0."""
+    for key in keys:
+        if getattr(table, key) <= 0:
+            raise ValueError(f"key {key!r}: want a duration of more than 0")
+
+
 def _join(at: str, name: str) -> str:
     return f"{at}.{name}" if at else name
 

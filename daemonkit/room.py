@@ -10,6 +10,7 @@ import ctypes
 import errno
 import logging
 import os
+import sqlite3
 from pathlib import Path
 
 from daemonkit.faults import Broken, Exhausted
@@ -51,6 +52,14 @@ def check(path: Path) -> None:
     """Exhausted when the disk that ``path`` is on has no room for anything new."""
     if _free(os.statvfs(path)) < LEAST:
         raise Exhausted("write state", str(path), os.strerror(errno.ENOSPC), "free space in state_dir")
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether the system, or SQLite, refused for want of space, or of quota."""
+    if isinstance(error, sqlite3.Error):
+        # Extended codes are above the lowest byte; errors of the binding itself have no code.
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _free(disk: os.statvfs_result) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from daemonkit.config import Bytes, Seconds
+from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 from daemonkit.faults import Invalid
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
@@ -66,9 +66,7 @@ class Limits:
         # The names from xvda to xvdyz: those from xvdza on are the toolstack's own.
         if not 1 <= self.disks_per_zone <= 676:
             raise ValueError("want 1 <= disks_per_zone <= 676")
-        for key in ("zones", "workloads_per_zone", "execs_per_zone", "connections_per_zone"):
-            if getattr(self, key) < 0:
-                raise ValueError(f"key {key!r}: {getattr(self, key)} is less than 0")
+        at_least(0, self, "zones", "workloads_per_zone", "execs_per_zone", "connections_per_zone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +80,7 @@ class Timeouts:
     stop: Seconds = Seconds(20.0)
 
     def __post_init__(self) -> None:
-        for key in ("boot", "call", "stats", "stop"):
-            if getattr(self, key) <= 0:
-                raise ValueError(f"key {key!r}: want a duration of more than 0")
+        longer_than_nothing(self, "boot", "call", "stats", "stop")
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import fcntl
 import json
 import os
@@ -18,6 +17,7 @@ from cri.cni.conf import ConfDir
 from cri.cni.plugin import Call, Plugins
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Broken, Exhausted, TooLate
+from daemonkit.room import is_full
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 declare("network.namespace-made", "network.plugin-added", "network.plugin-deleted", "network.namespace-gone")
@@ -130,7 +130,7 @@ async def _told(operation: str, attachment: Attachment) -> AsyncIterator[None]:
         yield
     except OSError as error:
         cause = f"{error.filename or ''}: {error.strerror or error}".removeprefix(": ")
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             raise Exhausted(operation, attachment.container_id, cause, "free some space") from error
         raise Broken(operation, attachment.container_id, cause) from error
 

@@ -133,7 +133,7 @@ class ImageDb:
         try:
             yield
         except sqlite3.Error as error:
-            if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+            if room.is_full(error):
                 raise disk_full(f"{operation} index of images", str(self._file)) from error
             raise Broken(f"{operation} index of images", str(self._file), str(error)) from error
 

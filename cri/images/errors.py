@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-
 from daemonkit.faults import Denied, Exhausted, Refused, TooLate, Unreachable
 
 
@@ -52,11 +50,6 @@ class Cancelled(Exception):
     """The work was called off because nobody waits for it any more; never reaches a caller."""
 
 
-def is_disk_full(error: BaseException) -> bool:
-    """Whether the system refused for want of space, or of quota."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-
-
 def disk_full(operation: str, subject: str) -> Exhausted:
-    """What is told then."""
+    """What is told of a full disk (``daemonkit.room.is_full``)."""
     return Exhausted(operation, subject, "the disk is full", "free space under the state directory")

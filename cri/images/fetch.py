@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from cri.images.cancel import Cancel
-from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full, is_disk_full
+from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full
 from cri.images.layers import LayerIndex, read_layer
 from cri.images.manifests import Descriptor
 from cri.images.places import Place, first_of
 from cri.images.progress import Meter
 from cri.images.settings import Limits
+from daemonkit.room import is_full
 
 
 def digest_of(data: bytes) -> str:
@@ -144,7 +145,7 @@ def _new_file(out: Path) -> Iterator[BinaryIO]:
             yield file
     except BaseException as error:
         out.unlink(missing_ok=True)
-        if is_disk_full(error):
+        if is_full(error):
             raise disk_full("store blob", out.name) from error
         raise
 

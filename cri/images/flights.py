@@ -10,10 +10,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from cri.images.cancel import Cancel
-from cri.images.errors import Cancelled, disk_full, is_disk_full
+from cri.images.errors import Cancelled, disk_full
 from cri.images.progress import Job, Progress, Snapshot
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Broken, Fault, TooLate, Unreachable
+from daemonkit.room import is_full
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -151,6 +152,6 @@ def _translated(name: str, work: Callable[[Job], T], job: Job) -> T:
     except (Fault, Cancelled):
         raise
     except OSError as error:
-        if is_disk_full(error):
+        if is_full(error):
             raise disk_full("pull", name) from error
         raise Broken("pull", name, str(error)) from error

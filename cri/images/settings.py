@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from cri.images.globs import Globs
 from cri.images.kernels.settings import KernelSettings
-from daemonkit.config import Seconds
+from daemonkit.config import Seconds, at_least, longer_than_nothing
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -42,9 +42,7 @@ class Limits:
     account_file_bytes: int = MIB
 
     def __post_init__(self) -> None:
-        for key, value in asdict(self).items():
-            if value < 0:
-                raise ValueError(f"key {key!r}: {value} is less than 0")
+        at_least(0, self, *(field.name for field in fields(self)))
 
 
 @dataclass(frozen=True)
@@ -61,8 +59,7 @@ class PolicySettings:
         Globs(self.deny)
         if self.verifier_dir is not None and not self.verifier_dir.is_absolute():
             raise ValueError(f"key 'verifier_dir': {self.verifier_dir} is not absolute")
-        if self.verifier_timeout <= 0:
-            raise ValueError("key 'verifier_timeout': want a duration of more than 0")
+        longer_than_nothing(self, "verifier_timeout")
 
 
 @dataclass(frozen=True)

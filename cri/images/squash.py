@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from cri.images.cancel import Cancel
-from cri.images.errors import disk_full, is_disk_full
+from cri.images.errors import disk_full
 from daemonkit.faults import Broken, Refused
+from daemonkit.room import is_full
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10
@@ -101,5 +102,5 @@ def _disk_full(file: IO[bytes]) -> bool:
         os.pwrite(file.fileno(), bytes(8 * BLOCK_BYTES), os.fstat(file.fileno()).st_size)
         os.fsync(file.fileno())
     except OSError as error:
-        return is_disk_full(error)
+        return is_full(error)
     return False

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
 from daemonkit.faults import Exhausted, Invalid
+from daemonkit.room import is_full
 
 _MAKE = "make log directory"
 
@@ -18,6 +18,6 @@ def make(directory: str) -> None:
         Path(directory).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         cause = error.strerror or str(error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_full(error):
             raise Exhausted(_MAKE, directory, cause, "free some space") from None
         raise Invalid(_MAKE, directory, cause) from None

@@ -111,7 +111,7 @@ class Database:
             raise self._fault(error) from error
 
     def _fault(self, error: sqlite3.Error) -> Exception:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_FULL:
+        if room.is_full(error):
             hint = "free space in state_dir"
             return Exhausted("write state", str(self._path), os.strerror(errno.ENOSPC), hint)
         return Broken("write state", str(self._path), str(error))

@@ -51,7 +51,7 @@ class Connection:
         except asyncio.CancelledError:
             if call.answered:
                 # It came, and its caller went, at once.
-                self._give_up(_made_by(call.answer.result()))
+                self._streams.drop(_made_by(call.answer.result()))
             raise
         finally:
             if self._wire.take_back(call_id):
@@ -109,12 +109,7 @@ class Connection:
         """New ones; nobody will ask for those of an answer that comes too late."""
         self._streams.announce(streams, listed=False, fresh=True, wanted=wanted)
         if not wanted:
-            self._give_up(streams)
-
-    def _give_up(self, streams: channel_pb2.ProcessCreated) -> None:
-        for number in filter(None, (streams.stdout_stream, streams.stderr_stream)):
-            self._streams.drop_output(number)
-        self._streams.drop_input(streams.stdin_stream)
+            self._streams.drop(streams)
 
 
 def _made_by(reply: channel_pb2.Reply) -> channel_pb2.ProcessCreated:

@@ -135,6 +135,10 @@ class Link:
         """Want to write no more: its process is removed, or about to be."""
         self._streams.drop_input(stream)
 
+    def drop(self, made: channel_pb2.ProcessCreated) -> None:
+        """Want nothing more of a process's streams, as its agent gave them."""
+        self._streams.drop(made)
+
     async def close(self) -> None:
         """Disconnect and stay so; sinks get no more, and what they have not consumed stays in the zone."""
         runner, self._runner = self._runner, None

@@ -169,6 +169,12 @@ class StreamTable:
         if source is not None:
             source.drop()
 
+    def drop(self, made: channel_pb2.ProcessCreated) -> None:
+        """All the streams of a process."""
+        for number in filter(None, (made.stdout_stream, made.stderr_stream)):
+            self.drop_output(number)
+        self.drop_input(made.stdin_stream)
+
     async def close(self, failure: Exception) -> None:
         """The boot is over, or the link is: writers fail, sinks get no more."""
         for source in self._inputs.values():

@@ -6,11 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
+from protect.stdio.pieces import room_of
+
 AHEAD = 256 * 1024
 """Bytes taken from the zone before the caller has taken them: enough that neither waits for the other's
 every step."""
-LEAST = 128
-"""What a piece is taken to hold, be it smaller: it is an object of its own."""
 TAKE = 128 * 1024
 """Bytes given to the caller at once, at most (more only if they came as one)."""
 
@@ -58,29 +58,25 @@ class ExecOutput:
         while self._chunks and self._chunks[0][0] == stream and size + len(self._chunks[0][1]) <= TAKE:
             taken.append(self._chunks.popleft()[1])
             size += len(taken[-1])
-        self._size -= sum(map(_room_of, taken))
+        self._size -= sum(map(room_of, taken))
         self._room.set()
         return stream, first if len(taken) == 1 else b"".join(taken)
 
     async def give(self, stream: str, data: bytes) -> None:
         """For a sink: wait for room, unless there is nothing else."""
-        while self._failure is None and self._size and self._size + _room_of(data) > AHEAD:
+        while self._failure is None and self._size and self._size + room_of(data) > AHEAD:
             self._room.clear()
             await self._room.wait()
         if self._failure is not None:
             raise BrokenPipeError("nobody reads the output any more")
         self._chunks.append((stream, data))
-        self._size += _room_of(data)
+        self._size += room_of(data)
         self._changed.set()
 
     def finished(self, stream: str) -> None:
         """For a sink."""
         self._open.discard(stream)
         self._changed.set()
-
-
-def _room_of(data: bytes) -> int:
-    return max(len(data), LEAST)
 
 
 class ExecSink:

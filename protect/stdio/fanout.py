@@ -6,12 +6,11 @@ import asyncio
 from collections import deque
 
 from daemonkit.faults import Exhausted
+from protect.stdio.pieces import room_of
 
 QUEUE_BYTES = 1 << 20
 """How far a reader may fall behind before it is cut off."""
 MOST_READERS = 16
-LEAST = 128
-"""What a piece is taken to hold, be it smaller: it is an object of its own."""
 JOINED = 4096
 """Pieces of one stream that come one after the other are joined up to so many bytes."""
 
@@ -44,7 +43,7 @@ class Subscription:
             self._changed.clear()
             await self._changed.wait()
         stream, data = self._chunks.popleft()
-        self._size -= _room_of(data)
+        self._size -= room_of(data)
         return stream, bytes(data)
 
     def close(self) -> None:
@@ -59,7 +58,7 @@ class Subscription:
             self._owner.leave(self)
         elif not self._joined(stream, data):
             self._chunks.append((stream, bytearray(data) if len(data) < JOINED else data))
-            self._size += _room_of(data)
+            self._size += room_of(data)
         self._changed.set()
 
     def _joined(self, stream: str, data: bytes) -> bool:
@@ -69,19 +68,15 @@ class Subscription:
         last = self._chunks[-1][1]
         if not isinstance(last, bytearray) or len(last) + len(data) > JOINED:
             return False
-        self._size -= _room_of(last)
+        self._size -= room_of(last)
         last += data
-        self._size += _room_of(last)
+        self._size += room_of(last)
         return True
 
     def end(self) -> None:
         """For the fan-out: nothing comes any more."""
         self._ended = True
         self._changed.set()
-
-
-def _room_of(data: bytearray | bytes) -> int:
-    return max(len(data), LEAST)
 
 
 class FanOut:

@@ -200,9 +200,7 @@ def streams_of(
         and not taken.intersection(numbers)
     )
     if not right:
-        for number in filter(None, (streams.stdout, streams.stderr)):
-            link.drop_output(number)
-        link.drop_input(streams.stdin)
+        link.drop(untrusted)
         cause = f"its agent gave streams {streams.stdin}, {streams.stdout}, {streams.stderr}"
         raise ProtocolViolation("create process", f"in zone {runtime.zone.id}", cause)
     return streams

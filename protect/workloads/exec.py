@@ -132,9 +132,7 @@ async def _remove(node: Node, runtime: WorkloadRuntime, link: AgentLink, run: Ex
     try:
         # Not asked for before it is made: it would be made afterwards, and be nobody's.
         await run.begun.wait()
-        for number in filter(None, (run.made.stdout_stream, run.made.stderr_stream)):
-            link.drop_output(number)
-        link.drop_input(run.made.stdin_stream)
+        link.drop(run.made)
         if not runtime.zone.end and not runtime.gone:
             reference = channel_pb2.ProcessRef(container_id=runtime.id, exec_id=run.id)
             request = channel_pb2.Request(delete_exec=channel_pb2.DeleteExec(process=reference))

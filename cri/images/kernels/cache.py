@@ -7,7 +7,7 @@ from pathlib import Path
 
 from cri.images.cancel import Cancel
 from cri.images.catalogue import Image
-from cri.images.errors import Corrupt, disk_full, is_disk_full
+from cri.images.errors import Corrupt, disk_full
 from cri.images.kernels import kconfig, metadata
 from cri.images.kernels.metadata import Metadata
 from cri.images.kernels.plan import ADDONS, CONFIG, INITRAMFS, KERNEL, METADATA, Plan, find, name_of
@@ -18,6 +18,7 @@ from cri.images.sharing import Shared
 from cri.images.store import ImageStore
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Fault, Refused
+from daemonkit.room import is_full
 
 ZONE = "zone:"
 """Before a pod's id: the holder of the image that its zone boots from.  Other holders are containers."""
@@ -122,7 +123,7 @@ class Kernels:
                 self._store.add_kernel(work, image.chain_id)
                 checkpoint("kernel-take.named")
         except OSError as error:
-            if is_disk_full(error):
+            if is_full(error):
                 raise disk_full(_TAKE, plan.subject) from error
             raise Broken(_TAKE, plan.subject, str(error)) from error
 
