@@ -16,8 +16,8 @@ from cri.config import Config
 from cri.container.images import StoredImages
 from cri.daemon import cni, running
 from cri.images.manager import ImageManager
-from cri.images.service import add_image_services
-from cri.server.runtime import runtime_service
+from cri.images.rpc.service import add_image_services
+from cri.rpc.runtime import runtime_service
 from cri.streaming.server import serving
 from daemonkit import checkpoints, lifecycle, logs, ready
 from daemonkit.config import load

@@ -7,9 +7,9 @@ import json
 import logging
 from collections.abc import Sequence
 
-from cri.container.record import Container, Phase
-from cri.node import Node
 from cri.oci.process import check_words
+from cri.state.container import Container, Phase
+from cri.state.node import Node
 from daemonkit.edge import MESSAGE_LIMIT
 from daemonkit.faults import Invalid, Refused, TooLate
 from daemonkit.logs import fields
