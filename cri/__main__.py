@@ -21,8 +21,8 @@ from cri.rpc.runtime import runtime_service
 from cri.streaming.server import serving
 from daemonkit import checkpoints, lifecycle, logs, ready
 from daemonkit.config import load
-from daemonkit.edge import serve_unix
 from daemonkit.faults import Fault
+from daemonkit.grpc_server import serve_unix
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 _DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")

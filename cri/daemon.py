@@ -27,8 +27,8 @@ from cri.state.sandbox import Phase, Sandbox
 from cri.zones.client import Zones
 from cri.zones.follow import Follower
 from cri.zones.host import Host
-from daemonkit.edge import channel
 from daemonkit.faults import Missing
+from daemonkit.grpc_server import channel
 from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)

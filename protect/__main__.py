@@ -14,8 +14,8 @@ from pathlib import Path
 
 from daemonkit import checkpoints, lifecycle, logs, ready
 from daemonkit.config import Bytes, load
-from daemonkit.edge import serve_unix
 from daemonkit.faults import Broken, Fault, Refused
+from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
 from protect.config import Config, ToolstackKind
 from protect.network.splice import splice

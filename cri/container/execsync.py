@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from cri.oci.process import check_words
 from cri.state.container import Container, Phase
 from cri.state.node import Node
-from daemonkit.edge import MESSAGE_LIMIT
 from daemonkit.faults import Invalid, Refused, TooLate
+from daemonkit.grpc_server import MESSAGE_LIMIT
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -64,7 +64,7 @@ class Rendered(Generic[R]):
 
 
 def encoded(response: bytes) -> Any:
-    """Given to a handler's caller instead of a message: ``daemonkit.calls`` sends it as it is."""
+    """Given to a handler's caller instead of a message: ``daemonkit.interceptors`` sends it as it is."""
     return response
 
 

@@ -21,7 +21,7 @@ from cri.state.container import Container
 from cri.state.container import Phase as ContainerPhase
 from cri.state.sandbox import Phase as SandboxPhase
 from cri.state.sandbox import Sandbox
-from daemonkit import room
+from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted
 
 T = TypeVar("T")
@@ -85,13 +85,13 @@ class Database:
     async def save_sandbox(self, sandbox: Sandbox) -> None:
         """Insert or replace; Exhausted when there is no room for a new one."""
         if sandbox.phase is SandboxPhase.CREATING:
-            room.check(self._path)
+            disk_space.check(self._path)
         await self._run(lambda c: _execute(c, rows.SAVE_SANDBOX, rows.of_sandbox(sandbox)))
 
     async def save_container(self, container: Container) -> None:
         """Insert or replace; Exhausted when there is no room for a new one."""
         if container.phase is ContainerPhase.CREATING:
-            room.check(self._path)
+            disk_space.check(self._path)
         await self._run(lambda c: _execute(c, rows.SAVE_CONTAINER, rows.of_container(container)))
 
     async def delete_sandbox(self, sandbox_id: str) -> None:
@@ -111,7 +111,7 @@ class Database:
             raise self._fault(error) from error
 
     def _fault(self, error: sqlite3.Error) -> Exception:
-        if room.is_full(error):
+        if disk_space.is_full(error):
             hint = "free space in state_dir"
             return Exhausted("write state", str(self._path), os.strerror(errno.ENOSPC), hint)
         return Broken("write state", str(self._path), str(error))
@@ -135,7 +135,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise Broken("open state", str(path), f"it has version {version}, this daemon knows {VERSION}")
     except sqlite3.Error as error:
         raise Broken("open state", str(path), str(error)) from error
-    room.keep(path, _LOG_BYTES)
+    disk_space.keep(path, _LOG_BYTES)
     return connection
 
 

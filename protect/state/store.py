@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from daemonkit import room
+from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted, Refused
 from protect.model.workload import Workload
 from protect.model.zone import Zone
@@ -101,7 +101,7 @@ class SqliteStore:
         self._db = _connect(path)
         with _faults("open"):
             _prepare(self._db, path)
-        room.keep(path, LOG_LIMIT + _LOG_SPARE)
+        disk_space.keep(path, LOG_LIMIT + _LOG_SPARE)
 
     def load(self) -> Saved:
         with _faults("read"):
@@ -173,7 +173,7 @@ class SqliteStore:
     def _want_room(self, table: str, new_id: str) -> None:
         """Exhausted when there is none for a row that is new; others are written as long as it goes."""
         if self._db.execute(f"SELECT 1 FROM {table} WHERE id = ?", (new_id,)).fetchone() is None:
-            room.check(self._path)
+            disk_space.check(self._path)
 
     def _put_workload(self, workload: Workload) -> None:
         row = (workload.id, workload.zone_id, workload.state.value, json.dumps(records.of_workload(workload)))

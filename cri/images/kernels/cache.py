@@ -17,8 +17,8 @@ from cri.images.sharing import Shared
 from cri.images.store.catalogue import Image
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
+from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Fault, Refused
-from daemonkit.room import is_full
 
 ZONE = "zone:"
 """Before a pod's id: the holder of the image that its zone boots from.  Other holders are containers."""

@@ -16,7 +16,7 @@ from cri.images.pull.progress import Meter
 from cri.images.registry.manifests import Descriptor
 from cri.images.registry.places import Place, first_of
 from cri.images.settings import Limits
-from daemonkit.room import is_full
+from daemonkit.disk_space import is_full
 
 
 def digest_of(data: bytes) -> str:

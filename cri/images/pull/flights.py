@@ -13,8 +13,8 @@ from cri.images.cancel import Cancel
 from cri.images.errors import Cancelled, disk_full
 from cri.images.pull.progress import Job, Progress, Snapshot
 from cri.images.settings import ImageSettings
+from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Fault, TooLate, Unreachable
-from daemonkit.room import is_full
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

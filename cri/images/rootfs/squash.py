@@ -13,8 +13,8 @@ from typing import IO, BinaryIO
 
 from cri.images.cancel import Cancel
 from cri.images.errors import disk_full
+from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Refused
-from daemonkit.room import is_full
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cri.images.errors import disk_full
-from daemonkit import room
+from daemonkit import disk_space
 from daemonkit.faults import Broken
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class ImageDb:
         with self._told("open"):
             self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
             self._prepare()
-        room.keep(file, _LOG_BYTES)
+        disk_space.keep(file, _LOG_BYTES)
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")
@@ -133,7 +133,7 @@ class ImageDb:
         try:
             yield
         except sqlite3.Error as error:
-            if room.is_full(error):
+            if disk_space.is_full(error):
                 raise disk_full(f"{operation} index of images", str(self._file)) from error
             raise Broken(f"{operation} index of images", str(self._file), str(error)) from error
 

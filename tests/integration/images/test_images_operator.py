@@ -18,7 +18,7 @@ from cri.container.images import StoredImages
 from cri.images.manager import ImageManager
 from cri.images.rpc.service import add_image_services
 from cri.images.settings import ImageSettings
-from daemonkit.edge import channel, serve_unix
+from daemonkit.grpc_server import channel, serve_unix
 from protect.cli.__main__ import main
 from protect.cli.bars import Bars
 from tests.support.images.image_manager import running

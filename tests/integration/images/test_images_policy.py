@@ -20,8 +20,8 @@ from cri.images.registry.credentials import ANONYMOUS
 from cri.images.rpc.service import add_image_services
 from cri.images.settings import ImageSettings, PolicySettings
 from daemonkit.config import Seconds
-from daemonkit.edge import channel, serve_unix
 from daemonkit.faults import Denied, Refused
+from daemonkit.grpc_server import channel, serve_unix
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, index_of, packed
 from tests.support.images.registry import INDEX, LyingRegistry, content

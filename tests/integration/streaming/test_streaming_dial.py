@@ -13,8 +13,8 @@ import pytest
 
 from cri.zones.client import Zones
 from cri.zones.connection import Connection
-from daemonkit.edge import channel
 from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
+from daemonkit.grpc_server import channel
 from localnode.client import Client, Pod
 from tests.support.agent.zone_listener import listen
 from tests.support.cri.cri_daemons import CriNode, needs_node

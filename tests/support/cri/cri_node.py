@@ -18,8 +18,8 @@ from cri.daemon import running
 from cri.rpc.runtime import runtime_service
 from cri.state.node import Node, RootImage
 from cri.streaming.server import serving as streaming_server
-from daemonkit.edge import channel, serve_unix
 from daemonkit.faults import Fault, Missing
+from daemonkit.grpc_server import channel, serve_unix
 from tests.support.cri.fake_protect import FakeProtect, serving
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc

@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from daemonkit.edge import serve_unix
 from daemonkit.faults import Exhausted, Fault, Missing, Refused
+from daemonkit.grpc_server import serve_unix
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 

@@ -12,8 +12,8 @@ import grpc.aio
 import pytest
 
 from daemonkit.config import load
-from daemonkit.edge import serve_unix
 from daemonkit.faults import Refused
+from daemonkit.grpc_server import serve_unix
 from protect.cli.__main__ import main
 from protect.config import Config
 from protect.server import services

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from daemonkit.gate import Pump
+from daemonkit.peer_proxy import Pump
 
 
 @dataclass

@@ -18,8 +18,8 @@ import grpc.aio
 import pytest
 
 from daemonkit import faults
-from daemonkit.calls import CODES, TEXT_LIMIT, fault_of
-from daemonkit.edge import MESSAGE_LIMIT, channel, serve_unix
+from daemonkit.grpc_server import MESSAGE_LIMIT, channel, serve_unix
+from daemonkit.interceptors import CODES, TEXT_LIMIT, fault_of
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 
 

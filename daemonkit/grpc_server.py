@@ -12,10 +12,10 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from daemonkit.calls import CallGuard
 from daemonkit.faults import Broken
-from daemonkit.gate import Gate, listen, own_lock
+from daemonkit.interceptors import CallGuard
 from daemonkit.logs import fields
+from daemonkit.peer_proxy import Gate, listen, own_lock
 
 log = logging.getLogger(__name__)
 
