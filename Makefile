@@ -44,7 +44,7 @@ compiled: $(BIN)/.installed
 	@$(PY) -m compileall -q cri protect daemonkit xenbind localnode proto
 
 check: parts  ## ruff, mypy, import rules, stub drift, sizes: all of them tests
-	$(PYTEST) -q tests/unit/test_checks.py
+	$(PYTEST) -q tests/unit/tree/test_checks.py
 
 test: setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
 	$(PYTEST) $(TWO) tests/unit tests/contract tests/zone tests/integration tests/conformance

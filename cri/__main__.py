@@ -16,13 +16,13 @@ from cri.config import Config
 from cri.container.images import StoredImages
 from cri.daemon import cni, running
 from cri.images.manager import ImageManager
-from cri.images.service import add_image_services
-from cri.server.runtime import runtime_service
+from cri.images.rpc.service import add_image_services
+from cri.rpc.runtime import runtime_service
 from cri.streaming.server import serving
 from daemonkit import checkpoints, lifecycle, logs, ready
 from daemonkit.config import load
-from daemonkit.edge import serve_unix
 from daemonkit.faults import Fault
+from daemonkit.grpc_server import serve_unix
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 _DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cri.images import names
-from cri.images.globs import Globs
 from cri.images.kernels.settings import KernelSettings
+from cri.images.policy.globs import Globs
+from cri.images.registry import names
 from cri.images.settings import LEVELS, ImageSettings, Limits, PolicySettings
 from cri.streaming.settings import StreamingConfig
 from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing

@@ -8,27 +8,27 @@ import logging
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-from cri.changes import StateChanges
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
 from cri.config import Config
-from cri.container.record import NEXT as CONTAINER_NEXT
-from cri.container.record import Container
-from cri.events import Events
 from cri.leftovers import Leftovers
-from cri.names import Names, container_name, sandbox_name
-from cri.node import Images, Node, PodNetwork, now_ns
-from cri.registry import Registry
 from cri.sandbox import kernel
-from cri.sandbox.record import NEXT as SANDBOX_NEXT
-from cri.sandbox.record import Phase, Sandbox
-from cri.store.database import Database
+from cri.state.changes import StateChanges
+from cri.state.container import NEXT as CONTAINER_NEXT
+from cri.state.container import Container
+from cri.state.database import Database
+from cri.state.events import Events
+from cri.state.names import Names, container_name, sandbox_name
+from cri.state.node import Images, Node, PodNetwork, now_ns
+from cri.state.registry import Registry
+from cri.state.sandbox import NEXT as SANDBOX_NEXT
+from cri.state.sandbox import Phase, Sandbox
 from cri.zones.client import Zones
 from cri.zones.follow import Follower
 from cri.zones.host import Host
-from daemonkit.edge import channel
 from daemonkit.faults import Missing
+from daemonkit.grpc_server import channel
 from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)

@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 
-from cri.container.record import Phase as ContainerPhase
 from cri.container.remove import remove as remove_container
 from cri.container.undo import undo as undo_container
-from cri.node import Node
-from cri.sandbox.record import Phase as SandboxPhase
 from cri.sandbox.remove import remove as remove_sandbox
 from cri.sandbox.stop import stop as stop_sandbox
 from cri.sandbox.undo import undo as undo_sandbox
+from cri.state.container import Phase as ContainerPhase
+from cri.state.node import Node
+from cri.state.sandbox import Phase as SandboxPhase
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 

@@ -14,16 +14,16 @@ from pathlib import Path
 
 from daemonkit import checkpoints, lifecycle, logs, ready
 from daemonkit.config import Bytes, load
-from daemonkit.edge import serve_unix
 from daemonkit.faults import Broken, Fault, Refused
+from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
 from protect.config import Config, ToolstackKind
-from protect.ledger import Ledger
 from protect.network.splice import splice
-from protect.node import Node
 from protect.server import services
+from protect.state.ledger import Ledger
+from protect.state.node import Node
+from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
-from protect.store import LOG_LIMIT, SqliteStore
 from protect.toolstack.port import Toolstack
 from protect.volumes.host import HostVolumes
 from protect.zones import deaths, reconcile

@@ -16,8 +16,8 @@ from cri.cni.attachment import Attachment, Chain, Json, Plugin, addresses_of
 from cri.cni.conf import ConfDir
 from cri.cni.plugin import Call, Plugins
 from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Exhausted, TooLate
-from daemonkit.room import is_full
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 declare("network.namespace-made", "network.plugin-added", "network.plugin-deleted", "network.namespace-gone")

@@ -9,14 +9,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cri.container import request
-from cri.container.record import Container, Image, Phase
+from cri.checks import container as request
 from cri.container.signals import stop_signal
 from cri.container.target import target_pid
 from cri.container.undo import make_room, undo
-from cri.ids import new_id
-from cri.names import container_name
-from cri.node import Node, RootImage, now_ns
 from cri.oci.capabilities import held
 from cri.oci.files import pod_files
 from cri.oci.process import bounding, process
@@ -25,8 +21,12 @@ from cri.oci.spec import spec
 from cri.oci.user import user
 from cri.oci.values import CREATE
 from cri.sandbox import logdir
-from cri.sandbox.record import Phase as SandboxPhase
-from cri.sandbox.record import Sandbox
+from cri.state.container import Container, Image, Phase
+from cri.state.ids import new_id
+from cri.state.names import container_name
+from cri.state.node import Node, RootImage, now_ns
+from cri.state.sandbox import Phase as SandboxPhase
+from cri.state.sandbox import Sandbox
 from cri.together import to_end
 from cri.volumes import images
 from cri.volumes.plan import plan

@@ -7,11 +7,11 @@ import json
 import logging
 from collections.abc import Sequence
 
-from cri.container.record import Container, Phase
-from cri.node import Node
 from cri.oci.process import check_words
-from daemonkit.edge import MESSAGE_LIMIT
+from cri.state.container import Container, Phase
+from cri.state.node import Node
 from daemonkit.faults import Invalid, Refused, TooLate
+from daemonkit.grpc_server import MESSAGE_LIMIT
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb

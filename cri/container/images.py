@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from cri.images.cancel import Cancel
-from cri.images.catalogue import Image
 from cri.images.manager import ImageManager
-from cri.images.messages import pull_json
-from cri.node import RootImage
+from cri.images.rpc.messages import pull_json
+from cri.images.store.catalogue import Image
+from cri.state.node import RootImage
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _ACCOUNTS = 1024 * 1024
 
 
 class StoredImages:
-    """``cri.node.Images`` over the store."""
+    """``cri.state.node.Images`` over the store."""
 
     def __init__(self, manager: ImageManager) -> None:
         self._manager = manager
@@ -56,11 +56,11 @@ class StoredImages:
         self._store.collect()
 
     def pulls(self) -> list[dict[str, object]]:
-        """See ``cri.node.Images``."""
+        """See ``cri.state.node.Images``."""
         return [pull_json(snapshot) for snapshot in self._manager.flights.snapshots()]
 
     async def kernel(self, image_id: str) -> pb.ZoneKernel:
-        """See ``cri.node.Images``."""
+        """See ``cri.state.node.Images``."""
         cancel = Cancel()
         try:
             found = await self._manager.run(lambda: self._manager.kernels.files(image_id, cancel))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 
-from cri.container.record import Container
-from cri.node import Node
+from cri.state.container import Container
+from cri.state.node import Node
 from daemonkit.faults import Missing, Refused, TooLate
 from daemonkit.logs import fields
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from cri.container.record import Phase
-from cri.names import container_name
-from cri.node import Node
-from cri.sandbox.record import Phase as SandboxPhase
+from cri.state.container import Phase
+from cri.state.names import container_name
+from cri.state.node import Node
+from cri.state.sandbox import Phase as SandboxPhase
 from cri.together import to_end
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Missing

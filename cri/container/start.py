@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from cri.container.record import Phase
-from cri.node import Node
+from cri.state.container import Phase
+from cri.state.node import Node
 from cri.together import to_end
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Fault, Refused

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 from cri.container.kill import kill, signal_it, wait
-from cri.container.record import Phase
-from cri.node import Node
+from cri.state.container import Phase
+from cri.state.node import Node
 from daemonkit.faults import Missing, TooLate
 
 _LONGEST = 7 * 24 * 3600

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cri.container.record import Container, Phase
-from cri.node import Node
 from cri.oci.values import CREATE
+from cri.state.container import Container, Phase
+from cri.state.node import Node
 from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from cri.container.record import Phase
 from cri.container.remove import remove
-from cri.node import Node
+from cri.state.container import Phase
+from cri.state.node import Node
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 

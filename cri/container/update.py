@@ -6,9 +6,9 @@ import json
 import logging
 from dataclasses import replace
 
-from cri.container.record import Container
-from cri.node import Node
 from cri.oci.resources import resources
+from cri.state.container import Container
+from cri.state.node import Node
 from cri.together import to_end
 from daemonkit.faults import Fault, Invalid, Refused
 from daemonkit.logs import fields

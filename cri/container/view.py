@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from cri.container.record import Container, Phase
 from cri.container.signals import cri_signal
-from cri.filters import has_id, has_labels
+from cri.state.container import Container, Phase
+from cri.state.filters import has_id, has_labels
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _STATES: Mapping[Phase, cri.ContainerState.ValueType] = {

@@ -7,18 +7,18 @@ import platform as machine
 from collections.abc import Callable
 from typing import TypeVar
 
-from cri.images.catalogue import Image
-from cri.images.credentials import Credentials
-from cri.images.files import Usage
-from cri.images.flights import Flights
 from cri.images.kernels.cache import Kernels
-from cri.images.manifests import Platform
-from cri.images.names import Reference
-from cri.images.places import registry_places
-from cri.images.progress import Job, Progress
-from cri.images.pull import Puller
+from cri.images.pull.flights import Flights
+from cri.images.pull.progress import Job, Progress
+from cri.images.pull.pull import Puller
+from cri.images.registry.credentials import Credentials
+from cri.images.registry.manifests import Platform
+from cri.images.registry.names import Reference
+from cri.images.registry.places import registry_places
 from cri.images.settings import ImageSettings
-from cri.images.store import ImageStore
+from cri.images.store.catalogue import Image
+from cri.images.store.files import Usage
+from cri.images.store.store import ImageStore
 
 T = TypeVar("T")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from cri.images.globs import Globs
 from cri.images.kernels.settings import KernelSettings
+from cri.images.policy.globs import Globs
 from daemonkit.config import Seconds, at_least, longer_than_nothing
 
 KIB = 1 << 10

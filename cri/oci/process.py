@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cri.node import RootImage
 from cri.oci.capabilities import ALL, capabilities
 from cri.oci.user import User
 from cri.oci.values import CREATE, Json
+from cri.state.node import RootImage
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

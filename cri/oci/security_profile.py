@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cri.checks import check_path
+from cri.checks.fields import check_path
 from cri.oci.values import CREATE
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

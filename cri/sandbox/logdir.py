@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from daemonkit.disk_space import is_full
 from daemonkit.faults import Exhausted, Invalid
-from daemonkit.room import is_full
 
 _MAKE = "make log directory"
 

@@ -6,10 +6,10 @@ import logging
 from dataclasses import replace
 
 from cri.container.remove import remove as remove_container
-from cri.names import sandbox_name
-from cri.node import Node
-from cri.sandbox.record import Phase, Sandbox
 from cri.sandbox.stop import stop_held
+from cri.state.names import sandbox_name
+from cri.state.node import Node
+from cri.state.sandbox import Phase, Sandbox
 from cri.together import each, to_end
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Missing

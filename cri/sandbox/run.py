@@ -8,16 +8,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from cri.checks import sandbox as request
+from cri.checks.userns import pod_userns
 from cri.cni.attachment import Attachment
-from cri.ids import new_id
-from cri.names import sandbox_name
-from cri.node import Node, now_ns
-from cri.sandbox import kernel, logdir, request
-from cri.sandbox.record import Phase, Sandbox
+from cri.sandbox import kernel, logdir
 from cri.sandbox.sizing import zone_resources
 from cri.sandbox.undo import make_room, undo
+from cri.state.ids import new_id
+from cri.state.names import sandbox_name
+from cri.state.node import Node, now_ns
+from cri.state.sandbox import Phase, Sandbox
 from cri.together import both, to_end
-from cri.userns import pod_userns
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Refused, Unsupported
 from daemonkit.logs import fields

@@ -6,10 +6,10 @@ import logging
 from dataclasses import replace
 
 from cri.container.kill import kill
-from cri.container.record import Phase as ContainerPhase
-from cri.node import Node
-from cri.sandbox.record import Phase, Sandbox
 from cri.sandbox.teardown import teardown
+from cri.state.container import Phase as ContainerPhase
+from cri.state.node import Node
+from cri.state.sandbox import Phase, Sandbox
 from cri.together import each, to_end
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Missing

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cri.node import Node
 from cri.sandbox import kernel
-from cri.sandbox.record import Sandbox
+from cri.state.node import Node
+from cri.state.sandbox import Sandbox
 from cri.together import each
 from daemonkit.checkpoints import checkpoint, declare
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from cri.names import sandbox_name
-from cri.node import Node
-from cri.sandbox.record import Phase, Sandbox
 from cri.sandbox.teardown import teardown
+from cri.state.names import sandbox_name
+from cri.state.node import Node
+from cri.state.sandbox import Phase, Sandbox
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Fault
 from daemonkit.logs import fields

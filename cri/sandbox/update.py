@@ -6,9 +6,9 @@ import logging
 from dataclasses import replace
 
 from cri.container.update import merge
-from cri.node import Node
-from cri.sandbox.record import Phase
 from cri.sandbox.sizing import zone_resources
+from cri.state.node import Node
+from cri.state.sandbox import Phase
 from cri.together import to_end
 from daemonkit.faults import Refused
 from daemonkit.logs import fields

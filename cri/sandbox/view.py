@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from cri.filters import has_id, has_labels
-from cri.sandbox.record import Phase, Sandbox
+from cri.state.filters import has_id, has_labels
+from cri.state.sandbox import Phase, Sandbox
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cri.container.record import Container
-from cri.node import Node
-from cri.sandbox.record import Phase
+from cri.state.container import Container
+from cri.state.node import Node
+from cri.state.sandbox import Phase
 from cri.stats.rates import Rates
 from cri.stats.values import cpu_psi, io, memory_psi, value
 from daemonkit.faults import Unreachable

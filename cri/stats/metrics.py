@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cri.container.record import Container
-from cri.node import Node
-from cri.sandbox.record import Phase, Sandbox
+from cri.state.container import Container
+from cri.state.node import Node
+from cri.state.sandbox import Phase, Sandbox
 from cri.stats import descriptors as known
 from cri.stats.pods import zone_rows
 from cri.stats.values import value

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from cri.filters import has_id, has_labels
-from cri.node import Node
-from cri.sandbox.record import Phase, Sandbox
+from cri.state.filters import has_id, has_labels
+from cri.state.node import Node
+from cri.state.sandbox import Phase, Sandbox
 from cri.stats.containers import forget_others, message
 from cri.stats.rates import Rates
 from cri.stats.values import cpu_psi, io, memory_psi, value

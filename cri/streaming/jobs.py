@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from cri.streaming.channels import PROTOCOLS
-from cri.streaming.channels import Protocol as SubProtocol
-from cri.streaming.command import SPDY_PROTOCOLS, ChannelCommand, Command, SpdyCommand, Wants
-from cri.streaming.handshake import Request
-from cri.streaming.negotiate import Chosen, negotiate
-from cri.streaming.outcome import Outcome
+from cri.streaming.http.handshake import Request
+from cri.streaming.http.negotiate import Chosen, negotiate
+from cri.streaming.process.command import SPDY_PROTOCOLS, ChannelCommand, Command, SpdyCommand, Wants
+from cri.streaming.process.outcome import Outcome
 from cri.streaming.race import first_of
-from cri.streaming.websocket import WebSocket
-from cri.streaming.wire import Wire
+from cri.streaming.transport.channels import PROTOCOLS
+from cri.streaming.transport.channels import Protocol as SubProtocol
+from cri.streaming.transport.websocket import WebSocket
+from cri.streaming.transport.wire import Wire
 
 Conduct = Callable[[Command], Awaitable[Outcome]]
 """Runs it with a client's streams; cancelled when the client goes."""

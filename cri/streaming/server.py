@@ -11,12 +11,12 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator
 from http import HTTPStatus
 
-from cri.streaming.handshake import Bad, Handshake, Request
+from cri.streaming.http.handshake import Bad, Handshake, Request
+from cri.streaming.http.tokens import LENGTH, Tokens
 from cri.streaming.jobs import Job
 from cri.streaming.race import first_of
 from cri.streaming.settings import StreamingConfig, TlsConfig
-from cri.streaming.tokens import LENGTH, Tokens
-from cri.streaming.wire import READ_SIZE, Activity, ClientGone, SocketWire
+from cri.streaming.transport.wire import READ_SIZE, Activity, ClientGone, SocketWire
 from daemonkit.faults import Broken, Invalid
 from daemonkit.logs import fields
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from cri.checks import check_path
-from cri.node import Images, RootImage
+from cri.checks.fields import check_path
 from cri.oci.values import CREATE
+from cri.state.node import Images, RootImage
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cri.node import RootImage
 from cri.oci.mounts import CONTAINERS, image_mount
 from cri.oci.values import CREATE, Json
+from cri.state.node import RootImage
 from cri.volumes.images import is_image
 from cri.volumes.memory import Place, find, message
 from cri.volumes.places import place

@@ -10,8 +10,8 @@ import grpc.aio
 
 from cri.zones.connection import Connection, dialled
 from cri.zones.process import Process, opened
-from daemonkit.calls import fault_of
 from daemonkit.faults import Broken
+from daemonkit.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 

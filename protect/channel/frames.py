@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
-from protect.errors import ProtocolViolation
+from protect.model.errors import ProtocolViolation
 
 HEADER = struct.Struct("<BBHII")
 """type, flags, zero, stream, length."""

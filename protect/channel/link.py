@@ -19,7 +19,7 @@ from protect.channel.inputs import InputStream
 from protect.channel.outputs import Sink
 from protect.channel.table import StreamTable
 from protect.channel.wire import Wire
-from protect.errors import DomainGone, LinkDown, ProtocolViolation
+from protect.model.errors import DomainGone, LinkDown, ProtocolViolation
 from protect.toolstack.port import Transport
 from xenpod_proto.channel.v1 import channel_pb2
 from xenpod_proto.channel.v1.channel_pb2 import Hello

@@ -10,7 +10,7 @@ from typing import Protocol
 from protect.channel.frames import DATA_TURN, Decoder, Frame, Side, credit, data, encode
 from protect.channel.hello import agent_hello, host_hello
 from protect.channel.streams import Credit, Piece
-from protect.errors import LinkDown
+from protect.model.errors import LinkDown
 from protect.toolstack.port import Transport
 from xenpod_proto.channel.v1 import channel_pb2
 

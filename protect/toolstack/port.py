@@ -162,7 +162,7 @@ class Transport(Protocol):
 
 
 class Toolstack(Protocol):
-    """Domains and their devices.  Errors are ``protect.errors`` (ToolstackError and kin).
+    """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
     A domain that ended, or that there never was, is DomainGone to every method but ``destroy`` and
     ``detach_disk`` (which succeed) and ``console`` (which still has that of one that ended).

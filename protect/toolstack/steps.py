@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from protect.errors import ToolstackError
+from protect.model.errors import ToolstackError
 
 log = logging.getLogger(__name__)
 

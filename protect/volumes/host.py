@@ -12,10 +12,10 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
-from protect.idmap import IdMapping, user_namespace
+from protect.host.idmap import IdMapping, user_namespace
+from protect.model.volume import Source, Volume, close
 from protect.volumes.area import Area
 from protect.volumes.source import OPERATION, take
-from protect.volumes.values import Source, Volume, close
 
 _RESOLVERS = 16
 """Paths on file servers that do not answer keep a thread each, until they do."""
@@ -24,7 +24,7 @@ declare("volumes.area-made", "volumes.attached", "volumes.detached", "volumes.ar
 
 
 class HostVolumes:
-    """``protect.ports.Volumes``; the areas are ``<root>/<zone>``."""
+    """``protect.model.ports.Volumes``; the areas are ``<root>/<zone>``."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

@@ -18,7 +18,7 @@ from daemonkit.faults import Missing
 from protect.network.guest import GuestRoute
 from protect.network.namespace import in_namespace
 from protect.network.splice import bring, splice, unsplice
-from tests.support.pod_network import MTU, PodNetwork, run
+from tests.support.protect.pod_network import MTU, PodNetwork, run
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 

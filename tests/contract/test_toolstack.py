@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 
 from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
-from protect.errors import DomainGone
+from protect.model.errors import DomainGone
 from protect.network.splice import splice, unsplice
 from protect.toolstack.port import (
     DiskSpec,
@@ -21,8 +21,8 @@ from protect.toolstack.port import (
     DomainState,
     ShutdownReason,
 )
-from tests.support.pod_network import MTU, PodNetwork
-from tests.support.stage import PATIENCE, Stage, soon, until
+from tests.support.protect.pod_network import MTU, PodNetwork
+from tests.support.protect.stage import PATIENCE, Stage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root

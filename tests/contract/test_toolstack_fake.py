@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Refused, TooLate, Unreachable
-from protect.errors import DomainGone, ToolstackError
+from protect.model.errors import DomainGone, ToolstackError
 from protect.network.splice import splice
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan, InjectedFault, Kind
 from protect.toolstack.fake.domain import write_spec
 from protect.toolstack.fake.toolstack import NOTICE
 from protect.toolstack.port import DiskSpec, DomainDeath, DomainState, ShutdownReason
-from tests.support.pod_network import PodNetwork
-from tests.support.stage import GUEST, Agent, FakeStage, soon, until
+from tests.support.protect.pod_network import PodNetwork
+from tests.support.protect.stage import GUEST, Agent, FakeStage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = [

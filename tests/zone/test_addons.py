@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from protect.toolstack.libxl.kernels import join
-from tests.support.guest_kernel import early_and_addons
-from tests.support.zone import ZONE
+from tests.support.agent.zone import ZONE
+from tests.support.images.guest_kernel import early_and_addons
 from tests.zone.test_guest import Guest, installed_kernel, serial_root
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]

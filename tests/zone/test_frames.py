@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from protect.channel.frames import Decoder, Side
-from protect.errors import ProtocolViolation
-from tests.support.golden_frames import PATH
+from protect.model.errors import ProtocolViolation
+from tests.support.agent.golden_frames import PATH
 
 GOLDEN = json.loads(PATH.read_text())
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cri.images.cancel import Cancel
-from cri.images.catalogue import Image
 from cri.images.errors import Corrupt, disk_full
 from cri.images.kernels import kconfig, metadata
 from cri.images.kernels.metadata import Metadata
@@ -15,10 +14,11 @@ from cri.images.kernels.settings import KernelSettings
 from cri.images.kernels.take import take
 from cri.images.settings import Limits
 from cri.images.sharing import Shared
-from cri.images.store import ImageStore
+from cri.images.store.catalogue import Image
+from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
+from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Fault, Refused
-from daemonkit.room import is_full
 
 ZONE = "zone:"
 """Before a pod's id: the holder of the image that its zone boots from.  Other holders are containers."""

@@ -11,17 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cri.images import manifests, tarstream
 from cri.images.cancel import Cancel
-from cri.images.catalogue import Image
 from cri.images.errors import Oversized
-from cri.images.inode import Content, Node
 from cri.images.kernels import kconfig, metadata
 from cri.images.kernels.settings import KernelSettings
-from cri.images.layers import Budget, file_chunks, read_layer
+from cri.images.layer import tarstream
+from cri.images.layer.inode import Content, Node
+from cri.images.layer.layers import Budget, file_chunks, read_layer
+from cri.images.registry import manifests
+from cri.images.rootfs.tree import Tree
 from cri.images.settings import Limits
-from cri.images.store import ImageStore
-from cri.images.tree import Tree
+from cri.images.store.catalogue import Image
+from cri.images.store.store import ImageStore
 from daemonkit.faults import Broken, Refused
 
 FOLDER = b"kernel"

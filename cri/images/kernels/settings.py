@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cri.images.globs import Globs
+from cri.images.policy.globs import Globs
 from daemonkit.config import Bytes
 
 _MIB = 1 << 20

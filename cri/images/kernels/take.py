@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cri.images import compression
 from cri.images.cancel import Cancel
 from cri.images.errors import Corrupt
-from cri.images.files import sync_directory
-from cri.images.inode import Content
 from cri.images.kernels.plan import LayerFile, Plan, chunks
-from cri.images.stream import Stream
+from cri.images.layer import compression
+from cri.images.layer.inode import Content
+from cri.images.layer.stream import Stream
+from cri.images.store.files import sync_directory
 from daemonkit.checkpoints import checkpoint, declare
 
 DIGESTS = "digests.json"

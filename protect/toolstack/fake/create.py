@@ -11,7 +11,7 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Missing
-from protect.errors import ToolstackError
+from protect.model.errors import ToolstackError
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.cgroups import Limits
 from protect.toolstack.fake.domain import Domain, read_pid, write_spec

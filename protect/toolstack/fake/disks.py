@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from daemonkit.faults import Exists, Invalid
-from protect.errors import DomainGone, ToolstackError
-from protect.loops import Loop, adopt_loop, attach_loop, backing_file
+from protect.host.loops import Loop, adopt_loop, attach_loop, backing_file
+from protect.model.errors import DomainGone, ToolstackError
 from protect.toolstack.fake import devnodes
 from protect.toolstack.fake.domain import Domain, write_atomically
 from protect.toolstack.port import DiskSpec

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from protect.loops import Loop
+from protect.host.loops import Loop
 from protect.toolstack.fake.process import Process
 from protect.toolstack.port import DomainId, DomainSpec, DomainState, Mode, ShutdownReason
 

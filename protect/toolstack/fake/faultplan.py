@@ -38,7 +38,7 @@ from pathlib import Path
 
 from daemonkit.config import parse
 from daemonkit.faults import Invalid
-from protect.errors import ToolstackError
+from protect.model.errors import ToolstackError
 
 
 class Kind(Enum):

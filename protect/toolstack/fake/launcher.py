@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from protect.errors import ToolstackError
+from protect.model.errors import ToolstackError
 from protect.toolstack.fake.process import Process
 
 _STDERR_LIMIT = 4096

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid, Refused
-from protect.errors import DomainGone, ToolstackError
+from protect.model.errors import DomainGone, ToolstackError
 from protect.toolstack.deaths import Deaths
 from protect.toolstack.fake import channel, disks, faultplan, interfaces, machine
 from protect.toolstack.fake.create import clear, create, ended, hold, settled

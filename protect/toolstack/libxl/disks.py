@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemonkit.faults import Exists, Invalid
-from protect.loops import Loop, attach_loop
+from protect.host.loops import Loop, attach_loop
 from protect.toolstack.libxl.config import NO_SCRIPT
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers

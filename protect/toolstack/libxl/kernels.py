@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from daemonkit.faults import Missing
-from protect.errors import ToolstackError
+from protect.model.errors import ToolstackError
 from protect.toolstack.libxl.boot import Boot, needs
 from protect.toolstack.libxl.kernel import has_user_namespaces, unpacked_kernel
 from protect.toolstack.port import DomainKernel

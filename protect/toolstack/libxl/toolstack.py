@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from daemonkit.faults import Invalid
-from protect.errors import DomainGone, ToolstackError
+from protect.model.errors import DomainGone, ToolstackError
 from protect.network.splice import bring
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.admit import Admission

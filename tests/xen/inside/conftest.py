@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import pytest
 
-from protect.loops import take_loop
+from protect.host.loops import take_loop
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernel import unpacked_kernel

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Exhausted, Invalid
-from protect.errors import DomainGone
+from protect.model.errors import DomainGone
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from protect.toolstack.port import DiskSpec, DomainDeath, DomainId, ShutdownReason, Transport
 from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console

@@ -1,0 +1,123 @@
+"""Layers to a filesystem image: what is there in the end is planned, then streamed once into tar2sqfs.
+
+No layer is unpacked: an index of names is held in memory, and each layer's plain stream is passed through,
+from which the bytes of those files that are there in the end are copied out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from cri.images.cancel import Cancel
+from cri.images.layer.inode import Content, Node
+from cri.images.layer.layers import file_chunks, plain_stream
+from cri.images.layer.stream import Stream
+from cri.images.pull.progress import Meter
+from cri.images.rootfs import tarwrite
+from cri.images.rootfs.plan import Plan
+from cri.images.rootfs.squash import squashfs
+from cri.images.settings import ImageSettings
+
+
+class Filesystem(NamedTuple):
+    """A finished one. digest: of its file; accounts: contents of Plan.accounts."""
+
+    digest: str
+    accounts: Mapping[str, bytes | None]
+
+
+def convert(
+    blobs: Sequence[Path], plan: Plan, out: Path, settings: ImageSettings, cancel: Cancel, meter: Meter
+) -> Filesystem:
+    """Builds out from all of an image's layers, lowest first; the same plan gives the same bytes.
+
+    Raises Unpackable, Exhausted (disk), Cancelled; then nothing is left of out.
+    """
+    accounts = _Accounts(plan)
+
+    def feed(sink: BinaryIO) -> None:
+        for path, node in plan.bare:
+            sink.write(tarwrite.member(path, node)[0])
+        for layer in sorted(plan.files):
+            cancel.check()
+            stream = plain_stream(blobs[layer], out.name)
+            _copy_files(plan.files[layer], stream, sink, accounts, cancel, meter)
+        for path, target in plan.links:
+            sink.write(tarwrite.hard_link(path, target))
+        sink.write(tarwrite.END)
+
+    jobs = max(1, len(os.sched_getaffinity(0)))
+    total = sum(content.stored for files in plan.files.values() for _, _, content in files)
+    with meter.running(total):
+        squashfs(out, feed, settings.compression, settings.compression_level, jobs, cancel)
+        return Filesystem(_digest(out, cancel), accounts.contents(blobs, out.name))
+
+
+def _digest(path: Path, cancel: Cancel) -> str:
+    """Of the file, which is still in memory: it was written out of order."""
+    running = hashlib.sha256()
+    for piece in file_chunks(path):
+        cancel.check()
+        running.update(piece)
+    return f"sha256:{running.hexdigest()}"
+
+
+def _copy_files(
+    files: Sequence[tuple[bytes, Node, Content]],
+    stream: Stream,
+    sink: BinaryIO,
+    accounts: _Accounts,
+    cancel: Cancel,
+    meter: Meter,
+) -> None:
+    for path, node, content in files:
+        cancel.check()
+        header, padding = tarwrite.member(path, node)
+        sink.write(header)
+        stream.skip(content.offset - stream.offset)
+        if accounts.wants(node):
+            data = stream.exactly(content.stored)
+            accounts.keep(node, data)
+            sink.write(data)
+            meter.add(len(data))
+        else:
+            for view in stream.views(content.stored):
+                sink.write(view)
+                meter.add(len(view))
+        if padding:
+            sink.write(bytes(padding))
+
+
+class _Accounts:
+    """The account files, caught while their data passes by."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._nodes = plan.accounts
+        self._wanted = {node.serial for node in plan.accounts.values() if node is not None}
+        self._found: dict[int, bytes] = {}
+
+    def wants(self, node: Node) -> bool:
+        """Whether the inode is an account file."""
+        return node.serial in self._wanted
+
+    def keep(self, node: Node, data: bytes) -> None:
+        """Takes the file's data."""
+        self._found[node.serial] = data
+
+    def contents(self, blobs: Sequence[Path], subject: str) -> dict[str, bytes | None]:
+        """All of them; what a new symlink leads to may lie further down, and is read there."""
+        contents: dict[str, bytes | None] = {}
+        for path, node in self._nodes.items():
+            if node is None or node.content is None:
+                contents[path] = None if node is None else b""
+                continue
+            if node.serial not in self._found:
+                stream = plain_stream(blobs[node.content.layer], subject)
+                stream.skip(node.content.offset)
+                self._found[node.serial] = stream.exactly(node.content.stored)
+            contents[path] = self._found[node.serial]
+        return contents

@@ -1,0 +1,174 @@
+"""The lanes of port-forwarding clients: pairs of SPDY streams, or pairs of WebSocket channels."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from cri.streaming.transport.channels import Channels
+from cri.streaming.transport.inbox import Inbox
+from cri.streaming.transport.session import Session, Stream
+from cri.streaming.transport.wire import ClientGone, Wire
+
+log = logging.getLogger(__name__)
+
+_PORT_BYTES = 2
+
+
+class StreamLane:
+    """A pair of SPDY streams."""
+
+    def __init__(self, port: int, data: Stream, error: Stream) -> None:
+        self.port = port
+        self._data = data
+        self._error = error
+
+    @property
+    def input(self) -> Inbox:
+        return self._data.input
+
+    @property
+    def given_up(self) -> asyncio.Event:
+        return self._data.reset_by_peer
+
+    async def write(self, data: bytes) -> None:
+        await self._data.write(data)
+
+    async def write_eof(self) -> None:
+        await self._data.finish()
+
+    async def fail(self, text: str) -> None:
+        with contextlib.suppress(ClientGone):
+            await self._error.write(text.encode())
+
+    async def close(self) -> None:
+        with contextlib.suppress(ClientGone):
+            await self._data.finish()
+            await self._error.finish()
+            self._error.input.discard()
+
+
+class ChannelLane:
+    """A pair of WebSocket channels; there is no way to end one of them alone."""
+
+    def __init__(self, port: int, channels: Channels, number: int) -> None:
+        self.port = port
+        self.given_up = asyncio.Event()
+        self._channels = channels
+        self._number = number
+
+    @property
+    def input(self) -> Inbox:
+        return self._channels.inboxes[self._number]
+
+    async def greet(self) -> None:
+        """Both channels begin with the port, little-endian (the kubelet's v4 protocol)."""
+        port = self.port.to_bytes(_PORT_BYTES, "little")
+        await self._channels.send(self._number, port)
+        await self._channels.send(self._number + 1, port)
+
+    async def write(self, data: bytes) -> None:
+        await self._channels.send(self._number, data)
+
+    async def write_eof(self) -> None:
+        """Cannot be told: the end of what comes ends the connection, or the client would wait for ever."""
+        self.given_up.set()
+
+    async def fail(self, text: str) -> None:
+        with contextlib.suppress(ClientGone):
+            await self._channels.send(self._number + 1, text.encode())
+
+    async def close(self) -> None:
+        """The connection closes when all its lanes have ended."""
+
+
+Serve = Callable[[StreamLane], Coroutine[Any, Any, None]]
+
+
+class Switchboard:
+    """Serves a lane for each pair of streams that a client opens in one SPDY connection.
+
+    A pair has the same ``requestid``; clients without one open the error stream first and the data stream
+    right after it (the kubelet's portforward.k8s.io protocol).
+    """
+
+    def __init__(self, wire: Wire, serve: Serve, pair_timeout: float) -> None:
+        self._session = Session(wire, self._accept)
+        self._serve = serve
+        self._timeout = pair_timeout
+        self._halves: dict[str, tuple[Stream, asyncio.TimerHandle]] = {}
+        self._lanes: set[asyncio.Task[None]] = set()
+
+    async def run(self) -> None:
+        """Until the client is gone; then every lane is closed."""
+        try:
+            await self._session.run()
+        finally:
+            for _, timer in self._halves.values():
+                timer.cancel()
+            await _end(self._lanes)
+
+    def _accept(self, stream: Stream) -> bool:
+        kind, port = stream.header("streamtype"), _port(stream.header("port"))
+        if kind not in ("error", "data") or port is None:
+            return False
+        key = stream.header("requestid") or str(stream.number if kind == "error" else stream.number - 2)
+        if key not in self._halves:
+            loop = asyncio.get_running_loop()
+            self._halves[key] = (stream, loop.call_later(self._timeout, self._give_up, key))
+            return True
+        other, timer = self._halves[key]
+        if other.header("streamtype") == kind or _port(other.header("port")) != port:
+            return False
+        timer.cancel()
+        del self._halves[key]
+        data, error = (stream, other) if kind == "data" else (other, stream)
+        self._begin(self._serve(StreamLane(port, data, error)))
+        return True
+
+    def _give_up(self, key: str) -> None:
+        stream, _ = self._halves.pop(key)
+        self._begin(_reset(stream))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._lanes.add(task)
+        task.add_done_callback(self._over)
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        self._lanes.discard(task)
+        if not task.cancelled() and (error := task.exception()) and not isinstance(error, ClientGone):
+            log.error("port-forward failed", exc_info=error)
+
+
+async def all_of(works: list[Awaitable[None]]) -> None:
+    """Every one to its end; the first failure, or a cancel, ends the others."""
+    tasks = {asyncio.ensure_future(work) for work in works}
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        for task in done:
+            task.result()
+    finally:
+        await _end(tasks)
+
+
+async def _end(tasks: set[asyncio.Task[None]] | set[asyncio.Future[None]]) -> None:
+    waiting = list(tasks)
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def _reset(stream: Stream) -> None:
+    with contextlib.suppress(ClientGone):
+        await stream.reset()
+
+
+def _port(untrusted: str) -> int | None:
+    if not (untrusted.isascii() and untrusted.isdecimal() and len(untrusted) <= 5):
+        return None
+    number = int(untrusted)
+    return number if 1 <= number <= 0xFFFF else None
