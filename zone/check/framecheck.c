@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "wire.h"
+#include "channel/wire.h"
 
 enum { LINE_MAX = 2 * (HEAD_SIZE + CONTROL_MAX) + 16 };
 
