@@ -134,7 +134,7 @@ static void input_ready(struct watch *watch, uint32_t events)
 		write_ring(input);
 }
 
-static bool keep(struct input *input, const uint8_t *bytes, size_t length)
+static bool store(struct input *input, const uint8_t *bytes, size_t length)
 {
 	if (!ring_alloc(&input->ring))
 		return false;
@@ -164,7 +164,7 @@ static const char *input_data(struct stream *stream, uint64_t offset, const uint
 		return NULL;
 	}
 	input->received += taken;
-	if (taken < length && !keep(input, bytes + taken, length - taken))
+	if (taken < length && !store(input, bytes + taken, length - taken))
 		return "no memory for DATA";
 	input->received += length - taken;
 	input->fin = fin;

@@ -31,55 +31,55 @@ static struct {
 	bool can_read;
 	bool can_write;
 	uint32_t calls[CALLS_MAX]; /* the open ones; 0: a free place */
-} line;
+} current;
 
 void link_start(const struct transport *transport, const Hello *hello, call_handler *handler)
 {
-	line.transport = transport;
-	line.hello = hello;
-	line.call = handler;
+	current.transport = transport;
+	current.hello = hello;
+	current.call = handler;
 }
 
 uint64_t link_epoch(void)
 {
-	return line.epoch;
+	return current.epoch;
 }
 
 bool link_open(void)
 {
-	return line.state == OPEN;
+	return current.state == OPEN;
 }
 
 bool link_flushed(void)
 {
-	return line.state == DOWN || outbox_empty();
+	return current.state == DOWN || outbox_empty();
 }
 
 void link_can_read(void)
 {
-	line.can_read = true;
+	current.can_read = true;
 }
 
 void link_can_write(void)
 {
-	line.can_write = true;
+	current.can_write = true;
 }
 
 void link_up(void)
 {
-	line.epoch++;
-	line.state = GREETING;
-	line.can_read = true;
-	line.can_write = true;
+	current.epoch++;
+	current.state = GREETING;
+	current.can_read = true;
+	current.can_write = true;
 }
 
 void link_down(void)
 {
-	if (line.state == DOWN)
+	if (current.state == DOWN)
 		return;
-	line.state = DOWN;
-	line.can_read = line.can_write = false;
-	memset(line.calls, 0, sizeof(line.calls));
+	current.state = DOWN;
+	current.can_read = current.can_write = false;
+	memset(current.calls, 0, sizeof(current.calls));
 	inbox_clear();
 	outbox_clear();
 	streams_disconnected();
@@ -87,7 +87,7 @@ void link_down(void)
 
 static void close_link(void)
 {
-	line.transport->hang_up();
+	current.transport->hang_up();
 	link_down();
 }
 
@@ -105,10 +105,10 @@ static const char *call_open(uint32_t id)
 	uint32_t *place = NULL;
 
 	for (size_t i = 0; i < CALLS_MAX; i++) {
-		if (line.calls[i] == id)
+		if (current.calls[i] == id)
 			return "call id is open already";
-		if (!line.calls[i])
-			place = &line.calls[i];
+		if (!current.calls[i])
+			place = &current.calls[i];
 	}
 	if (!place)
 		return "too many open calls";
@@ -119,8 +119,8 @@ static const char *call_open(uint32_t id)
 static void call_close(uint32_t id)
 {
 	for (size_t i = 0; id && i < CALLS_MAX; i++)
-		if (line.calls[i] == id)
-			line.calls[i] = 0;
+		if (current.calls[i] == id)
+			current.calls[i] = 0;
 }
 
 /* Sending. */
@@ -135,13 +135,13 @@ static void enqueue(enum frame_type type, uint32_t stream, const ProtobufCMessag
 
 void link_reply(uint64_t epoch, uint32_t call, const Reply *reply)
 {
-	if (epoch == line.epoch && line.state == OPEN)
+	if (epoch == current.epoch && current.state == OPEN)
 		enqueue(FRAME_REPLY, call, &reply->base);
 }
 
 void link_event(const Event *event)
 {
-	if (line.state == OPEN)
+	if (current.state == OPEN)
 		enqueue(FRAME_EVENT, 0, &event->base);
 }
 
@@ -149,19 +149,19 @@ void link_event(const Event *event)
 static bool transmit(void)
 {
 	const uint8_t *bytes;
-	size_t length = outbox_next(&bytes, line.state == OPEN);
+	size_t length = outbox_next(&bytes, current.state == OPEN);
 	ssize_t n;
 
 	if (!length) {
-		if (line.state == CLOSING)
+		if (current.state == CLOSING)
 			close_link();
 		return false;
 	}
-	n = line.transport->write(bytes, length);
+	n = current.transport->write(bytes, length);
 	if (n < 0)
 		close_link();
 	if (n == 0)
-		line.can_write = false;
+		current.can_write = false;
 	if (n <= 0)
 		return false;
 	call_close(outbox_sent((size_t)n));
@@ -173,7 +173,7 @@ static bool transmit(void)
 static bool greet(const uint8_t *payload, size_t length)
 {
 	Hello *untrusted = xenpod__channel__v1__hello__unpack(NULL, length, payload);
-	Hello answer = *line.hello;
+	Hello answer = *current.hello;
 	bool common;
 
 	if (!untrusted)
@@ -182,9 +182,9 @@ static bool greet(const uint8_t *payload, size_t length)
 	xenpod__channel__v1__hello__free_unpacked(untrusted, NULL);
 	answer.version_min = answer.version_max = common ? PROTOCOL_VERSION : 0;
 	enqueue(FRAME_HELLO, 0, &answer.base);
-	if (line.state == DOWN)
+	if (current.state == DOWN)
 		return false;
-	line.state = common ? OPEN : CLOSING;
+	current.state = common ? OPEN : CLOSING;
 	if (common)
 		streams_connected();
 	else
@@ -196,14 +196,14 @@ static bool dispatch(const struct frame_head *frame, const uint8_t *payload)
 {
 	const char *wrong;
 
-	if (line.state == GREETING)
+	if (current.state == GREETING)
 		return frame->type == FRAME_HELLO ? greet(payload, frame->length) :
 						    violated("first frame is not HELLO");
 	switch (frame->type) {
 	case FRAME_CALL:
 		wrong = call_open(frame->stream);
 		if (!wrong)
-			wrong = line.call(frame->stream, payload, frame->length);
+			wrong = current.call(frame->stream, payload, frame->length);
 		break;
 	case FRAME_DATA:
 		wrong = stream_data(frame->stream, u64_unpack(payload), payload + OFFSET_SIZE,
@@ -216,7 +216,7 @@ static bool dispatch(const struct frame_head *frame, const uint8_t *payload)
 	default:
 		wrong = "HELLO for the second time";
 	}
-	return wrong ? violated(wrong) : line.state == OPEN;
+	return wrong ? violated(wrong) : current.state == OPEN;
 }
 
 /* Serves the next frame, if it is complete.  False when the connection has ended. */
@@ -246,16 +246,16 @@ static bool receive(void)
 	size_t size;
 	ssize_t n;
 
-	if (line.state == CLOSING)
+	if (current.state == CLOSING)
 		return false;
 	if (!inbox_empty())
 		return serve();
 	buffer = inbox_buffer(&size);
-	n = line.transport->read(buffer, size);
+	n = current.transport->read(buffer, size);
 	if (n < 0)
 		close_link();
 	if (n == 0)
-		line.can_read = false;
+		current.can_read = false;
 	if (n <= 0)
 		return false;
 	inbox_filled((size_t)n);
@@ -266,9 +266,9 @@ bool link_step(void)
 {
 	bool reading = true, writing = true;
 
-	for (int i = 0; i < STEPS_A_TURN && line.state != DOWN && (reading || writing); i++) {
-		reading = line.can_read && receive();
-		writing = line.can_write && transmit();
+	for (int i = 0; i < STEPS_A_TURN && current.state != DOWN && (reading || writing); i++) {
+		reading = current.can_read && receive();
+		writing = current.can_write && transmit();
 	}
-	return line.state != DOWN && (reading || writing);
+	return current.state != DOWN && (reading || writing);
 }

@@ -7,7 +7,8 @@
 #include <sys/types.h>
 
 struct transport {
-	/* Return the bytes moved; 0: it would block, and link_can_read or link_can_write follows; -1: the peer is gone. */
+	/* Return the bytes moved; 0: it would block, and link_can_read or link_can_write follows; -1: the peer is
+	 * gone. */
 	ssize_t (*read)(uint8_t *bytes, size_t size);
 	ssize_t (*write)(const uint8_t *bytes, size_t length);
 	/* Ends the connection and waits for the next.  Does nothing without a connection. */

@@ -52,7 +52,7 @@ static int write_one(const char *directory, const char *name, const ProtobufCBin
 }
 
 /* The files of a pod with a user namespace belong to its root. */
-static int own_one(const char *directory, const char *name, struct fault *fault)
+static int chown_one(const char *directory, const char *name, struct fault *fault)
 {
 	char path[PATH_SIZE + 80];
 
@@ -72,7 +72,7 @@ static int write_all(const char *directory, const CreateContainer *request, stru
 	for (size_t i = 0; i < request->n_files; i++)
 		if (write_one(files, request->files[i]->name, &request->files[i]->content,
 			      request->files[i]->mode, fault) < 0 ||
-		    own_one(files, request->files[i]->name, fault) < 0)
+		    chown_one(files, request->files[i]->name, fault) < 0)
 			return -1;
 	return 0;
 }

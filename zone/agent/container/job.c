@@ -202,7 +202,7 @@ static bool is_refusal(const char *text)
 	return false;
 }
 
-static void explain(struct job *job, struct fault *fault)
+static void describe_failure(struct job *job, struct fault *fault)
 {
 	char text[LOG_SHOWN + 1];
 	ssize_t n = pread(job->log_fd, text, LOG_SHOWN, 0);
@@ -238,7 +238,7 @@ void jobs_finish_ended(void)
 
 		ended = job->next;
 		if (!ok)
-			explain(job, &fault);
+			describe_failure(job, &fault);
 		close(job->log_fd);
 		job->done(job, ok ? NULL : &fault);
 	}

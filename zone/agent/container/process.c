@@ -77,7 +77,7 @@ static void close_terminal(struct process *process)
 	process->terminal = -1;
 }
 
-static void tell_exit(const struct process *process)
+static void send_exit(const struct process *process)
 {
 	Event event = EVENT_INIT;
 	ProcessExited exited;
@@ -109,7 +109,7 @@ void process_exited(struct process *process, int status, int64_t at_ns)
 		output_finish(process->err);
 	}
 	close_terminal(process);
-	tell_exit(process);
+	send_exit(process);
 }
 
 void process_release(struct process *process)

@@ -56,8 +56,8 @@ static int sub_path_fault(const char *sub_path, struct fault *fault)
 	case ENOENT:
 	case ENOTDIR:
 	case ENAMETOOLONG:
-		return fault_set(fault, FAILED_PRECONDITION, "mount image volume: sub path %s: the image has no such path",
-				 shown);
+		return fault_set(fault, FAILED_PRECONDITION,
+				 "mount image volume: sub path %s: the image has no such path", shown);
 	case ELOOP:
 		return fault_set(fault, FAILED_PRECONDITION, "mount image volume: sub path %s: too many symbolic links",
 				 shown);

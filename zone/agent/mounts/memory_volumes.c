@@ -69,9 +69,11 @@ static int set_attributes(int fd, const MemoryVolume *volume, struct fault *faul
 {
 	char path[64];
 
-	/* By descriptor, because a container may have replaced the name by now; it is O_PATH, hence the path in proc. */
+	/* By descriptor, because a container may have replaced the name by now.  chmod(2) takes no O_PATH
+	 * descriptor, only its path in proc. */
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-	if (fchownat(fd, "", pod_userns_map_id(volume->uid), pod_userns_map_id(volume->gid), AT_EMPTY_PATH) < 0 || chmod(path, volume->mode) < 0)
+	if (fchownat(fd, "", pod_userns_map_id(volume->uid), pod_userns_map_id(volume->gid), AT_EMPTY_PATH) < 0 ||
+	    chmod(path, volume->mode) < 0)
 		return fault_errno(fault, "make sub path in memory volume", volume->volume);
 	return 0;
 }

@@ -52,7 +52,8 @@ int mounts_change_owners(const struct mounts *mounts, const char *directory, con
 	if (mounts->root_needs_chown && rootfs_change_owners(directory, fault) < 0)
 		return -1;
 	for (size_t i = 0; i < request->n_image_volumes; i++)
-		if (mounts->needs_chown[i] && image_volume_change_owners(directory, request->image_volumes[i], fault) < 0)
+		if (mounts->needs_chown[i] &&
+		    image_volume_change_owners(directory, request->image_volumes[i], fault) < 0)
 			return -1;
 	return 0;
 }

@@ -69,8 +69,8 @@ static int change_entry(struct walk *walk, const char *name, int above)
 	return result;
 }
 
-/* Changes the entries of the working directory.  Its own owner has been changed before: so the overlay has copied it up,
- * and changes of its entries do not disturb the listing. */
+/* Changes the entries of the working directory.  Its own owner has been changed before: so the overlay has copied it
+ * up, and changes of its entries do not disturb the listing. */
 static int change_directory(struct walk *walk)
 {
 	DIR *directory;

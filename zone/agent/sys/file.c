@@ -81,7 +81,7 @@ int path_format(char *path, size_t size, const char *format, ...)
 	return 0;
 }
 
-static bool digits(const char **text, uint64_t limit, uint64_t *value)
+static bool parse_digits(const char **text, uint64_t limit, uint64_t *value)
 {
 	const char *at = *text;
 	uint64_t sum = 0;
@@ -102,7 +102,7 @@ static bool digits(const char **text, uint64_t limit, uint64_t *value)
 
 bool number_parse(const char *text, uint64_t limit, uint64_t *value)
 {
-	return digits(&text, limit, value) && *text == '\0';
+	return parse_digits(&text, limit, value) && *text == '\0';
 }
 
 bool text_find_number(const char *text, const char *key, uint64_t *value)
@@ -117,7 +117,7 @@ bool text_find_number(const char *text, const char *key, uint64_t *value)
 		if (length && *at != ' ' && *at != '\t')
 			continue;
 		at += strspn(at, " \t");
-		return digits(&at, UINT64_MAX, value);
+		return parse_digits(&at, UINT64_MAX, value);
 	}
 	return false;
 }

@@ -90,7 +90,7 @@ static void on_deadline(struct timer *timer)
 	call_fail(call, &fault);
 }
 
-static void not_fetched(struct call *call)
+static void fail_move(struct call *call)
 {
 	struct fault fault;
 
@@ -112,7 +112,7 @@ static void links_changed(struct watch *watch, uint32_t events)
 	if (index)
 		apply(end_wait(wait), index);
 	else if (errno)
-		not_fetched(end_wait(wait));
+		fail_move(end_wait(wait));
 }
 
 static int wait_begin(struct call *call, struct fault *fault)
@@ -157,7 +157,7 @@ void configure_network(struct call *call)
 	if (index)
 		apply(call, index);
 	else if (errno)
-		not_fetched(call);
+		fail_move(call);
 	else if (wait_begin(call, &fault) < 0)
 		call_fail(call, &fault);
 }

@@ -79,7 +79,7 @@ static void check_over(struct timer *timer)
 		drop(connection);
 }
 
-static void may_be_over(struct stream_owner *owner)
+static void on_stream_over(struct stream_owner *owner)
 {
 	struct connection *connection = container_of(owner, struct connection, owner);
 
@@ -102,7 +102,7 @@ static int make_streams(struct connection *connection)
 	connection->out = output_new(out, false, true);
 	if (!connection->out)
 		return -1;
-	connection->owner.over = may_be_over;
+	connection->owner.over = on_stream_over;
 	input_set_owner(connection->in, &connection->owner);
 	output_set_owner(connection->out, &connection->owner);
 	return 0;

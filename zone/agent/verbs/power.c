@@ -37,7 +37,7 @@ static void check_memory(void)
 static enum { RUNS, FLUSHES, KILLS } phase;
 static struct timer deadline;
 
-static void off(void)
+static void power_down(void)
 {
 	struct fault fault;
 
@@ -58,7 +58,7 @@ static void on_deadline(struct timer *timer)
 	(void)timer;
 	if (phase == KILLS) {
 		log_line("power off: processes did not end in time");
-		off();
+		power_down();
 	}
 	phase = KILLS;
 	if (kill(-1, SIGKILL) < 0 && errno != ESRCH)
@@ -87,7 +87,7 @@ void power_children_reaped(void)
 	siginfo_t info;
 
 	if (phase == KILLS && waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) < 0 && errno == ECHILD)
-		off();
+		power_down();
 }
 
 void power_off(struct call *call)
