@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 
+from daemonkit.tasks import join
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
 from xenbind.vchan import Client
@@ -68,7 +69,7 @@ class Channels:
         path = f"/local/domain/{domid}/data/agent/{epoch}"
         connecting = asyncio.ensure_future(asyncio.to_thread(Client, domid, path))
         try:
-            return await asyncio.shield(connecting)
+            return await join(connecting)
         except OSError as error:
             log.warning("domain %d offers no usable vchan as epoch %d: %s", domid, epoch, error)
             return None

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import ParamSpec, TypeVar
 
+from daemonkit.tasks import complete
 from xenbind.xenstore import Store
 
 P = ParamSpec("P")
@@ -49,7 +50,8 @@ class AsyncStore:
             await self._run(self._store.unwatch, path, token)
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.shield(asyncio.to_thread(function, *args, **kwargs))
+        # Completed: ``close`` must not come while a thread uses the connection.
+        return await complete(asyncio.to_thread(function, *args, **kwargs))
 
     def _listen(self) -> None:
         if self._fd < 0:  # there is none before the first watch
