@@ -9,7 +9,7 @@ from itertools import count
 from typing import ParamSpec, TypeVar
 
 from daemonkit.tasks import complete
-from xenbind.xenstore import Store
+from xenbind.xenstore import Xenstore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,7 +19,7 @@ class AsyncStore:
     """One connection.  Errors are OSError."""
 
     def __init__(self) -> None:
-        self._store = Store()
+        self._store = Xenstore()
         self._tokens = count(1)
         self._events: dict[str, asyncio.Event] = {}
         self._fd = -1

@@ -8,7 +8,6 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from uuid import UUID
 
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
@@ -41,7 +40,7 @@ from protect.toolstack.port import (
 )
 from xenbind import domain as xen
 from xenbind import errors, nic, physinfo
-from xenbind.context import Context
+from xenbind.raw import Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +71,7 @@ class LibxlToolstack(Completing):
                 await self._open(undo)
                 self._closing = undo.pop_all()
             await self.list()
-        except errors.Unavailable as error:
+        except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
         except (errors.XenError, OSError) as error:
             hint = "this machine has to run Xen, with this system as dom0 and xenstored running"
@@ -166,7 +165,7 @@ class LibxlToolstack(Completing):
                     return  # another destroy was faster
                 self._channels.shut(domain)  # Xen cannot end a domain quickly while others have its pages
                 try:
-                    await self._workers.run(_destroy_exactly, domain, known.uuid)
+                    await self._workers.run(xen.destroy, domain, known.uuid)
                 except errors.DomainNotFound:
                     log.debug("domain %d is gone already", domain)
                 await self._forget(known)
@@ -267,13 +266,6 @@ def _faults(operation: str, subject: str) -> Iterator[None]:
         raise DomainGone(operation, subject, "no such domain") from error
     except (errors.XenError, OSError) as error:
         raise ToolstackError(operation, subject, str(error)) from error
-
-
-def _destroy_exactly(context: Context, domid: int, uuid: UUID) -> None:
-    """Not another domain that has got the number meanwhile."""
-    if xen.info(context, domid).uuid != uuid:
-        raise errors.DomainNotFound("libxl_domain_destroy", -21, f"domain {domid}, {uuid}")
-    xen.destroy(context, domid)
 
 
 def _info(info: xen.Info) -> DomainInfo:
