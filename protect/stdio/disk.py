@@ -13,6 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from daemonkit.tasks import complete
+
 T = TypeVar("T")
 
 SLOW = 0.005
@@ -39,16 +41,7 @@ class Disk:
             return self._timed(work)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="log")
-        done = asyncio.get_running_loop().run_in_executor(self._threads, self._timed, work)
-        try:
-            return await asyncio.shield(done)
-        except asyncio.CancelledError:
-            while not done.done():
-                try:
-                    await asyncio.wait([done])
-                except asyncio.CancelledError:
-                    continue
-            raise
+        return await complete(asyncio.get_running_loop().run_in_executor(self._threads, self._timed, work))
 
     def _timed(self, work: Callable[[], T]) -> T:
         began = time.monotonic()

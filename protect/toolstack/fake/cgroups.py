@@ -211,7 +211,7 @@ async def _end_members(groups: list[Path], deadline: float) -> None:
             process.kill()
         async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
             for process in members:
-                await process.ended
+                await process.wait()
     except TimeoutError:
         return  # the caller, who knows the deadline, says so
     finally:

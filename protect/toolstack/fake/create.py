@@ -101,11 +101,11 @@ async def end(domain: Domain) -> None:
 async def ended(domain: Domain) -> None:
     """Until its first process has ended, and the monitor has written down how."""
     if domain.process is not None:
-        await asyncio.shield(domain.process.ended)
+        await domain.process.wait()
     if domain.monitor is not None:
         try:
             async with asyncio.timeout(_MONITOR_SECONDS):
-                await asyncio.shield(domain.monitor.ended)
+                await domain.monitor.wait()
         except TimeoutError:
             log.warning("the monitor of %s does not end with it", domain.spec.name)
 

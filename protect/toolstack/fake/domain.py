@@ -44,7 +44,6 @@ class Domain:
     """Why it ended; None while it lives."""
     killed: bool = False
     """Whether it ended because we destroyed it."""
-    destroyed: asyncio.Task[None] | None = None
 
     @property
     def state(self) -> DomainState:

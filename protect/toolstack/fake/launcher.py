@@ -83,7 +83,7 @@ async def _wait(child: subprocess.Popen[bytes], timeout: float) -> int | None:
         return child.wait()
     try:
         async with asyncio.timeout(timeout):
-            await asyncio.shield(process.ended)
+            await process.wait()
         return child.wait()
     except TimeoutError:
         return None

@@ -11,6 +11,8 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 
+from daemonkit.tasks import join
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
@@ -80,14 +82,13 @@ class Process:
             return False
         return True
 
-    @property
-    def ended(self) -> asyncio.Future[None]:
-        """Done when it has ended; shield it, it is shared."""
+    async def wait(self) -> None:
+        """Wait until it has ended; several may."""
         if self._ended is None:
             loop = asyncio.get_running_loop()
             self._ended = loop.create_future()
             loop.add_reader(self._pidfd, self._on_end, loop)
-        return self._ended
+        await join(self._ended)
 
     def _on_end(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.remove_reader(self._pidfd)

@@ -11,14 +11,16 @@ import asyncio
 import builtins
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 from uuid import UUID
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from daemonkit.tasks import join
 from protect.model.errors import DomainGone, ToolstackError
+from protect.toolstack.completion import Completing, completed
 from protect.toolstack.deaths import Deaths
 from protect.toolstack.fake import channel, disks, faultplan, interfaces, machine
 from protect.toolstack.fake.create import clear, create, ended, hold, settled
@@ -37,17 +39,14 @@ from protect.toolstack.port import (
     ShutdownReason,
     Transport,
 )
-from protect.toolstack.steps import Steps
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of the host's own kernel"
 _END_SECONDS = 10.0
 
 
-class FakeToolstack:
+class FakeToolstack(Completing):
     """port.Toolstack on namespaces; ``run_dir`` is its memory across restarts of the daemon."""
 
     name = "fake"
@@ -59,13 +58,13 @@ class FakeToolstack:
         settings: FakeSettings | None = None,
         faults: FaultPlan | None = None,
     ) -> None:
+        super().__init__()
         self._home = Home(run_dir, guest_dir)
         self._settings = settings or FakeSettings()
         self._faults = Faults(faults or FaultPlan(), run_dir / "faults.toml")
         self._domains: dict[UUID, Domain] = {}
         self._creating: dict[UUID, DomainSpec] = {}
         self._deaths = Deaths()
-        self._steps = Steps()
         self._watches: dict[UUID, asyncio.Task[None]] = {}
 
     # -- life of the toolstack
@@ -81,7 +80,7 @@ class FakeToolstack:
             await self._home.cgroups.remove(stray)
 
     async def close(self) -> None:
-        await self._steps.wait()
+        await self.idle()
         for watch in self._watches.values():
             watch.cancel()
         await asyncio.gather(*self._watches.values(), return_exceptions=True)
@@ -116,21 +115,21 @@ class FakeToolstack:
         free = 0 if self._faults.exhausted() else max(0, total - self._used())
         return machine.info(total, free, NOTICE)
 
+    @completed
     async def create(self, spec: DomainSpec) -> DomainId:
-        return await self._steps.run("create domain", spec.name, self._create(spec))
-
-    async def _create(self, spec: DomainSpec) -> DomainId:
-        fault = self._faults.take("create", spec.name)
-        await faultplan.before(fault, "create domain", spec.name)
-        self._admit(spec, exhausted=fault is not None and fault.kind is Kind.EXHAUSTED)
-        self._creating[spec.uuid] = spec
-        try:
-            domain = await create(self._home, self._settings, spec, fault)
-        finally:
-            del self._creating[spec.uuid]
-        self._enter(domain)
+        with _faults("create domain", spec.name):
+            fault = self._faults.take("create", spec.name)
+            await faultplan.before(fault, "create domain", spec.name)
+            self._admit(spec, exhausted=fault is not None and fault.kind is Kind.EXHAUSTED)
+            self._creating[spec.uuid] = spec
+            try:
+                domain = await create(self._home, self._settings, spec, fault)
+            finally:
+                del self._creating[spec.uuid]
+            self._enter(domain)
         return domain.id
 
+    @completed
     async def unpause(self, domain: DomainId) -> None:
         found = self._find("unpause domain", domain)
         fault = self._faults.take("unpause", found.spec.name)
@@ -142,48 +141,42 @@ class FakeToolstack:
             asyncio.get_running_loop().call_later(fault.after_ms / 1000, found.process.kill)
         faultplan.after(fault, "unpause domain", found.spec.name)
 
+    @completed
     async def destroy(self, domain: DomainId) -> None:
         found = self._by_id(domain)
         if found is None:
             return
-        if found.destroyed is None:
-            found.destroyed = asyncio.ensure_future(self._destroy(found))
-            found.destroyed.add_done_callback(lambda _: setattr(found, "destroyed", None))
-        await self._steps.run("destroy domain", found.spec.name, found.destroyed)
-
-    async def _destroy(self, domain: Domain) -> None:
-        name = domain.spec.name
-        fault = self._faults.take("destroy", name)
-        await faultplan.before(fault, "destroy domain", name)
-        if domain.reason is None and domain.process is not None:
-            domain.killed = True
-            domain.process.kill()
-            await self._ended(domain)
-        checkpoint("fake-destroy.killed")
-        faultplan.after(fault, "destroy domain", name)
-        async with domain.lock:
-            domain.release()
-            await clear(self._home, domain.spec)
-        self._domains.pop(domain.spec.uuid, None)
+        name = found.spec.name
+        with _faults("destroy domain", name):
+            async with found.lock:
+                if self._by_id(domain) is not found:
+                    return  # another destroy was faster
+                fault = self._faults.take("destroy", name)
+                await faultplan.before(fault, "destroy domain", name)
+                await self._kill(found)
+                checkpoint("fake-destroy.killed")
+                faultplan.after(fault, "destroy domain", name)
+                found.release()
+                await clear(self._home, found.spec)
+                del self._domains[found.spec.uuid]
 
     async def list(self) -> list[DomainInfo]:
-        await self._steps.wait_for_abandoned()  # whoever cancelled one wants to find here what came of it
         return [self._info(domain) for domain in self._domains.values()]
 
     # -- devices
 
+    @completed
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         found = self._find("attach disk", domain)
-        await self._device_step(
-            "attach_disk", f"attach disk {disk.vdev}", found, lambda: disks.attach(found, disk)
-        )
+        async with self._changing(found, "attach_disk", f"attach disk {disk.vdev}"):
+            await disks.attach(found, disk)
 
+    @completed
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         found = self._by_id(domain)
         if found is not None:
-            await self._device_step(
-                "detach_disk", f"detach disk {vdev}", found, lambda: disks.detach(found, vdev)
-            )
+            async with self._changing(found, "detach_disk", f"detach disk {vdev}"):
+                await disks.detach(found, vdev)
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         return sorted(self._find("list disks", domain).loops)
@@ -222,17 +215,16 @@ class FakeToolstack:
 
     # -- inside
 
-    async def _device_step(
-        self, at: str, operation: str, domain: Domain, work: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        async def locked() -> None:
-            fault = self._faults.take(at, domain.spec.name)
-            await faultplan.before(fault, operation, domain.spec.name)
+    @asynccontextmanager
+    async def _changing(self, domain: Domain, at: str, operation: str) -> AsyncIterator[None]:
+        """Hold the domain's lock, and have the faults planned for ``at`` happen."""
+        name = domain.spec.name
+        with _faults(operation, name):
+            fault = self._faults.take(at, name)
+            await faultplan.before(fault, operation, name)
             async with domain.lock:
-                await work()
-            faultplan.after(fault, operation, domain.spec.name)
-
-        await self._steps.run(operation, domain.spec.name, locked())
+                yield
+            faultplan.after(fault, operation, name)
 
     def _enter(self, domain: Domain) -> None:
         self._domains[domain.spec.uuid] = domain
@@ -246,15 +238,17 @@ class FakeToolstack:
         self._deaths.tell(DomainDeath(domain.spec.uuid, domain.reason))
         del self._watches[domain.spec.uuid]
 
-    async def _ended(self, domain: Domain) -> None:
-        watch = self._watches.get(domain.spec.uuid)
-        if watch is None:
-            return
-        try:
-            async with asyncio.timeout(_END_SECONDS):
-                await asyncio.shield(watch)
-        except TimeoutError:
-            raise ToolstackError("destroy domain", domain.spec.name, "its processes do not end") from None
+    async def _kill(self, domain: Domain) -> None:
+        """End its processes, and wait until its end has been told."""
+        if domain.reason is None and domain.process is not None:
+            domain.killed = True
+            domain.process.kill()
+        if watch := self._watches.get(domain.spec.uuid):
+            try:
+                async with asyncio.timeout(_END_SECONDS):
+                    await join(watch)
+            except TimeoutError:
+                raise ToolstackError("destroy domain", domain.spec.name, "its processes do not end") from None
 
     def _find(self, operation: str, domain: DomainId) -> Domain:
         """A domain that lives; DomainGone otherwise."""
@@ -294,3 +288,12 @@ class FakeToolstack:
             cpu_time_ns=self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)),
             shutdown_reason=domain.reason,
         )
+
+
+@contextmanager
+def _faults(operation: str, subject: str) -> Iterator[None]:
+    """Errors of the system as faults."""
+    try:
+        yield
+    except OSError as error:
+        raise ToolstackError(operation, subject, str(error)) from error

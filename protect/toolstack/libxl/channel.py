@@ -6,9 +6,10 @@ import asyncio
 import logging
 import re
 
+from daemonkit.tasks import join
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
-from xenbind.vchan import Client
+from xenbind.vchan import VchanClient
 
 log = logging.getLogger(__name__)
 
@@ -64,11 +65,11 @@ class Channels:
         if client is not None:
             client.close()
 
-    async def _client(self, domid: int, epoch: int) -> Client | None:
+    async def _client(self, domid: int, epoch: int) -> VchanClient | None:
         path = f"/local/domain/{domid}/data/agent/{epoch}"
-        connecting = asyncio.ensure_future(asyncio.to_thread(Client, domid, path))
+        connecting = asyncio.ensure_future(asyncio.to_thread(VchanClient, domid, path))
         try:
-            return await asyncio.shield(connecting)
+            return await join(connecting)
         except OSError as error:
             log.warning("domain %d offers no usable vchan as epoch %d: %s", domid, epoch, error)
             return None
@@ -97,7 +98,7 @@ class Channels:
             self.shut(domid)
 
 
-def _discard(connecting: asyncio.Future[Client]) -> None:
+def _discard(connecting: asyncio.Future[VchanClient]) -> None:
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().close()
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from protect.toolstack.deaths import Deaths
 from protect.toolstack.port import DomainDeath, ShutdownReason
 from xenbind.domain import Shutdown
-from xenbind.events import DeathWatcher, Ended
+from xenbind.events import DeathWatcher, DomainEnd
 
 log = logging.getLogger(__name__)
 
@@ -92,10 +92,10 @@ class Registry:
         self._watcher.close()
         self._deaths.close()
 
-    def _from_thread(self, ended: Ended) -> None:
+    def _from_thread(self, ended: DomainEnd) -> None:
         self._loop.call_soon_threadsafe(self._heard, ended)
 
-    def _heard(self, ended: Ended) -> None:
+    def _heard(self, ended: DomainEnd) -> None:
         known = self._domains.get(ended.domid)
         if known is None or known.watch != ended.user:
             return  # of an earlier domain with that number

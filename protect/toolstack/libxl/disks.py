@@ -58,7 +58,7 @@ class Disks:
 
     async def _attach(self, domid: int, disk: DiskSpec, device: Path) -> None:
         number = os.stat(device).st_rdev
-        wanted = vbd.Disk(disk.vdev, str(device), disk.readonly, NO_SCRIPT)
+        wanted = vbd.BlockDevice(disk.vdev, str(device), disk.readonly, NO_SCRIPT)
         backend = await self._workers.run(vbd.add, domid, wanted)
         try:
             value = f"{os.major(number):x}:{os.minor(number):x}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from xenbind.vchan import Client
+from xenbind.vchan import VchanClient
 
 _LARGEST = 65536
 
@@ -16,8 +16,8 @@ class VchanTransport:
     give what is left in the ring, and the end.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client: Client | None = client
+    def __init__(self, client: VchanClient) -> None:
+        self._client: VchanClient | None = client
         self._fd = client.fd
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray(_LARGEST)

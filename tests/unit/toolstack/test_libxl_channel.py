@@ -16,7 +16,7 @@ from protect.toolstack.libxl.transport import VchanTransport
 
 
 class Ring:
-    """What xenbind.vchan.Client is, over a socket pair: the test is the guest at ``guest``."""
+    """What xenbind.vchan.VchanClient is, over a socket pair: the test is the guest at ``guest``."""
 
     def __init__(self) -> None:
         ours, self.guest = socket.socketpair()
@@ -185,7 +185,7 @@ def store() -> MemoryStore:
 @pytest.fixture
 def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     guest = Guest()
-    monkeypatch.setattr(channel, "Client", guest.client)
+    monkeypatch.setattr(channel, "VchanClient", guest.client)
     return guest
 
 
