@@ -96,5 +96,5 @@ def enter(fd: int, netns: str) -> None:
 
 
 def explain(error: NetlinkError) -> str:
-    """The error's words."""
+    """The text of the error."""
     return os.strerror(error.code) if error.code else str(error)

@@ -1,8 +1,8 @@
-"""Where file work runs: on the event loop while the disk is quick, in a thread while it is not.
+"""Writes to logs: on the event loop while the disk is quick, in a thread while it is slow.
 
-Measured: an append of a line or of 4 KiB takes 4 to 7 us here, the way to a thread and back 100 us (64 KiB:
-140 us and 400 us).  But a writer on a disk whose writeback is throttled sleeps in the kernel, and must
-then not hold up other workloads; so one slow piece of work sends all of it to threads for a while.
+Measured: an append of a line or of 4 KiB takes 4 to 7 us, a round trip to a thread 100 us (64 KiB: 140 us
+and 400 us); aiofiles makes one such trip for each call.  But on a disk whose writeback is throttled a writer
+sleeps in the kernel, and must not hold up other workloads: one slow write sends all to threads for a while.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from daemonkit.tasks import complete
 T = TypeVar("T")
 
 SLOW = 0.005
-"""File work that takes longer (s) makes the disk a slow one."""
+"""Seconds: a write that takes longer makes the disk a slow one."""
 SLOW_FOR = 5.0
+"""Seconds that it then counts as slow."""
 THREADS = 8
 
 
-class Disk:
-    """Runs short file work; one for all logs of a process."""
+class LogDisk:
+    """Runs short writes; one for all logs of a process."""
 
     def __init__(self) -> None:
         self._slow_until = float("-inf")
@@ -36,7 +37,7 @@ class Disk:
         return time.monotonic() < self._slow_until
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do the work and wait for it; even a cancelled caller waits, as the work still uses its file."""
+        """Do the work.  A cancelled caller waits for its end, as the work still uses its file."""
         if not self.slow:
             return self._timed(work)
         if self._threads is None:

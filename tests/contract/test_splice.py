@@ -17,7 +17,7 @@ import pytest
 from daemonkit.faults import Missing
 from protect.network.guest import GuestRoute
 from protect.network.namespace import in_namespace
-from protect.network.splice import bring, splice, unsplice
+from protect.network.splice import move_interface, splice, unsplice
 from tests.support.protect.pod_network import MTU, PodNetwork, run
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
@@ -173,8 +173,8 @@ async def _gone(network: PodNetwork, name: str) -> None:
 
 
 async def test_brought_early_and_taken_back(pod_network: PodNetwork, guest: Guest) -> None:
-    await bring(guest.name, pod_network.path)
-    await bring(guest.name, pod_network.path)
+    await move_interface(guest.name, pod_network.path)
+    await move_interface(guest.name, pod_network.path)
     assert guest.name in pod_network.interfaces()
     guest.take((await splice(guest.name, pod_network.path, "eth0")).mac)
     assert pod_network.ping("10.77.0.5")

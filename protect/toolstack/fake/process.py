@@ -34,7 +34,7 @@ def read_stat(pid: int) -> ProcessStat | None:
     return ProcessStat(state=fields[0].decode(), parent=int(fields[1]), starttime=int(fields[19]))
 
 
-class Process:
+class PidfdProcess:
     """A process held by pidfd, so that its number cannot come to mean another one."""
 
     def __init__(self, pid: int, pidfd: int) -> None:
@@ -43,7 +43,7 @@ class Process:
         self._ended: asyncio.Future[None] | None = None
 
     @classmethod
-    def open(cls, pid: int, starttime: int | None = None) -> Process | None:
+    def open(cls, pid: int, starttime: int | None = None) -> PidfdProcess | None:
         """None when it has ended (a zombie included) or, by its start time, is another one."""
         try:
             pidfd = os.pidfd_open(pid)

@@ -22,12 +22,11 @@ from daemonkit.tasks import join
 from protect.model.errors import DomainGone, ToolstackError
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.deaths import Deaths
-from protect.toolstack.fake import channel, disks, faultplan, interfaces, machine
-from protect.toolstack.fake.create import clear, create, ended, hold, settled
+from protect.toolstack.fake import channel, create, disks, faultplan, interfaces
 from protect.toolstack.fake.domain import Domain, read_console, read_spec
-from protect.toolstack.fake.faultplan import FaultPlan, Faults, Kind
+from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
-from protect.toolstack.fake.settings import FakeSettings
+from protect.toolstack.fake.settings import FakeSettings, physical_info
 from protect.toolstack.port import (
     DiskSpec,
     DomainDeath,
@@ -47,7 +46,7 @@ _END_SECONDS = 10.0
 
 
 class FakeToolstack(Completing):
-    """port.Toolstack on namespaces; ``run_dir`` is its memory across restarts of the daemon."""
+    """port.Toolstack on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
 
@@ -61,7 +60,7 @@ class FakeToolstack(Completing):
         super().__init__()
         self._home = Home(run_dir, guest_dir)
         self._settings = settings or FakeSettings()
-        self._faults = Faults(faults or FaultPlan(), run_dir / "faults.toml")
+        self._faults = FaultInjector(faults or FaultPlan(), run_dir / "faults.toml")
         self._domains: dict[UUID, Domain] = {}
         self._creating: dict[UUID, DomainSpec] = {}
         self._deaths = Deaths()
@@ -93,15 +92,15 @@ class FakeToolstack(Completing):
         self._home.leave()
 
     async def _adopt(self, uuid: UUID) -> None:
-        spec = await asyncio.to_thread(read_spec, self._home.directory(uuid))
+        spec = await read_spec(self._home.directory(uuid))
         if spec is None:  # killed before the intent was written: nothing else was done
             await self._home.forget(uuid)
             return
-        quiet = await settled(self._home, spec, self._settings.launch_seconds)
-        domain = hold(self._home, spec) if quiet else None
+        quiet = await create.wait_for_launcher(self._home, spec, self._settings.launch_seconds)
+        domain = create.find_processes(self._home, spec) if quiet else None
         if domain is None:
             log.warning("domain %s was never finished: removing what there is of it", spec.name)
-            await clear(self._home, spec)
+            await create.remove(self._home, spec)
             return
         if domain.process is None:
             domain.reason = domain.end_reason()
@@ -111,19 +110,19 @@ class FakeToolstack(Completing):
     # -- domains
 
     async def physical_info(self) -> PhysicalInfo:
-        total = self._settings.memory or machine.memory() - self._settings.reserve
+        total = self._settings.zone_memory
         free = 0 if self._faults.exhausted() else max(0, total - self._used())
-        return machine.info(total, free, NOTICE)
+        return physical_info(total, free, NOTICE)
 
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
         with _faults("create domain", spec.name):
             fault = self._faults.take("create", spec.name)
             await faultplan.before(fault, "create domain", spec.name)
-            self._admit(spec, exhausted=fault is not None and fault.kind is Kind.EXHAUSTED)
+            self._admit(spec, exhausted=fault is not None and fault.kind is FaultKind.EXHAUSTED)
             self._creating[spec.uuid] = spec
             try:
-                domain = await create(self._home, self._settings, spec, fault)
+                domain = await create.create(self._home, self._settings, spec, fault)
             finally:
                 del self._creating[spec.uuid]
             self._enter(domain)
@@ -131,13 +130,13 @@ class FakeToolstack(Completing):
 
     @completed
     async def unpause(self, domain: DomainId) -> None:
-        found = self._find("unpause domain", domain)
+        found = self._living("unpause domain", domain)
         fault = self._faults.take("unpause", found.spec.name)
         await faultplan.before(fault, "unpause domain", found.spec.name)
         assert found.process is not None
         if not found.process.signal(signal.SIGCONT):
             raise DomainGone("unpause domain", found.spec.name, "it has ended")
-        if fault is not None and fault.kind is Kind.DIE:
+        if fault is not None and fault.kind is FaultKind.DIE:
             asyncio.get_running_loop().call_later(fault.after_ms / 1000, found.process.kill)
         faultplan.after(fault, "unpause domain", found.spec.name)
 
@@ -157,7 +156,7 @@ class FakeToolstack(Completing):
                 checkpoint("fake-destroy.killed")
                 faultplan.after(fault, "destroy domain", name)
                 found.release()
-                await clear(self._home, found.spec)
+                await create.remove(self._home, found.spec)
                 del self._domains[found.spec.uuid]
 
     async def list(self) -> list[DomainInfo]:
@@ -167,7 +166,7 @@ class FakeToolstack(Completing):
 
     @completed
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
-        found = self._find("attach disk", domain)
+        found = self._living("attach disk", domain)
         async with self._changing(found, "attach_disk", f"attach disk {disk.vdev}"):
             await disks.attach(found, disk)
 
@@ -179,10 +178,10 @@ class FakeToolstack(Completing):
                 await disks.detach(found, vdev)
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
-        return sorted(self._find("list disks", domain).loops)
+        return sorted(self._living("list disks", domain).loops)
 
     async def host_interface(self, domain: DomainId, index: int) -> str:
-        found = self._find("find interface", domain)
+        found = self._living("find interface", domain)
         fault = self._faults.take("host_interface", found.spec.name)
         await faultplan.before(fault, "find interface", found.spec.name)
         if not 0 <= index < found.spec.interfaces:
@@ -192,11 +191,11 @@ class FakeToolstack(Completing):
     # -- watching
 
     async def open_channel(self, domain: DomainId) -> Transport:
-        found = self._find("open channel", domain)
+        found = self._living("open channel", domain)
         fault = self._faults.take("open_channel", found.spec.name)
         await faultplan.before(fault, "open channel", found.spec.name)
         transport = await channel.connect(found.directory, found.spec.name)
-        if fault is not None and fault.kind is Kind.STALL:
+        if fault is not None and fault.kind is FaultKind.STALL:
             return channel.StalledTransport(transport)
         return transport
 
@@ -211,7 +210,7 @@ class FakeToolstack(Completing):
         found = self._by_id(domain)
         if found is None:
             raise DomainGone("read console", str(domain), "no such domain")
-        return await asyncio.to_thread(read_console, found.directory, limit)
+        return await read_console(found.directory, limit)
 
     # -- inside
 
@@ -232,8 +231,8 @@ class FakeToolstack(Completing):
             self._watches[domain.spec.uuid] = asyncio.ensure_future(self._watch(domain))
 
     async def _watch(self, domain: Domain) -> None:
-        """Wait for the end, and for what the monitor writes of it."""
-        await ended(domain)
+        """Wait for its end, and tell it once the monitor has written the reason."""
+        await create.wait_for_end(domain)
         domain.reason = ShutdownReason.DESTROYED if domain.killed else domain.end_reason()
         self._deaths.tell(DomainDeath(domain.spec.uuid, domain.reason))
         del self._watches[domain.spec.uuid]
@@ -250,7 +249,7 @@ class FakeToolstack(Completing):
             except TimeoutError:
                 raise ToolstackError("destroy domain", domain.spec.name, "its processes do not end") from None
 
-    def _find(self, operation: str, domain: DomainId) -> Domain:
+    def _living(self, operation: str, domain: DomainId) -> Domain:
         """A domain that lives; DomainGone otherwise."""
         found = self._by_id(domain)
         if found is None or found.state is DomainState.SHUTDOWN:
@@ -267,7 +266,7 @@ class FakeToolstack(Completing):
         known = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
         if any(spec.name == other.name or spec.uuid == other.uuid for other in known):
             raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
-        total = self._settings.memory or machine.memory() - self._settings.reserve
+        total = self._settings.zone_memory
         free = 0 if exhausted else total - self._used()
         if spec.memory_bytes > free:
             cause = f"wants {spec.memory_bytes} bytes of memory, {free} of {total} are free"

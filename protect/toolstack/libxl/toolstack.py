@@ -12,15 +12,15 @@ from pathlib import Path
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ToolstackError
-from protect.network.splice import bring
+from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.admit import Admission
-from protect.toolstack.libxl.channel import Channels
+from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config
-from protect.toolstack.libxl.deaths import REASONS, Known, Registry
+from protect.toolstack.libxl.deaths import REASONS, DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
-from protect.toolstack.libxl.kernels import ADDONS, Kernels
+from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
@@ -79,7 +79,7 @@ class LibxlToolstack(Completing):
 
     async def _open(self, undo: AsyncExitStack) -> None:
         self._boot = await asyncio.to_thread(booting.find, self._settings, self._guest_dir, self._cache)
-        self._kernels = Kernels(self._boot, self._guest_dir, self._cache / "others")
+        self._kernels = KernelCache(self._boot, self._guest_dir, self._cache / "others")
         await asyncio.to_thread(self._kernels.prepare)
         await asyncio.to_thread(self._sharing.prepare)
         self._workers = Workers(self._settings.threads)
@@ -88,12 +88,12 @@ class LibxlToolstack(Completing):
         self._admission = Admission(self._workers, host)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
-        self._channels = Channels(self._store, self._settings.stale_channel)
+        self._channels = VchanChannels(self._store, self._settings.stale_channel)
         undo.callback(self._channels.close)
         self._disks = Disks(self._workers, self._store)
         undo.callback(self._disks.close)
         self._logs = GuestLogs(self._settings.console_dir)
-        self._registry = Registry(lambda known: self._channels.ended(known.domid))
+        self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
         undo.callback(asyncio.ensure_future(self._trim_logs()).cancel)
 
@@ -123,8 +123,8 @@ class LibxlToolstack(Completing):
     async def create(self, spec: DomainSpec) -> DomainId:
         with _faults("create domain", spec.name):
             async with (
-                self._kernels.of(spec.kernel) as boot,
-                self._admission.of(spec, boot),
+                self._kernels.unpacked(spec.kernel) as boot,
+                self._admission.admit(spec, boot),
                 AsyncExitStack() as undo,
             ):
                 if spec.shared:
@@ -135,7 +135,7 @@ class LibxlToolstack(Completing):
                 undo.callback(self._disks.forget, domid)
                 undo.push_async_callback(self._workers.run, xen.destroy, domid)
                 await self._add_devices(domid, spec)
-                self._registry.enter(domid, spec.uuid, spec.name)
+                self._registry.add(domid, spec.uuid, spec.name)
                 undo.pop_all()
         return DomainId(domid)
 
@@ -144,7 +144,7 @@ class LibxlToolstack(Completing):
         for interface in await self._workers.run(nic.nics, domid) if spec.interfaces else []:
             await self._store.write(f"{interface.backend}/hotplug-status", "connected")
             if spec.netns:
-                await bring(f"vif{domid}.{interface.devid}", spec.netns)
+                await move_interface(f"vif{domid}.{interface.devid}", spec.netns)
         if spec.kernel and spec.kernel.addons:
             await self._disks.attach(domid, DiskSpec(ADDONS, spec.kernel.addons))
 
@@ -163,7 +163,9 @@ class LibxlToolstack(Completing):
             async with known.lock:
                 if self._registry.get(domain) is not known:
                     return  # another destroy was faster
-                self._channels.shut(domain)  # Xen cannot end a domain quickly while others have its pages
+                self._channels.disconnect(
+                    domain
+                )  # Xen cannot end a domain quickly while others have its pages
                 try:
                     await self._workers.run(xen.destroy, domain, known.uuid)
                 except errors.DomainNotFound:
@@ -172,7 +174,7 @@ class LibxlToolstack(Completing):
 
     async def _forget(self, known: Known) -> None:
         """Release what we hold for a domain that is gone."""
-        self._registry.leave(known.domid)
+        self._registry.remove(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
         await asyncio.to_thread(self._logs.forget, known.name)
@@ -184,7 +186,7 @@ class LibxlToolstack(Completing):
             for info in await self._workers.run(xen.domains):
                 if info.domid == 0 or info.dying:  # a dying one only waits for others to give back its pages
                     continue
-                self._registry.enter(info.domid, info.uuid, info.name)
+                self._registry.add(info.domid, info.uuid, info.name)
                 listed.append(_info(info))
             for known in self._registry.vanished({info.uuid for info in listed}):
                 if not known.lock.locked():  # else it is being destroyed, by us
@@ -239,12 +241,12 @@ class LibxlToolstack(Completing):
         known = self._registry.get(domain)
         if known is None:
             raise DomainGone("read console", f"domain {domain}", "no such domain")
-        return await asyncio.to_thread(self._logs.console, known.name, limit)
+        return await self._logs.console(known.name, limit)
 
     # -- inside
 
     async def _trim_logs(self) -> None:
-        """A zone must not fill the host's disk by what it says; xenconsoled takes 300 KB/s at most."""
+        """A zone must not fill the host's disk by its console; xenconsoled takes 300 KB/s at most."""
         while True:
             await asyncio.sleep(_TRIM_SECONDS)
             await asyncio.to_thread(self._logs.trim, self._registry.names())

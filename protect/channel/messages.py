@@ -1,6 +1,8 @@
-"""The first frame in each direction: versions, and who the agent is."""
+"""What the agent says of itself and unasked, checked: HELLO, and events at a bounded rate."""
 
 from __future__ import annotations
+
+import time
 
 from google.protobuf.message import DecodeError
 
@@ -9,10 +11,13 @@ from xenpod_proto.channel.v1 import channel_pb2
 
 BOOT_ID_LENGTH = 16
 LONGEST_TEXT = 256
+BURST = 4096.0
+PER_SECOND = 256.0
+LONGEST_ID = 256
 
 
 def printable(untrusted_text: str, longest: int) -> str:
-    """The text without control characters, cut at ``longest`` characters: safe for a log or an error."""
+    """The text without control characters, at most ``longest`` characters: safe for a log or an error."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in untrusted_text[:longest])
 
 
@@ -46,3 +51,40 @@ def agent_hello(frame: Frame) -> channel_pb2.Hello:
         kernel_release=printable(untrusted.kernel_release, LONGEST_TEXT),
         hypervisor_type=printable(untrusted.hypervisor_type, LONGEST_TEXT),
     )
+
+
+class EventGate:
+    """Bounds the rate of events; the processes of an honest zone do not end more often than that."""
+
+    def __init__(self) -> None:
+        self._allowance = BURST
+        self._at = time.monotonic()
+
+    def exited(self, frame: Frame) -> channel_pb2.ProcessExited:
+        """The validated event; ProtocolViolation if it is malformed or one too many."""
+        now = time.monotonic()
+        self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
+        self._at = now
+        if self._allowance < 0:
+            raise violation(f"more than {PER_SECOND:.0f} events a second")
+        try:
+            untrusted = channel_pb2.Event.FromString(frame.payload)
+        except DecodeError as error:
+            raise violation("EVENT cannot be parsed") from error
+        if untrusted.WhichOneof("event") != "process_exited":
+            raise violation("EVENT without an event")
+        return checked_exit(untrusted.process_exited)
+
+
+def checked_exit(untrusted: channel_pb2.ProcessExited) -> channel_pb2.ProcessExited:
+    """The message itself, if its values are within their bounds; else ProtocolViolation."""
+    process = untrusted.process
+    if (
+        not process.container_id
+        or len(process.container_id) > LONGEST_ID
+        or len(process.exec_id) > LONGEST_ID
+    ):
+        raise violation("exit of a process without a proper name")
+    if untrusted.exit_code > 255:
+        raise violation(f"exit code {untrusted.exit_code}")
+    return untrusted

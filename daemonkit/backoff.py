@@ -1,4 +1,4 @@
-"""How long to wait before the next try."""
+"""Delays between retries."""
 
 from __future__ import annotations
 
