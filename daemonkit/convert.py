@@ -44,6 +44,7 @@ def strict_converter(*, unknown_keys: bool) -> Converter:
     converter.register_structure_hook_factory(_is(dict, Mapping), _mapping_hook)
     converter.register_structure_hook_factory(is_dataclass, _dataclass_hook)
     converter.register_unstructure_hook(UUID, str)
+    converter.register_unstructure_hook_func(_is(frozenset), sorted)
     return converter
 
 
@@ -69,6 +70,11 @@ class WrongValue(ValueError):
 def wrong(cause: str) -> WrongValue:
     """For a hook to raise."""
     return WrongValue(cause)
+
+
+def exactly(hint: object) -> Callable[[object], bool]:
+    """For a hook of one parametrized type, such as ``tuple[str, ...]``."""
+    return lambda other: other == hint
 
 
 def join(at: str, key: str | int) -> str:
