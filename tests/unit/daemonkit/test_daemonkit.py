@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit import checkpoints, lifecycle, logs, ready
-from daemonkit.faults import Broken, Invalid, Refused
+from daemonkit import lifecycle, logs, ready
+from daemonkit.faults import Broken, Refused
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -81,39 +81,59 @@ def test_no_manager_is_fine_and_a_dead_one_is_said(
 
 _STEPS = """
 import sys
-from daemonkit import checkpoints
-checkpoints.declare("run.one", "run.two")
-checkpoints.arm(sys.argv[1])
-for turn in range(3):
-    checkpoints.checkpoint("run.one")
-    print("one", flush=True)
-    checkpoints.checkpoint("run.two")
+from daemonkit.checkpoints import arm, checkpoint, names
+
+def two():
+    checkpoint("run.two")
     print("two", flush=True)
+
+if sys.argv[1] == "names":
+    print(*names())
+    sys.exit()
+arm(sys.argv[1])
+for turn in range(3):
+    checkpoint("run.one")
+    print("one", flush=True)
+    two()
 """
+
+
+def stepping(folder: Path, argument: str, program: str = _STEPS) -> subprocess.CompletedProcess[str]:
+    (folder / "steps.py").write_text(program)
+    command = [sys.executable, str(folder / "steps.py"), argument]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
     ("kill_at", "said"),
     [("", 6), ("run.one", 0), ("run.two", 1), ("run.one:2", 2), ("run.two:3", 5), ("run.two:4", 6)],
 )
-def test_the_process_dies_at_its_armed_step(kill_at: str, said: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _STEPS, kill_at], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+def test_the_process_dies_at_its_armed_step(tmp_path: Path, kill_at: str, said: int) -> None:
+    done = stepping(tmp_path, kill_at)
     assert done.returncode == (0 if said == 6 else -signal.SIGKILL)
     assert len(done.stdout.split()) == said
 
 
-def test_a_misspelt_step_is_an_error_wherever_it_stands() -> None:
-    checkpoints.declare("test.known")
-    assert "test.known" in checkpoints.names()
-    for wrong in ("test.unknown", "test.known:0", "test.known:x", "test.known:-1"):
-        with pytest.raises(Invalid):
-            checkpoints.arm(wrong)
-    with pytest.raises(LookupError):
-        checkpoints.checkpoint("test.unknown")
-    with pytest.raises(ValueError, match="Not A Name"):
-        checkpoints.declare("Not A Name")
+def test_steps_are_collected_from_the_source(tmp_path: Path) -> None:
+    assert stepping(tmp_path, "names").stdout.split() == ["run.two", "run.one"]
+
+
+@pytest.mark.parametrize("wrong", ["run.unknown", "run.one:0", "run.one:x", "run.one:-1"])
+def test_a_misspelt_step_is_refused(tmp_path: Path, wrong: str) -> None:
+    done = stepping(tmp_path, wrong)
+    assert done.returncode == 1 and not done.stdout
+    said = "known: run.two, run.one" if wrong == "run.unknown" else "is not a positive number"
+    assert f"Invalid: arm checkpoint {wrong.partition(':')[0]}: " in done.stderr and said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "call", ['checkpoint("Not A Name")', "checkpoint(name)", 'checkpoint(f"run.{name}")']
+)
+def test_a_step_that_nobody_could_arm_is_refused(tmp_path: Path, call: str) -> None:
+    done = stepping(tmp_path, "run.one", _STEPS.replace('checkpoint("run.two")', call))
+    assert done.returncode == 1 and not done.stdout
+    assert "steps.py:6: checkpoint(" in done.stderr and "want lower-case words" in done.stderr
 
 
 def test_a_signal_asks_to_stop_and_the_daemon_finishes() -> None:
