@@ -17,10 +17,19 @@ import re
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 from daemonkit.faults import Invalid
+
+
+@dataclass(frozen=True, slots=True)
+class FaultInjection:
+    """The configuration table ``[faults]``, for tests."""
+
+    kill_at: str = ""
+
 
 _NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
 _armed: dict[str, int] = {}

@@ -10,11 +10,14 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from daemonkit import lifecycle, logs, ready
+from daemonkit import checkpoints, daemon, lifecycle, logs
+from daemonkit.checkpoints import FaultInjection
 from daemonkit.faults import Broken, Refused
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -62,9 +65,9 @@ def test_readiness_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abst
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name.replace("@", "\0"))
         monkeypatch.setenv("NOTIFY_SOCKET", name)
-        assert ready.ready("serving")
+        assert lifecycle.ready("serving")
         assert manager.recv(100) == b"READY=1\nSTATUS=serving"
-        assert ready.stopping()
+        assert lifecycle.stopping()
         assert manager.recv(100) == b"STOPPING=1"
 
 
@@ -72,10 +75,10 @@ def test_no_manager_is_fine_and_a_dead_one_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    assert not ready.ready()
+    assert not lifecycle.ready()
     assert not caplog.records
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    assert not ready.ready()
+    assert not lifecycle.ready()
     assert "was not told READY=1" in caplog.text
 
 
@@ -134,6 +137,80 @@ def test_a_step_that_nobody_could_arm_is_refused(tmp_path: Path, call: str) -> N
     done = stepping(tmp_path, "run.one", _STEPS.replace('checkpoint("run.two")', call))
     assert done.returncode == 1 and not done.stdout
     assert "steps.py:6: checkpoint(" in done.stderr and "want lower-case words" in done.stderr
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every daemon can be told, and one key of its own."""
+
+    log_level: str = "info"
+    faults: FaultInjection = FaultInjection()
+    name: str = ""
+
+
+def start(folder: Path, text: str, *arguments: str) -> tuple[int, list[Settings]]:
+    """The daemon's exit status, and the configurations it served with."""
+    served: list[Settings] = []
+
+    async def serve(config: Settings, stop: asyncio.Event) -> None:
+        assert not stop.is_set()
+        served.append(config)
+
+    (folder / "d.toml").write_text(text)
+    status = daemon.main("testd", "A test.", Settings, folder / "d.toml", serve, arguments)
+    return status, served
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """The root logger, which a daemon's start changes."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield logging.root
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+
+
+def test_a_daemon_serves_with_its_configuration(tmp_path: Path, root_logger: logging.Logger) -> None:
+    assert start(tmp_path, 'name = "default"') == (0, [Settings(name="default")])
+    (tmp_path / "other.toml").write_text('name = "other"\nlog_level = "error"')
+    other = Settings("error", name="other")
+    assert start(tmp_path, "", "--config", str(tmp_path / "other.toml")) == (0, [other])
+    assert root_logger.level == logging.ERROR
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name = 1", "key 'name': want a string, got an integer"),
+        ("[faults]\nkill = 1", "unknown key 'faults.kill'; known here: kill_at"),
+        ('log_level = "loud"', "log level 'loud' is not one of debug, info, warning, error"),
+        ('[faults]\nkill_at = "no.step"', "arm checkpoint no.step: no such step"),
+    ],
+)
+def test_a_daemon_that_cannot_start_says_why(
+    tmp_path: Path, root_logger: logging.Logger, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    assert start(tmp_path, text) == (2, [])
+    error = capsys.readouterr().err
+    assert error.startswith("testd: ") and said in error
+
+
+def test_a_daemon_lists_its_checkpoints_without_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start(tmp_path, "broken", "--list-checkpoints") == (0, [])
+    assert capsys.readouterr().out.split() == checkpoints.names()
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with lifecycle.hold_lock(path, Refused("use", "it", "taken")):
+        assert path.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(Refused, match="use it: taken"):
+            with lifecycle.hold_lock(path, Refused("use", "it", "taken")):
+                pass
+    with lifecycle.hold_lock(path, Refused("use", "it", "taken")):
+        pass
 
 
 def test_a_signal_asks_to_stop_and_the_daemon_finishes() -> None:
