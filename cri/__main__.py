@@ -10,7 +10,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from cri.config import Config
+from cri.config import CriConfig
 from cri.container.images import StoredImages
 from cri.daemon import cni, running
 from cri.images.manager import ImageManager
@@ -27,10 +27,10 @@ _DEFAULT_CONFIG = Path("/etc/xenpod/cri.toml")
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script."""
     description = "Serves CRI: every pod in a zone of its own."
-    return daemon.main("xenpod-cri", description, Config, _DEFAULT_CONFIG, serve, arguments)
+    return daemon.main("xenpod-cri", description, CriConfig, _DEFAULT_CONFIG, serve, arguments)
 
 
-async def serve(config: Config, stop: asyncio.Event) -> None:
+async def serve(config: CriConfig, stop: asyncio.Event) -> None:
     """Until ``stop``; pods go on without us."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
     async with AsyncExitStack() as stack:

@@ -135,7 +135,7 @@ class ImagesConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class CriConfig:
     """The whole file."""
 
     state_dir: Path = Path("/var/lib/xenpod")
