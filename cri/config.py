@@ -11,6 +11,7 @@ from cri.images.policy.globs import Globs
 from cri.images.registry import names
 from cri.images.settings import LEVELS, ImageSettings, Limits, PolicySettings
 from cri.streaming.settings import StreamingConfig
+from daemonkit.checkpoints import FaultInjection
 from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 from daemonkit.faults import Invalid
 
@@ -134,14 +135,7 @@ class ImagesConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
-    """Fault injection, for tests; see daemonkit.checkpoints."""
-
-    kill_at: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
+class CriConfig:
     """The whole file."""
 
     state_dir: Path = Path("/var/lib/xenpod")
@@ -149,7 +143,7 @@ class Config:
     socket: Path | None = None
     protect_socket: Path = Path("/run/protect/protect.sock")
     log_level: str = "info"
-    faults: Faults = Faults()
+    faults: FaultInjection = FaultInjection()
     cni: CniConfig = field(default_factory=CniConfig)
     container: ContainerDefaults = field(default_factory=ContainerDefaults)
     zone: ZoneDefaults = field(default_factory=ZoneDefaults)
