@@ -8,7 +8,7 @@ from typing import Any
 from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
 from cri.images.rpc.messages import pull_json
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from cri.state.node import RootImage
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -73,7 +73,7 @@ class StoredImages:
             addons_path=str(found.addons or ""),
         )
 
-    def _text(self, image: Image, path: str) -> str:
+    def _text(self, image: StoredImage, path: str) -> str:
         untrusted = self._store.read_file(image, path, _ACCOUNTS)
         return (untrusted or b"").decode(errors="replace")
 

@@ -7,16 +7,16 @@ import platform as machine
 from collections.abc import Callable
 from typing import TypeVar
 
-from cri.images.kernels.cache import Kernels
-from cri.images.pull.flights import Flights
+from cri.images.kernels.images import KernelImages
 from cri.images.pull.progress import Job, Progress
 from cri.images.pull.pull import Puller
+from cri.images.pull.pulls import Flights
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.manifests import Platform
 from cri.images.registry.names import Reference
-from cri.images.registry.places import registry_places
+from cri.images.registry.sources import registry_sources
 from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from cri.images.store.files import Usage
 from cri.images.store.store import ImageStore
 
@@ -35,7 +35,7 @@ class ImageManager:
     def __init__(self, settings: ImageSettings) -> None:
         self.settings = settings
         self.store = ImageStore(settings)
-        self.kernels = Kernels(self.store, settings.kernels, settings.limits)
+        self.kernels = KernelImages(self.store, settings.kernels, settings.limits)
         self.puller = Puller(self.store, settings, this_platform())
         self.flights = Flights(settings)
 
@@ -62,13 +62,13 @@ class ImageManager:
         reference: Reference,
         credentials: Credentials,
         told: Callable[[Progress], None] = lambda _: None,
-    ) -> Image:
+    ) -> StoredImage:
         """The image a name stands for at its registry now, ready to run."""
         # Who may not pull an image must not get it by asking at the same time as one who may.
         key = (str(reference), credentials.fingerprint())
 
-        def work(job: Job) -> Image:
-            return self.puller.pull(reference, registry_places(reference, credentials, self.settings), job)
+        def work(job: Job) -> StoredImage:
+            return self.puller.pull(reference, registry_sources(reference, credentials, self.settings), job)
 
         return await self.flights.shared(key, str(reference), work, told)
 

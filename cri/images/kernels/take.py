@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from cri.images.cancel import Cancel
 from cri.images.errors import Corrupt
-from cri.images.kernels.plan import LayerFile, Plan, chunks
+from cri.images.kernels.plan import KernelPlan, LayerFile, chunks
 from cri.images.layer import compression
 from cri.images.layer.inode import Content
-from cri.images.layer.stream import Stream
+from cri.images.layer.stream import PlainStream
 from cri.images.store.files import sync_directory
 from daemonkit.checkpoints import checkpoint, declare
 
@@ -32,7 +32,7 @@ class Taken(NamedTuple):
     size: int
 
 
-def take(plan: Plan, folder: Path, cancel: Cancel) -> None:
+def take(plan: KernelPlan, folder: Path, cancel: Cancel) -> None:
     """Writes each file, and their digests, all synced.  Corrupt: a layer is not what it was; OSError."""
     folder.mkdir(mode=0o700)
     checkpoint("kernel-take.begun")
@@ -66,7 +66,7 @@ def _from_layer(
     algorithm, _, digest = layer.diff_id.partition(":")
     whole = hashlib.new(algorithm)
     plain = compression.plain(chunks(layer.path, subject, cancel), subject)
-    stream = Stream(_hashed(plain, whole), subject)
+    stream = PlainStream(_hashed(plain, whole), subject)
     for name, content in wanted:
         stream.skip(content.offset - stream.offset)
         mine = hashlib.sha256()

@@ -67,7 +67,7 @@ def _gunzip(chunks: Iterator[bytes], subject: str) -> Iterator[bytes]:
             yield piece
 
 
-class _Reader:
+class _ChunkReader:
     """What zstandard reads from."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
@@ -86,7 +86,9 @@ def _unzstd(chunks: Iterator[bytes], subject: str) -> Iterator[bytes]:
     # What ends early is not told here; the tar reader and the digest of the plain bytes tell it.
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     try:
-        with decompressor.stream_reader(cast(IO[bytes], _Reader(chunks)), read_across_frames=True) as reader:
+        with decompressor.stream_reader(
+            cast(IO[bytes], _ChunkReader(chunks)), read_across_frames=True
+        ) as reader:
             while piece := reader.read(PIECE):
                 yield piece
     except zstandard.ZstdError as error:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from cri.images.errors import Corrupt, Oversized
 from cri.images.layer import compression, tarstream
-from cri.images.layer.stream import Stream
-from cri.images.layer.tarstream import Entry
-from cri.images.settings import Limits
+from cri.images.layer.stream import PlainStream
+from cri.images.layer.tarstream import TarEntry
+from cri.images.settings import ImageLimits
 
 PIECE = 1 << 20
 
@@ -23,15 +23,15 @@ class LayerIndex(NamedTuple):
     plain_bytes: the length of its tar stream; weight: roughly what the entries take in memory, in bytes.
     """
 
-    entries: list[Entry]
+    entries: list[TarEntry]
     plain_bytes: int
     weight: int
 
 
-class Budget:
+class LayerBudget:
     """What the layers of one image may cost together; layers are read by several threads."""
 
-    def __init__(self, subject: str, limits: Limits) -> None:
+    def __init__(self, subject: str, limits: ImageLimits) -> None:
         self._subject = subject
         self._lock = threading.Lock()
         self._left = {
@@ -66,7 +66,7 @@ class _Counted:
             yield chunk
 
 
-def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: Limits) -> LayerIndex:
+def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: ImageLimits) -> LayerIndex:
     """Reads a compressed layer to its end.
 
     size: its compressed length, which bounds the plain one by the configured ratio.
@@ -80,8 +80,8 @@ def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: Limits)
 
     algorithm, _, wanted = diff_id.partition(":")
     counted = _Counted(compression.plain(chunks, diff_id), algorithm, within)
-    stream = Stream(iter(counted), diff_id)
-    found: list[Entry] = []
+    stream = PlainStream(iter(counted), diff_id)
+    found: list[TarEntry] = []
     weight = 0
     for entry in tarstream.entries(stream, limits.header_bytes):
         weight += _weight(entry)
@@ -97,7 +97,7 @@ def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: Limits)
     return LayerIndex(found, counted.bytes, weight)
 
 
-def _weight(entry: Entry) -> int:
+def _weight(entry: TarEntry) -> int:
     weight = len(entry.name) + len(entry.link)
     if entry.xattrs:
         weight += sum(len(key) + len(value) for key, value in entry.xattrs)
@@ -112,6 +112,6 @@ def file_chunks(path: Path) -> Iterator[bytes]:
             yield piece
 
 
-def plain_stream(path: Path, subject: str) -> Stream:
+def plain_stream(path: Path, subject: str) -> PlainStream:
     """A kept blob's plain bytes, once more."""
-    return Stream(compression.plain(file_chunks(path), subject), subject)
+    return PlainStream(compression.plain(file_chunks(path), subject), subject)

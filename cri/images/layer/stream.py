@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cri.images.errors import Unpackable
 
 
-class Stream:
+class PlainStream:
     """Plain bytes with exact reads; chunks of any length come in."""
 
     def __init__(self, chunks: Iterator[bytes], subject: str) -> None:

@@ -6,7 +6,7 @@ import json
 
 from cri.images.cancel import Cancel
 from cri.images.errors import Rejected
-from cri.images.policy.globs import Globs
+from cri.images.globs import Globs
 from cri.images.policy.verifiers import judge, verifiers_in
 from cri.images.registry.manifests import Descriptor
 from cri.images.registry.names import Reference

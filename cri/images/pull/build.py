@@ -11,11 +11,11 @@ from cri.images.crew import crew
 from cri.images.layer.layers import LayerIndex
 from cri.images.pull.progress import Meters
 from cri.images.registry.manifests import Descriptor
-from cri.images.rootfs import shelf
+from cri.images.rootfs import tree_cache
 from cri.images.rootfs.convert import convert
-from cri.images.rootfs.plan import Plan, Planner
-from cri.images.rootfs.shelf import Shelf
+from cri.images.rootfs.plan import FilesystemPlan, Planner
 from cri.images.rootfs.stack import Part
+from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
 from cri.images.sharing import Gate, Shared
 from cri.images.store.store import ImageStore
@@ -37,7 +37,7 @@ class _Planned(NamedTuple):
 
     part: Part
     layers: tuple[str, ...]
-    plan: Plan
+    plan: FilesystemPlan
     cost: tuple[int, int, int]
 
 
@@ -51,14 +51,14 @@ class Builder:
         self._filesystems: Shared[None] = Shared()
         self._conversions = Gate(settings.conversions)
 
-    def below(self, image: Image) -> list[Shelf]:
+    def below(self, image: Image) -> list[TreeCache]:
         """The lowest filesystems that are here, with their trees and layers: these need not be read."""
-        found: list[Shelf] = []
+        found: list[TreeCache] = []
         start = 0
         for part in image.stack:
             layers = image.layers[start : part.end]
             here = self._store.has_filesystem(part.chain_id) and all(map(self._is_here, layers))
-            one = shelf.load(self._store.files.shelf_path(part.chain_id)) if here else None
+            one = tree_cache.load(self._store.files.tree_cache_path(part.chain_id)) if here else None
             # Layers that say they have the same contents may lie.
             if one is None or (one.chain_id, one.layers) != (part.chain_id, _digests(layers)):
                 break
@@ -69,7 +69,7 @@ class Builder:
     def build(
         self,
         image: Image,
-        below: Sequence[Shelf],
+        below: Sequence[TreeCache],
         layers: Mapping[int, Callable[[Cancel], LayerIndex]],
         fetched: Callable[[], None],
         cancel: Cancel,
@@ -97,8 +97,8 @@ class Builder:
                 self._convert(planned, image, cancel)
             files = store.files
             with files.work_file(part.chain_id.partition(":")[2]) as work:
-                work.write_bytes(_shelf(planned))
-                work.rename(files.shelf_path(part.chain_id))
+                work.write_bytes(_packed_tree(planned))
+                work.rename(files.tree_cache_path(part.chain_id))
 
         self._filesystems.run(part.chain_id, make, cancel)
 
@@ -138,11 +138,11 @@ def _planned(
         yield _Planned(part, layers, planner.plan(), (entries, weight, plain))
 
 
-def _shelf(planned: _Planned) -> bytes:
+def _packed_tree(planned: _Planned) -> bytes:
     plan = planned.plan
     spent = (*plan.spent, *planned.cost)
-    return shelf.pack(
-        Shelf(planned.part.chain_id, planned.layers, plan.serial, spent, plan.root, plan.directories)
+    return tree_cache.pack(
+        TreeCache(planned.part.chain_id, planned.layers, plan.serial, spent, plan.root, plan.directories)
     )
 
 

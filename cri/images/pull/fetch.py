@@ -14,8 +14,8 @@ from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk
 from cri.images.layer.layers import LayerIndex, read_layer
 from cri.images.pull.progress import Meter
 from cri.images.registry.manifests import Descriptor
-from cri.images.registry.places import Place, first_of
-from cri.images.settings import Limits
+from cri.images.registry.sources import ImageSource, first_of
+from cri.images.settings import ImageLimits
 from daemonkit.disk_space import is_full
 
 
@@ -30,12 +30,12 @@ def matches(data: bytes, digest: str) -> bool:
     return hashlib.new(algorithm, data).hexdigest() == wanted
 
 
-def fetch_document(places: Sequence[Place], descriptor: Descriptor, most: int, cancel: Cancel) -> bytes:
+def fetch_document(places: Sequence[ImageSource], descriptor: Descriptor, most: int, cancel: Cancel) -> bytes:
     """A small blob (a configuration) whole in memory."""
     if descriptor.size > most:
         raise Oversized("pull", descriptor.digest, f"{descriptor.size} bytes, more than {most}")
 
-    def attempt(place: Place) -> bytes:
+    def attempt(place: ImageSource) -> bytes:
         verified = _Verified(descriptor)
         with place.blob(descriptor, cancel) as pieces:
             data = b"".join(verified.passing(pieces))
@@ -45,12 +45,12 @@ def fetch_document(places: Sequence[Place], descriptor: Descriptor, most: int, c
     return first_of(places, attempt, cancel)
 
 
-def fetch_manifest(places: Sequence[Place], descriptor: Descriptor, most: int, cancel: Cancel) -> bytes:
+def fetch_manifest(places: Sequence[ImageSource], descriptor: Descriptor, most: int, cancel: Cancel) -> bytes:
     """A manifest that an index promised."""
     if descriptor.size > most:
         raise Oversized("pull", descriptor.digest, f"a manifest of {descriptor.size} bytes, more than {most}")
 
-    def attempt(place: Place) -> bytes:
+    def attempt(place: ImageSource) -> bytes:
         data, _ = place.manifest(descriptor.digest, most, cancel)
         if len(data) != descriptor.size or not matches(data, descriptor.digest):
             raise Corrupt(
@@ -62,11 +62,11 @@ def fetch_manifest(places: Sequence[Place], descriptor: Descriptor, most: int, c
 
 
 def fetch_layer(
-    places: Sequence[Place],
+    places: Sequence[ImageSource],
     descriptor: Descriptor,
     diff_id: str,
     out: Path,
-    limits: Limits,
+    limits: ImageLimits,
     cancel: Cancel,
     meter: Meter,
 ) -> LayerIndex:
@@ -74,7 +74,7 @@ def fetch_layer(
     if descriptor.size > limits.layer_bytes:
         raise Oversized("pull", descriptor.digest, f"{descriptor.size} bytes, more than {limits.layer_bytes}")
 
-    def attempt(place: Place) -> LayerIndex:
+    def attempt(place: ImageSource) -> LayerIndex:
         verified = _Verified(descriptor)
         meter.restart()
         with _new_file(out) as file, place.blob(descriptor, cancel) as pieces:
@@ -88,7 +88,7 @@ def fetch_layer(
 
 
 def _read_through(
-    passing: Iterator[bytes], verified: _Verified, place: Place, diff_id: str, limits: Limits
+    passing: Iterator[bytes], verified: _Verified, place: ImageSource, diff_id: str, limits: ImageLimits
 ) -> LayerIndex:
     """The index; what looks broken is the transfer's fault if the digest is wrong, else the image's."""
     try:

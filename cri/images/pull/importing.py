@@ -7,16 +7,16 @@ from pathlib import Path
 from cri.images.pull.progress import Job
 from cri.images.pull.pull import Puller
 from cri.images.registry import archives, names
-from cri.images.registry.archives import Found, Layout
+from cri.images.registry.archives import ImageLayout, ListedImage
 from cri.images.registry.names import Reference
-from cri.images.settings import Limits
-from cri.images.store.catalogue import Image
+from cri.images.settings import ImageLimits
+from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Invalid
 
 
 def import_images(
-    path: Path, name: Reference | None, puller: Puller, limits: Limits, job: Job
-) -> list[tuple[Image, str]]:
+    path: Path, name: Reference | None, puller: Puller, limits: ImageLimits, job: Job
+) -> list[tuple[StoredImage, str]]:
     """The images of a layout, in the store, each with the name it got ("": none).
 
     name: for the one image there must then be.
@@ -31,8 +31,13 @@ def import_images(
 
 
 def _import_one(
-    item: Found, name: Reference | None, layout: Layout, puller: Puller, limits: Limits, job: Job
-) -> tuple[Image, str]:
+    item: ListedImage,
+    name: Reference | None,
+    layout: ImageLayout,
+    puller: Puller,
+    limits: ImageLimits,
+    job: Job,
+) -> tuple[StoredImage, str]:
     reference = name or (names.parse(item.name) if item.name else None)
     data, said = layout.manifest(item.target.digest, limits.manifest_bytes, job.cancel)
     resolved = puller.from_manifest(item.target, data, said, (layout,), job.cancel)

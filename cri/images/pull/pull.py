@@ -7,20 +7,20 @@ from dataclasses import dataclass
 
 from cri.images.cancel import Cancel
 from cri.images.errors import Corrupt
-from cri.images.layer.layers import Budget, LayerIndex, file_chunks, read_layer
+from cri.images.layer.layers import LayerBudget, LayerIndex, file_chunks, read_layer
 from cri.images.policy.policy import Policy
 from cri.images.pull import build
 from cri.images.pull.build import Builder
 from cri.images.pull.fetch import digest_of, fetch_document, fetch_layer, fetch_manifest, matches
 from cri.images.pull.progress import Job, Meter, Meters, Stage, State, layer_meters
 from cri.images.registry import manifests
-from cri.images.registry.manifests import Config, Descriptor, Manifest, Platform
+from cri.images.registry.manifests import Descriptor, ImageConfig, Manifest, Platform
 from cri.images.registry.names import Reference
-from cri.images.registry.places import Place, first_of
+from cri.images.registry.sources import ImageSource, first_of
 from cri.images.rootfs.stack import Part, parts
 from cri.images.settings import ImageSettings
 from cri.images.sharing import Gates, Shared
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow
 from cri.images.store.store import ImageStore, now
 from daemonkit.checkpoints import checkpoint, declare
@@ -44,7 +44,7 @@ class Resolved:
     manifest_bytes: bytes
     manifest: Manifest
     config_bytes: bytes
-    config: Config
+    config: ImageConfig
 
 
 class Puller:
@@ -61,7 +61,7 @@ class Puller:
         self._builder = Builder(store, settings, self._meters)
         self._policy = Policy(settings.policy)
 
-    def pull(self, reference: Reference, places: Sequence[Place], job: Job) -> Image:
+    def pull(self, reference: Reference, places: Sequence[ImageSource], job: Job) -> StoredImage:
         """The image a name stands for now, in the store under that name."""
         self._policy.check_name(reference)
         resolved = self._resolve(reference, places, job.cancel)
@@ -70,7 +70,9 @@ class Puller:
             names.append(str(reference))
         return self.keep(resolved, tuple(names), places, job)
 
-    def keep(self, resolved: Resolved, names: tuple[str, ...], places: Sequence[Place], job: Job) -> Image:
+    def keep(
+        self, resolved: Resolved, names: tuple[str, ...], places: Sequence[ImageSource], job: Job
+    ) -> StoredImage:
         """Fetches what the store lacks of an image, builds its filesystems, and names it."""
         store, manifest = self._store, resolved.manifest
         stack = self._stack(resolved)
@@ -112,7 +114,7 @@ class Puller:
         return platform is None or manifests.rank(platform, self._platform) is not None
 
     def from_manifest(
-        self, target: Descriptor, data: bytes, said: str, places: Sequence[Place], cancel: Cancel
+        self, target: Descriptor, data: bytes, said: str, places: Sequence[ImageSource], cancel: Cancel
     ) -> Resolved:
         """Follows an index to the manifest for this platform, and a manifest to its configuration.
 
@@ -142,13 +144,13 @@ class Puller:
             raise Missing("find platform", subject, f"it is for {config.platform}, not {self._platform}")
         return Resolved(digest, target.digest, data, manifest, config_bytes, config)
 
-    def _resolve(self, reference: Reference, places: Sequence[Place], cancel: Cancel) -> Resolved:
+    def _resolve(self, reference: Reference, places: Sequence[ImageSource], cancel: Cancel) -> Resolved:
         most = self._settings.limits.manifest_bytes
         asked = [place for place in places if place.resolves or reference.digest is not None]
         if not asked:
             raise Missing("pull", str(reference), "no configured host may resolve tags", "see hosts.toml")
 
-        def attempt(place: Place) -> tuple[bytes, str]:
+        def attempt(place: ImageSource) -> tuple[bytes, str]:
             data, said = place.manifest(reference.target, most, cancel)
             if reference.digest is not None and not matches(data, reference.digest):
                 raise Corrupt("pull", f"{reference} at {place.name}", "the manifest has another digest")
@@ -168,11 +170,11 @@ class Puller:
         resolved: Resolved,
         stack: Sequence[Part],
         meters: Sequence[Meter],
-        places: Sequence[Place],
+        places: Sequence[ImageSource],
         job: Job,
     ) -> None:
         layers = resolved.manifest.layers
-        budget = Budget(resolved.manifest_digest, self._settings.limits)
+        budget = LayerBudget(resolved.manifest_digest, self._settings.limits)
 
         def fetching(layer: Descriptor, diff_id: str, meter: Meter) -> Callable[[Cancel], LayerIndex]:
             def fetch(cancel: Cancel) -> LayerIndex:
@@ -197,7 +199,7 @@ class Puller:
         self._builder.build(image, below, wanted, fetched, job.cancel)
 
     def _layer(
-        self, layer: Descriptor, diff_id: str, meter: Meter, places: Sequence[Place], cancel: Cancel
+        self, layer: Descriptor, diff_id: str, meter: Meter, places: Sequence[ImageSource], cancel: Cancel
     ) -> LayerIndex:
         def fetch() -> LayerIndex:
             return self._fetch_layer(layer, diff_id, meter, places, cancel)
@@ -205,7 +207,7 @@ class Puller:
         return self._layers.run((layer.digest, diff_id), fetch, cancel)
 
     def _fetch_layer(
-        self, layer: Descriptor, diff_id: str, meter: Meter, places: Sequence[Place], cancel: Cancel
+        self, layer: Descriptor, diff_id: str, meter: Meter, places: Sequence[ImageSource], cancel: Cancel
     ) -> LayerIndex:
         cancel.check()
         store, limits = self._store, self._settings.limits

@@ -19,10 +19,10 @@ from typing import Any, BinaryIO, Protocol
 from cri.images.cancel import Cancel
 from cri.images.errors import Corrupt, Unpackable
 from cri.images.layer import tarstream
-from cri.images.layer.stream import Stream
+from cri.images.layer.stream import PlainStream
 from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor
-from cri.images.settings import Limits
+from cri.images.settings import ImageLimits
 from daemonkit.faults import Invalid, Missing
 
 PIECE = 1 << 20
@@ -66,7 +66,7 @@ class DirectoryFiles:
 class ArchiveFiles:
     """A layout in a tar archive, which is read where it lies: only the names are held in memory."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: ImageLimits) -> None:
         self._path = path
         self.subject = str(path)
         self._members: dict[str, tuple[int, int]] = {}
@@ -76,7 +76,7 @@ class ArchiveFiles:
             for entry in tarstream.entries(stream, limits.header_bytes):
                 self._add(entry)
 
-    def _add(self, entry: tarstream.Entry) -> None:
+    def _add(self, entry: tarstream.TarEntry) -> None:
         if len(self._members) + len(self._links) >= MAX_MEMBERS:
             raise Unpackable("import", self.subject, f"more than {MAX_MEMBERS} members")
         name = os.path.normpath(entry.name.decode("utf-8", "replace"))
@@ -111,7 +111,7 @@ class ArchiveFiles:
                 yield piece
 
 
-class _SeekingStream(Stream):
+class _SeekingStream(PlainStream):
     """A stream over a file that jumps instead of reading what it skips."""
 
     def __init__(self, file: BinaryIO, size: int, subject: str) -> None:
@@ -133,19 +133,19 @@ class _SeekingStream(Stream):
 
 
 @dataclass(frozen=True)
-class Found:
+class ListedImage:
     """An image in a layout, and what the layout calls it ("": nothing)."""
 
     target: Descriptor
     name: str
 
 
-class Layout:
+class ImageLayout:
     """A layout as a Place: it has blobs by digest."""
 
     resolves = True
 
-    def __init__(self, files: Files, limits: Limits) -> None:
+    def __init__(self, files: Files, limits: ImageLimits) -> None:
         self._files = files
         self._limits = limits
         self.name = files.subject
@@ -153,12 +153,12 @@ class Layout:
         self._elsewhere: dict[str, str] = {}
         self._made: dict[str, bytes] = {}
 
-    def images(self) -> list[Found]:
+    def images(self) -> list[ListedImage]:
         """What the layout holds; raises Invalid when it is none."""
         if self._files.size("index.json") is not None:
             document = manifests.parse_json(self.read("index.json"), f"index.json of {self.name}")
             entries = manifests.index_entries(document, self.name)
-            return [Found(entry, _layout_name(entry)) for entry in entries]
+            return [ListedImage(entry, _layout_name(entry)) for entry in entries]
         if self._files.size("manifest.json") is not None:
             return self._docker_images()
         raise Invalid(
@@ -189,19 +189,19 @@ class Layout:
         algorithm, _, value = digest.partition(":")
         return self._elsewhere.get(digest, f"blobs/{algorithm}/{value}")
 
-    def _docker_images(self) -> list[Found]:
+    def _docker_images(self) -> list[ListedImage]:
         try:
             listed = json.loads(self.read("manifest.json"))
         except (ValueError, RecursionError) as error:
             raise Corrupt("import", self.name, f"manifest.json is not JSON: {error}") from error
-        found: list[Found] = []
+        found: list[ListedImage] = []
         for item in listed if isinstance(listed, list) else []:
             if not isinstance(item, dict):
                 raise Corrupt("import", self.name, "manifest.json is not a list of objects")
             found += self._docker_image(item)
         return found
 
-    def _docker_image(self, item: dict[str, Any]) -> list[Found]:
+    def _docker_image(self, item: dict[str, Any]) -> list[ListedImage]:
         config, layers, tags = item.get("Config"), item.get("Layers") or [], item.get("RepoTags") or []
         texts = [config, *layers, *tags] if isinstance(layers, list) and isinstance(tags, list) else [None]
         if not all(isinstance(text, str) for text in texts) or len(layers) > self._limits.layers:
@@ -218,7 +218,7 @@ class Layout:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         self._made[digest] = data
         target = Descriptor(manifests.DOCKER_MANIFEST, digest, len(data))
-        return [Found(target, tag) for tag in tags] or [Found(target, "")]
+        return [ListedImage(target, tag) for tag in tags] or [ListedImage(target, "")]
 
     def _describe(self, name: str, media_type: str) -> dict[str, Any]:
         """A descriptor for a file that the archive names without one."""
@@ -239,10 +239,10 @@ def _layout_name(entry: Descriptor) -> str:
     return full or (short if "/" in short or ":" in short else "")
 
 
-def open_layout(path: Path, limits: Limits) -> Layout:
+def open_layout(path: Path, limits: ImageLimits) -> ImageLayout:
     """The layout at a path of this host; raises Missing and Invalid."""
     if path.is_dir():
-        return Layout(DirectoryFiles(path), limits)
+        return ImageLayout(DirectoryFiles(path), limits)
     if not path.is_file():
         raise Missing("import", str(path), "there is no such file or directory")
-    return Layout(ArchiveFiles(path, limits), limits)
+    return ImageLayout(ArchiveFiles(path, limits), limits)

@@ -15,9 +15,9 @@ import requests
 
 from cri.images.cancel import Cancel
 from cri.images.errors import Interrupted, Misdelivered, NoRanges, Stalled
+from cri.images.registry.client import RegistryClient
 from cri.images.registry.manifests import Descriptor
-from cri.images.registry.patience import Patience
-from cri.images.registry.registry import Registry
+from cri.images.registry.retry import Patience
 from cri.images.settings import ImageSettings
 
 PIECE = 1 << 20
@@ -27,7 +27,7 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)
 
 
 def pieces(
-    registry: Registry, descriptor: Descriptor, settings: ImageSettings, cancel: Cancel
+    registry: RegistryClient, descriptor: Descriptor, settings: ImageSettings, cancel: Cancel
 ) -> Generator[bytes, None, None]:
     """The blob's bytes; raises Faults when the host gives up, or is given up."""
     patience = Patience(settings, cancel)
@@ -52,7 +52,12 @@ def pieces(
 
 
 def _from(
-    registry: Registry, descriptor: Descriptor, at: int, ranges: bool, settings: ImageSettings, cancel: Cancel
+    registry: RegistryClient,
+    descriptor: Descriptor,
+    at: int,
+    ranges: bool,
+    settings: ImageSettings,
+    cancel: Cancel,
 ) -> Iterator[bytes]:
     """The blob from a byte on, over one connection."""
     with registry.blob(descriptor.digest, at if ranges else 0) as response:

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from cri.images.cancel import Cancel
-from cri.images.layer.inode import Content, Node
+from cri.images.layer.inode import Content, Inode
 from cri.images.layer.layers import file_chunks, plain_stream
-from cri.images.layer.stream import Stream
+from cri.images.layer.stream import PlainStream
 from cri.images.pull.progress import Meter
 from cri.images.rootfs import tarwrite
-from cri.images.rootfs.plan import Plan
+from cri.images.rootfs.plan import FilesystemPlan
 from cri.images.rootfs.squash import squashfs
 from cri.images.settings import ImageSettings
 
 
-class Filesystem(NamedTuple):
+class BuiltFilesystem(NamedTuple):
     """A finished one. digest: of its file; accounts: contents of Plan.accounts."""
 
     digest: str
@@ -31,8 +31,13 @@ class Filesystem(NamedTuple):
 
 
 def convert(
-    blobs: Sequence[Path], plan: Plan, out: Path, settings: ImageSettings, cancel: Cancel, meter: Meter
-) -> Filesystem:
+    blobs: Sequence[Path],
+    plan: FilesystemPlan,
+    out: Path,
+    settings: ImageSettings,
+    cancel: Cancel,
+    meter: Meter,
+) -> BuiltFilesystem:
     """Builds out from all of an image's layers, lowest first; the same plan gives the same bytes.
 
     Raises Unpackable, Exhausted (disk), Cancelled; then nothing is left of out.
@@ -54,7 +59,7 @@ def convert(
     total = sum(content.stored for files in plan.files.values() for _, _, content in files)
     with meter.running(total):
         squashfs(out, feed, settings.compression, settings.compression_level, jobs, cancel)
-        return Filesystem(_digest(out, cancel), accounts.contents(blobs, out.name))
+        return BuiltFilesystem(_digest(out, cancel), accounts.contents(blobs, out.name))
 
 
 def _digest(path: Path, cancel: Cancel) -> str:
@@ -67,8 +72,8 @@ def _digest(path: Path, cancel: Cancel) -> str:
 
 
 def _copy_files(
-    files: Sequence[tuple[bytes, Node, Content]],
-    stream: Stream,
+    files: Sequence[tuple[bytes, Inode, Content]],
+    stream: PlainStream,
     sink: BinaryIO,
     accounts: _Accounts,
     cancel: Cancel,
@@ -95,16 +100,16 @@ def _copy_files(
 class _Accounts:
     """The account files, caught while their data passes by."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FilesystemPlan) -> None:
         self._nodes = plan.accounts
         self._wanted = {node.serial for node in plan.accounts.values() if node is not None}
         self._found: dict[int, bytes] = {}
 
-    def wants(self, node: Node) -> bool:
+    def wants(self, node: Inode) -> bool:
         """Whether the inode is an account file."""
         return node.serial in self._wanted
 
-    def keep(self, node: Node, data: bytes) -> None:
+    def keep(self, node: Inode, data: bytes) -> None:
         """Takes the file's data."""
         self._found[node.serial] = data
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from cri.images.kernels.cache import ZONE, KernelImage
+from cri.images.kernels.images import ZONE, KernelImage
 from cri.images.kernels.plan import ADDONS, INITRAMFS, KERNEL
 from cri.images.pull.progress import Measured, Snapshot, Stage, State
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from xenpod_proto.images.v1 import images_pb2 as pb
 
 _STAGES: Mapping[Stage, pb.PullStage.ValueType] = {
@@ -23,7 +23,7 @@ _STATES: Mapping[State, pb.PartState.ValueType] = {
 }
 
 
-def image_message(image: Image, holders: Sequence[str]) -> pb.Image:
+def image_message(image: StoredImage, holders: Sequence[str]) -> pb.Image:
     """holders: as the store has them."""
     zones = [holder.removeprefix(ZONE) for holder in holders if holder.startswith(ZONE)]
     return pb.Image(

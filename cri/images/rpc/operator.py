@@ -14,11 +14,11 @@ from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
 from cri.images.pull.importing import import_images
 from cri.images.pull.progress import Progress, Snapshot
-from cri.images.pull.verify import verify
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.rpc.messages import image_message, kernel_message, pull_message
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
+from cri.images.verify import verify
 from daemonkit.faults import Invalid
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
@@ -176,7 +176,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
         holders = self._store.holders
         return pb.ListKernelsResponse(kernels=[kernel_message(one, holders(one.image.id)) for one in found])
 
-    def _message(self, image: Image) -> pb.Image:
+    def _message(self, image: StoredImage) -> pb.Image:
         return image_message(image, self._store.holders(image.id))
 
 

@@ -18,11 +18,10 @@ import pytest
 from cri.container.images import StoredImages
 from cri.images.cancel import Cancel
 from cri.images.kernels.metadata import Metadata
-from cri.images.kernels.settings import KernelSettings
 from cri.images.manager import ImageManager
 from cri.images.pull.importing import import_images
-from cri.images.pull.verify import verify
-from cri.images.settings import ImageSettings
+from cri.images.settings import ImageSettings, KernelSettings
+from cri.images.verify import verify
 from daemonkit.config import Bytes
 from daemonkit.faults import Broken, Exhausted, Fault, Refused
 from tests.support.images.image_victim import ROOT, Order, Victims

@@ -13,10 +13,10 @@ import pytest
 
 from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
-from cri.images.pull.verify import verify
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings
+from cri.images.verify import verify
 from tests.support.images.image_victim import PART_BYTES, ROOT, Order, Victims
 from tests.support.images.images import Layer, build, digest, packed
 from tests.support.images.registry import LyingRegistry

@@ -13,12 +13,12 @@ from typing import Protocol, TypeVar
 from cri.images.cancel import Cancel
 from cri.images.errors import Oversized, Unpackable
 from cri.images.registry import download
+from cri.images.registry.client import RegistryClient
 from cri.images.registry.credentials import Credentials
-from cri.images.registry.hosts import PULL, RESOLVE, Host, hosts_for
+from cri.images.registry.hosts import PULL, RESOLVE, RegistryHost, hosts_for
 from cri.images.registry.manifests import Descriptor
 from cri.images.registry.names import Reference
-from cri.images.registry.patience import with_patience
-from cri.images.registry.registry import Registry
+from cri.images.registry.retry import with_patience
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault, Refused
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 _HOPELESS = (Unpackable, Oversized)
 
 
-class Place(Protocol):
+class ImageSource(Protocol):
     """One place that may have an image. What it gives is untrusted until its digest was held against it."""
 
     name: str
@@ -40,17 +40,17 @@ class Place(Protocol):
         """A blob's bytes in pieces; raises Faults while they are read."""
 
 
-def registry_places(
+def registry_sources(
     reference: Reference, credentials: Credentials, settings: ImageSettings
-) -> tuple[Place, ...]:
+) -> tuple[ImageSource, ...]:
     """The configured hosts for a name that may give content."""
     hosts = [host for host in hosts_for(reference.host, settings.certs_dir) if PULL in host.capabilities]
     if not hosts:
         raise Refused("pull", str(reference), f"no host of {reference.host} has the capability {PULL!r}")
-    return tuple(_RegistryPlace(host, reference, credentials, settings) for host in hosts)
+    return tuple(_RegistrySource(host, reference, credentials, settings) for host in hosts)
 
 
-def first_of(places: Sequence[Place], attempt: Callable[[Place], T], cancel: Cancel) -> T:
+def first_of(places: Sequence[ImageSource], attempt: Callable[[ImageSource], T], cancel: Cancel) -> T:
     """What the first place that can gives; else the fault of the last one, which is the registry itself."""
     causes: list[Fault] = []
     for place in places:
@@ -71,18 +71,18 @@ def first_of(places: Sequence[Place], attempt: Callable[[Place], T], cancel: Can
     raise type(last)(last.operation, last.subject, cause, last.hint) from last
 
 
-class _RegistryPlace:
+class _RegistrySource:
     def __init__(
-        self, host: Host, reference: Reference, credentials: Credentials, settings: ImageSettings
+        self, host: RegistryHost, reference: Reference, credentials: Credentials, settings: ImageSettings
     ) -> None:
         self.name = str(host)
         self.resolves = RESOLVE in host.capabilities
         self._settings = settings
-        self._make = partial(Registry, host, reference, credentials, settings)
-        self._made: Registry | None = None
+        self._make = partial(RegistryClient, host, reference, credentials, settings)
+        self._made: RegistryClient | None = None
 
     @property
-    def _registry(self) -> Registry:
+    def _registry(self) -> RegistryClient:
         # Made at first use: a broken certificate file of one host must not keep the others from being tried.
         if self._made is None:
             self._made = self._make()

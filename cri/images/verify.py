@@ -10,19 +10,19 @@ from cri.images.cancel import Cancel
 from cri.images.kernels.take import Taken, taken_files
 from cri.images.layer.layers import file_chunks
 from cri.images.pull.fetch import matches
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from cri.images.store.store import ImageStore
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """faults: what is wrong with the image, nothing when empty; read: bytes."""
 
     faults: tuple[str, ...]
     read: int
 
 
-def verify(store: ImageStore, image: Image, cancel: Cancel) -> Verdict:
+def verify(store: ImageStore, image: StoredImage, cancel: Cancel) -> Verification:
     """Reads every file of an image; Missing when it was removed meanwhile."""
     row, stack = store.stored(image)
     with store.leasing([one.chain_id for one in stack], [digest for digest, _ in row.layers]):
@@ -46,7 +46,7 @@ def verify(store: ImageStore, image: Image, cancel: Cancel) -> Verdict:
             read += amount
             if fault:
                 faults.append(f"{what} {fault}")
-    return Verdict(tuple(faults), read)
+    return Verification(tuple(faults), read)
 
 
 def _taken(folder: Path) -> tuple[list[Taken], str]:

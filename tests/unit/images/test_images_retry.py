@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cri.images.cancel import Cancel
 from cri.images.errors import Cancelled, Interrupted, Stalled
-from cri.images.registry.patience import PROGRESS, Patience, retry_after, with_patience
+from cri.images.registry.retry import PROGRESS, Patience, retry_after, with_patience
 from cri.images.settings import ImageSettings
 
 BROKEN = Interrupted("pull", "x", "the connection broke off")

@@ -9,12 +9,11 @@ from cri.images.cancel import Cancel
 from cri.images.errors import Corrupt, disk_full
 from cri.images.kernels import kconfig, metadata
 from cri.images.kernels.metadata import Metadata
-from cri.images.kernels.plan import ADDONS, CONFIG, INITRAMFS, KERNEL, METADATA, Plan, find, name_of
-from cri.images.kernels.settings import KernelSettings
+from cri.images.kernels.plan import ADDONS, CONFIG, INITRAMFS, KERNEL, METADATA, KernelPlan, find, name_of
 from cri.images.kernels.take import take
-from cri.images.settings import Limits
+from cri.images.settings import ImageLimits, KernelSettings
 from cri.images.sharing import Shared
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
 from daemonkit.disk_space import is_full
@@ -40,22 +39,22 @@ class KernelFiles:
 class KernelImage:
     """An image that says it is one.  ``sizes``: of its files; ``fault``: why no zone can boot from it."""
 
-    image: Image
+    image: StoredImage
     metadata: Metadata
     sizes: dict[str, int]
     taken_out: bool
     fault: str = ""
 
 
-class Kernels:
+class KernelImages:
     """All of it is done in threads; an image has to be held by whoever asks for its files."""
 
-    def __init__(self, store: ImageStore, settings: KernelSettings, limits: Limits) -> None:
+    def __init__(self, store: ImageStore, settings: KernelSettings, limits: ImageLimits) -> None:
         self._store = store
         self._settings = settings
         self._limits = limits
         self._shared: Shared[None] = Shared()
-        self._plans: dict[str, Plan | Fault] = {}
+        self._plans: dict[str, KernelPlan | Fault] = {}
 
     def files(self, image_id: str, cancel: Cancel) -> KernelFiles:
         """Taken out when they are not there yet.
@@ -82,7 +81,7 @@ class Kernels:
         self._forget()
         return found
 
-    def _seen(self, image: Image, untrusted: bytes, cancel: Cancel) -> KernelImage:
+    def _seen(self, image: StoredImage, untrusted: bytes, cancel: Cancel) -> KernelImage:
         said, sizes, fault = Metadata(), dict[str, int](), ""
         try:
             said = metadata.parse(untrusted, name_of(image))
@@ -92,7 +91,7 @@ class Kernels:
         taken_out = self._store.files.kernel_path(image.chain_id).is_dir()
         return KernelImage(image, said, sizes, taken_out, fault)
 
-    def _plan(self, image: Image, cancel: Cancel) -> Plan:
+    def _plan(self, image: StoredImage, cancel: Cancel) -> KernelPlan:
         """Kept, as reading all layers takes a while; not when the store is at fault, which may be mended."""
         known = self._plans.get(image.id)
         if known is None:
@@ -111,7 +110,7 @@ class Kernels:
         for image_id in [one for one in self._plans if not self._store.has(one)]:
             self._plans.pop(image_id, None)
 
-    def _take(self, image: Image, folder: Path, cancel: Cancel) -> None:
+    def _take(self, image: StoredImage, folder: Path, cancel: Cancel) -> None:
         if folder.is_dir():
             return
         plan = self._plan(image, cancel)
@@ -127,7 +126,7 @@ class Kernels:
                 raise disk_full(_TAKE, plan.subject) from error
             raise Broken(_TAKE, plan.subject, str(error)) from error
 
-    def _check(self, image: Image, work: Path, plan: Plan) -> None:
+    def _check(self, image: StoredImage, work: Path, plan: KernelPlan) -> None:
         """Refused when the kernel says that it cannot be a zone's; that is told from then on."""
         try:
             metadata.parse((work / METADATA).read_bytes(), plan.subject)
