@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Oversized
 from cri.images.kernels import kconfig, metadata
 from cri.images.layer import tarstream
@@ -56,7 +56,7 @@ class KernelPlan(NamedTuple):
 
 
 def find(
-    store: ImageStore, image: StoredImage, settings: KernelSettings, limits: ImageLimits, cancel: Cancel
+    store: ImageStore, image: StoredImage, settings: KernelSettings, limits: ImageLimits, token: CancelToken
 ) -> KernelPlan:
     """Reads all layers.  Refused, Oversized: it is no kernel image; Corrupt, Broken: the store is damaged."""
     subject = name_of(image)
@@ -69,7 +69,7 @@ def find(
     )
     tree, budget = MergedTree(subject, bounds.unpacked_bytes), LayerBudget(subject, bounds)
     for number, layer in enumerate(layers):
-        index = read_layer(chunks(layer.path, subject, cancel), layer.size, layer.diff_id, bounds)
+        index = read_layer(chunks(layer.path, subject, token), layer.size, layer.diff_id, bounds)
         budget.spend(len(index.entries), index.weight, index.plain_bytes)
         tree.apply(number, index.entries)
     most = {
@@ -87,12 +87,10 @@ def name_of(image: StoredImage) -> str:
     return next(iter((*image.repo_tags, *image.repo_digests)), image.id)
 
 
-def chunks(path: Path, subject: str, cancel: Cancel) -> Iterator[bytes]:
+def chunks(path: Path, subject: str, token: CancelToken) -> Iterator[bytes]:
     """A kept layer's bytes; Broken when they are gone."""
     try:
-        for chunk in file_chunks(path):
-            cancel.check()
-            yield chunk
+        yield from file_chunks(path, token)
     except FileNotFoundError:
         hint = "remove it, and pull it again"
         raise Broken(_READ, subject, f"its layer {path.name} is gone", hint) from None

@@ -1,157 +1,144 @@
-"""Long work that several callers may wait for: done once, watched, and called off when nobody waits."""
+"""All pulls and imports under way: each is done once for all its callers, watched, and has deadlines."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Hashable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Coroutine, Hashable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
-from cri.images.cancel import Cancel
-from cri.images.errors import Cancelled, disk_full
-from cri.images.pull.progress import Job, Progress, Snapshot
+from cri.images.errors import disk_full
+from cri.images.pull.progress import Progress, Snapshot
 from cri.images.settings import ImageSettings
 from daemonkit.disk_space import is_full
-from daemonkit.faults import Broken, Fault, TooLate, Unreachable
+from daemonkit.faults import Broken, TooLate, Unreachable
+from daemonkit.tasks import race
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-MAX_FLIGHTS = 32
+Work: TypeAlias = Callable[[Progress], Coroutine[Any, Any, T]]
+MAX_PULLS = 32
+"""More of them wait for their turn."""
 
 
-class Flights:
-    """Everything that is being pulled or imported."""
+class Pulls:
+    """Concurrent callers of one key share one pull; it is cancelled when the last of them goes away."""
 
     def __init__(self, settings: ImageSettings) -> None:
         self._settings = settings
-        self._threads = ThreadPoolExecutor(MAX_FLIGHTS, "image")
-        self._flights: dict[Hashable, _Flight] = {}
-        self._closing: set[asyncio.Task[Any]] = set()
+        self._turns = asyncio.Semaphore(MAX_PULLS)
+        self._current: dict[Hashable, _Pull] = {}
+        # Those that were cancelled, too, until they have ended.
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._changed = asyncio.Event()
 
+    async def run(
+        self, key: Hashable, name: str, work: Work[T], watch: Callable[[Progress], None] = lambda _: None
+    ) -> T:
+        """The result of the pull for this key; begins it when nobody has.
+
+        name: what is pulled, for people; watch: is given its progress before anything is waited for.
+        """
+        pull = self._current.get(key)
+        if pull is None:
+            pull = self._begin(key, name, work)
+        watch(pull.progress)
+        pull.callers += 1
+        try:
+            await asyncio.wait([pull.task])
+        finally:
+            pull.callers -= 1
+            if not pull.callers:
+                self._forget(key, pull)
+                pull.task.cancel()
+        if pull.task.cancelled():
+            raise Unreachable("pull", name, "it was called off", "xenpod-cri stops; try again")
+        result: T = pull.task.result()
+        return result
+
     async def stop(self) -> None:
-        """Calls all off and waits until nothing of them is left."""
-        for flight in list(self._flights.values()):
-            flight.job.cancel.set()
+        """Cancel all pulls and wait until nothing of them is left."""
+        for task in self._tasks:
+            task.cancel()
         await self.settle()
-        self._threads.shutdown()
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way, or being cleared away after that."""
-        return bool(self._flights or self._closing)
+        """Whether anything is under way, or being cleaned up after it was cancelled."""
+        return bool(self._tasks)
 
     async def settle(self) -> None:
-        """Waits until all have ended, also those that were called off."""
-        tasks = {flight.task for flight in self._flights.values()} | self._closing
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Wait until all pulls have ended, the cancelled ones too."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
 
     def snapshots(self) -> list[Snapshot]:
         """All that are under way, the oldest first."""
-        found = (flight.job.progress.snapshot() for flight in self._flights.values())
+        found = (pull.progress.snapshot() for pull in self._current.values())
         return sorted(found, key=lambda snapshot: snapshot.started_at)
 
     def next_change(self) -> asyncio.Event:
-        """Is set as soon as one more, or one less, is under way than now."""
+        """An event that is set as soon as a pull begins or ends."""
         return self._changed
 
-    async def shared(
-        self,
-        key: Hashable,
-        name: str,
-        work: Callable[[Job], T],
-        told: Callable[[Progress], None] = lambda _: None,
-    ) -> T:
-        """Work for a key; it is called off when the last of its callers goes away.
+    def _begin(self, key: Hashable, name: str, work: Work[Any]) -> _Pull:
+        progress = Progress(name)
+        pull = _Pull(progress, asyncio.create_task(self._timed(work, progress)))
+        self._current[key] = pull
+        self._tasks.add(pull.task)
+        pull.task.add_done_callback(partial(self._ended, key, pull))
+        self._announce()
+        return pull
 
-        name: what is worked on, for people; told: is given its progress before anything is waited for.
-        """
-        flight = self._flights.get(key)
-        if flight is None or flight.job.cancel.is_set:
-            job = Job(Cancel(), Progress(name))
-            flight = _Flight(job, asyncio.create_task(self._fly(work, job)))
-            self._flights[key] = flight
-            flight.task.add_done_callback(partial(self._landed, key, flight))
-            self._tell()
-        told(flight.job.progress)
-        flight.waiters += 1
-        try:
-            result: T = await asyncio.shield(flight.task)
-            return result
-        finally:
-            flight.waiters -= 1
-            if not flight.waiters and not flight.task.done():
-                flight.job.cancel.set()
-                self._closing.add(flight.task)
-                flight.task.add_done_callback(self._closing.discard)
-
-    async def _fly(self, work: Callable[[Job], T], job: Job) -> T:
-        name, loop = job.progress.name, asyncio.get_running_loop()
+    async def _timed(self, work: Work[T], progress: Progress) -> T:
+        """The work with its deadlines, and with the system's errors as Faults."""
+        name, seconds = progress.name, self._settings.pull_seconds
+        loop = asyncio.get_running_loop()
         started = loop.time()
-        watch = asyncio.create_task(self._watch(job))
         try:
-            result = await loop.run_in_executor(self._threads, lambda: _translated(name, work, job))
-        except Cancelled:
-            if watch.done() and not watch.cancelled():
-                raise TooLate("pull", name, watch.result()) from None
-            raise Unreachable("pull", name, "it was called off", "xenpod-cri stops; try again") from None
-        finally:
-            watch.cancel()
+            async with asyncio.timeout(seconds) as deadline, self._turns:
+                result = await race(work(progress), self._standstill(progress))
+        except OSError as error:
+            if deadline.expired():
+                raise TooLate("pull", name, f"it took longer than {seconds:.0f} s") from None
+            if is_full(error):
+                raise disk_full("pull", name) from error
+            raise Broken("pull", name, str(error)) from error
         log.info("pull %s: done in %.2f s", name, loop.time() - started)
         return result
 
-    async def _watch(self, job: Job) -> str:
-        """Calls the work off when it takes too long, or does not move; says why."""
-        settings, progress = self._settings, job.progress
-        try:
-            async with asyncio.timeout(settings.pull_seconds):
-                await _standstill(progress, settings.pull_stall_seconds)
-                cause = f"nothing of it moved for {settings.pull_stall_seconds:.0f} s"
-        except TimeoutError:
-            cause = f"it took longer than {settings.pull_seconds:.0f} s"
-        job.cancel.set()
-        return cause
+    async def _standstill(self, progress: Progress) -> NoReturn:
+        """Raise TooLate once bytes should be moving and have not for so long (at most twice as long)."""
+        seconds = self._settings.pull_stall_seconds
+        before: int | None = None
+        while True:
+            now = progress.moved if progress.active else None
+            if now is not None and now == before:
+                raise TooLate("pull", progress.name, f"nothing of it moved for {seconds:.0f} s")
+            before = now
+            await asyncio.sleep(seconds)
 
-    def _landed(self, key: Hashable, flight: _Flight, _: asyncio.Task[Any]) -> None:
-        if self._flights.get(key) is flight:
-            del self._flights[key]
-            self._tell()
-        # Nobody may be left to look at the outcome.
-        if not flight.task.cancelled():
-            flight.task.exception()
+    def _ended(self, key: Hashable, pull: _Pull, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._forget(key, pull)
+        # Retrieved, or asyncio complains: perhaps no caller is left to look at it.
+        if not task.cancelled():
+            task.exception()
 
-    def _tell(self) -> None:
+    def _forget(self, key: Hashable, pull: _Pull) -> None:
+        """Whoever asks for the key from now on begins anew."""
+        if self._current.get(key) is pull:
+            del self._current[key]
+            self._announce()
+
+    def _announce(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
 
-class _Flight:
-    def __init__(self, job: Job, task: asyncio.Task[Any]) -> None:
-        self.job = job
+class _Pull:
+    def __init__(self, progress: Progress, task: asyncio.Task[Any]) -> None:
+        self.progress = progress
         self.task = task
-        self.waiters = 0
-
-
-async def _standstill(progress: Progress, seconds: float) -> None:
-    """Waits until bytes should be moving, and have not for so long (seen after twice as long, at most)."""
-    before: int | None = None
-    while True:
-        now = progress.moved if progress.active else None
-        if now is not None and now == before:
-            return
-        before = now
-        await asyncio.sleep(seconds)
-
-
-def _translated(name: str, work: Callable[[Job], T], job: Job) -> T:
-    """The work with the system's errors told as Faults."""
-    try:
-        return work(job)
-    except (Fault, Cancelled):
-        raise
-    except OSError as error:
-        if is_full(error):
-            raise disk_full("pull", name) from error
-        raise Broken("pull", name, str(error)) from error
+        self.callers = 0

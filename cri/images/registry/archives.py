@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Corrupt, Unpackable
 from cri.images.layer import tarstream
 from cri.images.layer.stream import PlainStream
@@ -25,7 +25,7 @@ from cri.images.registry.manifests import Descriptor
 from cri.images.settings import ImageLimits
 from daemonkit.faults import Invalid, Missing
 
-PIECE = 1 << 20
+CHUNK = 1 << 20
 MAX_MEMBERS = 20_000
 
 
@@ -37,7 +37,7 @@ class Files(Protocol):
     def size(self, name: str) -> int | None:
         """A file's length in bytes; None: there is none."""
 
-    def pieces(self, name: str) -> Iterator[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """Its bytes; raises Missing."""
 
 
@@ -53,14 +53,14 @@ class DirectoryFiles:
         path = self._root / name
         return path.stat().st_size if path.is_file() and not path.is_symlink() else None
 
-    def pieces(self, name: str) -> Iterator[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """See Files."""
         if self.size(name) is None:
             raise Missing("import", self.subject, f"there is no {name}")
         handle = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(handle, "rb", buffering=0) as file:
-            while piece := file.read(PIECE):
-                yield piece
+            while chunk := file.read(CHUNK):
+                yield chunk
 
 
 class ArchiveFiles:
@@ -95,7 +95,7 @@ class ArchiveFiles:
         member = self._member(os.path.normpath(name))
         return None if member is None else member[1]
 
-    def pieces(self, name: str) -> Iterator[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """See Files."""
         member = self._member(os.path.normpath(name))
         if member is None:
@@ -104,11 +104,11 @@ class ArchiveFiles:
         with self._path.open("rb", buffering=0) as file:
             file.seek(offset)
             while left:
-                piece = file.read(min(PIECE, left))
-                if not piece:
+                chunk = file.read(min(CHUNK, left))
+                if not chunk:
                     raise Corrupt("import", self.subject, f"{name} ends early")
-                left -= len(piece)
-                yield piece
+                left -= len(chunk)
+                yield chunk
 
 
 class _SeekingStream(PlainStream):
@@ -172,18 +172,18 @@ class ImageLayout:
             raise Unpackable(
                 "import", self.name, f"{name} is larger than {self._limits.manifest_bytes} bytes"
             )
-        return b"".join(self._files.pieces(name))
+        return b"".join(self._files.chunks(name))
 
-    def manifest(self, target: str, most: int, cancel: Cancel) -> tuple[bytes, str]:
+    def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
         """See Place."""
         if target in self._made:
             return self._made[target], manifests.DOCKER_MANIFEST
         return self.read(self._path(target)), ""
 
     @contextmanager
-    def blob(self, descriptor: Descriptor, cancel: Cancel) -> Iterator[Iterator[bytes]]:
+    def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
         """See Place."""
-        yield self._files.pieces(self._path(descriptor.digest))
+        yield self._files.chunks(self._path(descriptor.digest))
 
     def _path(self, digest: str) -> str:
         algorithm, _, value = digest.partition(":")
@@ -224,9 +224,9 @@ class ImageLayout:
         """A descriptor for a file that the archive names without one."""
         running = hashlib.sha256()
         size = 0
-        for piece in self._files.pieces(name):
-            running.update(piece)
-            size += len(piece)
+        for chunk in self._files.chunks(name):
+            running.update(chunk)
+            size += len(chunk)
         digest = f"sha256:{running.hexdigest()}"
         self._elsewhere[digest] = name
         return {"mediaType": media_type, "digest": digest, "size": size}

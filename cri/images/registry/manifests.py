@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from cri.images.digests import is_digest
 from cri.images.errors import Corrupt, Oversized
-from cri.images.registry.names import is_digest
 from daemonkit.faults import Invalid, Missing
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"

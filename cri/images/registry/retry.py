@@ -1,73 +1,70 @@
-"""How long one host is borne with before the next one is asked."""
+"""Retry policy for one registry host: how often it is asked again, and after how long."""
 
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Interrupted, Stalled
 from cri.images.settings import ImageSettings
-from daemonkit.faults import Fault
 
 T = TypeVar("T")
-# So many bytes are worth another set of tries.
 PROGRESS = 64 << 10
+"""Bytes that earn a download a new set of tries."""
 
 
-class Patience:
-    """The tries that one thing has at one host; those it had are forgotten once it moves on."""
+class RetryPolicy:
+    """Counts the tries of one request at one host; after progress the count starts over."""
 
-    def __init__(self, settings: ImageSettings, cancel: Cancel) -> None:
+    def __init__(self, settings: ImageSettings) -> None:
         self._settings = settings
-        self._cancel = cancel
-        self._tried = 1
-        self._moved = 0
+        self._tries = 1
+        self._received = 0
 
-    def moved(self, size: int) -> None:
-        """So many bytes have come."""
-        self._moved += size
+    def received(self, size: int) -> None:
+        """Count bytes that came."""
+        self._received += size
 
-    def again(self, fault: Interrupted | Stalled) -> None:
-        """Waits for a moment, before another try; raises the fault when there is to be none."""
-        if self._moved >= PROGRESS:
-            self._tried = 1
-        elif isinstance(fault, Stalled) or self._tried >= self._settings.tries_per_host:
+    def backoff(self, fault: Interrupted | Stalled) -> float:
+        """Seconds to wait before the next try; raises the fault when there is to be none.
+
+        A stall without progress is final: it has cost its whole deadline already.
+        """
+        if self._received >= PROGRESS:
+            self._tries = 1
+        elif isinstance(fault, Stalled) or self._tries >= self._settings.tries_per_host:
             raise fault
-        self._moved = 0
+        self._received = 0
         delay = self._delay(fault)
-        self._tried += 1
-        wake = threading.Event()
-        with self._cancel.interrupting(wake.set):
-            wake.wait(delay)
-        self._cancel.check()
+        self._tries += 1
+        return delay
 
-    def _delay(self, fault: Fault) -> float:
-        """Twice as long each time, and never the same: callers that failed together come back apart."""
-        most = self._settings.retry_most_seconds
+    def _delay(self, fault: Interrupted | Stalled) -> float:
+        """Exponential backoff with jitter, so that callers that failed together come back apart."""
+        longest = self._settings.retry_most_seconds
         after = fault.after if isinstance(fault, Interrupted) else None
-        if after is not None and after > most:
-            cause = f"{fault.cause}; it wants to be asked again in {after:.0f} s, longer than {most:.0f} s"
+        if after is not None and after > longest:
+            cause = f"{fault.cause}; it wants to be asked again in {after:.0f} s, longer than {longest:.0f} s"
             raise Interrupted(fault.operation, fault.subject, cause, fault.hint, after) from fault
-        delay: float = min(most, self._settings.retry_seconds * 2 ** (self._tried - 1)) * random.uniform(
+        delay: float = min(longest, self._settings.retry_seconds * 2 ** (self._tries - 1)) * random.uniform(
             0.5, 1
         )
-        # Spread beyond what it asked for: all that it sent away would come back at one moment.
-        return delay if after is None else min(most, after + delay)
+        # Added to what the host asks for: or all that it sent away would come back at the same moment.
+        return delay if after is None else min(longest, after + delay)
 
 
-def with_patience(work: Callable[[], T], settings: ImageSettings, cancel: Cancel) -> T:
-    """What the work gives at its first try that is neither interrupted nor stalls."""
-    patience = Patience(settings, cancel)
+def with_retries(work: Callable[[], T], settings: ImageSettings, token: CancelToken) -> T:
+    """The result of the first try that is neither interrupted nor stalls; blocks."""
+    policy = RetryPolicy(settings)
     while True:
         try:
             return work()
         except (Interrupted, Stalled) as fault:
-            patience.again(fault)
+            token.sleep(policy.backoff(fault))
 
 
 def retry_after(untrusted: str, now: float) -> float | None:

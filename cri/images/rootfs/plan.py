@@ -35,6 +35,11 @@ class FilesystemPlan(NamedTuple):
     serial: int
     spent: tuple[int, int]
 
+    @property
+    def file_bytes(self) -> int:
+        """What is copied out of the layers."""
+        return sum(content.stored for files in self.files.values() for _, _, content in files)
+
 
 class Planner:
     """Applies the layers of one image, lowest first, and plans a filesystem whenever it is asked for one.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cri.images.digests import is_digest
 from cri.images.globs import Globs
 from cri.images.registry import manifests, names
 from cri.images.store.db import FilesystemRow, ImageRow
@@ -86,7 +87,7 @@ class Catalogue:
         image_id: str | None = text if ":" in text else f"sha256:{text}"
         if image_id not in self.rows:
             image_id = None
-            if not names.is_digest(text) and not _is_hex(text, 64, 64):
+            if not is_digest(text) and not _is_hex(text, 64, 64):
                 image_id = self._by_name(text) or self._by_prefix(text)
         return None if image_id is None or self.rows[image_id].removed else self.images[image_id]
 

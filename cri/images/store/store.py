@@ -170,23 +170,30 @@ class ImageStore:
     # Pulling: what comes in.
 
     def has_filesystem(self, chain_id: str) -> bool:
-        """Whether it is there, complete, whatever lies below it."""
+        """Whether it is there, complete, whatever lies below it; stays true only while it is leased."""
+        return chain_id in self._now.filesystems
+
+    def lease(self, chain_ids: Sequence[str], digests: Sequence[str]) -> None:
+        """Keep these filesystems and layers until end_lease(), whoever else needs them or not."""
         with self._lock:
-            return chain_id in self._now.filesystems
+            self._leases.update(self._files_of(chain_ids, digests))
+
+    def end_lease(self, chain_ids: Sequence[str], digests: Sequence[str]) -> None:
+        """End one lease; what no image has and nobody leases is removed."""
+        paths = self._files_of(chain_ids, digests)
+        with self._lock:
+            self._leases.subtract(paths)
+            self._leases += Counter()
+            self._sweep(chain_ids, paths)
 
     @contextmanager
     def leasing(self, chain_ids: Sequence[str], digests: Sequence[str]) -> Iterator[None]:
-        """While the body runs filesystems and layers stay; then those that no image has are removed."""
-        paths = self._files_of(chain_ids, digests)
-        with self._lock:
-            self._leases.update(paths)
+        """Hold a lease while the body runs."""
+        self.lease(chain_ids, digests)
         try:
             yield
         finally:
-            with self._lock:
-                self._leases.subtract(paths)
-                self._leases += Counter()
-                self._sweep(chain_ids, paths)
+            self.end_lease(chain_ids, digests)
 
     def add_filesystem(
         self, work: Path, chain_id: str, below: str, accounts: Mapping[str, bytes | None], digest: str

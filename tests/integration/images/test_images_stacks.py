@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
-from cri.images.verify import verify
 from daemonkit.faults import Fault
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
 from tests.support.images.registry import LyingRegistry, content
@@ -47,7 +45,7 @@ async def _pull(manager: ImageManager, registry: LyingRegistry) -> StoredImage:
 
 
 async def _sound(manager: ImageManager, image: StoredImage) -> bool:
-    return not (await manager.run(lambda: verify(manager.store, image, Cancel()))).faults
+    return not (await manager.verify(image)).faults
 
 
 def _fetched(registry: LyingRegistry, image: BuiltImage) -> list[int]:

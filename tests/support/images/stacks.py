@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.layer.layers import read_layer
-from cri.images.pull.progress import Meter
 from cri.images.rootfs import tree_cache
 from cri.images.rootfs.convert import BuiltFilesystem, convert
 from cri.images.rootfs.plan import Planner
@@ -41,7 +40,7 @@ def built(
             continue
         plan = planner.plan()
         out = directory / f"fs{number}"
-        stack.append((out, convert(blobs, plan, out, settings, Cancel(), Meter("fs", 0))))
+        stack.append((out, convert(blobs, plan, out, settings, CancelToken(), lambda _: None)))
         if cached:
             names = tuple(one.diff_id for one in image.layers[start : number + 1])
             spent = (*plan.spent, 0, 0, 0)
