@@ -21,11 +21,11 @@ import urllib3
 from cri.images.errors import Corrupt, Interrupted, NoRanges, Stalled
 from cri.images.registry.auth import Authority
 from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.registry.hosts import Host
+from cri.images.registry.hosts import RegistryHost
 from cri.images.registry.manifests import ACCEPTED
 from cri.images.registry.names import Reference
-from cri.images.registry.patience import retry_after
-from cri.images.registry.transport import Session
+from cri.images.registry.retry import retry_after
+from cri.images.registry.transport import HostSession
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Denied, Fault, Missing, Unreachable
 
@@ -38,7 +38,7 @@ _NO_RANGE = 416
 class Repository(oras.container.Container):  # type: ignore[misc]
     """A repository at a host: oras' URLs with the host's path, and the registry it stands in for."""
 
-    def __init__(self, host: Host, reference: Reference) -> None:
+    def __init__(self, host: RegistryHost, reference: Reference) -> None:
         self.registry = host.netloc
         self.namespace = None
         self.repository = reference.repository
@@ -55,21 +55,21 @@ class Repository(oras.container.Container):  # type: ignore[misc]
         return f"{self._base}/blobs/{digest}{self._query}"
 
 
-class Registry(oras.provider.Registry):  # type: ignore[misc]
+class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
     """A host of a repository. Every failure of it is a Fault: Missing, Denied, Unreachable, TooLate.
 
     What may go better at once is Interrupted or Stalled.
     """
 
     def __init__(
-        self, host: Host, reference: Reference, credentials: Credentials, settings: ImageSettings
+        self, host: RegistryHost, reference: Reference, credentials: Credentials, settings: ImageSettings
     ) -> None:
         super().__init__(hostname=host.netloc, insecure=host.scheme == "http", tls_verify=True)
         self.host = host
         self._repository = Repository(host, reference)
         self._subject = f"{reference} at {host}"
         timeouts = (settings.connect_seconds, settings.stall_seconds)
-        self.session = Session(host, timeouts, settings.downloads_per_image)
+        self.session = HostSession(host, timeouts, settings.downloads_per_image)
         self.headers = dict(host.headers)
         shown = credentials if credentials.serve(reference.host, host.netloc) else ANONYMOUS
         self.auth = Authority(self.session, shown, host)

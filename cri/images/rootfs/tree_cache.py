@@ -18,7 +18,7 @@ from typing import Any
 import zstandard
 
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Content, Node
+from cri.images.layer.inode import Content, Inode
 
 # The last one whose bytes depend on nothing but the value.
 _MARSHAL = 2
@@ -26,7 +26,7 @@ _FORM = f"1 {sys.version_info[0]}.{sys.version_info[1]}"
 
 
 @dataclass(frozen=True)
-class Shelf:
+class TreeCache:
     """A filesystem's part of a tree.
 
     layers: digests of the compressed layers it was made from; serial: of the tree's last inode; spent: see
@@ -42,7 +42,7 @@ class Shelf:
     directories: Mapping[int, bytes]
 
 
-def packed(directories: Iterable[Node]) -> dict[int, bytes]:
+def packed(directories: Iterable[Inode]) -> dict[int, bytes]:
     """What is in directories, as it is now."""
     return {
         directory.serial: _dumps([(name, *attributes(node)) for name, node in directory.names.items()])
@@ -50,30 +50,37 @@ def packed(directories: Iterable[Node]) -> dict[int, bytes]:
     }
 
 
-def pack(shelf: Shelf) -> bytes:
-    """The file of a shelf."""
-    fields = (shelf.chain_id, shelf.layers, shelf.serial, shelf.spent, shelf.root, dict(shelf.directories))
+def pack(cache: TreeCache) -> bytes:
+    """The bytes of a tree cache's file."""
+    fields = (
+        cache.chain_id,
+        cache.layers,
+        cache.serial,
+        cache.spent,
+        cache.root,
+        dict(cache.directories),
+    )
     return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(_dumps((_FORM, *fields)))
 
 
-def load(path: Path) -> Shelf | None:
+def load(path: Path) -> TreeCache | None:
     """What pack() made; None: not there, or of no use.
 
     The file is this program's own, in a folder of root's, and its checksum tells what a disk did to it.
     """
     try:
         form, *fields = marshal.loads(zstandard.ZstdDecompressor().decompress(path.read_bytes()))
-        return Shelf(*fields) if form == _FORM else None
+        return TreeCache(*fields) if form == _FORM else None
     except (OSError, zstandard.ZstdError, ValueError, EOFError, TypeError):
         return None
 
 
-def root(shelves: Sequence[Shelf]) -> Node:
+def root(trees: Sequence[TreeCache]) -> Inode:
     """The root of the tree that the filesystems make together, lowest first."""
     directories: dict[int, bytes] = {}
-    for shelf in shelves:
-        directories.update(shelf.directories)
-    return _Loader(directories).node(shelves[-1].root)
+    for cache in trees:
+        directories.update(cache.directories)
+    return _Loader(directories).node(trees[-1].root)
 
 
 def _dumps(value: Any) -> bytes:
@@ -85,14 +92,14 @@ class _Loader:
 
     def __init__(self, directories: Mapping[int, bytes]) -> None:
         self._directories = directories
-        self._made: dict[int, Node] = {}
+        self._made: dict[int, Inode] = {}
 
-    def node(self, record: Sequence[Any]) -> Node:
+    def node(self, record: Sequence[Any]) -> Inode:
         """The inode of a record."""
         serial, kind, mode, uid, gid, mtime, size, target, device, xattrs, content = record
         node = self._made.get(serial)
         if node is None:
-            node = self._made[serial] = Node(kind, serial)
+            node = self._made[serial] = Inode(kind, serial)
             node.mode, node.uid, node.gid, node.mtime, node.size = mode, uid, gid, mtime, size
             node.target, node.device, node.xattrs = target, device, xattrs
             node.content = Content(*content) if content is not None else None
@@ -100,11 +107,11 @@ class _Loader:
                 node.load_later(partial(self._load, serial))
         return node
 
-    def _load(self, serial: int) -> dict[bytes, Node]:
+    def _load(self, serial: int) -> dict[bytes, Inode]:
         return {name: self.node(record) for name, *record in marshal.loads(self._directories[serial])}
 
 
-def attributes(node: Node) -> tuple[Any, ...]:
+def attributes(node: Inode) -> tuple[Any, ...]:
     """What Shelf.root has, and a name in a packed directory."""
     content = tuple(node.content) if node.content is not None else None
     return (

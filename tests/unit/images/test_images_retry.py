@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Cancelled, Interrupted, Stalled
-from cri.images.registry.patience import PROGRESS, Patience, retry_after, with_patience
+from cri.images.registry.retry import PROGRESS, RetryPolicy, retry_after, with_retries
 from cri.images.settings import ImageSettings
 
 BROKEN = Interrupted("pull", "x", "the connection broke off")
@@ -27,55 +27,56 @@ def test_so_many_tries_and_no_more() -> None:
         raise BROKEN
 
     with pytest.raises(Interrupted):
-        with_patience(work, SETTINGS, Cancel())
+        with_retries(work, SETTINGS, CancelToken())
     assert len(tried) == 3
 
 
 def test_progress_gives_new_tries() -> None:
-    patience = Patience(SETTINGS, Cancel())
+    policy = RetryPolicy(SETTINGS)
     for _ in range(10):
-        patience.moved(PROGRESS)
-        patience.again(BROKEN)
-    patience.moved(PROGRESS - 1)
-    patience.again(BROKEN)
+        policy.received(PROGRESS)
+        policy.backoff(BROKEN)
+    policy.received(PROGRESS - 1)
+    policy.backoff(BROKEN)
     with pytest.raises(Interrupted):
-        patience.again(BROKEN)
+        policy.backoff(BROKEN)
 
 
 def test_a_stall_costs_its_time_once_only() -> None:
     stalled = Stalled("pull", "x", "it stopped answering")
     with pytest.raises(Stalled):
-        Patience(SETTINGS, Cancel()).again(stalled)
-    patience = Patience(SETTINGS, Cancel())
-    patience.moved(PROGRESS)
-    patience.again(stalled)
+        RetryPolicy(SETTINGS).backoff(stalled)
+    policy = RetryPolicy(SETTINGS)
+    policy.received(PROGRESS)
+    policy.backoff(stalled)
     with pytest.raises(Stalled):
-        patience.again(stalled)
+        policy.backoff(stalled)
 
 
-def test_pauses_grow_and_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_grow_and_differ() -> None:
     settings = ImageSettings(Path("/nowhere"), tries_per_host=100, retry_seconds=1, retry_most_seconds=8)
-    pauses: list[float] = []
-    monkeypatch.setattr("threading.Event.wait", lambda self, timeout: pauses.append(timeout))
-    patience = Patience(settings, Cancel())
-    for _ in range(20):
-        patience.again(BROKEN)
+    policy = RetryPolicy(settings)
+    pauses = [policy.backoff(BROKEN) for _ in range(20)]
     for number, pause in enumerate(pauses):
         longest = min(8, 2**number)
         assert longest / 2 <= pause <= longest
     assert len(set(pauses)) == 20
-    pauses.clear()
-    Patience(settings, Cancel()).again(Interrupted("pull", "x", "busy", after=5))
-    assert 5.5 <= pauses[0] <= 6
+    assert 5.5 <= RetryPolicy(settings).backoff(Interrupted("pull", "x", "busy", after=5)) <= 6
     with pytest.raises(Interrupted, match="asked again in 9 s"):
-        Patience(settings, Cancel()).again(Interrupted("pull", "x", "busy", after=9))
+        RetryPolicy(settings).backoff(Interrupted("pull", "x", "busy", after=9))
 
 
 def test_whoever_is_called_off_does_not_pause() -> None:
-    cancel = Cancel()
-    cancel.set()
+    tried, token = [], CancelToken()
+
+    def work() -> None:
+        tried.append(1)
+        token.cancel()
+        raise BROKEN
+
     with pytest.raises(Cancelled):
-        Patience(SETTINGS, cancel).again(BROKEN)
+        with_retries(work, SETTINGS, token)
+    assert len(tried) == 1
 
 
 def test_retry_after() -> None:
