@@ -10,7 +10,7 @@ from cri.images.kernels.settings import KernelSettings
 from cri.images.policy.globs import Globs
 from cri.images.registry import names
 from cri.images.settings import LEVELS, ImageSettings, Limits, PolicySettings
-from cri.streaming.settings import StreamingConfig
+from cri.streaming_config import StreamingConfig
 from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 from daemonkit.faults import Invalid
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from cri.cni import netns, pod
-from cri.cni.attachment import Attachment, Chain, Json, Plugin, addresses_of
 from cri.cni.conf import ConfDir
 from cri.cni.plugin import Call, Plugins
+from cri.state.attachment import Attachment, Chain, Json, Plugin, addresses_of
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Exhausted, TooLate

@@ -9,14 +9,14 @@ from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
 from cri.images.rpc.messages import pull_json
 from cri.images.store.catalogue import Image
-from cri.state.node import RootImage
+from cri.oci.values import RootImage
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _ACCOUNTS = 1024 * 1024
 
 
 class StoredImages:
-    """``cri.state.node.Images`` over the store."""
+    """``cri.runtime.Images`` over the store."""
 
     def __init__(self, manager: ImageManager) -> None:
         self._manager = manager
@@ -56,11 +56,11 @@ class StoredImages:
         self._store.collect()
 
     def pulls(self) -> list[dict[str, object]]:
-        """See ``cri.state.node.Images``."""
+        """See ``cri.runtime.Images``."""
         return [pull_json(snapshot) for snapshot in self._manager.flights.snapshots()]
 
     async def kernel(self, image_id: str) -> pb.ZoneKernel:
-        """See ``cri.state.node.Images``."""
+        """See ``cri.runtime.Images``."""
         cancel = Cancel()
         try:
             found = await self._manager.run(lambda: self._manager.kernels.files(image_id, cancel))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 
+from cri.runtime import Runtime
 from cri.state.container import Container
-from cri.state.node import Node
 from daemonkit.faults import Missing, Refused, TooLate
 from daemonkit.logs import fields
 
@@ -15,26 +15,26 @@ log = logging.getLogger(__name__)
 _PATIENCE = 15.0
 
 
-async def kill(node: Node, container: Container) -> None:
+async def kill(runtime: Runtime, container: Container) -> None:
     """SIGKILL and wait; a container that does not end in time is left to whoever takes its zone away."""
     try:
-        await signal_it(node, container, signal.SIGKILL)
-        await wait(node, container, _PATIENCE)
+        await signal_it(runtime, container, signal.SIGKILL)
+        await wait(runtime, container, _PATIENCE)
     except TooLate:
         log.warning("killed, but not seen to end", extra=fields(container=container.id))
 
 
-async def signal_it(node: Node, container: Container, number: int) -> None:
+async def signal_it(runtime: Runtime, container: Container, number: int) -> None:
     """Send a signal; one that has ended meanwhile, or with its zone, is fine."""
     try:
-        await node.zones.signal_workload(container.id, number)
+        await runtime.zones.signal_workload(container.id, number)
     except (Refused, Missing):
         log.debug("it does not run any more", extra=fields(container=container.id))
 
 
-async def wait(node: Node, container: Container, timeout: float) -> None:
+async def wait(runtime: Runtime, container: Container, timeout: float) -> None:
     """Until it has ended and its output is in the log; TooLate after ``timeout`` seconds."""
     try:
-        await node.changes.workload(await node.zones.wait_workload(container.id, timeout))
+        await runtime.changes.workload(await runtime.zones.wait_workload(container.id, timeout))
     except Missing:
-        await node.changes.workload_gone(container.id)
+        await runtime.changes.workload_gone(container.id)

@@ -6,32 +6,36 @@ import logging
 from dataclasses import replace
 
 from cri.container.remove import remove
-from cri.state.container import Phase
-from cri.state.node import Node
+from cri.runtime import Runtime
+from cri.state.container import ContainerPhase
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
 
 
-async def undo(node: Node, container_id: str) -> bool:
-    """Whether everything is gone; what is not stays recorded, for ``cri.leftovers`` to try again."""
-    if not node.containers.has(container_id):
+async def undo(runtime: Runtime, container_id: str) -> bool:
+    """Whether everything is gone; what is not stays recorded, for ``cri.reconcile`` to try again."""
+    if not runtime.containers.has(container_id):
         return True
     try:
-        container = node.containers.get(container_id)
-        if container.phase is Phase.CREATING:
-            await node.containers.note(replace(container, phase=Phase.UNDOING))
-        await remove(node, container_id)
+        container = runtime.containers.get(container_id)
+        if container.phase is ContainerPhase.CREATING:
+            await runtime.containers.note(replace(container, phase=ContainerPhase.UNDOING))
+        await remove(runtime, container_id)
     except Fault as fault:
         log.error("a half-made container is left over: %s", fault, extra=fields(container=container_id))
-        node.leftovers.set()
+        runtime.unfinished.set()
         return False
     return True
 
 
-async def make_room(node: Node, name: str) -> None:
+async def make_room(runtime: Runtime, name: str) -> None:
     """When ``name`` is held by a leftover, finish that first: it is the same request again."""
-    holder = node.container_names.holder(name)
-    if holder and node.containers.has(holder) and node.containers.get(holder).phase is Phase.UNDOING:
-        await undo(node, holder)
+    holder = runtime.container_names.holder(name)
+    if (
+        holder
+        and runtime.containers.has(holder)
+        and runtime.containers.get(holder).phase is ContainerPhase.UNDOING
+    ):
+        await undo(runtime, holder)

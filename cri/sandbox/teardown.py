@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from cri.runtime import Runtime
 from cri.sandbox import kernel
-from cri.state.node import Node
 from cri.state.sandbox import Sandbox
 from cri.together import each
 from daemonkit.checkpoints import checkpoint, declare
@@ -11,17 +11,17 @@ from daemonkit.checkpoints import checkpoint, declare
 declare("teardown.zone-destroyed", "teardown.network-detached")
 
 
-async def teardown(node: Node, sandbox: Sandbox) -> None:
+async def teardown(runtime: Runtime, sandbox: Sandbox) -> None:
     """Both side by side, each to its end; the first failure is raised."""
-    await each([_destroy_zone(node, sandbox), _detach(node, sandbox)])
+    await each([_destroy_zone(runtime, sandbox), _detach(runtime, sandbox)])
 
 
-async def _destroy_zone(node: Node, sandbox: Sandbox) -> None:
-    await node.zones.destroy_zone(sandbox.id)
-    kernel.release(node, sandbox.id)
+async def _destroy_zone(runtime: Runtime, sandbox: Sandbox) -> None:
+    await runtime.zones.destroy_zone(sandbox.id)
+    kernel.release(runtime, sandbox.id)
     checkpoint("teardown.zone-destroyed")
 
 
-async def _detach(node: Node, sandbox: Sandbox) -> None:
-    await node.network.detach(sandbox.attachment)
+async def _detach(runtime: Runtime, sandbox: Sandbox) -> None:
+    await runtime.network.detach(sandbox.attachment)
     checkpoint("teardown.network-detached")

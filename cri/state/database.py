@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from cri.state import rows
-from cri.state.container import Container
-from cri.state.container import Phase as ContainerPhase
-from cri.state.sandbox import Phase as SandboxPhase
-from cri.state.sandbox import Sandbox
+from cri.state.container import Container, ContainerPhase
+from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted
 

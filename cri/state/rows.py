@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from cri.cni.attachment import Attachment
-from cri.state.container import Container, Exit, Image
-from cri.state.container import Phase as ContainerPhase
-from cri.state.sandbox import Phase as SandboxPhase
-from cri.state.sandbox import Sandbox
+from cri.state.attachment import Attachment
+from cri.state.container import Container, ContainerExit, ContainerImage, ContainerPhase
+from cri.state.sandbox import Sandbox, SandboxPhase
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _SANDBOX = ("id", "phase", "created_ns", "handler", "config", "attachment", "death_reason", "kernel")
@@ -91,10 +89,10 @@ def to_container(row: tuple[Any, ...]) -> Container:
         created_ns=row[3],
         started_ns=row[4],
         config=cri.ContainerConfig.FromString(row[5]),
-        image=Image(row[6], row[7]),
+        image=ContainerImage(row[6], row[7]),
         log_path=row[8],
         process=row[9],
         stop_signal=row[10],
-        exit=None if row[11] is None else Exit(row[11], row[12], row[13], row[14]),
+        exit=None if row[11] is None else ContainerExit(row[11], row[12], row[13], row[14]),
         volume_images=tuple(json.loads(row[15])),
     )

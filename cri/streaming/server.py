@@ -10,13 +10,14 @@ import ssl
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from http import HTTPStatus
+from typing import Any, Protocol
 
 from cri.streaming.http.handshake import Bad, Handshake, Request
+from cri.streaming.http.negotiate import Chosen
 from cri.streaming.http.tokens import LENGTH, Tokens
-from cri.streaming.jobs import Job
 from cri.streaming.race import first_of
-from cri.streaming.settings import StreamingConfig, TlsConfig
-from cri.streaming.transport.wire import READ_SIZE, Activity, ClientGone, SocketWire
+from cri.streaming.transport.wire import READ_SIZE, Activity, ClientGone, ClientWire, SocketWire
+from cri.streaming_config import StreamingConfig, TlsConfig
 from daemonkit.faults import Broken, Invalid
 from daemonkit.logs import fields
 
@@ -29,6 +30,28 @@ _ACCEPT_PAUSE = 0.1
 _REFUSE = 5.0
 
 
+class StreamJob(Protocol):
+    """One URL's."""
+
+    @property
+    def kind(self) -> str:
+        """The first part of the URL's path."""
+        ...
+
+    @property
+    def subject(self) -> str:
+        """The container's or sandbox's id, for the log."""
+        ...
+
+    def negotiate(self, request: Request) -> Chosen[Any]:
+        """Bad when there is nothing in common."""
+        ...
+
+    async def serve(self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float) -> None:
+        """Until it has ended, or the client is gone."""
+        ...
+
+
 class Server:
     """Use ``serving``."""
 
@@ -37,14 +60,14 @@ class Server:
         self._config = config
         self._listener = listener
         self._tls = tls
-        self._tokens: Tokens[Job] = Tokens(config.url_lifetime, URLS, loop.time)
+        self._tokens: Tokens[StreamJob] = Tokens(config.url_lifetime, URLS, loop.time)
         self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self._serving: set[asyncio.Task[None]] = set()
         host, port = listener.getsockname()[:2]
         where = f"[{host}]" if ":" in host else host
         self.base = f"{'https' if tls else 'http'}://{where}:{port}"
 
-    def url(self, job: Job) -> str:
+    def url(self, job: StreamJob) -> str:
         """Where the client of ``job`` must come to, once and soon."""
         return f"{self.base}/{job.kind}/{self._tokens.issue(job)}"
 
@@ -135,7 +158,7 @@ class Server:
         except ClientGone as gone:
             log.info("stream ended: the client is gone: %s", gone, extra=known)
 
-    def _redeem(self, request: Request) -> Job:
+    def _redeem(self, request: Request) -> StreamJob:
         if len(self._serving) >= self._config.connections:
             raise Bad(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams")
         _, _, rest = request.path.partition("/")

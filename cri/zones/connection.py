@@ -20,7 +20,7 @@ _CONNECT = 20.0
 _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 
 
-class Connection:
+class ZoneConnection:
     """One task reads, one writes."""
 
     def __init__(self, call: _Call, subject: str) -> None:
@@ -63,9 +63,9 @@ class Connection:
 
 
 @contextlib.asynccontextmanager
-async def dialled(call: _Call, start: pb.DialStart) -> AsyncIterator[Connection]:
+async def dialled(call: _Call, start: pb.DialStart) -> AsyncIterator[ZoneConnection]:
     """The connection, connected; it is closed at the end of the block."""
-    connection = Connection(call, f"port {start.port} of {start.zone_id}")
+    connection = ZoneConnection(call, f"port {start.port} of {start.zone_id}")
     try:
         with contextlib.suppress(*_GONE):
             await call.write(pb.DialInput(start=start))

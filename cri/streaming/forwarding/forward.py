@@ -11,7 +11,7 @@ from typing import Protocol
 from cri.streaming.race import first_of
 from cri.streaming.transport.inbox import Inbox
 from cri.streaming.transport.wire import ClientGone
-from cri.zones.connection import Connection
+from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Fault
 
 log = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 PIECE = 64 * 1024
 """Bytes in one frame."""
 
-Dial = Callable[[int], AbstractAsyncContextManager[Connection]]
+Dial = Callable[[int], AbstractAsyncContextManager[ZoneConnection]]
 """Connects to a port of the pod."""
 
 
@@ -62,7 +62,7 @@ async def forward(lane: Lane, dial: Dial) -> None:
     await lane.close()
 
 
-async def _both_ways(lane: Lane, connection: Connection) -> None:
+async def _both_ways(lane: Lane, connection: ZoneConnection) -> None:
     upward = asyncio.ensure_future(_upward(lane, connection))
     try:
         async for data in connection.pieces():
@@ -76,7 +76,7 @@ async def _both_ways(lane: Lane, connection: Connection) -> None:
         await asyncio.gather(upward, return_exceptions=True)
 
 
-async def _upward(lane: Lane, connection: Connection) -> None:
+async def _upward(lane: Lane, connection: ZoneConnection) -> None:
     while data := await lane.input.read():
         await connection.write(data)
     await connection.write_eof()

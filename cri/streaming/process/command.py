@@ -8,13 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from cri.streaming.process.outcome import Outcome
-from cri.streaming.transport.channels import Channels
-from cri.streaming.transport.channels import Protocol as SubProtocol
+from cri.streaming.process.exit_status import ExitStatus
+from cri.streaming.transport.channels import SubProtocol, WebSocketChannels
 from cri.streaming.transport.inbox import Inbox
-from cri.streaming.transport.session import Session, Stream
+from cri.streaming.transport.session import SpdySession, SpdyStream
 from cri.streaming.transport.websocket import WebSocket
-from cri.streaming.transport.wire import ClientGone, Wire
+from cri.streaming.transport.wire import ClientGone, ClientWire
 
 PIECE = 64 * 1024
 """Bytes of output in one frame."""
@@ -59,7 +58,7 @@ class Command(Protocol):
 
     async def stderr(self, data: bytes) -> None: ...
 
-    async def end(self, outcome: Outcome) -> None:
+    async def end(self, outcome: ExitStatus) -> None:
         """Tell it, and that no more comes."""
         ...
 
@@ -67,7 +66,7 @@ class Command(Protocol):
 class SpdyCommand:
     """A stream of its own for each; they say what they are in ``streamtype``."""
 
-    def __init__(self, wire: Wire, protocol: SubProtocol, wants: Wants) -> None:
+    def __init__(self, wire: ClientWire, protocol: SubProtocol, wants: Wants) -> None:
         # as the clients' v1 and v2, which do not know resizing
         resizes = wants.tty and protocol.version >= 3
         names = {
@@ -78,11 +77,11 @@ class SpdyCommand:
             "resize": resizes,
         }
         self._wanted = frozenset(name for name, wanted in names.items() if wanted)
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, SpdyStream] = {}
         self._complete = asyncio.Event()
         self._protocol = protocol
         # a refused stream is forgotten at once, so these are all there can be
-        self._session = Session(wire, self._accept, streams=len(self._wanted))
+        self._session = SpdySession(wire, self._accept, streams=len(self._wanted))
 
     @property
     def stdin(self) -> Inbox | None:
@@ -104,7 +103,7 @@ class SpdyCommand:
     async def stderr(self, data: bytes) -> None:
         await self._write("stderr", data)
 
-    async def end(self, outcome: Outcome) -> None:
+    async def end(self, outcome: ExitStatus) -> None:
         error = self._streams.get("error")
         if error is not None and not error.local_done:
             # outputs end first: v1 clients stop at the error stream's end
@@ -115,7 +114,7 @@ class SpdyCommand:
             await error.finish()
         await self._session.goodbye()
 
-    def _accept(self, stream: Stream) -> bool:
+    def _accept(self, stream: SpdyStream) -> bool:
         kind = stream.header("streamtype")
         if kind not in self._wanted or kind in self._streams:
             return False
@@ -145,7 +144,7 @@ class ChannelCommand:
     def __init__(self, socket: WebSocket, protocol: SubProtocol, wants: Wants) -> None:
         numbers = {_STDIN: wants.stdin, _RESIZE: wants.tty}
         readable = frozenset(number for number, wanted in numbers.items() if wanted)
-        self._channels = Channels(socket, protocol, readable)
+        self._channels = WebSocketChannels(socket, protocol, readable)
         self._socket = socket
         self._protocol = protocol
         self._wants = wants
@@ -174,7 +173,7 @@ class ChannelCommand:
         if self._wants.stderr:
             await self._channels.send(_STDERR, data)
 
-    async def end(self, outcome: Outcome) -> None:
+    async def end(self, outcome: ExitStatus) -> None:
         text = outcome.status() if self._protocol.statuses else outcome.text()
         if text:
             await self._channels.send(_ERROR, text)

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cri.streaming.race import first_of
-from cri.streaming.transport.inbox import Budget, Inbox
-from cri.streaming.transport.websocket import Piece, WebSocket
+from cri.streaming.transport.inbox import BufferQuota, Inbox
+from cri.streaming.transport.websocket import MessagePart, WebSocket
 from cri.streaming.transport.wire import ClientGone
 
 END = 255
@@ -25,7 +25,7 @@ MESSAGE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
+class SubProtocol:
     """A sub-protocol."""
 
     version: int
@@ -42,20 +42,20 @@ class Protocol:
         return self.version >= 4
 
 
-PROTOCOLS: Mapping[str, Protocol] = {
-    "": Protocol(1),
-    "channel.k8s.io": Protocol(1),
-    "base64.channel.k8s.io": Protocol(1, base64=True),
-    **{f"v{n}.channel.k8s.io": Protocol(n) for n in range(1, 6)},
-    **{f"v{n}.base64.channel.k8s.io": Protocol(n, base64=True) for n in range(1, 5)},
+PROTOCOLS: Mapping[str, SubProtocol] = {
+    "": SubProtocol(1),
+    "channel.k8s.io": SubProtocol(1),
+    "base64.channel.k8s.io": SubProtocol(1, base64=True),
+    **{f"v{n}.channel.k8s.io": SubProtocol(n) for n in range(1, 6)},
+    **{f"v{n}.base64.channel.k8s.io": SubProtocol(n, base64=True) for n in range(1, 5)},
 }
 
 
-class Channels:
+class WebSocketChannels:
     """The channels of one connection; ``inboxes`` are those the client may write to."""
 
-    def __init__(self, socket: WebSocket, protocol: Protocol, wanted: frozenset[int]) -> None:
-        budget = Budget()
+    def __init__(self, socket: WebSocket, protocol: SubProtocol, wanted: frozenset[int]) -> None:
+        budget = BufferQuota()
         self.inboxes = {number: Inbox(budget) for number in wanted}
         self._budget = budget
         self._socket = socket
@@ -92,7 +92,7 @@ class Channels:
         if not room.is_set() and not await first_of(room.wait(), self._socket.hung_up()):
             raise ClientGone("it hung up")
 
-    def _take(self, piece: Piece) -> None:
+    def _take(self, piece: MessagePart) -> None:
         if self._protocol.base64 or self._kept or (self._channel is None and piece.data[:1] == b"\xff"):
             self._keep(piece)
             return
@@ -105,7 +105,7 @@ class Channels:
         if piece.last:
             self._channel = None
 
-    def _keep(self, piece: Piece) -> None:
+    def _keep(self, piece: MessagePart) -> None:
         self._kept += piece.data
         if len(self._kept) > TEXT_LIMIT:
             raise ClientGone(f"a message of more than {TEXT_LIMIT} bytes")

@@ -14,7 +14,7 @@ _ENTRY = 64
 """What an entry costs beside its bytes: a million empty frames must count, too."""
 
 
-class Budget:
+class BufferQuota:
     """Of one connection."""
 
     def __init__(self, limit: int = LIMIT) -> None:
@@ -37,7 +37,7 @@ class Budget:
 class Inbox:
     """One stream's input: put by the connection's reader, read by one consumer."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: BufferQuota) -> None:
         self._budget = budget
         self._pieces: deque[bytes] = deque()
         self._changed = asyncio.Event()

@@ -11,11 +11,11 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessa
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
-from cri.streaming.transport.wire import ClientGone, Wire
+from cri.streaming.transport.wire import ClientGone, ClientWire
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MessagePart:
     """A part of a message, as it came; ``last``: the message ends with it."""
 
     data: bytes
@@ -26,18 +26,18 @@ class Piece:
 class WebSocket:
     """The server's end, after the handshake."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: ClientWire) -> None:
         self._wire = wire
         self._protocol = Connection(ConnectionType.SERVER)
 
-    async def pieces(self) -> AsyncIterator[list[Piece]]:
+    async def pieces(self) -> AsyncIterator[list[MessagePart]]:
         """Parts of messages until the client closes; ClientGone when it broke off, or the protocol.
 
         Messages have no limit here: whoever needs a whole one keeps it, and limits it.
         """
         while data := await self._wire.receive():
             self._protocol.receive_data(data)
-            came: list[Piece] = []
+            came: list[MessagePart] = []
             for event in self._protocol.events():
                 if isinstance(event, CloseConnection):
                     await self._closed_by(event)
@@ -68,12 +68,12 @@ class WebSocket:
         """As the wire's."""
         await self._wire.close()
 
-    async def _piece(self, event: Event) -> Piece | None:
+    async def _piece(self, event: Event) -> MessagePart | None:
         match event:
             case BytesMessage():
-                return Piece(bytes(event.data), event.message_finished)
+                return MessagePart(bytes(event.data), event.message_finished)
             case TextMessage():
-                return Piece(event.data.encode(), event.message_finished, text=True)
+                return MessagePart(event.data.encode(), event.message_finished, text=True)
             case Ping():
                 if self._protocol.state is ConnectionState.OPEN:
                     await self._send(event.response())

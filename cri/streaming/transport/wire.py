@@ -18,7 +18,7 @@ class ClientGone(Exception):
     """The client closed the connection, lost it, or broke the protocol: whoever serves it stops."""
 
 
-class Wire(Protocol):
+class ClientWire(Protocol):
     """Bytes to and from a client."""
 
     async def receive(self) -> bytes:

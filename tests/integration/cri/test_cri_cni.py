@@ -15,11 +15,11 @@ import pytest
 from pyroute2 import AsyncIPRoute, netns
 
 from cri.cni import netns as our_netns
-from cri.cni.attachment import Attachment
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
-from cri.state.ids import new_id
+from cri.state.attachment import Attachment
+from cri.state.names import new_id
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, TooLate
 from localnode import network as bridges
 from tests.support.cri.cri_node import pod_config, until

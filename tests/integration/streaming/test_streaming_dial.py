@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cri.zones.client import Zones
-from cri.zones.connection import Connection
+from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
 from daemonkit.grpc_server import channel
 from localnode.client import Client, Pod
@@ -64,7 +64,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         await node.close()
 
 
-async def received(connection: Connection, size: int) -> bytes:
+async def received(connection: ZoneConnection, size: int) -> bytes:
     data = bytearray()
     async for piece in connection.pieces():
         data += piece

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri import daemon, leftovers
+from cri import daemon, reconcile
 from cri.rpc import runtime
 from cri.rpc.runtime import RuntimeService
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, Unreachable
@@ -143,7 +143,7 @@ async def test_no_network_configuration_is_a_refusal_before_anything_is_done(nod
 
 
 async def test_an_undo_that_fails_is_finished_later(node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "_RETRY", 0.1)
+    monkeypatch.setattr(reconcile, "_RETRY", 0.1)
     node.protect.failures["ConnectNetwork"] = Broken("splice", "zone", "no such device")
     node.protect.failures["DestroyZone"] = Unreachable("destroy", "zone", "gone fishing")
     with pytest.raises(grpc.aio.AioRpcError):

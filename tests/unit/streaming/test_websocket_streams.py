@@ -10,7 +10,7 @@ import struct
 import pytest
 from wsproto.events import BytesMessage, TextMessage
 
-from cri.streaming.spdy.encode import Encoder
+from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, SynStream
 from cri.streaming.transport.websocket import WebSocket
 from cri.streaming.transport.wire import ClientGone
@@ -147,7 +147,7 @@ async def test_spdy_in_a_tunnel(protocol: str) -> None:
     async with streaming_server() as streaming:
         echoes = Echo()
         tunnel = await websocket(streaming.base, streaming.url(forwarding(echoes)), protocol)
-        encoder = Encoder()
+        encoder = SpdyEncoder()
         head = {"port": ("80",), "requestid": ("0",)}
         wire = b"".join(
             encoder.encode(each)

@@ -8,20 +8,20 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from cri.streaming.transport.channels import Channels
+from cri.streaming.transport.channels import WebSocketChannels
 from cri.streaming.transport.inbox import Inbox
-from cri.streaming.transport.session import Session, Stream
-from cri.streaming.transport.wire import ClientGone, Wire
+from cri.streaming.transport.session import SpdySession, SpdyStream
+from cri.streaming.transport.wire import ClientGone, ClientWire
 
 log = logging.getLogger(__name__)
 
 _PORT_BYTES = 2
 
 
-class StreamLane:
+class StreamPair:
     """A pair of SPDY streams."""
 
-    def __init__(self, port: int, data: Stream, error: Stream) -> None:
+    def __init__(self, port: int, data: SpdyStream, error: SpdyStream) -> None:
         self.port = port
         self._data = data
         self._error = error
@@ -51,10 +51,10 @@ class StreamLane:
             self._error.input.discard()
 
 
-class ChannelLane:
+class ChannelPair:
     """A pair of WebSocket channels; there is no way to end one of them alone."""
 
-    def __init__(self, port: int, channels: Channels, number: int) -> None:
+    def __init__(self, port: int, channels: WebSocketChannels, number: int) -> None:
         self.port = port
         self.given_up = asyncio.Event()
         self._channels = channels
@@ -85,21 +85,21 @@ class ChannelLane:
         """The connection closes when all its lanes have ended."""
 
 
-Serve = Callable[[StreamLane], Coroutine[Any, Any, None]]
+Serve = Callable[[StreamPair], Coroutine[Any, Any, None]]
 
 
-class Switchboard:
+class StreamPairs:
     """Serves a lane for each pair of streams that a client opens in one SPDY connection.
 
     A pair has the same ``requestid``; clients without one open the error stream first and the data stream
     right after it (the kubelet's portforward.k8s.io protocol).
     """
 
-    def __init__(self, wire: Wire, serve: Serve, pair_timeout: float) -> None:
-        self._session = Session(wire, self._accept)
+    def __init__(self, wire: ClientWire, serve: Serve, pair_timeout: float) -> None:
+        self._session = SpdySession(wire, self._accept)
         self._serve = serve
         self._timeout = pair_timeout
-        self._halves: dict[str, tuple[Stream, asyncio.TimerHandle]] = {}
+        self._halves: dict[str, tuple[SpdyStream, asyncio.TimerHandle]] = {}
         self._lanes: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -111,7 +111,7 @@ class Switchboard:
                 timer.cancel()
             await _end(self._lanes)
 
-    def _accept(self, stream: Stream) -> bool:
+    def _accept(self, stream: SpdyStream) -> bool:
         kind, port = stream.header("streamtype"), _port(stream.header("port"))
         if kind not in ("error", "data") or port is None:
             return False
@@ -126,7 +126,7 @@ class Switchboard:
         timer.cancel()
         del self._halves[key]
         data, error = (stream, other) if kind == "data" else (other, stream)
-        self._begin(self._serve(StreamLane(port, data, error)))
+        self._begin(self._serve(StreamPair(port, data, error)))
         return True
 
     def _give_up(self, key: str) -> None:
@@ -162,7 +162,7 @@ async def _end(tasks: set[asyncio.Task[None]] | set[asyncio.Future[None]]) -> No
     await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def _reset(stream: Stream) -> None:
+async def _reset(stream: SpdyStream) -> None:
     with contextlib.suppress(ClientGone):
         await stream.reset()
 

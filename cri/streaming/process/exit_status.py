@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExitStatus:
     """Success, a process's exit code, or (``failure``) why there is none."""
 
     code: int = 0

@@ -28,7 +28,7 @@ class Record(Protocol):
 R = TypeVar("R", bound=Record)
 
 
-class Registry(Generic[R]):
+class Records(Generic[R]):
     """Records by id."""
 
     def __init__(
@@ -143,3 +143,13 @@ class Registry(Generic[R]):
     def all(self) -> list[R]:
         """Every one, oldest first."""
         return list(self._records.values())
+
+
+def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Whether every label of the selector is there with its value."""
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def has_id(record_id: str, wanted: str) -> bool:
+    """Whether the id is, or begins with, what is wanted; "" wants any."""
+    return record_id.startswith(wanted)
