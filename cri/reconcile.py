@@ -6,12 +6,12 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 
-from cri.container.remove import remove as remove_container
-from cri.container.undo import undo as undo_container
+from cri.container.remove import remove_by_id as remove_container
+from cri.container.remove import undo as undo_container
 from cri.runtime import Runtime
 from cri.sandbox.remove import remove as remove_sandbox
+from cri.sandbox.remove import undo as undo_sandbox
 from cri.sandbox.stop import stop as stop_sandbox
-from cri.sandbox.undo import undo as undo_sandbox
 from cri.state.container import ContainerPhase
 from cri.state.sandbox import SandboxPhase
 from daemonkit.faults import Fault
@@ -56,8 +56,7 @@ class Reconciler:
 
     async def _container(self, container_id: str) -> bool:
         runtime = self._runtime
-        phase = runtime.containers.get(container_id).phase if runtime.containers.has(container_id) else None
-        match phase:
+        match runtime.containers.phase(container_id):
             case ContainerPhase.UNDOING:
                 return await undo_container(runtime, container_id)
             case ContainerPhase.CREATING if container_id in self._inherited:
@@ -68,8 +67,7 @@ class Reconciler:
 
     async def _sandbox(self, sandbox_id: str) -> bool:
         runtime = self._runtime
-        phase = runtime.sandboxes.get(sandbox_id).phase if runtime.sandboxes.has(sandbox_id) else None
-        match phase:
+        match runtime.sandboxes.phase(sandbox_id):
             case SandboxPhase.UNDOING:
                 return await undo_sandbox(runtime, sandbox_id)
             case SandboxPhase.CREATING if sandbox_id in self._inherited:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,8 +20,12 @@ from cri.state.records import Records
 from cri.state.sandbox import Sandbox
 from cri.zones.client import Zones
 from cri.zones.follow import Follower, HostInfo
+from daemonkit.faults import Fault
+from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+log = logging.getLogger(__name__)
 
 
 class Images(Protocol):
@@ -104,6 +109,11 @@ class Runtime:
     locks: Locks = field(default_factory=Locks)
     unfinished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when something half-done is left for ``cri.reconcile`` to finish."""
+
+    def left_over(self, kind: str, record_id: str, fault: Fault) -> None:
+        """Note that a half-made pod or container could not be removed: ``cri.reconcile`` tries again."""
+        log.error("a half-made %s is left over: %s", kind, fault, extra=fields(id=record_id))
+        self.unfinished.set()
 
     def containers_of(self, sandbox_id: str) -> list[Container]:
         """Every container of a sandbox, hidden ones too."""

@@ -85,7 +85,7 @@ class Network:
                 checkpoint("network.plugin-deleted")
             if failure is not None:
                 raise failure
-            await asyncio.to_thread(netns.remove, attachment.netns)
+            await netns.remove(attachment.netns)
             checkpoint("network.namespace-gone")
             self._hold_path(attachment).unlink(missing_ok=True)
 

@@ -13,9 +13,9 @@ from cri.checks import container as request
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image
 from cri.container import logs
+from cri.container.remove import finish_leftover, undo
 from cri.container.signals import stop_signal
 from cri.container.target import target_pid
-from cri.container.undo import make_room, undo
 from cri.oci.capabilities import held
 from cri.oci.files import pod_files
 from cri.oci.process import bounding, process
@@ -27,7 +27,6 @@ from cri.runtime import Runtime, now_ns
 from cri.state.container import Container, ContainerImage, ContainerPhase
 from cri.state.names import container_name, new_id
 from cri.state.sandbox import Sandbox, SandboxPhase
-from cri.together import to_end
 from cri.volumes.plan import plan, tell
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Refused
@@ -69,10 +68,10 @@ async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
 async def _make(runtime: Runtime, plan: ContainerPlan) -> None:
     container = plan.container
     name = container_name(container.config.metadata, container.sandbox_id)
-    await make_room(runtime, name)
+    await finish_leftover(runtime, name)
     async with AsyncExitStack() as steps:
         runtime.container_names.reserve(name, container.id)
-        steps.push_async_callback(_undo, runtime, container.id)
+        steps.push_async_callback(undo, runtime, container.id)
         await runtime.containers.add(container)
         for image_id in container.images:
             runtime.images.hold(image_id, container.id)
@@ -161,7 +160,3 @@ def _log_path(sandbox: Sandbox, config: cri.ContainerConfig) -> str:
     path = Path(sandbox.config.log_directory) / config.log_path
     logs.make(str(path.parent))
     return str(path)
-
-
-async def _undo(runtime: Runtime, container_id: str) -> None:
-    await to_end(undo(runtime, container_id))

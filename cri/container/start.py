@@ -6,10 +6,10 @@ import logging
 
 from cri.runtime import Runtime
 from cri.state.container import ContainerPhase
-from cri.together import to_end
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
+from daemonkit.tasks import complete
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ async def start(runtime: Runtime, wanted: str) -> None:
         if container.phase is not ContainerPhase.CREATED:
             raise Refused("start container", container_id, f"it is {container.phase.value}")
         # protectd's state is the truth; a caller that goes away does not stop a start half-way
-        await to_end(_start(runtime, container_id))
+        await complete(_start(runtime, container_id))
     log.info("container runs", extra=fields(container=container_id))
 
 

@@ -9,9 +9,9 @@ from dataclasses import replace
 from cri.oci.resources import resources
 from cri.runtime import Runtime
 from cri.state.container import Container
-from cri.together import to_end
 from daemonkit.faults import Fault, Invalid, Refused
 from daemonkit.logs import fields
+from daemonkit.tasks import complete
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
@@ -40,8 +40,8 @@ async def update(runtime: Runtime, asked: cri.UpdateContainerResourcesRequest) -
             raise Invalid(UPDATE, container_id, "windows is set", "zones run Linux")
         wanted = _wanted(container.config.linux.resources, asked.linux)
         changes = _changes(container, wanted)
-        # both or neither: what a caller that goes away leaves behind must be what status shows
-        await to_end(_update(runtime, container_id, wanted, changes))
+        # The zone and the record change together, even if the caller goes away.
+        await complete(_update(runtime, container_id, wanted, changes))
 
 
 async def _update(

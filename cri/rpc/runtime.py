@@ -98,7 +98,7 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
     async def RemoveContainer(
         self, request: cri.RemoveContainerRequest, context: _Context
     ) -> cri.RemoveContainerResponse:
-        await remove.remove_found(self._runtime, request.container_id)
+        await remove.remove(self._runtime, request.container_id)
         return cri.RemoveContainerResponse()
 
     async def ReopenContainerLog(

@@ -14,15 +14,15 @@ from cri.checks.userns import pod_userns
 from cri.container import logs
 from cri.runtime import Runtime, now_ns
 from cri.sandbox import kernel
+from cri.sandbox.remove import finish_leftover, undo
 from cri.sandbox.sizing import zone_resources
-from cri.sandbox.undo import make_room, undo
 from cri.state.attachment import Attachment
 from cri.state.names import new_id, sandbox_name
 from cri.state.sandbox import Sandbox, SandboxPhase
-from cri.together import both, to_end
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Refused, Unsupported
 from daemonkit.logs import fields
+from daemonkit.tasks import gather
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -40,28 +40,20 @@ declare(
 
 
 async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
-    """The new sandbox's id.  When this fails, nothing of the pod is left, or a leftover is being removed."""
+    """Run a pod; its id.  When this fails, nothing of it is left, or ``cri.reconcile`` removes what is."""
     sandbox = _plan(runtime, asked)
-    kernel.hold(runtime, sandbox.kernel, sandbox.id)
-    try:
-        return await _run(runtime, sandbox)
-    except BaseException:
-        if not runtime.sandboxes.has(sandbox.id):
-            kernel.release(runtime, sandbox.id)
-        raise
-
-
-async def _run(runtime: Runtime, sandbox: Sandbox) -> str:
-    await _check_kernel(runtime, sandbox)
     name = sandbox_name(sandbox.config.metadata)
-    await make_room(runtime, name)
     async with AsyncExitStack() as steps:
+        kernel.hold(runtime, sandbox.kernel, sandbox.id)
+        steps.callback(_release_kernel, runtime, sandbox.id)
+        await _check_kernel(runtime, sandbox)
+        await finish_leftover(runtime, name)
         runtime.sandbox_names.reserve(name, sandbox.id)
-        steps.push_async_callback(_undo, runtime, sandbox.id)
+        steps.push_async_callback(undo, runtime, sandbox.id)
         await runtime.sandboxes.add(sandbox)
         checkpoint("run-pod.recorded")
         namespace = asyncio.Event()
-        attached, _ = await both(
+        attached, _ = await gather(
             _attach(runtime, sandbox, namespace.set), _create_zone(runtime, sandbox, namespace.wait)
         )
         checkpoint("run-pod.both-made")
@@ -142,5 +134,7 @@ async def _ready(runtime: Runtime, sandbox_id: str) -> None:
     await runtime.sandboxes.put(replace(sandbox, phase=SandboxPhase.READY))
 
 
-async def _undo(runtime: Runtime, sandbox_id: str) -> None:
-    await to_end(undo(runtime, sandbox_id))
+def _release_kernel(runtime: Runtime, sandbox_id: str) -> None:
+    """A pod that could not be undone may still have a zone, which boots from it."""
+    if not runtime.sandboxes.has(sandbox_id):
+        kernel.release(runtime, sandbox_id)

@@ -9,9 +9,9 @@ from cri.container.update import merge
 from cri.runtime import Runtime
 from cri.sandbox.sizing import zone_resources
 from cri.state.sandbox import SandboxPhase
-from cri.together import to_end
 from daemonkit.faults import Refused
 from daemonkit.logs import fields
+from daemonkit.tasks import complete
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ async def update(runtime: Runtime, asked: cri.UpdatePodSandboxResourcesRequest) 
         config.CopyFrom(sandbox.config)
         merge(config.linux.overhead, asked.overhead)
         merge(config.linux.resources, asked.resources)
-        await to_end(_update(runtime, sandbox_id, config))
+        await complete(_update(runtime, sandbox_id, config))
 
 
 async def _update(runtime: Runtime, sandbox_id: str, config: cri.PodSandboxConfig) -> None:

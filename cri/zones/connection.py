@@ -28,7 +28,7 @@ class ZoneConnection:
         self._subject = subject
 
     async def write(self, data: bytes) -> None:
-        """Back-pressured; nothing once the connection has ended, as ``pieces`` tells."""
+        """Back-pressured; nothing once the connection has ended, as ``chunks`` tells."""
         with contextlib.suppress(*_GONE):
             await self._call.write(pb.DialInput(data=data))
 
@@ -37,13 +37,13 @@ class ZoneConnection:
         with contextlib.suppress(*_GONE):
             await self._call.write(pb.DialInput(eof=True))
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """What comes, until the other end sends no more."""
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Read until the other end sends no more."""
         while (output := await self._read()).WhichOneof("output") == "data":
             yield output.data
 
-    async def over(self) -> None:
-        """After ``pieces``: returns when the other end has taken everything, too."""
+    async def drained(self) -> None:
+        """After ``chunks``: wait until the other end has taken everything, too."""
         with contextlib.suppress(grpc.aio.AioRpcError):
             await self._call.read()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -10,17 +11,17 @@ from http import HTTPStatus
 
 from cri.runtime import Runtime
 from cri.state.sandbox import SandboxPhase
-from cri.streaming.forwarding.connections import ChannelPair, StreamPair, StreamPairs, all_of
+from cri.streaming.forwarding.connections import ChannelPair, StreamPair, StreamPairs
 from cri.streaming.forwarding.forward import Dial, forward
 from cri.streaming.http.handshake import Bad, Request
 from cri.streaming.http.negotiate import Chosen, negotiate
-from cri.streaming.race import first_of
 from cri.streaming.server import Server
 from cri.streaming.transport.channels import PROTOCOLS, WebSocketChannels
 from cri.streaming.transport.websocket import TunnelWire, WebSocket
 from cri.streaming.transport.wire import ClientWire
 from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Invalid, Refused
+from daemonkit.tasks import race
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 PORTS = 64
@@ -66,27 +67,29 @@ class ForwardJob:
             await self._serve_channels(WebSocket(wire), chosen.protocol)
         elif chosen.websocket:
             tunnel = TunnelWire(WebSocket(wire))
-            await StreamPairs(tunnel, self._lane, stream_timeout).run()
+            await StreamPairs(tunnel, self._serve_pair, stream_timeout).run()
             await tunnel.close()
         else:
-            await StreamPairs(wire, self._lane, stream_timeout).run()
+            await StreamPairs(wire, self._serve_pair, stream_timeout).run()
 
-    async def _lane(self, lane: StreamPair) -> None:
-        await forward(lane, self.dial)
+    async def _serve_pair(self, pair: StreamPair) -> None:
+        await forward(pair, self.dial)
 
     async def _serve_channels(self, socket: WebSocket, style: Style) -> None:
         name = "v4.base64.channel.k8s.io" if style is Style.BASE64 else "v4.channel.k8s.io"
         numbers = range(0, 2 * len(self.ports), 2)
         channels = WebSocketChannels(socket, PROTOCOLS[name], frozenset(numbers))
-        lanes = [ChannelPair(port, channels, n) for port, n in zip(self.ports, numbers, strict=True)]
+        pairs = [ChannelPair(port, channels, n) for port, n in zip(self.ports, numbers, strict=True)]
 
         async def serve() -> None:
-            for lane in lanes:
-                await lane.greet()
-            await all_of([forward(lane, self.dial) for lane in lanes])
+            for pair in pairs:
+                await pair.greet()
+            async with asyncio.TaskGroup() as group:
+                for pair in pairs:
+                    group.create_task(forward(pair, self.dial))
             await socket.goodbye()
 
-        await first_of(serve(), channels.run())
+        await race(serve(), channels.run())
 
 
 def port_forward_url(runtime: Runtime, server: Server, asked: cri.PortForwardRequest) -> str:

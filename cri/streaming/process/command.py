@@ -15,8 +15,8 @@ from cri.streaming.transport.session import SpdySession, SpdyStream
 from cri.streaming.transport.websocket import WebSocket
 from cri.streaming.transport.wire import ClientGone, ClientWire
 
-PIECE = 64 * 1024
-"""Bytes of output in one frame."""
+FRAME = 64 * 1024
+"""Bytes of output in one frame, at most."""
 
 SPDY_PROTOCOLS: Mapping[str, SubProtocol] = {
     "": SubProtocol(1),
@@ -58,7 +58,7 @@ class Command(Protocol):
 
     async def stderr(self, data: bytes) -> None: ...
 
-    async def end(self, outcome: ExitStatus) -> None:
+    async def end(self, status: ExitStatus) -> None:
         """Tell it, and that no more comes."""
         ...
 
@@ -103,14 +103,14 @@ class SpdyCommand:
     async def stderr(self, data: bytes) -> None:
         await self._write("stderr", data)
 
-    async def end(self, outcome: ExitStatus) -> None:
+    async def end(self, status: ExitStatus) -> None:
         error = self._streams.get("error")
         if error is not None and not error.local_done:
             # outputs end first: v1 clients stop at the error stream's end
             for name in ("stdout", "stderr"):
                 if stream := self._streams.get(name):
                     await stream.finish()
-            await error.write(outcome.status() if self._protocol.statuses else outcome.text())
+            await error.write(status.to_json() if self._protocol.statuses else status.to_text())
             await error.finish()
         await self._session.goodbye()
 
@@ -132,10 +132,10 @@ class SpdyCommand:
         stream = self._streams.get(name)
         if stream is None:
             return
-        for begin in range(0, len(data), PIECE):
+        for begin in range(0, len(data), FRAME):
             if stream.local_done:
                 return
-            await stream.write(data[begin : begin + PIECE])
+            await stream.write(data[begin : begin + FRAME])
 
 
 class ChannelCommand:
@@ -173,8 +173,8 @@ class ChannelCommand:
         if self._wants.stderr:
             await self._channels.send(_STDERR, data)
 
-    async def end(self, outcome: ExitStatus) -> None:
-        text = outcome.status() if self._protocol.statuses else outcome.text()
+    async def end(self, status: ExitStatus) -> None:
+        text = status.to_json() if self._protocol.statuses else status.to_text()
         if text:
             await self._channels.send(_ERROR, text)
         for inbox in self._channels.inboxes.values():

@@ -1,4 +1,4 @@
-"""A client's standard streams joined to a process's."""
+"""Copy streams: a client's standard streams to a process's and back, and its terminal's sizes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Never
 
 from cri.streaming.process.command import Command
-from cri.streaming.race import first_of
 from cri.streaming.transport.inbox import Inbox
 from cri.streaming.transport.wire import ClientGone
 from cri.zones.process import Message, ProcessStreams
+from daemonkit.tasks import gather, race
 
 _KEPT = 4096
 """Characters of an object that is not whole yet."""
@@ -20,57 +20,50 @@ _MOST = 0xFFFF
 _BLANKS = " \t\r\n"
 
 
-class Sink(Protocol):
-    """Takes the client's input."""
-
-    async def stdin(self, data: bytes) -> None: ...
-
-    async def stdin_eof(self) -> None: ...
-
-    async def resize(self, rows: int, columns: int) -> None: ...
-
-
 async def copy_streams(process: ProcessStreams[Message], command: Command, *, stdin: bool, tty: bool) -> int:
-    """Until the process ends; its exit code.  Faults of the process; ClientGone.
+    """Copy until the process ends; its exit code.  Faults of the process; ClientGone.
 
     ``stdin`` and ``tty`` say what the process has; what a client sends beyond that is dropped.
     """
+    return await race(_copy_output(process, command), _copy_input(process, command, stdin, tty))
+
+
+async def _copy_output(process: ProcessStreams[Message], command: Command) -> int:
     code = 0
-
-    async def forward_output() -> None:
-        nonlocal code
-        async for output in process.outputs():
-            match output.WhichOneof("output"):
-                case "stdout":
-                    await command.stdout(output.stdout)
-                case "stderr":
-                    await command.stderr(output.stderr)
-                case "exit":
-                    code = output.exit.exit_code
-
-    await first_of(forward_output(), _forward_input(process, command, stdin, tty))
+    async for output in process.outputs():
+        match output.WhichOneof("output"):
+            case "stdout":
+                await command.stdout(output.stdout)
+            case "stderr":
+                await command.stderr(output.stderr)
+            case "exit":
+                code = output.exit.exit_code
     return code
 
 
-async def _forward_input(process: Sink, command: Command, stdin: bool, tty: bool) -> None:
+async def _copy_input(process: ProcessStreams[Message], command: Command, stdin: bool, tty: bool) -> Never:
     """Never returns: the end of input is not the end of the process."""
-    async with asyncio.TaskGroup() as group:
-        if command.stdin is not None and stdin:
-            group.create_task(_stdin(process, command.stdin))
-        elif command.stdin is not None:
-            command.stdin.discard()
-        if command.resizes is not None and tty:
-            group.create_task(_resizes(process, command.resizes))
-        await asyncio.Event().wait()
+    if command.stdin is not None and not stdin:
+        command.stdin.discard()
+    await gather(
+        _copy_stdin(process, command.stdin if stdin else None),
+        _copy_sizes(process, command.resizes if tty else None),
+    )
+    await asyncio.Event().wait()
+    raise AssertionError("an event that nobody sets was set")
 
 
-async def _stdin(process: Sink, inbox: Inbox) -> None:
+async def _copy_stdin(process: ProcessStreams[Message], inbox: Inbox | None) -> None:
+    if inbox is None:
+        return
     while data := await inbox.read():
         await process.stdin(data)
     await process.stdin_eof()
 
 
-async def _resizes(process: Sink, inbox: Inbox) -> None:
+async def _copy_sizes(process: ProcessStreams[Message], inbox: Inbox | None) -> None:
+    if inbox is None:
+        return
     async for size in sizes(inbox):
         await process.resize(size.rows, size.columns)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from cri.streaming.race import first_of
 from cri.streaming.spdy.decode import SpdyDecoder
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import (
@@ -23,6 +22,7 @@ from cri.streaming.spdy.frames import (
 )
 from cri.streaming.transport.inbox import BufferQuota, Inbox
 from cri.streaming.transport.wire import ClientGone, ClientWire
+from daemonkit.tasks import race
 
 STREAMS = 512
 """Open at once in a connection; a port-forward needs two for each of its connections."""
@@ -37,7 +37,7 @@ class SpdyStream:
     def __init__(self, session: SpdySession, number: int, headers: Headers) -> None:
         self.number = number
         self.headers = headers
-        self.input = Inbox(session.budget)
+        self.input = Inbox(session.quota)
         self.remote_done = False
         self.local_done = False
         self.reset_by_peer = asyncio.Event()
@@ -82,7 +82,7 @@ class SpdySession:
     """``run`` reads until the client is gone; ``accept`` decides about each stream it opens."""
 
     def __init__(self, wire: ClientWire, accept: Accept, *, streams: int = STREAMS) -> None:
-        self.budget = BufferQuota()
+        self.quota = BufferQuota()
         self._wire = wire
         self._accept = accept
         self._most = streams
@@ -121,10 +121,8 @@ class SpdySession:
             self._streams.pop(stream.number, None)
 
     async def _receive(self) -> bytes:
-        """Waits for room; a client that hangs up meanwhile is gone, whatever it has sent before."""
-        if not self.budget.room.is_set() and not await first_of(
-            self.budget.room.wait(), self._wire.hung_up()
-        ):
+        """Wait for space; a client that hangs up meanwhile is gone, whatever it has sent before."""
+        if not self.quota.space.is_set() and not await race(self.quota.space.wait(), self._wire.hung_up()):
             raise ClientGone("it hung up")
         return await self._wire.receive()
 

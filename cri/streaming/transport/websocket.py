@@ -30,7 +30,7 @@ class WebSocket:
         self._wire = wire
         self._protocol = Connection(ConnectionType.SERVER)
 
-    async def pieces(self) -> AsyncIterator[list[MessagePart]]:
+    async def parts(self) -> AsyncIterator[list[MessagePart]]:
         """Parts of messages until the client closes; ClientGone when it broke off, or the protocol.
 
         Messages have no limit here: whoever needs a whole one keeps it, and limits it.
@@ -44,8 +44,8 @@ class WebSocket:
                     if came:
                         yield came
                     return
-                if piece := await self._piece(event):
-                    came.append(piece)
+                if part := await self._part(event):
+                    came.append(part)
             if came:
                 yield came
 
@@ -68,7 +68,7 @@ class WebSocket:
         """As the wire's."""
         await self._wire.close()
 
-    async def _piece(self, event: Event) -> MessagePart | None:
+    async def _part(self, event: Event) -> MessagePart | None:
         match event:
             case BytesMessage():
                 return MessagePart(bytes(event.data), event.message_finished)
@@ -101,13 +101,13 @@ class TunnelWire:
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
-        self._pieces = socket.pieces()
+        self._parts = socket.parts()
 
     async def receive(self) -> bytes:
-        async for pieces in self._pieces:
-            if any(piece.text for piece in pieces):
+        async for parts in self._parts:
+            if any(part.text for part in parts):
                 raise ClientGone("a text message in a tunnel")
-            if data := b"".join(piece.data for piece in pieces):
+            if data := b"".join(part.data for part in parts):
                 return data
         return b""
 

@@ -43,20 +43,20 @@ class Play(_Changing):
     ended: int = 0
 
     def job(self, act: Callable[[Command], Awaitable[ExitStatus]], wants: Wants = ALL) -> CommandJob:
-        async def conduct(command: Command) -> ExitStatus:
+        async def run(command: Command) -> ExitStatus:
             self.begun += 1
             self.changed.set()
             try:
-                outcome = await act(command)
+                status = await act(command)
                 self.ended += 1
-                return outcome
+                return status
             except asyncio.CancelledError:
                 self.cancelled += 1
                 raise
             finally:
                 self.changed.set()
 
-        return CommandJob("exec", "c1", wants, conduct)
+        return CommandJob("exec", "c1", wants, run)
 
 
 async def echo(command: Command) -> ExitStatus:
@@ -88,11 +88,11 @@ class _Capitals:
     async def write_eof(self) -> None:
         await self._queue.put(b"")
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         while data := await self._queue.get():
             yield data
 
-    async def over(self) -> None:
+    async def drained(self) -> None:
         """Everything was taken."""
 
 

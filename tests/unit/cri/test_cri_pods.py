@@ -13,6 +13,7 @@ import pytest
 from cri import daemon, reconcile
 from cri.rpc import runtime
 from cri.rpc.runtime import RuntimeService
+from cri.state.sandbox import SandboxPhase
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, Unreachable
 from tests.support.cri.cri_node import Rig, pod_config, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -129,6 +130,25 @@ async def test_a_caller_that_goes_away_leaves_nothing(node: Rig) -> None:
     assert raised.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await until(lambda: not node.node.sandboxes.all())
     assert not node.protect.zones and not node.network.attached
+
+
+@pytest.mark.parametrize("call", ["StopPodSandbox", "RemovePodSandbox"])
+async def test_an_end_goes_on_without_its_caller(node: Rig, call: str) -> None:
+    pod = await node.pod()
+    node.protect.stalls["DestroyZone"] = asyncio.Event()
+    task = asyncio.ensure_future(getattr(node.cri, call)(getattr(cri, f"{call}Request")(pod_sandbox_id=pod)))
+    await until(lambda: "DestroyZone" in node.protect.calls)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert pod in node.protect.zones
+    node.protect.stalls["DestroyZone"].set()
+    if call == "StopPodSandbox":
+        await until(lambda: node.node.sandboxes.get(pod).phase is SandboxPhase.STOPPED)
+    else:
+        await until(lambda: not node.node.sandboxes.has(pod))
+    assert not node.protect.zones and not node.network.attached
+    assert node.protect.calls.count("DestroyZone") == 1
 
 
 async def test_no_network_configuration_is_a_refusal_before_anything_is_done(node: Rig) -> None:

@@ -20,8 +20,7 @@ from cri.state.names import Locks
 from cri.state.records import Records
 from cri.state.sandbox import NEXT as SANDBOX_NEXT
 from cri.state.sandbox import Sandbox, SandboxPhase
-from cri.together import both, each, to_end
-from daemonkit.faults import Broken, Exhausted, Missing
+from daemonkit.faults import Broken, Exhausted
 from tests.support.cri.cri_node import (
     FakeImages,
     FakeNetwork,
@@ -225,44 +224,29 @@ async def test_locks_are_forgotten() -> None:
     assert order == [0, 0, 1, 1, 2, 2] and not locks._locks
 
 
-async def test_a_failure_cancels_the_other_half() -> None:
-    cancelled = asyncio.Event()
+async def test_a_cancelled_change_is_made_in_memory_and_in_the_store() -> None:
+    saving, saved = asyncio.Event(), asyncio.Event()
+    stored: list[SandboxPhase] = []
 
-    async def patient() -> None:
-        try:
-            await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
+    async def save(sandbox: Sandbox) -> None:
+        saving.set()
+        await saved.wait()
+        stored.append(sandbox.phase)
 
-    async def failing() -> None:
-        await asyncio.sleep(0)
-        raise Missing("find", "x", "no")
-
-    with pytest.raises(Missing):
-        await both(patient(), failing())
-    assert cancelled.is_set()
-    with pytest.raises(Missing):
-        await each([failing(), asyncio.sleep(0)])
-    assert await each([asyncio.sleep(0, 1), asyncio.sleep(0, 2)]) == [1, 2]
-
-
-async def test_a_step_to_its_end_is_not_abandoned() -> None:
-    done: list[str] = []
-
-    async def step() -> None:
-        for _ in range(5):
-            await asyncio.sleep(0.01)
-        done.append("step")
-
-    task = asyncio.create_task(to_end(step()))
+    seen: list[SandboxPhase] = []
+    records = Records("pod sandbox", SANDBOX_NEXT, save, _nothing)
+    records.observe(lambda before, after: seen.append(after.phase) if after else None)
+    records.adopt(SANDBOX)
+    task = asyncio.create_task(records.put(replace(SANDBOX, phase=SandboxPhase.STOPPING)))
+    await saving.wait()
+    task.cancel()
     await asyncio.sleep(0)
-    for _ in range(2):
-        task.cancel()
-        await asyncio.sleep(0.01)
+    assert not task.done()
+    saved.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert done == ["step"]
+    assert records.get(SANDBOX.id).phase is SandboxPhase.STOPPING
+    assert stored == seen == [SandboxPhase.STOPPING]
 
 
 async def test_a_daemon_that_turned_deaf_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,8 +127,8 @@ async def test_fuzz(seed: int) -> None:
     wire = Script(bytes(data), noise.randrange(1, 50))
     size = 0
     try:
-        async for pieces in WebSocket(wire).pieces():
-            size += sum(len(piece.data) for piece in pieces)
+        async for parts in WebSocket(wire).parts():
+            size += sum(len(part.data) for part in parts)
     except ClientGone:
         pass
     assert size <= 4 * len(data)
