@@ -9,7 +9,7 @@ from pathlib import Path
 from cri.images.globs import Globs
 from cri.images.registry import names
 from cri.images.settings import LEVELS, ImageLimits, ImageSettings, KernelSettings, PolicySettings
-from cri.streaming.settings import StreamingConfig
+from cri.streaming_config import StreamingConfig
 from daemonkit.checkpoints import FaultInjection
 from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 from daemonkit.faults import Invalid

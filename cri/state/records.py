@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from daemonkit.faults import Broken, Fault, Invalid, Missing
 from daemonkit.logs import fields
+from daemonkit.tasks import complete
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class Record(Protocol):
 R = TypeVar("R", bound=Record)
 
 
-class Registry(Generic[R]):
+class Records(Generic[R]):
     """Records by id."""
 
     def __init__(
@@ -58,8 +59,7 @@ class Registry(Generic[R]):
     async def add(self, record: R) -> None:
         """Take in a new one."""
         self._keep(record)
-        await self._save(record)
-        self._observe(None, record)
+        await complete(self._store(None, record))
 
     async def put(self, record: R) -> R:
         """Replace one; its phase may stay or go where the table allows.
@@ -67,27 +67,32 @@ class Registry(Generic[R]):
         Memory changes at once, and in the order of the calls so does the store.  When the store fails, memory
         goes back, unless it has moved on.
         """
-        before = self.get(record.id)
-        self.check(record)
-        self._keep(record)
-        try:
-            await self._save(record)
-        except BaseException:
-            if self._records.get(record.id) is record:
-                self._keep(before)
-            raise
-        self._observe(before, record)
+        before = self._replace(record)
+        await complete(self._store(before, record))
         return record
 
     async def note(self, record: R) -> None:
         """Like ``put``, for what is so whether it can be stored or not; a restarted daemon is told again."""
+        before = self._replace(record)
+        await complete(self._store(before, record, keep=True))
+
+    def _replace(self, record: R) -> R:
         before = self.get(record.id)
         self.check(record)
         self._keep(record)
+        return before
+
+    async def _store(self, before: R | None, record: R, *, keep: bool = False) -> None:
+        """Never cancelled, so that memory and the store agree on what has happened."""
         try:
             await self._save(record)
-        except Fault as fault:
-            log.error("not stored: %s", fault, extra=fields(kind=self._kind, id=record.id))
+        except Exception as error:
+            if keep and isinstance(error, Fault):
+                log.error("not stored: %s", error, extra=fields(kind=self._kind, id=record.id))
+            else:
+                if before is not None and self._records.get(record.id) is record:
+                    self._keep(before)
+                raise
         self._observe(before, record)
 
     def check(self, record: R) -> None:
@@ -100,6 +105,9 @@ class Registry(Generic[R]):
 
     async def drop(self, record_id: str) -> None:
         """Forget one; unknown ids succeed."""
+        await complete(self._drop(record_id))
+
+    async def _drop(self, record_id: str) -> None:
         await self._delete(record_id)
         before = self._records.pop(record_id, None)
         self.version += 1
@@ -119,6 +127,18 @@ class Registry(Generic[R]):
     def has(self, record_id: str) -> bool:
         """Whether it is there, hidden or not."""
         return record_id in self._records
+
+    def phase(self, record_id: str) -> Any:
+        """Its phase; None when it is not there."""
+        record = self._records.get(record_id)
+        return record.phase if record else None
+
+    def find_or_none(self, wanted: str) -> R | None:
+        """Like ``find``; None when there is none.  Invalid: empty or ambiguous."""
+        try:
+            return self.find(wanted)
+        except Missing:
+            return None
 
     def find(self, wanted: str) -> R:
         """By its id or an unambiguous beginning of it, among those that callers see.
@@ -143,3 +163,13 @@ class Registry(Generic[R]):
     def all(self) -> list[R]:
         """Every one, oldest first."""
         return list(self._records.values())
+
+
+def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Whether every label of the selector is there with its value."""
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def has_id(record_id: str, wanted: str) -> bool:
+    """Whether the id is, or begins with, what is wanted; "" wants any."""
+    return record_id.startswith(wanted)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ExitStatus:
     """Success, a process's exit code, or (``failure``) why there is none."""
 
     code: int = 0
     failure: str = ""
 
-    def status(self) -> bytes:
+    def to_json(self) -> bytes:
         """``v1.Status`` as JSON (meta/v1; the reasons are client-go's remotecommand's)."""
         status: dict[str, object] = {"metadata": {}}
         if self.failure:
@@ -36,7 +36,7 @@ class Outcome:
             status["status"] = "Success"
         return json.dumps(status).encode()
 
-    def text(self) -> bytes:
+    def to_text(self) -> bytes:
         """For sub-protocols before v4: b"" for success."""
         if self.failure:
             return self.failure.encode()

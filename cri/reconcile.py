@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import Awaitable
 
-from cri.container.remove import remove as remove_container
-from cri.container.undo import undo as undo_container
+from cri.container.remove import remove_by_id as remove_container
+from cri.container.remove import undo as undo_container
+from cri.runtime import Runtime
 from cri.sandbox.remove import remove as remove_sandbox
+from cri.sandbox.remove import undo as undo_sandbox
 from cri.sandbox.stop import stop as stop_sandbox
-from cri.sandbox.undo import undo as undo_sandbox
-from cri.state.container import Phase as ContainerPhase
-from cri.state.node import Node
-from cri.state.sandbox import Phase as SandboxPhase
+from cri.state.container import ContainerPhase
+from cri.state.sandbox import SandboxPhase
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 
@@ -22,62 +22,60 @@ log = logging.getLogger(__name__)
 _RETRY = 5.0
 
 
-class Leftovers:
+class Reconciler:
     """Run ``run`` as a task.  ``inherited``: ids that were there when the daemon started; only of those it is
     known that nobody is at work on them, whatever their phase."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._inherited = frozenset(s.id for s in node.sandboxes.all()) | {
-            c.id for c in node.containers.all()
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._inherited = frozenset(s.id for s in runtime.sandboxes.all()) | {
+            c.id for c in runtime.containers.all()
         }
         self.first_done = asyncio.Event()
-        node.leftovers.set()
+        runtime.unfinished.set()
 
     async def run(self) -> None:
         """Sweep when told to, once protectd is there; again after a while if something stays."""
-        node = self._node
+        runtime = self._runtime
         while True:
-            await node.leftovers.wait()
-            await node.follower.synced.wait()
-            node.leftovers.clear()
+            await runtime.unfinished.wait()
+            await runtime.follower.synced.wait()
+            runtime.unfinished.clear()
             clean = await self._sweep()
             self.first_done.set()
             if not clean:
                 await asyncio.sleep(_RETRY)
-                node.leftovers.set()
+                runtime.unfinished.set()
 
     async def _sweep(self) -> bool:
         """Whether nothing is left.  Containers first: a sandbox is dropped after what it holds."""
-        node = self._node
-        done = [await self._container(container.id) for container in node.containers.all()]
-        done += [await self._sandbox(sandbox.id) for sandbox in node.sandboxes.all()]
+        runtime = self._runtime
+        done = [await self._container(container.id) for container in runtime.containers.all()]
+        done += [await self._sandbox(sandbox.id) for sandbox in runtime.sandboxes.all()]
         return all(done)
 
     async def _container(self, container_id: str) -> bool:
-        node = self._node
-        phase = node.containers.get(container_id).phase if node.containers.has(container_id) else None
-        match phase:
+        runtime = self._runtime
+        match runtime.containers.phase(container_id):
             case ContainerPhase.UNDOING:
-                return await undo_container(node, container_id)
+                return await undo_container(runtime, container_id)
             case ContainerPhase.CREATING if container_id in self._inherited:
-                return await undo_container(node, container_id)
+                return await undo_container(runtime, container_id)
             case ContainerPhase.REMOVING if container_id in self._inherited:
-                return await _tried(container_id, remove_container(node, container_id))
+                return await _tried(container_id, remove_container(runtime, container_id))
         return True
 
     async def _sandbox(self, sandbox_id: str) -> bool:
-        node = self._node
-        phase = node.sandboxes.get(sandbox_id).phase if node.sandboxes.has(sandbox_id) else None
-        match phase:
+        runtime = self._runtime
+        match runtime.sandboxes.phase(sandbox_id):
             case SandboxPhase.UNDOING:
-                return await undo_sandbox(node, sandbox_id)
+                return await undo_sandbox(runtime, sandbox_id)
             case SandboxPhase.CREATING if sandbox_id in self._inherited:
-                return await undo_sandbox(node, sandbox_id)
+                return await undo_sandbox(runtime, sandbox_id)
             case SandboxPhase.STOPPING if sandbox_id in self._inherited:
-                return await _tried(sandbox_id, stop_sandbox(node, sandbox_id))
+                return await _tried(sandbox_id, stop_sandbox(runtime, sandbox_id))
             case SandboxPhase.REMOVING if sandbox_id in self._inherited:
-                return await _tried(sandbox_id, remove_sandbox(node, sandbox_id))
+                return await _tried(sandbox_id, remove_sandbox(runtime, sandbox_id))
         return True
 
 

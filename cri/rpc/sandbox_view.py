@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 
-from cri.state.filters import has_id, has_labels
-from cri.state.sandbox import Phase, Sandbox
+from cri.state.records import has_id, has_labels
+from cri.state.sandbox import Sandbox, SandboxPhase
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
 def state(sandbox: Sandbox) -> cri.PodSandboxState.ValueType:
     """READY only while its zone runs."""
-    return cri.SANDBOX_READY if sandbox.phase is Phase.READY else cri.SANDBOX_NOTREADY
+    return cri.SANDBOX_READY if sandbox.phase is SandboxPhase.READY else cri.SANDBOX_NOTREADY
 
 
 def selected(sandbox: Sandbox, asked: cri.PodSandboxFilter) -> bool:
@@ -38,7 +38,9 @@ def item(sandbox: Sandbox) -> cri.PodSandbox:
 
 def status(sandbox: Sandbox) -> cri.PodSandboxStatus:
     """Addresses only while it has a network."""
-    addresses = () if sandbox.phase in (Phase.STOPPED, Phase.REMOVING) else sandbox.attachment.addresses
+    addresses = (
+        () if sandbox.phase in (SandboxPhase.STOPPED, SandboxPhase.REMOVING) else sandbox.attachment.addresses
+    )
     network = cri.PodSandboxNetworkStatus()
     if addresses:
         network.ip = addresses[0]

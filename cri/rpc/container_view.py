@@ -6,21 +6,21 @@ import json
 from collections.abc import Mapping
 
 from cri.container.signals import cri_signal
-from cri.state.container import Container, Phase
-from cri.state.filters import has_id, has_labels
+from cri.state.container import Container, ContainerPhase
+from cri.state.records import has_id, has_labels
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-_STATES: Mapping[Phase, cri.ContainerState.ValueType] = {
-    Phase.CREATED: cri.CONTAINER_CREATED,
-    Phase.RUNNING: cri.CONTAINER_RUNNING,
-    Phase.EXITED: cri.CONTAINER_EXITED,
-    Phase.REMOVING: cri.CONTAINER_UNKNOWN,
+_STATES: Mapping[ContainerPhase, cri.ContainerState.ValueType] = {
+    ContainerPhase.CREATED: cri.CONTAINER_CREATED,
+    ContainerPhase.RUNNING: cri.CONTAINER_RUNNING,
+    ContainerPhase.EXITED: cri.CONTAINER_EXITED,
+    ContainerPhase.REMOVING: cri.CONTAINER_UNKNOWN,
 }
 
 
 def state(container: Container) -> cri.ContainerState.ValueType:
     """One being removed is what it was: that it ended is all that is known."""
-    if container.phase is Phase.REMOVING and container.exit:
+    if container.phase is ContainerPhase.REMOVING and container.exit:
         return cri.CONTAINER_EXITED
     return _STATES[container.phase]
 

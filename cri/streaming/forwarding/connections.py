@@ -1,27 +1,25 @@
-"""The lanes of port-forwarding clients: pairs of SPDY streams, or pairs of WebSocket channels."""
+"""Port-forward connections as clients send them: pairs of SPDY streams, or pairs of WebSocket channels."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-from cri.streaming.transport.channels import Channels
+from cri.streaming.transport.channels import WebSocketChannels
 from cri.streaming.transport.inbox import Inbox
-from cri.streaming.transport.session import Session, Stream
-from cri.streaming.transport.wire import ClientGone, Wire
-
-log = logging.getLogger(__name__)
+from cri.streaming.transport.session import SpdySession, SpdyStream
+from cri.streaming.transport.wire import ClientGone, ClientWire
+from daemonkit.tasks import Background
 
 _PORT_BYTES = 2
 
 
-class StreamLane:
+class StreamPair:
     """A pair of SPDY streams."""
 
-    def __init__(self, port: int, data: Stream, error: Stream) -> None:
+    def __init__(self, port: int, data: SpdyStream, error: SpdyStream) -> None:
         self.port = port
         self._data = data
         self._error = error
@@ -51,10 +49,10 @@ class StreamLane:
             self._error.input.discard()
 
 
-class ChannelLane:
+class ChannelPair:
     """A pair of WebSocket channels; there is no way to end one of them alone."""
 
-    def __init__(self, port: int, channels: Channels, number: int) -> None:
+    def __init__(self, port: int, channels: WebSocketChannels, number: int) -> None:
         self.port = port
         self.given_up = asyncio.Event()
         self._channels = channels
@@ -74,7 +72,7 @@ class ChannelLane:
         await self._channels.send(self._number, data)
 
     async def write_eof(self) -> None:
-        """Cannot be told: the end of what comes ends the connection, or the client would wait for ever."""
+        """Close the connection: a client cannot be told of one direction's end, and would wait for ever."""
         self.given_up.set()
 
     async def fail(self, text: str) -> None:
@@ -82,36 +80,36 @@ class ChannelLane:
             await self._channels.send(self._number + 1, text.encode())
 
     async def close(self) -> None:
-        """The connection closes when all its lanes have ended."""
+        """Nothing: the WebSocket closes when all its pairs have ended."""
 
 
-Serve = Callable[[StreamLane], Coroutine[Any, Any, None]]
+Serve = Callable[[StreamPair], Coroutine[Any, Any, None]]
 
 
-class Switchboard:
-    """Serves a lane for each pair of streams that a client opens in one SPDY connection.
+class StreamPairs:
+    """Serves a connection for each pair of streams that a client opens in one SPDY connection.
 
     A pair has the same ``requestid``; clients without one open the error stream first and the data stream
     right after it (the kubelet's portforward.k8s.io protocol).
     """
 
-    def __init__(self, wire: Wire, serve: Serve, pair_timeout: float) -> None:
-        self._session = Session(wire, self._accept)
+    def __init__(self, wire: ClientWire, serve: Serve, pair_timeout: float) -> None:
+        self._session = SpdySession(wire, self._accept)
         self._serve = serve
         self._timeout = pair_timeout
-        self._halves: dict[str, tuple[Stream, asyncio.TimerHandle]] = {}
-        self._lanes: set[asyncio.Task[None]] = set()
+        self._halves: dict[str, tuple[SpdyStream, asyncio.TimerHandle]] = {}
+        self._connections = Background()
 
     async def run(self) -> None:
-        """Until the client is gone; then every lane is closed."""
+        """Serve until the client is gone; then every connection is closed."""
         try:
             await self._session.run()
         finally:
             for _, timer in self._halves.values():
                 timer.cancel()
-            await _end(self._lanes)
+            await self._connections.close(0)
 
-    def _accept(self, stream: Stream) -> bool:
+    def _accept(self, stream: SpdyStream) -> bool:
         kind, port = stream.header("streamtype"), _port(stream.header("port"))
         if kind not in ("error", "data") or port is None:
             return False
@@ -126,43 +124,16 @@ class Switchboard:
         timer.cancel()
         del self._halves[key]
         data, error = (stream, other) if kind == "data" else (other, stream)
-        self._begin(self._serve(StreamLane(port, data, error)))
+        self._connections.spawn(self._serve(StreamPair(port, data, error)), "port-forward")
         return True
 
     def _give_up(self, key: str) -> None:
+        """The other half did not come in time."""
         stream, _ = self._halves.pop(key)
-        self._begin(_reset(stream))
-
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._lanes.add(task)
-        task.add_done_callback(self._over)
-
-    def _over(self, task: asyncio.Task[None]) -> None:
-        self._lanes.discard(task)
-        if not task.cancelled() and (error := task.exception()) and not isinstance(error, ClientGone):
-            log.error("port-forward failed", exc_info=error)
+        self._connections.spawn(_reset(stream), "port-forward")
 
 
-async def all_of(works: list[Awaitable[None]]) -> None:
-    """Every one to its end; the first failure, or a cancel, ends the others."""
-    tasks = {asyncio.ensure_future(work) for work in works}
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
-        for task in done:
-            task.result()
-    finally:
-        await _end(tasks)
-
-
-async def _end(tasks: set[asyncio.Task[None]] | set[asyncio.Future[None]]) -> None:
-    waiting = list(tasks)
-    for task in waiting:
-        task.cancel()
-    await asyncio.gather(*waiting, return_exceptions=True)
-
-
-async def _reset(stream: Stream) -> None:
+async def _reset(stream: SpdyStream) -> None:
     with contextlib.suppress(ClientGone):
         await stream.reset()
 

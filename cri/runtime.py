@@ -3,50 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cri.cni.attachment import Attachment, Chain
 from cri.config import CriConfig
+from cri.oci.values import RootImage
+from cri.state.attachment import Attachment, Chain
 from cri.state.changes import StateChanges
 from cri.state.container import Container
 from cri.state.events import Events
-from cri.state.locks import Locks
-from cri.state.names import Names
-from cri.state.registry import Registry
+from cri.state.names import Locks, Names
+from cri.state.records import Records
 from cri.state.sandbox import Sandbox
 from cri.zones.client import Zones
-from cri.zones.follow import Follower
-from cri.zones.host import Host
+from cri.zones.follow import Follower, HostInfo
+from daemonkit.faults import Fault
+from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-
-@dataclass(frozen=True, slots=True)
-class RootImage:
-    """An image as a container needs it."""
-
-    id: str
-    """``sha256:...`` of its config."""
-    reference: str
-    """``repository@sha256:...`` where known, else the id."""
-    name: str
-    """What people call it: a tag where it has one, else the reference."""
-    filesystems: tuple[str, ...]
-    """Its filesystem images on the host, absolute, the lowest first."""
-    type: str
-    """Of each: ``squashfs`` or ``erofs``."""
-    env: tuple[str, ...] = ()
-    entrypoint: tuple[str, ...] = ()
-    cmd: tuple[str, ...] = ()
-    user: str = ""
-    working_dir: str = ""
-    stop_signal: str = ""
-    passwd: str = ""
-    """Its /etc/passwd and /etc/group, hostile text; "" where it has none."""
-    group: str = ""
+log = logging.getLogger(__name__)
 
 
 class Images(Protocol):
@@ -111,12 +90,12 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class Runtime:
     """The daemon's collaborators."""
 
     config: CriConfig
-    sandboxes: Registry[Sandbox]
-    containers: Registry[Container]
+    sandboxes: Records[Sandbox]
+    containers: Records[Container]
     sandbox_names: Names
     container_names: Names
     network: PodNetwork
@@ -125,11 +104,16 @@ class Node:
     changes: StateChanges
     images: Images
     events: Events
-    host: Host
+    host: HostInfo
     told: Told = field(default_factory=Told)
     locks: Locks = field(default_factory=Locks)
-    leftovers: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when something half-done is left for ``cri.leftovers`` to finish."""
+    unfinished: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when something half-done is left for ``cri.reconcile`` to finish."""
+
+    def left_over(self, kind: str, record_id: str, fault: Fault) -> None:
+        """Note that a half-made pod or container could not be removed: ``cri.reconcile`` tries again."""
+        log.error("a half-made %s is left over: %s", kind, fault, extra=fields(id=record_id))
+        self.unfinished.set()
 
     def containers_of(self, sandbox_id: str) -> list[Container]:
         """Every container of a sandbox, hidden ones too."""
