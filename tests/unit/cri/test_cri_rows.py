@@ -11,8 +11,7 @@ import pytest
 
 from cri.state import rows
 from cri.state.attachment import Attachment, Chain, Plugin
-from cri.state.container import Container, ContainerExit, ContainerImage
-from cri.state.container import SandboxPhase as ContainerPhase
+from cri.state.container import Container, ContainerExit, ContainerImage, ContainerPhase
 from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit.faults import Broken
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
