@@ -7,6 +7,7 @@ import time
 from google.protobuf.message import DecodeError
 
 from protect.channel.frames import Frame, violation
+from protect.model.process import ProcessExited, ProcessName
 from xenpod_proto.channel.v1 import channel_pb2
 
 BURST = 4096.0
@@ -21,7 +22,7 @@ class EventGate:
         self._allowance = BURST
         self._at = time.monotonic()
 
-    def exited(self, frame: Frame) -> channel_pb2.ProcessExited:
+    def exited(self, frame: Frame) -> ProcessExited:
         """The validated event; ProtocolViolation if it is malformed or one too many."""
         now = time.monotonic()
         self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
@@ -37,8 +38,8 @@ class EventGate:
         return checked_exit(untrusted.process_exited)
 
 
-def checked_exit(untrusted: channel_pb2.ProcessExited) -> channel_pb2.ProcessExited:
-    """The message itself, once its values are within their bounds; else ProtocolViolation."""
+def checked_exit(untrusted: channel_pb2.ProcessExited) -> ProcessExited:
+    """The message as a value, its numbers and names within their bounds; else ProtocolViolation."""
     process = untrusted.process
     if (
         not process.container_id
@@ -48,4 +49,9 @@ def checked_exit(untrusted: channel_pb2.ProcessExited) -> channel_pb2.ProcessExi
         raise violation("exit of a process without a proper name")
     if untrusted.exit_code > 255:
         raise violation(f"exit code {untrusted.exit_code}")
-    return untrusted
+    return ProcessExited(
+        process=ProcessName(process.container_id, process.exec_id),
+        exit_code=untrusted.exit_code,
+        oom_killed=untrusted.oom_killed,
+        exited_at_ns=untrusted.exited_at_ns,
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from google.protobuf.message import DecodeError
 
 from protect.channel.frames import VERSION, Frame, Type, encode, violation
+from protect.model.process import AgentHello
 from xenpod_proto.channel.v1 import channel_pb2
 
 BOOT_ID_LENGTH = 16
@@ -22,7 +23,7 @@ def host_hello(zone_id: str) -> bytes:
     return encode(Frame(Type.HELLO, 0, hello.SerializeToString()))
 
 
-def agent_hello(frame: Frame) -> channel_pb2.Hello:
+def agent_hello(frame: Frame) -> AgentHello:
     """The agent's answer, its texts printable and bounded (but its own claims).
 
     ProtocolViolation if it is none, or chose a version we do not speak.
@@ -38,9 +39,7 @@ def agent_hello(frame: Frame) -> channel_pb2.Hello:
         raise violation(f"HELLO chose version {chosen}, we speak {VERSION}")
     if len(untrusted.boot_id) != BOOT_ID_LENGTH:
         raise violation(f"HELLO with a boot id of {len(untrusted.boot_id)} bytes")
-    return channel_pb2.Hello(
-        version_min=VERSION,
-        version_max=VERSION,
+    return AgentHello(
         boot_id=untrusted.boot_id,
         agent_version=printable(untrusted.agent_version, LONGEST_TEXT),
         kernel_release=printable(untrusted.kernel_release, LONGEST_TEXT),

@@ -10,21 +10,18 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Protocol
 
 from daemonkit.faults import Fault, TooLate
 from protect.channel.backoff import Backoff
 from protect.channel.connection import Connection
 from protect.channel.inputs import InputStream
-from protect.channel.outputs import Sink
 from protect.channel.table import StreamTable
 from protect.channel.wire import Wire
 from protect.model.errors import DomainGone, LinkDown, ProtocolViolation
+from protect.model.ports import LinkEvents, Sink
+from protect.model.process import AgentHello
 from protect.toolstack.port import Transport
 from xenpod_proto.channel.v1 import channel_pb2
-from xenpod_proto.channel.v1.channel_pb2 import Hello
-
-__all__ = ["Hello", "InputStream", "Link", "LinkEvents", "Sink"]
 
 log = logging.getLogger(__name__)
 
@@ -33,27 +30,6 @@ STEADY = 10.0
 
 _connecting: ContextVar[bool] = ContextVar("connecting", default=False)
 """Set while ``LinkEvents.connected`` runs, so that its own calls need not wait for its end."""
-
-
-class LinkEvents(Protocol):
-    """What a link tells its owner."""
-
-    async def connected(self, hello: Hello, new_boot: bool) -> None:
-        """After every HELLO, before any stream moves: list the processes, register their outputs.
-
-        Listed outputs that are not registered by then are dropped for good.  ``new_boot``: the agent
-        is not the one of this link's previous connection (true for the first).  An error ends this
-        connection, and the next one tries again.
-        """
-        ...
-
-    def process_exited(self, exited: channel_pb2.ProcessExited) -> None:
-        """A process ended; may come twice, and may be lost with a connection (list after each)."""
-        ...
-
-    def violation(self, cause: str) -> None:
-        """The agent broke the rules and is cut off until ``open`` is called again; told once."""
-        ...
 
 
 class Link:
@@ -75,14 +51,14 @@ class Link:
         """Whether calls can be made now."""
         return self._connection is not None
 
-    async def open(self, timeout: float) -> Hello:
+    async def open(self, timeout: float) -> AgentHello:
         """Connect for the first time, or again after a violation; returns after ``connected`` has.
 
         TooLate with the last failure in its cause; ProtocolViolation; DomainGone.  After an error the
         link is closed.
         """
         await self.close()
-        opened: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        opened: asyncio.Future[AgentHello] = asyncio.get_running_loop().create_future()
         self._runner = asyncio.create_task(self._run(opened), name=f"link {self._zone_id}")
         try:
             async with asyncio.timeout(timeout):
@@ -153,7 +129,7 @@ class Link:
         streams, self._streams, self._boot = self._streams, StreamTable(), None
         await streams.close(why)
 
-    async def _run(self, opened: asyncio.Future[Hello]) -> None:
+    async def _run(self, opened: asyncio.Future[AgentHello]) -> None:
         self._backoff = Backoff()
         while True:
             await asyncio.sleep(self._backoff.delay())
@@ -173,7 +149,7 @@ class Link:
         log.info("zone %s: channel down: %s", self._zone_id, cause)
         self._down = LinkDown("reach", f"zone {self._zone_id}", cause)
 
-    async def _cut_off(self, final: Fault, opened: asyncio.Future[Hello]) -> None:
+    async def _cut_off(self, final: Fault, opened: asyncio.Future[AgentHello]) -> None:
         self._down = type(final)("reach", f"zone {self._zone_id}", final.cause)
         await self._forget(self._down)
         if isinstance(final, ProtocolViolation):
@@ -182,7 +158,7 @@ class Link:
         if not opened.done():
             opened.set_exception(self._down)
 
-    async def _connect(self, opened: asyncio.Future[Hello]) -> None:
+    async def _connect(self, opened: asyncio.Future[AgentHello]) -> None:
         """One connection from dial to its end, which is always an exception."""
         transport = await self._dial()
         try:
@@ -196,7 +172,9 @@ class Link:
         finally:
             await transport.close()
 
-    async def _serve(self, wire: Wire, hello: Hello, new_boot: bool, opened: asyncio.Future[Hello]) -> None:
+    async def _serve(
+        self, wire: Wire, hello: AgentHello, new_boot: bool, opened: asyncio.Future[AgentHello]
+    ) -> None:
         connection = Connection(wire, self._streams, self._events.process_exited, self._zone_id)
         began = asyncio.get_running_loop().time()
         end: Exception = LinkDown("reach", f"zone {self._zone_id}", "its channel is closed")
@@ -226,7 +204,7 @@ class Link:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _set_up(
-        self, connection: Connection, hello: Hello, new_boot: bool, opened: asyncio.Future[Hello]
+        self, connection: Connection, hello: AgentHello, new_boot: bool, opened: asyncio.Future[AgentHello]
     ) -> None:
         _connecting.set(True)
         try:

@@ -5,35 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from protect.channel.streams import Credit, Receiver
+from protect.model.ports import Sink
 
 log = logging.getLogger(__name__)
 
 MOST_PIECES = 64
 """Held one by one; more are joined, or the smallest would take fifty times their bytes."""
-
-
-class Sink(Protocol):
-    """Receives one output stream, in order, each byte once within this process."""
-
-    async def write(self, data: bytes) -> int:
-        """Take the bytes; the absolute offset up to which the stream is dealt with for good.
-
-        What lies behind that offset comes again after a restart of this process.  May take as long as
-        it needs: only this stream waits.  Raising gives the stream up; BrokenPipeError says that its
-        reader has gone, anything else is logged.
-        """
-        ...
-
-    async def finish(self) -> None:
-        """FIN: everything has come.  On return all of it is dealt with for good.
-
-        The agent forgets the stream then, so remember it: a finished stream must not be registered
-        again after a restart.
-        """
-        ...
 
 
 class OutputStream:

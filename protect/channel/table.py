@@ -6,9 +6,10 @@ from daemonkit.faults import Missing
 from protect.channel.frames import Frame, credit_values, data_offset, violation
 from protect.channel.inputs import InputStream
 from protect.channel.numbers import NumberSet
-from protect.channel.outputs import OutputStream, Sink
+from protect.channel.outputs import OutputStream
 from protect.channel.streams import Credit
 from protect.channel.wire import Wire
+from protect.model.ports import Sink
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST_STREAMS = 4096

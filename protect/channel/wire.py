@@ -11,8 +11,8 @@ from protect.channel.frames import DATA_TURN, Decoder, Frame, Side, credit, data
 from protect.channel.hello import agent_hello, host_hello
 from protect.channel.streams import Credit, Piece
 from protect.model.errors import LinkDown
+from protect.model.process import AgentHello
 from protect.toolstack.port import Transport
-from xenpod_proto.channel.v1 import channel_pb2
 
 HELLO_DEADLINE = 10.0
 READ_SIZE = 65_536
@@ -62,7 +62,7 @@ class Wire:
             self._ready.append(source)
             self._work.set()
 
-    async def greet(self) -> channel_pb2.Hello:
+    async def greet(self) -> AgentHello:
         """HELLO both ways, before anything else.
 
         LinkDown when the agent goes or keeps silent for 10 s, ProtocolViolation when it breaks a rule.

@@ -25,7 +25,7 @@ class Volume:
 
 
 @dataclass(slots=True)
-class Source:
+class VolumeSource:
     """A volume's mounts, taken and set right, attached nowhere yet; they go away with ``close``."""
 
     volume: Volume
@@ -39,7 +39,7 @@ class Source:
             os.close(tree)
 
 
-def close(sources: Iterable[Source]) -> None:
-    """Of each, once or again."""
+def close_all(sources: Iterable[VolumeSource]) -> None:
+    """Close each; again is fine."""
     for source in sources:
         source.close()

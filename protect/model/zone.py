@@ -16,7 +16,6 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.host.idmap import IdMapping
 from protect.toolstack.port import DomainId, DomainKernel, Mode
 
 
@@ -39,8 +38,21 @@ NEXT: Mapping[ZoneState, frozenset[ZoneState]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class ZoneIdMapping:
+    """Users and groups 0 to ``length`` - 1 of a user namespace are ``host_id`` and up of the zone."""
+
+    host_id: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class ZoneSpec:
-    """A zone to launch, validated, with every default applied."""
+    """A zone to launch, as its caller asked for it: validated, every default applied, recorded.
+
+    A ``DomainSpec`` is what a toolstack is asked for, and is made from this: it has the domain's name and
+    uuid and the host's shared directory, and nothing that only the agent or protectd needs (hostname,
+    profile, sysctls, id mapping).
+    """
 
     id: str
     name: str
@@ -53,7 +65,7 @@ class ZoneSpec:
     netns: str = ""
     """Where the host's end of the interface begins; "" for the host's own namespace."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
-    id_mapping: IdMapping | None = None
+    id_mapping: ZoneIdMapping | None = None
     """Of the user namespace that its workloads can have."""
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""

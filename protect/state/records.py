@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from protect.host.idmap import IdMapping
-from protect.model.workload import Disk, Reason, Streams, Workload, WorkloadState
-from protect.model.zone import Zone, ZoneSpec, ZoneState
+from protect.model.process import Streams
+from protect.model.workload import Reason, Workload, WorkloadDisk, WorkloadState
+from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec, ZoneState
 from protect.toolstack.port import DomainId, DomainKernel, Mode
 
 
@@ -50,7 +50,7 @@ def zone(body: dict[str, Any]) -> Zone:
         interfaces=body["interfaces"],
         netns=body.get("netns", ""),
         sysctls=body["sysctls"],
-        id_mapping=IdMapping(*body["id_mapping"]) if body.get("id_mapping") else None,
+        id_mapping=ZoneIdMapping(*body["id_mapping"]) if body.get("id_mapping") else None,
         kernel=_kernel(body["kernel"]) if body.get("kernel") else None,
     )
     return Zone(
@@ -115,8 +115,8 @@ def workload(body: dict[str, Any]) -> Workload:
     )
 
 
-def _disks(body: dict[str, Any]) -> tuple[Disk, ...]:
+def _disks(body: dict[str, Any]) -> tuple[WorkloadDisk, ...]:
     """Those of a record that names no files are shared with nobody: no file has the id 0, 0."""
     if "disks" not in body:
-        return tuple(Disk(vdev, (0, 0)) for vdev in body["vdevs"])
-    return tuple(Disk(vdev, (device, inode)) for vdev, device, inode in body["disks"])
+        return tuple(WorkloadDisk(vdev, (0, 0)) for vdev in body["vdevs"])
+    return tuple(WorkloadDisk(vdev, (device, inode)) for vdev, device, inode in body["disks"])

@@ -45,10 +45,10 @@ class Area:
         mounts.propagate(self.root, mounts.MS_PRIVATE)
         self.places.mkdir(mode=0o755)
         self.namespace.touch(mode=0o400)
-        mountspace.kept(self._settle, self.namespace)
+        mountspace.kept(self._make_root, self.namespace)
         mounts.propagate(self.root, mounts.MS_UNBINDABLE)
 
-    def _settle(self) -> None:
+    def _make_root(self) -> None:
         """In the new namespace: ``places`` becomes its root, all else goes."""
         mounts.propagate(Path("/"), mounts.MS_PRIVATE | mounts.MS_REC)
         tree = mounts.clone(self.places, recursive=False)

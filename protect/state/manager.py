@@ -1,4 +1,4 @@
-"""Everything protectd holds while it runs: its collaborators, and what each zone and workload is now."""
+"""Everything protectd holds while it runs: its collaborators, and the registries of zones and workloads."""
 
 from __future__ import annotations
 
@@ -6,161 +6,42 @@ import asyncio
 import logging
 import shutil
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
 
-from daemonkit.faults import Fault, Missing, Refused, Unreachable
+from daemonkit.faults import Fault, Missing, Unreachable
 from daemonkit.logs import fields
-from protect.config import Config
-from protect.model.ports import AgentLink, Input, LinkFactory, LogFactory, Splice, Volumes
-from protect.model.workload import Exit, Workload, WorkloadState
-from protect.model.zone import Zone, ZoneState
-from protect.state.hub import Change, Hub, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
+from daemonkit.tasks import Background
+from protect.agent.link import LinkFactory
+from protect.config import ProtectdConfig
+from protect.model.events import Change, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
+from protect.model.lifetime import End
+from protect.model.ports import LogFactory, Splice, ZoneVolumes
+from protect.model.workload import Workload, WorkloadState
+from protect.model.zone import Zone
+from protect.state.hub import Hub
 from protect.state.ledger import Ledger
-from protect.state.store import Intent, Store
-from protect.tasks import Tasks, over
+from protect.state.runtime import WorkloadRuntime, ZoneRuntime
+from protect.state.store import Intent, StateStore
 from protect.toolstack.port import Toolstack
-from protect.workloads.execs import ExecRun
-from protect.workloads.outputs import Outputs
-from protect.zones.answers import Answers
-
-T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-_ADOPTION = 5.0
-"""Seconds a call waits for a zone that is just being adopted."""
-
-
-class End:
-    """The end of a life, once: nobody may go on working in what it was the life of."""
-
-    def __init__(self, kind: type[Fault] = Refused) -> None:
-        self.cause = ""
-        self._kind = kind
-        self._declared = asyncio.Event()
-
-    def declare(self, cause: str) -> None:
-        """The first cause stays."""
-        if not self._declared.is_set():
-            self.cause = cause
-            self._declared.set()
-
-    def __bool__(self) -> bool:
-        return self._declared.is_set()
-
-    async def wait(self) -> None:
-        await self._declared.wait()
-
-    def fault(self, operation: str, subject: str) -> Fault:
-        """What to tell whoever wants to go on."""
-        return self._kind(operation, subject, self.cause)
-
-    async def guard(self, zone_id: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work, but not beyond the end: its kind of fault with its cause."""
-        if self:
-            work.close()
-            raise self._kind("use", zone_id, self.cause)
-        task = asyncio.ensure_future(work)
-        ended = asyncio.ensure_future(self._declared.wait())
-        try:
-            await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
-            if task.done():
-                return task.result()
-            raise self._kind("use", zone_id, self.cause)
-        finally:
-            ended.cancel()
-            task.cancel()
-            await over(task)
-
-
-class ZoneRuntime:
-    """One zone, with what cannot be stored."""
-
-    def __init__(self, zone: Zone) -> None:
-        self.zone = zone
-        self.lock = asyncio.Lock()
-        """Held by whoever changes the zone as a whole."""
-        self.end = End()
-        self.link: AgentLink | None = None
-        self.answering = asyncio.Event()
-        """Set once the agent has been spoken to (by launch or adoption)."""
-        self.workloads: dict[str, WorkloadRuntime] = {}
-        self.execs: dict[str, ExecRun] = {}
-        self.stats = Answers()
-        self.connections: set[int] = set()
-        """Of those made by dialling: the numbers of their input streams."""
-        self.dialling = 0
-        """Callers of dial, connected or not yet."""
-
-    @property
-    def id(self) -> str:
-        return self.zone.id
-
-    @property
-    def connected(self) -> bool:
-        return self.link is not None and self.link.connected
-
-    async def agent(self) -> AgentLink:
-        """The link of a running zone; Refused when it does not run, Unreachable when it is silent."""
-        if self.end:
-            raise Refused("use zone", self.id, self.end.cause)
-        if self.zone.state is not ZoneState.RUNNING:
-            raise Refused("use zone", self.id, f"it is {self.zone.state.value}")
-        if not self.answering.is_set():
-            await self._adopted()
-        if self.link is None:
-            raise Unreachable("use zone", self.id, "its agent has not answered yet", "try again")
-        return self.link
-
-    async def _adopted(self) -> None:
-        try:
-            async with asyncio.timeout(_ADOPTION):
-                await self.end.guard(f"zone {self.id}", self.answering.wait())
-        except TimeoutError:
-            raise Unreachable("use zone", self.id, "its agent has not answered yet", "try again") from None
-
-
-class WorkloadRuntime:
-    """One workload, with what cannot be stored."""
-
-    def __init__(self, workload: Workload, zone: ZoneRuntime) -> None:
-        self.workload = workload
-        self.zone = zone
-        self.lock = asyncio.Lock()
-        """Held by whoever changes the workload."""
-        self.outputs: Outputs | None = None
-        self.stdin: Input | None = None
-        self.exit: Exit | None = None
-        """Its end as heard, before all its output has come."""
-        self.exiting: asyncio.Task[None] | None = None
-        self.settled = asyncio.Event()
-        """Set once it is EXITED with its end recorded, or gone."""
-        self.gone = False
-        self.deleting = False
-        self.holds_disks = True
-        """False: what another does not hold is detached, or about to be."""
-
-    @property
-    def id(self) -> str:
-        return self.workload.id
-
 
 @dataclass
-class Node:
+class ZoneManager:
     """The daemon's collaborators, and the registries."""
 
-    config: Config
+    config: ProtectdConfig
     toolstack: Toolstack
-    store: Store
+    store: StateStore
     links: LinkFactory
     logs: LogFactory
     splice: Splice
     ledger: Ledger
-    volumes: Volumes
-    tasks: Tasks = field(default_factory=Tasks)
+    volumes: ZoneVolumes
+    tasks: Background = field(default_factory=Background)
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)
     stopping: End = field(default_factory=lambda: End(Unreachable))
@@ -169,6 +50,15 @@ class Node:
 
     def __post_init__(self) -> None:
         self.hub = Hub(self._everything)
+
+    def add_zone(self, zone: Zone) -> ZoneRuntime:
+        """Register a zone; it is recorded already, or about to be."""
+        runtime = self.zones[zone.id] = ZoneRuntime(zone, self.config.timeouts.call)
+        return runtime
+
+    def add_workload(self, runtime: WorkloadRuntime) -> None:
+        """Register a workload of a zone that is registered."""
+        runtime.zone.workloads[runtime.id] = self.workloads[runtime.id] = runtime
 
     def zone(self, operation: str, zone_id: str) -> ZoneRuntime:
         try:
@@ -251,12 +141,19 @@ class Node:
             self.hub.publish(ZoneGone(runtime.id))
 
     def stop(self) -> None:
-        """Let go of every caller who would wait for long."""
+        """Release every caller who would wait for long."""
         self.stopping.declare("protectd is stopping")
         for zone in self.zones.values():
             for run in zone.execs.values():
                 run.fail(Unreachable("exec", f"workload {run.workload_id}", "protectd is stopping"))
         self.hub.close()
+
+    async def close(self) -> None:
+        """Wait for what is under way, then let go of channels and logs; zones go on."""
+        await self.tasks.close(self.config.timeouts.stop)
+        await asyncio.gather(*(zone.client.close() for zone in self.zones.values()))
+        outputs = [workload.outputs for workload in self.workloads.values() if workload.outputs is not None]
+        await asyncio.gather(*(one.log.close() for one in outputs))
 
     def zone_dir(self, zone_id: str) -> Path:
         """Where the journals of a zone's logs are."""
