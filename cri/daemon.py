@@ -11,7 +11,7 @@ from typing import Any
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
-from cri.config import Config
+from cri.config import CriConfig
 from cri.leftovers import Leftovers
 from cri.sandbox import kernel
 from cri.state.changes import StateChanges
@@ -37,7 +37,7 @@ _FIRST_SWEEP = 10.0
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, images: Images, network: PodNetwork) -> AsyncIterator[Node]:
+async def running(config: CriConfig, images: Images, network: PodNetwork) -> AsyncIterator[Node]:
     """A node with its records loaded and its tasks running; what was half-done is finished first if protectd
     is there, else as soon as it is."""
     async with contextlib.AsyncExitStack() as undo:
@@ -56,7 +56,7 @@ async def running(config: Config, images: Images, network: PodNetwork) -> AsyncI
         yield node
 
 
-def cni(config: Config) -> Network:
+def cni(config: CriConfig) -> Network:
     """The network that CNI makes."""
     settings = config.cni
     return Network(
@@ -68,7 +68,9 @@ def cni(config: Config) -> Network:
     )
 
 
-async def _node(config: Config, images: Images, store: Database, zones: Zones, network: PodNetwork) -> Node:
+async def _node(
+    config: CriConfig, images: Images, store: Database, zones: Zones, network: PodNetwork
+) -> Node:
     sandboxes = Registry("pod sandbox", SANDBOX_NEXT, store.save_sandbox, store.delete_sandbox)
     containers = Registry("container", CONTAINER_NEXT, store.save_container, store.delete_container)
     changes = StateChanges(sandboxes, containers, now_ns)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import fcntl
 import functools
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from daemonkit import checkpoints, lifecycle, logs, ready
-from daemonkit.config import Bytes, load
-from daemonkit.faults import Broken, Fault, Refused
+from daemonkit import daemon, lifecycle
+from daemonkit.config import Bytes
+from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
 from protect.config import ProtectdConfig, ToolstackKind
@@ -33,26 +30,9 @@ _WAL_PERIOD = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="protectd", description="Keeps zones: one Xen virtual machine each."
-    )
-    parser.add_argument("--config", type=Path, default=_DEFAULT_CONFIG, metavar="FILE")
-    parser.add_argument(
-        "--list-checkpoints",
-        action="store_true",
-        help="print the steps that [faults] kill_at knows, and exit",
-    )
-    options = parser.parse_args(arguments)
-    if options.list_checkpoints:
-        sys.stdout.write("".join(f"{name}\n" for name in checkpoints.names()))
-        return 0
-    try:
-        config = load(ProtectdConfig, options.config)
-        logs.setup(config.log_level)
-        checkpoints.arm(config.faults.kill_at)
-    except (Fault, ValueError) as fault:
-        return lifecycle.fail(f"protectd: {fault}")
-    return lifecycle.run(functools.partial(serve, config))
+    """The console script."""
+    description = "Keeps zones: one Xen virtual machine each."
+    return daemon.main("protectd", description, ProtectdConfig, _DEFAULT_CONFIG, serve, arguments)
 
 
 async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
@@ -76,7 +56,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
             manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile zone {zone.runtime.id}")
         add = functools.partial(services.add, manager)
         async with serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks):
-            ready.ready(f"serving with {len(manager.zones)} zones")
+            lifecycle.ready(f"serving with {len(manager.zones)} zones")
             await _until(stop, watching)
             manager.stop()
 
@@ -113,17 +93,12 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
 def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:
     """One protectd for each of its directories: it removes what it does not know in both."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
-    _lock("state directory", config.state_dir / "lock", stack)
-    _lock("run directory", config.run_dir / "protectd.lock", stack)
-
-
-def _lock(what: str, path: Path, stack: AsyncExitStack) -> None:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    stack.callback(os.close, lock)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Refused(f"use {what}", str(path.parent), "another protectd runs on it") from None
+    for what, lock in (
+        ("state directory", config.state_dir / "lock"),
+        ("run directory", config.run_dir / "protectd.lock"),
+    ):
+        refusal = Refused(f"use {what}", str(lock.parent), "another protectd runs on it")
+        stack.enter_context(lifecycle.hold_lock(lock, refusal))
 
 
 async def _until(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:

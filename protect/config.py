@@ -84,7 +84,7 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class FaultInjection:
+class ProtectdFaults:
     """Faults that tests inject; see daemonkit.checkpoints."""
 
     kill_at: str = ""
@@ -107,7 +107,7 @@ class ProtectdConfig:
     timeouts: Timeouts = Timeouts()
     libxl: LibxlSettings = LibxlSettings()
     fake: FakeSettings = FakeSettings()
-    faults: FaultInjection = FaultInjection()
+    faults: ProtectdFaults = ProtectdFaults()
 
     def __post_init__(self) -> None:
         for key in ("run_dir", "state_dir", "guest_dir"):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from cri.cni.attachment import Attachment, Chain
-from cri.config import Config
+from cri.config import CriConfig
 from cri.state.changes import StateChanges
 from cri.state.container import Container
 from cri.state.events import Events
@@ -114,7 +114,7 @@ class Told:
 class Node:
     """The daemon's collaborators."""
 
-    config: Config
+    config: CriConfig
     sandboxes: Registry[Sandbox]
     containers: Registry[Container]
     sandbox_names: Names

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 
+from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, TooLate
-from protect.channel.backoff import Backoff
-from protect.channel.connection import Connection
+from protect.channel.connection import AgentConnection
 from protect.channel.inputs import InputStream
 from protect.channel.table import StreamTable
-from protect.channel.wire import Wire
+from protect.channel.wire import ChannelWire
 from protect.model.errors import DomainGone, LinkDown, ProtocolViolation
 from protect.model.ports import LinkEvents, Sink
 from protect.model.process import AgentHello
@@ -26,7 +26,7 @@ from xenpod_proto.channel.v1 import channel_pb2
 log = logging.getLogger(__name__)
 
 STEADY = 10.0
-"""A connection that lasted so long (s) was a good one: its successor is tried for at once."""
+"""Seconds after which a connection was a good one: the next one is tried at once."""
 
 _connecting: ContextVar[bool] = ContextVar("connecting", default=False)
 """Set while ``LinkEvents.connected`` runs, so that its own calls need not wait for its end."""
@@ -42,7 +42,7 @@ class Link:
         self._streams = StreamTable()
         self._boot: bytes | None = None
         self._runner: asyncio.Task[None] | None = None
-        self._connection: Connection | None = None
+        self._connection: AgentConnection | None = None
         self._backoff = Backoff()
         self._down: Fault = LinkDown("reach", f"zone {zone_id}", "its channel is not open")
 
@@ -100,7 +100,7 @@ class Link:
         self._streams.output(stream, sink, consumed)
 
     def drop_output(self, stream: int) -> None:
-        """Want no more of this stream: its process can go on writing, nobody reads it."""
+        """Give this stream up: its process can go on writing, nobody reads it."""
         self._streams.drop_output(stream)
 
     def input(self, stream: int) -> InputStream:
@@ -108,15 +108,15 @@ class Link:
         return self._streams.input(stream)
 
     def drop_input(self, stream: int) -> None:
-        """Want to write no more: its process is removed, or about to be."""
+        """Give this stream up: its process is removed, or about to be."""
         self._streams.drop_input(stream)
 
     def drop(self, made: channel_pb2.ProcessCreated) -> None:
-        """Want nothing more of a process's streams, as its agent gave them."""
+        """Give up the streams of a process."""
         self._streams.drop(made)
 
     async def close(self) -> None:
-        """Disconnect and stay so; sinks get no more, and what they have not consumed stays in the zone."""
+        """Disconnect for good; sinks get no more, and what they have not consumed stays in the zone."""
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.cancel()
@@ -125,7 +125,7 @@ class Link:
         await self._forget(self._down)
 
     async def _forget(self, why: Fault) -> None:
-        """Everything of the current boot ends on our side."""
+        """End our side of everything that belongs to the current boot."""
         streams, self._streams, self._boot = self._streams, StreamTable(), None
         await streams.close(why)
 
@@ -162,7 +162,7 @@ class Link:
         """One connection from dial to its end, which is always an exception."""
         transport = await self._dial()
         try:
-            wire = Wire(transport, self._zone_id)
+            wire = ChannelWire(transport, self._zone_id)
             hello = await wire.greet()
             new_boot = hello.boot_id != self._boot
             if new_boot:
@@ -173,9 +173,9 @@ class Link:
             await transport.close()
 
     async def _serve(
-        self, wire: Wire, hello: AgentHello, new_boot: bool, opened: asyncio.Future[AgentHello]
+        self, wire: ChannelWire, hello: AgentHello, new_boot: bool, opened: asyncio.Future[AgentHello]
     ) -> None:
-        connection = Connection(wire, self._streams, self._events.process_exited, self._zone_id)
+        connection = AgentConnection(wire, self._streams, self._events.process_exited, self._zone_id)
         began = asyncio.get_running_loop().time()
         end: Exception = LinkDown("reach", f"zone {self._zone_id}", "its channel is closed")
         self._streams.connected(wire)
@@ -204,13 +204,17 @@ class Link:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _set_up(
-        self, connection: Connection, hello: AgentHello, new_boot: bool, opened: asyncio.Future[AgentHello]
+        self,
+        connection: AgentConnection,
+        hello: AgentHello,
+        new_boot: bool,
+        opened: asyncio.Future[AgentHello],
     ) -> None:
         _connecting.set(True)
         try:
             await self._events.connected(hello, new_boot)
         except asyncio.CancelledError as error:
-            # Ours is heard by who waits for us; one that comes from inside must not leave us half set up.
+            # One from inside the set-up must not leave us half set up; our own reaches whoever waits for us.
             raise LinkDown("reach", f"zone {self._zone_id}", "its set-up was cancelled") from error
         self._streams.resume()
         connection.calls.resume()

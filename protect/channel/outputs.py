@@ -1,4 +1,4 @@
-"""Streams that come from the agent: each waits for its sink alone, and holds at most one window."""
+"""Streams that come from the agent: each waits for its own sink only, and holds at most one window."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from protect.model.ports import Sink
 
 log = logging.getLogger(__name__)
 
-MOST_PIECES = 64
-"""Held one by one; more are joined, or the smallest would take fifty times their bytes."""
+MOST_CHUNKS = 64
+"""Held one by one.  More are joined: the smallest would take fifty times their bytes."""
 
 
 class OutputStream:
@@ -21,7 +21,7 @@ class OutputStream:
     def __init__(self, number: int, *, fresh: bool, credit: Callable[[int, Credit], None]) -> None:
         self.number = number
         self.claimable = False
-        """Made by a call whose caller has it: kept until the caller registers or drops it."""
+        """Made by a call: kept until its caller registers or drops it."""
         self.receiver = Receiver(fresh=fresh)
         self.sink: Sink | None = None
         self.forgotten: Callable[[int], None] = lambda number: None
@@ -41,7 +41,7 @@ class OutputStream:
         """Take a DATA frame; ProtocolViolation if it breaks a rule."""
         new = self.receiver.data(offset, content, fin)
         if new:
-            if len(self._held) >= MOST_PIECES:
+            if len(self._held) >= MOST_CHUNKS:
                 self._held = [b"".join(self._held)]
             self._held.append(new)
         self._grant()

@@ -16,16 +16,16 @@ class Sink(Protocol):
     """Receives one output stream, in order, each byte once within this process."""
 
     async def write(self, data: bytes) -> int:
-        """Take the bytes; the absolute offset up to which the stream is dealt with for good.
+        """Take the bytes; the absolute offset up to which the stream is consumed for good.
 
-        What lies behind that offset comes again after a restart of this process.  May take as long as
-        it needs: only this stream waits.  Raising gives the stream up; BrokenPipeError says that its
+        What lies after that offset comes again after a restart of this process.  May take as long as
+        it needs: only this stream waits.  Raising gives the stream up: BrokenPipeError says that its
         reader has gone, anything else is logged.
         """
         ...
 
     async def finish(self) -> None:
-        """FIN: everything has come.  On return all of it is dealt with for good.
+        """The stream has ended.  On return all of it is consumed for good.
 
         The agent forgets the stream then, so remember it: a finished stream must not be registered
         again after a restart.

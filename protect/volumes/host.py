@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
 from daemonkit.tasks import complete, join
 from protect.host.idmap import user_namespace
@@ -21,8 +21,6 @@ from protect.volumes.source import OPERATION, take
 
 _RESOLVERS = 16
 """Paths on file servers that do not answer keep a thread each, until they do."""
-
-declare("volumes.area-made", "volumes.attached", "volumes.detached", "volumes.area-removed")
 
 
 class HostVolumes:

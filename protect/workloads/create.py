@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Refused
 from daemonkit.tasks import complete_all
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
@@ -22,16 +22,6 @@ from protect.workloads import disks
 from protect.workloads.delete import undo_create
 
 INTENT = Intent("workload.create")
-
-declare(
-    "workload-create.recorded",
-    "workload-create.disk-attached",
-    "workload-create.disks-attached",
-    "workload-create.volumes-attached",
-    "workload-create.log-open",
-    "workload-create.prepared",
-    "workload-create.created",
-)
 
 
 async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:

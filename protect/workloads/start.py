@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Fault, Refused
 from daemonkit.tasks import complete
 from protect.checks import printable
@@ -12,8 +12,6 @@ from protect.state.runtime import WorkloadRuntime
 from protect.workloads.exits import release_volumes
 
 _MESSAGE = 1024
-
-declare("workload-start.begun", "workload-start.started", "workload-start.running")
 
 
 async def start(manager: ZoneManager, workload_id: str) -> Workload:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
@@ -10,8 +10,6 @@ from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
 
 OPERATION = "zone.connect"
-
-declare("zone-connect.recorded", "zone-connect.spliced", "zone-connect.configured", "zone-connect.done")
 
 
 async def connect(manager: ZoneManager, zone_id: str, netns: str, interface: str) -> None:

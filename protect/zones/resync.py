@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.model.process import DialedConnection, ListedProcess, ProcessList, ProcessName
@@ -14,8 +14,6 @@ from protect.state.runtime import ZoneRuntime
 from protect.workloads import adopt, delete, exits
 
 log = logging.getLogger(__name__)
-
-declare("resync.listed", "resync.joined")
 
 
 async def resync(manager: ZoneManager, runtime: ZoneRuntime) -> None:

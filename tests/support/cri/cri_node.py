@@ -13,7 +13,7 @@ import grpc.aio
 
 from cri.cni import pod
 from cri.cni.attachment import Attachment, Chain, Plugin
-from cri.config import CniConfig, Config, HandlerConfig
+from cri.config import CniConfig, CriConfig, HandlerConfig
 from cri.daemon import running
 from cri.rpc.runtime import runtime_service
 from cri.state.node import Node, RootImage
@@ -109,7 +109,7 @@ class FakeImages:
 class Rig:
     """What a test holds."""
 
-    config: Config
+    config: CriConfig
     protect: FakeProtect
     network: FakeNetwork
     images: FakeImages
@@ -165,9 +165,9 @@ def container_config(name: str = "main", **fields: Any) -> cri.ContainerConfig:
     return cri.ContainerConfig(**fields)
 
 
-def node_config(folder: Path) -> Config:
+def node_config(folder: Path) -> CriConfig:
     """Everything under ``folder``."""
-    return Config(
+    return CriConfig(
         state_dir=folder / "state",
         run_dir=folder / "run",
         protect_socket=folder / "protect.sock",
@@ -183,7 +183,7 @@ async def rig(
     network: FakeNetwork | None = None,
     images: FakeImages | None = None,
     *,
-    config: Config | None = None,
+    config: CriConfig | None = None,
     serve: bool = True,
 ) -> AsyncIterator[Rig]:
     """A node that serves; pass the parts of an earlier one to see a restart."""
