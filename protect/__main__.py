@@ -15,13 +15,13 @@ from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
 from protect.config import ProtectdConfig, ToolstackKind
+from protect.model.toolstack import Toolstack
 from protect.network.splice import splice
 from protect.server import services
 from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
 from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
-from protect.toolstack.port import Toolstack
 from protect.volumes.host import HostVolumes
 from protect.zones import deaths, reconcile
 

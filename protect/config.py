@@ -10,10 +10,10 @@ from pathlib import Path
 
 from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 from daemonkit.faults import Invalid
+from protect.model.toolstack import Mode
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings
-from protect.toolstack.port import Mode
 
 _MIB = 1 << 20
 DEFAULT_PROFILE = "default"

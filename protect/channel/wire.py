@@ -12,7 +12,7 @@ from protect.channel.messages import agent_hello, host_hello
 from protect.channel.streams import Credit, DataChunk
 from protect.model.errors import LinkDown
 from protect.model.process import AgentHello
-from protect.toolstack.port import Transport
+from protect.model.toolstack import Transport
 
 HELLO_DEADLINE = 10.0
 READ_SIZE = 65_536

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.toolstack.port import DomainId, DomainKernel, Mode
+from protect.model.toolstack import DomainId, DomainKernel, Mode
 
 
 class ZoneState(Enum):

@@ -18,9 +18,9 @@ from protect.model.container import (
     Stack,
     WorkloadSpec,
 )
+from protect.model.toolstack import DomainKernel
 from protect.model.volume import Volume
 from protect.model.zone import ZoneIdMapping, ZoneSpec
-from protect.toolstack.port import DomainKernel
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _MIB = 1 << 20

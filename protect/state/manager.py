@@ -18,13 +18,13 @@ from protect.config import ProtectdConfig
 from protect.model.events import Change, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.model.lifetime import End
 from protect.model.ports import LogFactory, Splice, ZoneVolumes
+from protect.model.toolstack import Toolstack
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone
 from protect.state.hub import Hub
 from protect.state.ledger import Ledger
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, StateStore
-from protect.toolstack.port import Toolstack
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Broken
 from protect.model.process import Streams
+from protect.model.toolstack import DomainKernel
 from protect.model.workload import Reason, Workload, WorkloadDisk
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec
-from protect.toolstack.port import DomainKernel
 
 Json = dict[str, Any]
 T = TypeVar("T")

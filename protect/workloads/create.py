@@ -11,13 +11,13 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Refused
 from daemonkit.tasks import complete_all
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
+from protect.model.toolstack import DiskSpec
 from protect.model.volume import close_all
 from protect.model.workload import FileId, Workload, WorkloadState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.outputs import Outputs
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent
-from protect.toolstack.port import DiskSpec
 from protect.workloads import disks
 from protect.workloads.delete import undo_create
 

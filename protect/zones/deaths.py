@@ -8,10 +8,10 @@ import logging
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.checks import last_lines
+from protect.model.toolstack import DomainDeath, ShutdownReason
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
-from protect.toolstack.port import DomainDeath, ShutdownReason
 from protect.workloads.exits import mark_killed
 from protect.zones.destroy import quiesce
 

@@ -8,11 +8,11 @@ from dataclasses import replace
 from daemonkit.checkpoints import checkpoint
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
+from protect.model.toolstack import DomainId
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.toolstack.port import DomainId
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from daemonkit.faults import Missing, Refused
-from protect.toolstack.port import DomainKernel
+from protect.model.toolstack import DomainKernel
 
 _CREATE = "create zone"
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH

@@ -13,11 +13,11 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
+from protect.model.toolstack import DomainSpec
 from protect.model.zone import Zone, ZoneSpec, ZoneState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.toolstack.port import DomainSpec
 from protect.zones import kernel
 from protect.zones.deaths import with_console
 from protect.zones.destroy import dismantle

@@ -17,12 +17,12 @@ from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ProtocolViolation
+from protect.model.toolstack import DomainInfo, DomainState
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
-from protect.toolstack.port import DomainInfo, DomainState
 from protect.workloads import exits
 from protect.zones import connect, deaths, resync
 from protect.zones.destroy import dismantle, find_domain

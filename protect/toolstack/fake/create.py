@@ -12,6 +12,7 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Missing
 from protect.model.errors import ToolstackError
+from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.cgroups import CgroupLimits
 from protect.toolstack.fake.domain import Domain, read_pid, write_spec
@@ -20,7 +21,6 @@ from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.launcher import Launch, launch
 from protect.toolstack.fake.process import PidfdProcess
 from protect.toolstack.fake.settings import FakeSettings
-from protect.toolstack.port import DomainId, DomainSpec
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from daemonkit.faults import Exists
 from daemonkit.tasks import complete
 from protect.model.errors import DomainGone, ToolstackError
-from protect.toolstack.port import (
+from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
     DomainId,

@@ -14,8 +14,8 @@ from uuid import UUID, uuid4
 from protect.channel.link import Link
 from protect.model.network import GuestNetwork
 from protect.model.process import AgentHello, ProcessExited
+from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
-from protect.toolstack.port import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from tests.support.images import busybox
 from tests.support.protect import leftovers
 from xenpod_proto.channel.v1 import channel_pb2 as pb

@@ -12,11 +12,11 @@ import pytest
 
 from daemonkit.faults import Fault, Invalid, Missing, Refused
 from protect.config import ProtectdConfig
+from protect.model.toolstack import DomainKernel
 from protect.model.zone import Zone, ZoneState
 from protect.server import requests, translate
 from protect.state import records
 from protect.state.manager import ZoneManager
-from protect.toolstack.port import DomainKernel
 from protect.zones import launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running, zone_spec

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from daemonkit.faults import Fault
 from protect.model.container import ImageFilesystem, WorkloadSpec
+from protect.model.toolstack import DomainState
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
-from protect.toolstack.port import DomainState
 from protect.workloads import create, delete, start
 from protect.zones import destroy, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack

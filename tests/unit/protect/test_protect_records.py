@@ -11,10 +11,10 @@ import pytest
 
 from daemonkit.faults import Broken
 from protect.model.process import Streams
+from protect.model.toolstack import DomainId, DomainKernel, Mode
 from protect.model.workload import Reason, Workload, WorkloadDisk, WorkloadState
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec, ZoneState
 from protect.state import records
-from protect.toolstack.port import DomainId, DomainKernel, Mode
 
 MIB = 1 << 20
 ID = UUID(int=5)

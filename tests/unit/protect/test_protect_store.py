@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Exhausted, Refused
+from protect.model.toolstack import Mode
 from protect.model.workload import ExitStatus, Workload, WorkloadDisk, WorkloadState
 from protect.model.zone import Zone, ZoneSpec, ZoneState
 from protect.state.store import Intent, SqliteStore
-from protect.toolstack.port import Mode
 
 ROOT = Path(__file__).parents[3]
 

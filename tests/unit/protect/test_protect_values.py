@@ -13,9 +13,9 @@ from protect.config import Profile, ProtectdConfig
 from protect.model import workload as w
 from protect.model import zone as z
 from protect.model.process import Streams
+from protect.model.toolstack import Mode
 from protect.state import records
 from protect.state.ledger import Ledger
-from protect.toolstack.port import Mode
 
 MIB = 1 << 20
 

@@ -12,11 +12,11 @@ from daemonkit.faults import Exhausted, Exists, Fault, Missing, Refused, TooLate
 from protect.config import ZoneLimits
 from protect.model import events as told
 from protect.model.errors import ToolstackError
+from protect.model.toolstack import DomainSpec, DomainState, ShutdownReason
 from protect.model.workload import Reason, WorkloadState
 from protect.model.zone import ZoneState
 from protect.state import hub
 from protect.state.manager import ZoneManager
-from protect.toolstack.port import DomainSpec, DomainState, ShutdownReason
 from protect.workloads import create, start
 from protect.zones import connect, destroy, inspect, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
