@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Refused
+from daemonkit.grpc_server import channel, serve_unix
 from daemonkit.tasks import race
 from protect.__main__ import claim
 from protect.channel import table
@@ -19,6 +20,7 @@ from protect.model.container import ExecSpec
 from protect.model.lifetime import End
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
+from protect.server import services
 from protect.state.manager import ZoneManager
 from protect.workloads import create, delete, start
 from protect.workloads import exec as execs
@@ -27,8 +29,17 @@ from protect.workloads.terminal import Command
 from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import hasten, running, served, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import (
+    MemoryVolumes,
+    hasten,
+    running,
+    served,
+    until,
+    workload_spec,
+    zone_spec,
+)
 from xenpod_proto.channel.v1 import channel_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 
 
 async def nothing_to_say() -> AsyncIterator[Command]:
@@ -157,6 +168,101 @@ async def test_a_launch_ended_twice_leaves_no_domain(tmp_path: Path, toolstack: 
         await until(lambda: not manager.zones)
         assert toolstack.domains == {}
         assert manager.ledger.reserved_bytes == 0
+
+
+async def test_a_client_that_goes_away_leaves_no_zone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    """Over the real server, which cancels the call again when it stops: the undo is never cut."""
+    async with running(tmp_path, toolstack) as manager:
+        path = tmp_path / "socket"
+        created, create_on = toolstack.gate("create")
+        destroyed, destroy_on = toolstack.gate("destroy")
+        serving = serve_unix(
+            path, lambda server: services.add(manager, server), name="test", grace=0.0, tasks=manager.tasks
+        )
+        async with asyncio.timeout(60), channel(path) as link:
+            async with serving:
+                stub = protect_pb2_grpc.ZonesStub(link)
+                call = stub.CreateZone(protect_pb2.CreateZoneRequest(id="z1", name="web"))
+                await created.wait()
+                call.cancel()
+                create_on.set()
+                await destroyed.wait()
+            assert list(manager.zones) == ["z1"]
+            destroy_on.set()
+            await manager.tasks.close(60)
+        assert toolstack.destroyed == ["z1"] and not toolstack.domains
+        assert not manager.zones and not manager.ledger.reserved_bytes
+        saved = manager.store.load()
+        assert not saved.zones and not saved.zone_intents
+
+
+async def test_a_client_that_goes_away_leaves_no_workload(
+    manager: ZoneManager, agent: SimAgent, toolstack: MemoryToolstack, tmp_path: Path
+) -> None:
+    """It goes while the agent prepares the container, and again while that is undone."""
+    agent.reading.clear()
+    creating = served(manager, create.create(manager, workload_spec(tmp_path, stdin=True)))
+    await until(lambda: toolstack.of_zone("z1").disks and (tmp_path / "w1.log").exists())
+    await all_that_can_go_on()
+    creating.cancel()
+    await all_that_can_go_on()
+    creating.cancel()
+    agent.reading.set()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    await until(lambda: not manager.workloads)
+    assert any(request.HasField("create_container") for request in agent.requests)
+    assert not agent.processes and not toolstack.of_zone("z1").disks
+    saved = manager.store.load()
+    assert not saved.workloads and not saved.workload_intents
+    assert all(output.forgotten for output in agent.outputs.values())
+
+
+async def test_a_destroy_that_comes_while_the_agent_is_awaited(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
+    toolstack.agent_ready = False
+    async with running(tmp_path, toolstack) as manager:
+        hasten(manager, boot=600.0)
+        launching = served(manager, launch.launch(manager, zone_spec()))
+        await until(lambda: "z1" in manager.zones and manager.zones["z1"].client._link is not None)
+        async with asyncio.timeout(60):
+            await destroy.destroy(manager, "z1")
+        with pytest.raises(Refused, match="being destroyed"):
+            await launching
+        assert not manager.zones and toolstack.domains == {} and toolstack.destroyed == ["z1"]
+
+
+async def test_a_destroy_that_comes_before_the_domain_is_made(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
+    """Then none is made."""
+    volumes = SlowVolumes(tmp_path / "volumes")
+    entered, go = toolstack.gate("create")
+    go.set()
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+        launching = served(manager, launch.launch(manager, zone_spec()))
+        await volumes.opening.wait()
+        destroying = served(manager, destroy.destroy(manager, "z1"))
+        await all_that_can_go_on()
+        volumes.may_open.set()
+        await destroying
+        with pytest.raises(Refused, match="being destroyed"):
+            await launching
+        assert not entered.is_set() and not manager.zones and volumes.zones() == []
+
+
+class SlowVolumes(MemoryVolumes):
+    """``open`` waits."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.opening, self.may_open = asyncio.Event(), asyncio.Event()
+
+    async def open(self, zone_id: str) -> None:
+        self.opening.set()
+        await self.may_open.wait()
+        await super().open(zone_id)
 
 
 async def test_what_is_destroyed_or_deleted_is_so_to_the_end(
