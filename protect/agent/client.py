@@ -18,7 +18,6 @@ from protect.agent import replies, requests
 from protect.agent.link import AgentLink
 from protect.model.container import ContainerSpec
 from protect.model.lifetime import End
-from protect.model.network import GuestNetwork
 from protect.model.ports import Input, Sink
 from protect.model.process import (
     AgentHello,
@@ -30,7 +29,7 @@ from protect.model.process import (
     ZoneFacts,
 )
 from protect.model.statistics import StatsKind, ZoneStats
-from protect.model.zone import ZoneSpec
+from protect.model.zone import GuestNetwork, ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 T = TypeVar("T")
@@ -52,7 +51,7 @@ class AgentClient:
         """``streams_taken``: the streams that the zone's workloads have, for the check of new ones."""
         self.call_timeout = call_timeout
         self.connections: set[int] = set()
-        """Of those made by dialling: the numbers of their input streams."""
+        """Input streams of the connections made by ``dial``."""
         self._zone_id = zone_id
         self._end = end
         self._streams_taken = streams_taken

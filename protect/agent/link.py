@@ -1,4 +1,4 @@
-"""What the client needs of a zone's channel."""
+"""The port to a zone's channel, as the client needs it."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ T = TypeVar("T", WorkloadStats, ZoneFigures)
 
 
 def streams_of(untrusted: pb.ProcessCreated) -> Streams:
-    """The numbers as the agent gave them, for whoever drops them."""
+    """The stream numbers of a reply, unchecked."""
     return Streams(untrusted.stdin_stream, untrusted.stdout_stream, untrusted.stderr_stream)
 
 
@@ -65,7 +65,7 @@ def connection(untrusted: pb.Dialed) -> DialedConnection:
 
 
 def process_list(zone_id: str, untrusted: pb.ProcessList) -> ProcessList:
-    """At most as many as a zone may have."""
+    """The list, cut to as many processes as a zone may have."""
     if len(untrusted.processes) > _PROCESS_LIMIT:
         log.warning("zone lists too many processes", extra=logs.fields(zone=zone_id))
     return ProcessList(
@@ -100,7 +100,7 @@ def facts(untrusted: pb.Facts, agent_version: str) -> ZoneFacts:
 
 
 def stats(untrusted: pb.Stats, known: Callable[[str], bool]) -> ZoneStats:
-    """Without workloads that are not ``known``, names that are none, impossible times and averages."""
+    """Values of the statistics; unknown workloads and impossible names, times and averages are left out."""
     rows: dict[str, WorkloadStats] = {}
     for row in untrusted.containers:
         if row.id not in rows and known(row.id):

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from protect.model.container import ContainerSpec, DiskFilesystem, MemoryVolume
-from protect.model.network import GuestNetwork
 from protect.model.process import ProcessName
 from protect.model.statistics import StatsKind
-from protect.model.zone import ZoneSpec
+from protect.model.zone import GuestNetwork, ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
@@ -25,7 +24,7 @@ def configure_zone(spec: ZoneSpec) -> pb.Request:
 
 
 def configure_network(guest: GuestNetwork, name: str) -> pb.Request:
-    """For the zone's first interface."""
+    """Configure the zone's first interface."""
     routes = [pb.Route(destination=route.destination, gateway=route.gateway) for route in guest.routes]
     asked = pb.ConfigureNetwork(
         index=0, name=name, mac=guest.mac, mtu=guest.mtu, addresses=guest.addresses, routes=routes

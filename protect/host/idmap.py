@@ -12,12 +12,12 @@ from pathlib import Path
 from protect.model.zone import ZoneIdMapping
 
 _SERVER = 2**32 - 2
-"""Whom the host's root is for such a mount: nobody's id.  A file server that works as root may then make
-files, which it gives to their owners at once."""
+"""Id that the host's root has in the namespace: nobody else's.  A file server that runs as root can then make
+files and give them to their owners."""
 
 
 def lines(mapping: ZoneIdMapping) -> str:
-    """For uid_map and gid_map (user_namespaces(7))."""
+    """Render a mapping for uid_map and gid_map (user_namespaces(7))."""
     own = f"0 {mapping.host_id} {mapping.length}\n"
     serves = mapping.host_id > 0 and mapping.length <= _SERVER
     return own + (f"{_SERVER} 0 1\n" if serves else "")

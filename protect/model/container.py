@@ -1,4 +1,4 @@
-"""What workloads and execs are made of: as their callers ask for it, and as the agent is told."""
+"""Specs of workloads and execs: as callers ask for them, and as the agent is asked for them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class WorkloadSpec:
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """Of all its images, the root's first."""
+        """The stacks of all its images, the root's first."""
         return (self.stack, *(volume.stack for volume in self.image_volumes))
 
 
@@ -112,7 +112,7 @@ class DiskVolume:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What the agent is asked to prepare: a ``WorkloadSpec`` without the host, its images as disks."""
+    """A container for the agent to prepare: a ``WorkloadSpec`` with disks for the host's files."""
 
     id: str
     oci_config: bytes

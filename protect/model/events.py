@@ -1,4 +1,4 @@
-"""What changes, as watchers are told."""
+"""Changes of zones and workloads, as watchers get them."""
 
 from __future__ import annotations
 

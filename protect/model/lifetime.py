@@ -9,7 +9,7 @@ from daemonkit.faults import Fault, Refused
 
 
 class End:
-    """Declared once: nobody may go on working in what it was the life of."""
+    """Declared once; from then on no work goes on in what has ended."""
 
     def __init__(self, kind: type[Fault] = Refused) -> None:
         self.cause = ""
@@ -39,5 +39,5 @@ class End:
             raise self.fault(operation, subject)
 
     def fault(self, operation: str, subject: str) -> Fault:
-        """What to tell whoever wants to go on."""
+        """The fault for callers who want to go on."""
         return self._kind(operation, subject, self.cause)

@@ -1,4 +1,4 @@
-"""What the logic of zones and workloads needs beside the toolstack and the store."""
+"""Ports of protectd's logic, beside the toolstack and the store."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from protect.model.network import GuestNetwork
 from protect.model.process import AgentHello, ProcessExited
 from protect.model.volume import Volume, VolumeSource
-from protect.model.zone import ZoneIdMapping
+from protect.model.zone import GuestNetwork, ZoneIdMapping
 
 
 class Sink(Protocol):
@@ -42,7 +41,7 @@ class Input(Protocol):
 
 
 class LinkEvents(Protocol):
-    """What the link to an agent tells its owner."""
+    """Reports of the link to an agent, to its owner."""
 
     async def connected(self, hello: AgentHello, new_boot: bool) -> None:
         """After every HELLO, before any stream moves: list the processes, register their outputs.
@@ -116,7 +115,7 @@ class ZoneVolumes(Protocol):
     """
 
     def shared(self, zone_id: str) -> Path:
-        """What the zone shares (DomainSpec.shared)."""
+        """The mount namespace that the zone shares (DomainSpec.shared)."""
         ...
 
     async def open(self, zone_id: str) -> None:
@@ -128,7 +127,7 @@ class ZoneVolumes(Protocol):
         ...
 
     def zones(self) -> list[str]:
-        """Those that something is left of."""
+        """Zones of which anything is left."""
         ...
 
     async def take(

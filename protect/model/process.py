@@ -1,4 +1,4 @@
-"""What an agent says of itself and its processes, as values; what is said here is a zone's own claim."""
+"""Values from an agent: itself and its processes.  They are true only as far as the zone is honest."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class AgentHello:
-    """Who answers: texts are printable and bounded; ``boot_id`` is 16 bytes, drawn at its boot."""
+    """The agent's greeting.  Texts are printable and bounded; ``boot_id`` is 16 bytes, drawn at its boot."""
 
     boot_id: bytes
     agent_version: str = ""
@@ -66,7 +66,7 @@ class DialedConnection:
 
 
 class ProcessState(Enum):
-    """What a listed process does."""
+    """State of a listed process."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -94,7 +94,7 @@ class ProcessList:
 
 @dataclass(frozen=True, slots=True)
 class ZoneFacts:
-    """What a zone says of itself, bounded and printable; true only as far as the zone is."""
+    """A zone's own view of itself, bounded and printable."""
 
     kernel_release: str
     kernel_version: str

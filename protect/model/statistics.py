@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class StatsKind(Enum):
-    """What is asked for; each takes longer than the one before."""
+    """Extent of a question; each takes longer than the one before."""
 
     WORKLOADS = "workloads"
     ZONE = "zone"
@@ -34,7 +34,7 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class InterfaceStats:
-    """Of one network interface of a zone."""
+    """Figures of one network interface of a zone."""
 
     name: str
     rx_bytes: int = 0
@@ -49,7 +49,7 @@ class InterfaceStats:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadStats:
-    """Of one workload; a pressure is None where the kernel does not measure it."""
+    """Figures of one workload; a pressure is None where the kernel does not measure it."""
 
     id: str
     timestamp_ns: int = 0
@@ -94,7 +94,7 @@ class WorkloadStats:
 
 @dataclass(frozen=True, slots=True)
 class ZoneFigures:
-    """Of a zone as a whole."""
+    """Figures of a zone as a whole."""
 
     timestamp_ns: int = 0
     memory_total_bytes: int = 0

@@ -1,4 +1,4 @@
-"""What a workload is: a frozen value and the table of its states.
+"""A workload: a frozen value and the table of its states.
 
 ::
 
@@ -26,7 +26,7 @@ START_FAILED = 128
 
 
 class WorkloadState(Enum):
-    """What a workload does."""
+    """State of a workload."""
 
     CREATING = "creating"
     CREATED = "created"
@@ -66,7 +66,7 @@ class WorkloadDisk:
 
 @dataclass(frozen=True, slots=True)
 class ExitStatus:
-    """How a process ended; ``at_ns`` is ns since the epoch."""
+    """Exit status of a process; ``at_ns`` is ns since the epoch."""
 
     code: int
     oom_killed: bool

@@ -1,4 +1,4 @@
-"""What a zone is: a frozen value and the table of its states.
+"""A zone: a frozen value and the table of its states.
 
 ::
 
@@ -20,7 +20,7 @@ from protect.model.toolstack import DomainId, DomainKernel, Mode
 
 
 class ZoneState(Enum):
-    """What a zone does."""
+    """State of a zone."""
 
     CREATING = "creating"
     RUNNING = "running"
@@ -63,10 +63,10 @@ class ZoneSpec:
     mode: Mode
     interfaces: int = 0
     netns: str = ""
-    """Where the host's end of the interface begins; "" for the host's own namespace."""
+    """Network namespace of the interface's host end; "" for the host's own."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
     id_mapping: ZoneIdMapping | None = None
-    """Of the user namespace that its workloads can have."""
+    """Id mapping of the user namespace that its workloads can have."""
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
 
@@ -94,3 +94,21 @@ class Zone:
         if state not in NEXT[self.state]:
             raise Refused("change zone", self.id, f"it is {self.state.value} and cannot be {state.value}")
         return replace(self, state=state, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRoute:
+    """``destination`` in CIDR notation; ``gateway`` is "" for a route on the link."""
+
+    destination: str
+    gateway: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestNetwork:
+    """``mac`` is 6 bytes, ``addresses`` are in CIDR notation, ``routes`` in an order that works."""
+
+    mac: bytes
+    mtu: int
+    addresses: tuple[str, ...]
+    routes: tuple[GuestRoute, ...]

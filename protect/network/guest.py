@@ -15,7 +15,7 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Missing
-from protect.model.network import GuestNetwork, GuestRoute
+from protect.model.zone import GuestNetwork, GuestRoute
 
 _TABLE_MAIN = 254
 _TYPE_UNICAST = 1

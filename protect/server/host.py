@@ -19,7 +19,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class HostServicer(protect_pb2_grpc.HostServicer):
-    """What the host is and has, and every change."""
+    """Facts of the host, and a stream of changes."""
 
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager

@@ -35,7 +35,7 @@ VOLUMES_LIMIT = 256
 MEMORY_VOLUMES_LIMIT = 64
 IMAGE_VOLUMES_LIMIT = 32
 FILES_BYTES_LIMIT = 384 * 1024
-"""Of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""
+"""Bytes of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""
 IMAGE_TYPES = ("squashfs", "erofs")
 _NS = 1_000_000_000
 
@@ -79,7 +79,7 @@ def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResource
 
 
 def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:
-    """Its last id is not 2^32 - 1, which stands for none (user_namespaces(7))."""
+    """Invalid if it contains id 2^32 - 1, which stands for none (user_namespaces(7))."""
     if not asked.length or asked.host_id + asked.length >= 2**32:
         raise Invalid(operation, zone_id, f"id mapping: {asked.length} ids from {asked.host_id}")
     return ZoneIdMapping(asked.host_id, asked.length)

@@ -25,7 +25,7 @@ def _figures(stats: WorkloadStats | ZoneFigures | InterfaceStats, names: tuple[s
 
 
 def _pressures(stats: WorkloadStats | ZoneFigures) -> dict[str, Any]:
-    """Those that were measured."""
+    """The pressures that were measured."""
     measured = {name: getattr(stats, name) for name in _PRESSURES}
     return {
         name: pb.Pressure(**{key: getattr(value, key) for key in _PRESSURE})

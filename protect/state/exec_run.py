@@ -33,14 +33,14 @@ class ExecRun:
         self.ended.set()
 
     def fail(self, fault: Exception) -> None:
-        """Its caller gets this instead; the first one stays."""
+        """Raise this to the caller instead of the exit code.  The first fault counts."""
         if self._fault is None:
             self._fault = fault
             self.output.abort(fault)
             self.ended.set()
 
     def give_up_output(self) -> None:
-        """What still holds its streams open is not waited for."""
+        """End its output, although another process may still hold its streams open."""
         for stream in self._names:
             self.output.finished(stream)
 

@@ -87,7 +87,7 @@ class ZoneManager:
         self.hub.publish(ZoneSeen(zone, runtime.connected))
 
     def note_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
-        """Record something that is so in any case: a store that fails does not make it untrue.
+        """Record what is so in any case: a store that fails does not make it untrue.
 
         The next start finds it out again, from the hypervisor or the agent.
         """
@@ -106,7 +106,7 @@ class ZoneManager:
         self._believe(runtime, workload)
 
     def note_workload(self, runtime: WorkloadRuntime, workload: Workload) -> None:
-        """As ``note_zone``; an intent that is recorded stays."""
+        """Record what is so in any case, as ``note_zone`` does; a recorded intent stays."""
         try:
             self.store.update_workload(workload)
         except Fault as fault:
@@ -117,7 +117,7 @@ class ZoneManager:
     def _believe(self, runtime: WorkloadRuntime, workload: Workload) -> None:
         runtime.workload = workload
         if workload.state is WorkloadState.EXITED:
-            runtime.settled.set()
+            runtime.ended.set()
         if workload.state is not WorkloadState.CREATING:
             self.hub.publish(WorkloadSeen(workload))
 
@@ -126,7 +126,7 @@ class ZoneManager:
         if recorded:
             self.store.forget_workload(runtime.id)
         runtime.gone = True
-        runtime.settled.set()
+        runtime.ended.set()
         runtime.zone.workloads.pop(runtime.id, None)
         if self.workloads.pop(runtime.id, None) and runtime.workload.state is not WorkloadState.CREATING:
             self.hub.publish(WorkloadGone(runtime.id))
@@ -149,14 +149,14 @@ class ZoneManager:
         self.hub.close()
 
     async def close(self) -> None:
-        """Wait for what is under way, then let go of channels and logs; zones go on."""
+        """Wait for tasks under way, then close channels and logs.  Zones go on."""
         await self.tasks.close(self.config.timeouts.stop)
         await asyncio.gather(*(zone.client.close() for zone in self.zones.values()))
         outputs = [workload.outputs for workload in self.workloads.values() if workload.outputs is not None]
         await asyncio.gather(*(one.log.close() for one in outputs))
 
     def zone_dir(self, zone_id: str) -> Path:
-        """Where the journals of a zone's logs are."""
+        """Directory of the journals of a zone's logs."""
         return self.config.run_dir / "zones" / zone_id
 
     def journal(self, runtime: WorkloadRuntime) -> Path:

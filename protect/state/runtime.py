@@ -1,4 +1,4 @@
-"""What is known of each zone and workload while protectd runs, beside what the store has."""
+"""Zones and workloads while protectd runs: their recorded values, and what cannot be recorded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StatsQuestion:
 
 @dataclass(slots=True)
 class StatsAnswers:
-    """What one zone was asked of its statistics, and what it answered last; times are the event loop's."""
+    """Open questions and last answers of one zone, by kind; times are the event loop's."""
 
     open: dict[StatsKind, StatsQuestion] = field(default_factory=dict)
     last: dict[StatsKind, tuple[float, ZoneStats]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class ZoneRuntime:
         self.execs: dict[str, ExecRun] = {}
         self.stats = StatsAnswers()
         self.dialling = 0
-        """Callers of dial, connected or not yet."""
+        """Callers of dial, whether connected or not yet."""
 
     @property
     def id(self) -> str:
@@ -57,7 +57,7 @@ class ZoneRuntime:
 
     @property
     def running(self) -> bool:
-        """Whether it can still be worked in."""
+        """Whether work in the zone is still allowed."""
         return not self.end and self.zone.state is ZoneState.RUNNING
 
     @property
@@ -83,14 +83,14 @@ class WorkloadRuntime:
         self.outputs: Outputs | None = None
         self.stdin: Input | None = None
         self.exit: ExitStatus | None = None
-        """Its end as heard, before all its output has come."""
+        """Its exit status, known before all its output has come."""
         self.exiting: asyncio.Task[None] | None = None
-        self.settled = asyncio.Event()
+        self.ended = asyncio.Event()
         """Set once it is EXITED with its end recorded, or gone."""
         self.gone = False
         self.deleting = False
         self.holds_disks = True
-        """False: what another does not hold is detached, or about to be."""
+        """False: disks that no other workload holds are detached, or about to be."""
 
     @property
     def id(self) -> str:

@@ -1,4 +1,4 @@
-"""What protectd must know after a SIGKILL: zones, workloads, and what was being done to them.
+"""The durable state: zones, workloads, and operations under way.  It survives a SIGKILL.
 
 One SQLite file in WAL mode.  ``synchronous=NORMAL``: a commit is in the page cache, so it survives the
 end of the process at any instant.  It may not survive a power loss, but no zone does either: after a
@@ -26,7 +26,7 @@ from protect.model.zone import Zone
 from protect.state import records
 
 VERSION = 1
-"""Of the schema (``user_version``)."""
+"""Version of the schema (``user_version``)."""
 
 LOG_LIMIT = 4 * 1024 * 1024
 """Bytes of the WAL file from which on it is copied into the database."""

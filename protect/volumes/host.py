@@ -125,5 +125,5 @@ def _faults(operation: str, subject: str) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             hint = "see sysctl fs.mount-max"
-            raise Exhausted(operation, subject, "the host has no room for more mounts", hint) from error
+            raise Exhausted(operation, subject, "the host has no space for more mounts", hint) from error
         raise Broken(operation, subject, str(error)) from error

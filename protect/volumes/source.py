@@ -1,4 +1,4 @@
-"""From a host path to mounts that can be attached: resolved once, and held from then on."""
+"""Turn a host path into mounts that can be attached: resolved once, and held from then on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def take(volume: Volume, users: int = 0) -> VolumeSource:
-    """Blocks for as long as the path's file system takes to answer.
+    """Take the mounts of a volume.  Blocks for as long as the path's file system takes to answer.
 
     ``users``: descriptor of the user namespace for one whose ids are mapped.
 
@@ -69,7 +69,7 @@ def _set_right(source: VolumeSource) -> None:
 
 
 def _map_ids(source: VolumeSource, users: int) -> None:
-    """Of all file systems in it, or not at all."""
+    """Map the ids of all its file systems; Refused when one of them cannot."""
     try:
         mounts.change(source.tree, add=mounts.MOUNT_ATTR_IDMAP, users=users, recursive=True)
     except OSError as error:

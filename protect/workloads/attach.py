@@ -31,7 +31,7 @@ async def attach(
     try:
         async for chunk in subscription:
             yield chunk
-        await race(runtime.settled.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
+        await race(runtime.ended.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
         yield runtime.workload.exit_code
     finally:
         feeding.cancel()
@@ -40,7 +40,7 @@ async def attach(
 
 
 async def _end_with(manager: ZoneManager, subscription: Subscription) -> None:
-    """A stop of the daemon does not wait for output."""
+    """End the output when the daemon stops."""
     await manager.stopping.wait()
     subscription.close()
 

@@ -41,9 +41,9 @@ async def reopen_log(manager: ZoneManager, workload_id: str) -> None:
 
 
 async def wait(manager: ZoneManager, workload_id: str) -> Workload:
-    """Once it has ended and its output is in the log; Missing when it is deleted before."""
+    """Wait until it has ended and its output is in the log; Missing when it is deleted before."""
     runtime = manager.workload("wait for workload", workload_id)
-    await race(runtime.settled.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
+    await race(runtime.ended.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
     if runtime.gone:
         raise Missing("wait for workload", workload_id, "it was deleted")
     return runtime.workload

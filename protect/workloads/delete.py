@@ -43,7 +43,7 @@ async def _delete(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def finish(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """The steps after the record."""
+    """Do the steps after the record."""
     await _kill(manager, runtime)
     checkpoint("workload-delete.ended")
     async with runtime.lock:
@@ -65,7 +65,7 @@ async def _kill(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
         # Else it has just ended by itself, and the news of it is on its way.
     try:
         async with asyncio.timeout(manager.config.timeouts.drain + 1.0):
-            await runtime.settled.wait()
+            await runtime.ended.wait()
     except TimeoutError:
         log.warning("a killed workload has not ended", extra=fields(workload=runtime.id))
 
@@ -107,9 +107,9 @@ async def _detach(manager: ZoneManager, runtime: WorkloadRuntime, vdev: str) -> 
 
 
 async def undo_create(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Nothing is left of a workload that could not be created; its lock is held.
+    """Remove a workload that could not be created; its lock is held.
 
-    What cannot be undone now is at the zone's next connection, or with the zone.
+    What fails now is tried again at the zone's next connection, or goes with the zone.
     """
     runtime.deleting = True
     try:

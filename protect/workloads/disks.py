@@ -73,13 +73,13 @@ def assign(
 
 
 def _free(taken: set[str]) -> Iterator[str]:
-    """Names that nobody has: xvda .. xvdz, xvdaa .. xvdyz; ``disks_per_zone`` is at most so many."""
+    """Names that are not taken: xvda .. xvdz, xvdaa .. xvdyz, as many as ``disks_per_zone`` may be."""
     names = (f"xvd{first}{second}" for first in ("", *ascii_lowercase[:-1]) for second in ascii_lowercase)
     return (name for name in names if name not in taken)
 
 
 def release_disks(runtime: WorkloadRuntime) -> tuple[str, ...]:
-    """It holds its disks no more; those that nobody else holds are its to detach."""
+    """Give up a workload's disks; those that no other workload holds are to be detached."""
     runtime.holds_disks = False
     others = (other for other in runtime.zone.workloads.values() if other.holds_disks)
     held = {disk.vdev for other in others for disk in other.workload.disks}
@@ -88,7 +88,7 @@ def release_disks(runtime: WorkloadRuntime) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class DiskTable:
-    """Which disk each path is."""
+    """The disk of each path."""
 
     vdevs: Mapping[Path, str]
 
@@ -98,14 +98,14 @@ class DiskTable:
         return cls({path: vdevs[file] for path, file in files.items()})
 
     def specs(self, new: frozenset[str]) -> list[DiskSpec]:
-        """What to attach."""
+        """The disks to attach."""
         paths = {vdev: path for path, vdev in self.vdevs.items()}
         return [DiskSpec(vdev, path, readonly=True) for vdev, path in paths.items() if vdev in new]
 
     def stack(self, stack: Stack) -> tuple[DiskFilesystem, ...]:
-        """What the agent is told of an image."""
+        """An image as the agent sees it."""
         return tuple(DiskFilesystem(self.vdevs[one.path], one.type) for one in stack)
 
     def volume(self, volume: ImageVolume) -> DiskVolume:
-        """What the agent is told of a volume."""
+        """A volume as the agent sees it."""
         return DiskVolume(volume.name, self.stack(volume.stack), volume.sub_path)

@@ -70,7 +70,7 @@ async def _feed(agent: AgentClient, run: ExecRun, commands: AsyncIterator[Comman
 
 
 async def _limit(manager: ZoneManager, runtime: WorkloadRuntime, run: ExecRun, timeout: float) -> None:
-    """Bounds the exec by its timeout, and its output's end by the drain time."""
+    """Bound the exec by its timeout, and the end of its output by the drain time."""
     zone = runtime.zone
     try:
         async with asyncio.timeout(timeout or None):

@@ -1,4 +1,4 @@
-"""The end of a workload: its exit code comes, its last output comes, then both are recorded and told."""
+"""The end of a workload: exit status and last output arrive, then the end is recorded and published."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOCK_SLACK_NS = 1_000_000_000
 
 
 def on_exit(manager: ZoneManager, zone: ZoneRuntime, untrusted: ProcessExited) -> None:
-    """The agent says a process ended; heard any number of times, it counts once."""
+    """Take the agent's word that a process ended; repetitions are ignored."""
     reference = untrusted.process
     if reference.exec_id:
         run = zone.execs.get(reference.exec_id)
@@ -38,7 +38,7 @@ def on_exit(manager: ZoneManager, zone: ZoneRuntime, untrusted: ProcessExited) -
 
 
 def _status_of(workload: Workload, untrusted: ProcessExited) -> ExitStatus:
-    """Bounded; a time that cannot be is replaced by now."""
+    """The exit status, bounded; an impossible time is replaced by now."""
     now = now_ns()
     at_ns = untrusted.exited_at_ns
     if not max(workload.created_at_ns, workload.started_at_ns) <= at_ns <= now + _CLOCK_SLACK_NS:
@@ -61,7 +61,7 @@ async def _finish(manager: ZoneManager, runtime: WorkloadRuntime, end: ExitStatu
 
 
 async def _drain(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Until all output is in the log; bounded, since something may have inherited the pipe."""
+    """Wait until all output is in the log; bounded, since another process may have inherited the pipe."""
     if runtime.outputs is None:
         return
     try:
@@ -72,7 +72,7 @@ async def _drain(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def mark_killed(manager: ZoneManager, runtime: WorkloadRuntime, cause: str) -> None:
-    """Its zone ended: record its own end if that was heard, else that it was killed."""
+    """Record the end of a workload whose zone died: its own exit status if known, else that it was killed."""
     async with runtime.lock:
         if runtime.gone or runtime.workload.state in (WorkloadState.EXITED, WorkloadState.CREATING):
             return

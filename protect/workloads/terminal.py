@@ -1,4 +1,4 @@
-"""What a caller of exec or attach sends: stdin, its end, the terminal's size."""
+"""Input of exec and attach: stdin, its end, the terminal's size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class StdinEnd:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Of the terminal, in characters."""
+    """New size of the terminal, in characters."""
 
     rows: int
     columns: int

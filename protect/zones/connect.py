@@ -13,7 +13,7 @@ OPERATION = "zone.connect"
 
 
 async def connect(manager: ZoneManager, zone_id: str, netns: str, interface: str) -> None:
-    """May be repeated, and finishes what an earlier try began."""
+    """Connect the zone to the pod's network.  Repeatable: it finishes what an earlier try began."""
     runtime = manager.zone("connect network", zone_id)
     async with runtime.lock:
         await runtime.agent.ready()

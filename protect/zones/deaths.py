@@ -25,7 +25,7 @@ _DRAIN = 0.5
 
 
 async def watch(manager: ZoneManager) -> None:
-    """Runs as long as the daemon."""
+    """React to deaths of domains for as long as the daemon runs."""
     async for death in manager.toolstack.deaths():
         runtime = next((r for r in manager.zones.values() if r.zone.uuid == death.uuid), None)
         if runtime is not None:
@@ -68,7 +68,7 @@ async def _drain(runtime: ZoneRuntime) -> None:
                 if workload.exiting is not None:
                     await asyncio.wait([workload.exiting])
                 elif workload.outputs is not None and runtime.connected:
-                    await workload.settled.wait()
+                    await workload.ended.wait()
     except TimeoutError:
         log.debug("a dead zone's workloads had no end of their own", extra=fields(zone=runtime.id))
 

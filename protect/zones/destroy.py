@@ -39,7 +39,7 @@ async def _destroy(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Every step of it may be repeated; the zone's lock is held.
+    """Remove the zone in repeatable steps; the zone's lock is held.
 
     A step that fails leaves the zone listed as DESTROYING, to be destroyed again.
     """
@@ -62,7 +62,7 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def quiesce(runtime: ZoneRuntime) -> None:
-    """Cut the channel, and wait until nobody works in the zone any more (its end is declared)."""
+    """Close the channel, and wait until no verb works in the zone any more (its end is declared)."""
     await runtime.client.close()
     for workload in list(runtime.workloads.values()):
         async with workload.lock:
@@ -73,7 +73,7 @@ async def quiesce(runtime: ZoneRuntime) -> None:
 
 
 async def find_domain(manager: ZoneManager, runtime: ZoneRuntime) -> DomainId | None:
-    """The zone's domain; None when there is none.  The uuid is the truth, ids may be used again."""
+    """The zone's domain, found by its uuid (ids may be used again); None when there is none."""
     for domain in await manager.toolstack.list():
         if domain.uuid == runtime.zone.uuid:
             runtime.zone = replace(runtime.zone, domain_id=domain.id)

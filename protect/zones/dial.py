@@ -18,7 +18,7 @@ _DATA = "data"
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Somebody accepted."""
+    """The connection is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ async def dial(
 
 
 async def _feed(agent: AgentClient, number: int, data: AsyncIterator[bytes]) -> None:
-    """What comes after the other end stopped reading is dropped, so that the caller is not held up."""
+    """Send the caller's data.  Once the other end has stopped reading, drop it: the caller is not held up."""
     try:
         into = agent.input(number)
         async for chunk in data:
@@ -78,6 +78,6 @@ async def _feed(agent: AgentClient, number: int, data: AsyncIterator[bytes]) -> 
 
 
 async def _abort_with(end: End, output: ExecOutput) -> None:
-    """What ends the zone, or us, ends the connection."""
+    """End the connection with the zone, or with the daemon."""
     await end.wait()
     output.abort(end.fault("use connection to", "the zone"))

@@ -1,4 +1,4 @@
-"""What a zone's link tells of it; everything here comes from the zone, and is untrusted."""
+"""Reactions to what a zone's link reports.  Everything here comes from the zone, and is untrusted."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class ZoneEvents:
         self._runtime = runtime
 
     async def connected(self, hello: AgentHello, new_boot: bool) -> None:
-        """Bring what we know up to date; during a launch there is nothing to know yet."""
+        """Bring the registries up to date; during a launch there is nothing in them yet."""
         runtime, tasks = self._runtime, self._manager.tasks
         if not runtime.running:
             return
@@ -50,7 +50,7 @@ class ZoneEvents:
         exits.on_exit(self._manager, self._runtime, exited)
 
     def violation(self, cause: str) -> None:
-        """It is cut off; a running zone is ended, for nobody could say any more what runs in it."""
+        """Kill a running zone whose link was cut off: nobody could say any more what runs in it."""
         runtime = self._runtime
         reason = f"its agent broke the channel's rules: {printable(cause, 200)}"
         log.warning("zone cut off", extra=fields(zone=runtime.id, reason=reason))

@@ -68,7 +68,7 @@ def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
 
 
 async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Its own failure does not hide what it is for."""
+    """Remove what there is.  A failure is logged: the caller gets the fault of the launch."""
     try:
         await dismantle(manager, runtime)
     except Fault as fault:
@@ -98,7 +98,7 @@ async def _boot(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
-    """What the toolstack is asked for; the domain's name is for people, and unique."""
+    """The domain of a zone.  Its name is for people, and unique."""
     spec = zone.spec
     readable = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in spec.name or spec.id)
     return DomainSpec(

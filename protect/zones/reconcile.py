@@ -1,4 +1,4 @@
-"""At the start of the daemon: what is recorded against what the hypervisor has.
+"""Reconcile recorded zones with the hypervisor's domains, when the daemon starts.
 
 ``load`` is quick and makes the zones known, so that serving can begin; ``reconcile`` then works in
 the background, each zone by itself: a silent or dead one holds up nobody else.
@@ -84,12 +84,12 @@ async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
 
 
 async def _lost(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """The domain went while nobody watched: a boot of the host, or another's destroy."""
+    """The domain is gone: the host has booted, or somebody else has destroyed it."""
     runtime.end.declare("its domain is gone")
     async with runtime.lock:
         await deaths.mark_dead(manager, runtime, "its domain was gone when protectd started")
         manager.ledger.release(runtime.id)
-    checkpoint("reconcile.buried")
+    checkpoint("reconcile.marked-dead")
     await _clean_up(manager, runtime)
 
 
@@ -104,7 +104,7 @@ async def _clean_up(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def _release_ended(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """What could not be taken away when they ended."""
+    """Release volumes that could not be released when their workloads ended."""
     for workload in list(runtime.workloads.values()):
         async with workload.lock:
             if workload.workload.state is WorkloadState.EXITED:
@@ -112,7 +112,7 @@ async def _release_ended(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo) -> None:
-    """Find the agent again, for as long as the zone lives."""
+    """Connect to the agent again; retry for as long as the zone lives."""
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
     if domain.state is DomainState.PAUSED:
         await manager.toolstack.unpause(domain.id)
@@ -144,7 +144,7 @@ async def _close_outputs(runtime: ZoneRuntime) -> None:
 
 
 async def _finish_connect(manager: ZoneManager, recorded: RecordedZone) -> None:
-    """A ConnectNetwork that we ended in; its namespace may be gone, then its caller begins anew."""
+    """Finish an interrupted ConnectNetwork.  If its namespace is gone, its caller begins anew."""
     if recorded.intent is None or recorded.intent.operation != connect.OPERATION:
         return
     async with recorded.runtime.lock:
@@ -171,11 +171,11 @@ def _load_workloads(manager: ZoneManager, saved: Saved) -> None:
         intent = saved.workload_intents.get(workload.id)
         runtime.deleting = intent is not None
         if workload.reason is not None:
-            runtime.settled.set()
+            runtime.ended.set()
 
 
 async def _remove_strays(manager: ZoneManager) -> None:
-    """What is left of zones that are forgotten (we ended between the two)."""
+    """Remove files and volumes of zones that have been forgotten (we died between the two)."""
     for zone_id in manager.volumes.zones():
         if zone_id not in manager.zones:
             try:

@@ -1,4 +1,4 @@
-"""After each connection: what the agent says it has, against what we have recorded."""
+"""Reconcile the agent's processes and connections with ours, after each new connection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def resync(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 def _by_workload(runtime: ZoneRuntime, untrusted: ProcessList) -> Mapping[str, ListedProcess]:
-    """First processes by workload; those we do not know are not ours to touch."""
+    """Each workload's first process.  Others' processes are left alone."""
     found: dict[str, ListedProcess] = {}
     for process in untrusted.processes:
         if not process.name.exec_id and process.name.container_id in runtime.workloads:
@@ -48,13 +48,13 @@ def _by_workload(runtime: ZoneRuntime, untrusted: ProcessList) -> Mapping[str, L
 
 
 async def _end_orphans(runtime: ZoneRuntime, orphans: Iterable[ProcessName]) -> None:
-    """Execs whose callers went away with an earlier protectd."""
+    """Remove execs whose callers went away with an earlier protectd."""
     for orphan in orphans:
         await runtime.agent.delete_exec(orphan)
 
 
 def _close_orphans(manager: ZoneManager, runtime: ZoneRuntime, untrusted: Iterable[DialedConnection]) -> None:
-    """Connections whose callers went away with an earlier protectd."""
+    """Hang up connections whose callers went away with an earlier protectd."""
     for connection in untrusted:
         if connection.into not in runtime.client.connections:
             closing = runtime.client.hang_up(connection)

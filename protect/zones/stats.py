@@ -25,7 +25,7 @@ KEPT = 10.0
 async def gather(
     manager: ZoneManager, zones: Iterable[ZoneRuntime], kind: StatsKind = StatsKind.ZONE
 ) -> dict[str, ZoneStats]:
-    """By zone id: what each says, with every number in range; those without an answer are left out.
+    """Ask all zones at once; the answers by zone id.  Zones without an answer are left out.
 
     While answers come it goes on for as long as ``timeouts.stats``.  Nobody waits for a zone that is late
     already.
@@ -42,7 +42,7 @@ async def gather(
 
 
 async def of_workloads(manager: ZoneManager, ids: Sequence[str]) -> list[tuple[str, WorkloadStats]]:
-    """With their zones' ids: of the given workloads, or of all; only those that run have any."""
+    """Statistics of the given workloads, or of all, with their zones' ids; ended ones have none."""
     named = [manager.workload("stats", one) for one in dict.fromkeys(ids)]
     wanted = {runtime.id: runtime for runtime in named or manager.workloads.values() if _lives(runtime)}
     zones = {runtime.zone.id: runtime.zone for runtime in wanted.values()}

@@ -15,10 +15,9 @@ from daemonkit.faults import Broken
 from protect.channel.link import Link
 from protect.config import ProtectdConfig, Timeouts, ZoneLimits
 from protect.model.container import ImageFilesystem, WorkloadSpec
-from protect.model.network import GuestNetwork, GuestRoute
 from protect.model.toolstack import Mode
 from protect.model.volume import Volume, VolumeSource
-from protect.model.zone import ZoneIdMapping, ZoneSpec
+from protect.model.zone import GuestNetwork, GuestRoute, ZoneIdMapping, ZoneSpec
 from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
 from protect.state.store import SqliteStore

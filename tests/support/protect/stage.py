@@ -12,9 +12,9 @@ from typing import Protocol
 from uuid import UUID, uuid4
 
 from protect.channel.link import Link
-from protect.model.network import GuestNetwork
 from protect.model.process import AgentHello, ProcessExited
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
+from protect.model.zone import GuestNetwork
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
 from tests.support.images import busybox
 from tests.support.protect import leftovers
