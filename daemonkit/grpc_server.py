@@ -6,8 +6,9 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -15,12 +16,16 @@ import grpc.aio
 from daemonkit.faults import Broken
 from daemonkit.interceptors import CallGuard
 from daemonkit.logs import fields
-from daemonkit.peer_proxy import Gate, listen, own_lock
+from daemonkit.peer_proxy import PeerProxy, listen, own_lock
 
 log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 16 * 1024 * 1024
 """Bytes of one gRPC message, in either direction; the kubelet's own limit."""
+BATCH = 64
+"""Items in one message of a streaming list: far below any message limit, and few messages for a full node."""
+
+T = TypeVar("T")
 
 _GRACE = 5.0
 _CALLS = 4096
@@ -76,18 +81,18 @@ async def serve_unix(
             undo.push_async_callback(server.stop, grace)
             inner = await _start_inner(server, path)
             undo.callback(os.close, inner)
-            gate = Gate(listen(path), f"/proc/self/fd/{inner}", name)
-            undo.callback(gate.close)
+            proxy = PeerProxy(listen(path), f"/proc/self/fd/{inner}", name)
+            undo.callback(proxy.close)
             undo.push_async_callback(server.stop, grace)
             undo.callback(guard.end_subscriptions)
-            undo.callback(_unlisten, gate, path)
-            gate.open()
+            undo.callback(_unlisten, proxy, path)
+            proxy.open()
             log.info("serving", extra=fields(server=name, socket=path))
             yield
 
 
-def _unlisten(gate: Gate, path: Path) -> None:
-    gate.close_listener()
+def _unlisten(proxy: PeerProxy, path: Path) -> None:
+    proxy.close_listener()
     path.unlink(missing_ok=True)
 
 
@@ -111,3 +116,9 @@ async def _start_inner(server: grpc.aio.Server, path: Path) -> int:
     finally:
         os.close(directory)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Cut the items of a streaming list into messages of a bounded size; none for no items."""
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]
