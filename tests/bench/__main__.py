@@ -15,7 +15,6 @@ from pathlib import Path
 from rich.console import Console
 
 from localnode import images, layers, registry
-from localnode.images import Image
 from tests.bench import memory, profile, pulling, reading, report, sides, streams
 from tests.bench.measure import Burst, Crowd, Samples, one_pod
 from tests.bench.sides import Side
@@ -103,7 +102,7 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
 
 def _push(address: str, folder: Path) -> None:
     images.push(address, IMAGE.partition("/")[2], images.busybox())
-    pause = Image([layers.pause(folder)], {"Entrypoint": ["/pause"]})
+    pause = images.PushedImage([layers.pause(folder)], {"Entrypoint": ["/pause"]})
     images.push(address, PAUSE.partition("/")[2], pause)
 
 
