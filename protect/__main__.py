@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def serve(config: Config, stop: asyncio.Event) -> None:
-    """Adopt what there is, serve, and leave the zones running when it ends."""
+    """Adopt the recorded zones, then serve until ``stop``; zones keep running afterwards."""
     async with AsyncExitStack() as stack:
         claim(config, stack)
         store = SqliteStore(config.state_dir / "protect.db")
@@ -45,9 +45,9 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
         stack.push_async_callback(toolstack.close)
         await toolstack.start()
         node = await _node(config, store, toolstack)
-        stack.push_async_callback(_let_go, node)
+        stack.push_async_callback(_close_node, node)
         recorded = await reconcile.load(node)
-        # After the load: an end told before would find no zone to be the end of.
+        # After the load: before it, the end of a zone would be heard when its record is not there yet.
         watching = asyncio.ensure_future(deaths.watch(node))
         stack.callback(watching.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
@@ -56,12 +56,12 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
             node.tasks.spawn(reconcile.settle(node, found), f"reconcile zone {found.runtime.id}")
         async with serve_unix(config.socket_path, functools.partial(services.add, node), name="protectd"):
             lifecycle.ready(f"serving with {len(node.zones)} zones")
-            await _until(stop, watching)
+            await _wait(stop, watching)
             node.stop()
 
 
 def build_toolstack(config: Config) -> Toolstack:
-    """The one place that knows which there are."""
+    """Build the configured toolstack; only this function knows which ones exist."""
     if config.toolstack is ToolstackKind.FAKE:
         from protect.toolstack.fake import FakeToolstack
 
@@ -90,7 +90,7 @@ async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Nod
 
 
 def claim(config: Config, stack: AsyncExitStack) -> None:
-    """One protectd for each of its directories: it removes what it does not know in both."""
+    """Lock both directories: a second protectd would remove from them what it does not know."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
     for what, lock in (
         ("state directory", config.state_dir / "lock"),
@@ -100,8 +100,8 @@ def claim(config: Config, stack: AsyncExitStack) -> None:
         stack.enter_context(lifecycle.hold_lock(lock, refusal))
 
 
-async def _until(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
-    """Told to stop; or deaf to the ends of zones, which only a new start can mend."""
+async def _wait(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
+    """Wait for ``stop``; Broken when the watch for ends of zones fails, which only a restart can repair."""
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait([stopped, watching], return_when=asyncio.FIRST_COMPLETED)
     if not stopped.done():
@@ -116,7 +116,7 @@ async def _checkpoint_store(store: SqliteStore) -> None:
             await asyncio.to_thread(store.checkpoint)
 
 
-async def _let_go(node: Node) -> None:
+async def _close_node(node: Node) -> None:
     await node.tasks.close(node.config.timeouts.stop)
     links = [zone.link for zone in node.zones.values() if zone.link is not None]
     await asyncio.gather(*(link.close() for link in links))
