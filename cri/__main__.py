@@ -37,16 +37,16 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
         images = ImageManager(config.image_settings())
         stack.push_async_callback(images.stop)
         await images.start()
-        node = await stack.enter_async_context(running(config, StoredImages(images), cni(config)))
+        runtime = await stack.enter_async_context(running(config, StoredImages(images), cni(config)))
 
         streaming = await stack.enter_async_context(serving(config.streaming))
 
         def add_services(server: grpc.aio.Server) -> None:
-            rpc.add_RuntimeServiceServicer_to_server(runtime_service(node, streaming), server)
+            rpc.add_RuntimeServiceServicer_to_server(runtime_service(runtime, streaming), server)
             add_image_services(server, images)
 
         await stack.enter_async_context(serve_unix(config.listen, add_services, name="xenpod-cri"))
-        lifecycle.ready(f"serving with {len(node.sandboxes.visible())} pods")
+        lifecycle.ready(f"serving with {len(runtime.sandboxes.visible())} pods")
         await stop.wait()
 
 

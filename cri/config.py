@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cri.images.kernels.settings import KernelSettings
-from cri.images.policy.globs import Globs
+from cri.images.globs import Globs
 from cri.images.registry import names
-from cri.images.settings import LEVELS, ImageSettings, Limits, PolicySettings
-from cri.streaming.settings import StreamingConfig
+from cri.images.settings import LEVELS, ImageLimits, ImageSettings, KernelSettings, PolicySettings
+from cri.streaming_config import StreamingConfig
 from daemonkit.checkpoints import FaultInjection
 from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 from daemonkit.faults import Invalid
@@ -98,7 +97,7 @@ class ImagesConfig:
     longest_retry_delay: Seconds = Seconds(20.0)
     pinned: tuple[str, ...] = ()
     policy: PolicySettings = field(default_factory=PolicySettings)
-    limits: Limits = field(default_factory=Limits)
+    limits: ImageLimits = field(default_factory=ImageLimits)
 
     def __post_init__(self) -> None:
         _absolute(certs_dir=self.certs_dir)

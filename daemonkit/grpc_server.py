@@ -6,8 +6,9 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -21,6 +22,10 @@ log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 16 * 1024 * 1024
 """Bytes of one gRPC message, in either direction; the kubelet's own limit."""
+BATCH = 64
+"""Items in one message of a streaming list: far below any message limit, and few messages for a full node."""
+
+T = TypeVar("T")
 
 _GRACE = 5.0
 _CALLS = 4096
@@ -111,3 +116,9 @@ async def _start_inner(server: grpc.aio.Server, path: Path) -> int:
     finally:
         os.close(directory)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Cut the items of a streaming list into messages of a bounded size; none for no items."""
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]

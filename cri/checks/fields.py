@@ -7,6 +7,10 @@ from collections.abc import Mapping
 
 from daemonkit.faults import Invalid
 
+CREATE = "create container"
+RUN = "run pod sandbox"
+"""The operations that refuse a request, as faults name them."""
+
 # Names go into CNI arguments, log lines and file names: nothing that could end or continue one of them.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")

@@ -17,14 +17,14 @@ _IDS = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class IdMapping:
+class PodIdMapping:
     """Users and groups 0 to ``length`` - 1 are ``host_id`` and up of the zone."""
 
     host_id: int
     length: int
 
 
-def pod_userns(operation: str, name: str, options: cri.NamespaceOption) -> IdMapping | None:
+def pod_userns(operation: str, name: str, options: cri.NamespaceOption) -> PodIdMapping | None:
     """CRI: NODE without mappings, which is none, or POD with exactly one mapping of container id 0, the same
     for users and groups.  Invalid for anything else."""
     if not options.HasField("userns_options"):
@@ -47,7 +47,7 @@ def pod_userns(operation: str, name: str, options: cri.NamespaceOption) -> IdMap
 
 def container_userns(
     operation: str, name: str, options: cri.NamespaceOption, pod: cri.NamespaceOption
-) -> IdMapping | None:
+) -> PodIdMapping | None:
     """Invalid when it is not its pod's."""
     mine = pod_userns(operation, name, options)
     if mine != pod_userns(operation, name, pod):
@@ -55,7 +55,7 @@ def container_userns(
     return mine
 
 
-def volume_is_mapped(operation: str, subject: str, mount: cri.Mount, pod: IdMapping | None) -> bool:
+def volume_is_mapped(operation: str, subject: str, mount: cri.Mount, pod: PodIdMapping | None) -> bool:
     """Whether a mount wants its ids seen as the pod sees them; Invalid for any other mapping."""
     if not mount.uidMappings and not mount.gidMappings:
         return False
@@ -70,7 +70,7 @@ def volume_is_mapped(operation: str, subject: str, mount: cri.Mount, pod: IdMapp
     return True
 
 
-def _mapping(operation: str, name: str, kind: str, mappings: Iterable[cri.IDMapping]) -> IdMapping:
+def _mapping(operation: str, name: str, kind: str, mappings: Iterable[cri.IDMapping]) -> PodIdMapping:
     found = [(mapping.container_id, mapping.host_id, mapping.length) for mapping in mappings]
     if len(found) != 1:
         raise Invalid(operation, name, f"user namespace: {len(found)} mappings of {kind}, not one")
@@ -79,4 +79,4 @@ def _mapping(operation: str, name: str, kind: str, mappings: Iterable[cri.IDMapp
         raise Invalid(operation, name, f"user namespace: {kind} do not map 0")
     if length == 0 or host + length > _IDS:
         raise Invalid(operation, name, f"user namespace: {kind} map {length} ids from {host}")
-    return IdMapping(host, length)
+    return PodIdMapping(host, length)

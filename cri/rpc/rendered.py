@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from cri.state.registry import Record
+from cri.state.records import Record
 
 R = TypeVar("R", bound=Record)
 
@@ -16,8 +16,8 @@ _TAG = b"\x0a"
 _SPARE = 64
 
 
-class Source(Protocol[R]):
-    """Where records are, as ``cri.state.registry`` has them."""
+class RecordSource(Protocol[R]):
+    """Where records are, as ``cri.state.records`` has them."""
 
     @property
     def version(self) -> int: ...
@@ -28,7 +28,7 @@ class Source(Protocol[R]):
 class Rendered(Generic[R]):
     """Records' encoded messages, by id."""
 
-    def __init__(self, source: Source[R], message: Callable[[R], Message]) -> None:
+    def __init__(self, source: RecordSource[R], message: Callable[[R], Message]) -> None:
         self._source = source
         self._message = message
         self._fields: dict[str, tuple[R, bytes]] = {}

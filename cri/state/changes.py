@@ -9,11 +9,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from cri.state.container import Container, Exit
-from cri.state.container import Phase as ContainerPhase
-from cri.state.registry import Registry
-from cri.state.sandbox import Phase as SandboxPhase
-from cri.state.sandbox import Sandbox
+from cri.state.container import Container, ContainerExit, ContainerPhase
+from cri.state.records import Records
+from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit.logs import fields
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -33,8 +31,8 @@ class StateChanges:
 
     def __init__(
         self,
-        sandboxes: Registry[Sandbox],
-        containers: Registry[Container],
+        sandboxes: Records[Sandbox],
+        containers: Records[Container],
         now: Callable[[], int],
     ) -> None:
         self._sandboxes = sandboxes
@@ -85,7 +83,7 @@ class StateChanges:
 
     async def lost(self, container_id: str, reason: str, message: str, code: int = UNKNOWN_EXIT) -> None:
         """A live container ended, and nobody can say how it did."""
-        end = Exit(self._now(), code, reason, message)
+        end = ContainerExit(self._now(), code, reason, message)
         container = self._containers.get(container_id)
         await self._containers.note(replace(container, phase=ContainerPhase.EXITED, exit=end))
 
@@ -99,7 +97,7 @@ def advanced(container: Container, workload: pb.Workload) -> Container:
     if workload.state == pb.WORKLOAD_STATE_EXITED:
         reason = workload.reason if workload.reason in REASONS else "Unknown"
         code = min(workload.exit_code, 2**31 - 1)
-        end = Exit(workload.finished_at_ns, code, reason, workload.message)
+        end = ContainerExit(workload.finished_at_ns, code, reason, workload.message)
         started = workload.started_at_ns or container.started_ns
         return replace(container, phase=ContainerPhase.EXITED, started_ns=started, exit=end)
     return container

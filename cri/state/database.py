@@ -1,6 +1,7 @@
 """The daemon's SQLite file: sandboxes and containers, each as one row.
 
-All statements run in one thread, in the order they were asked for.  WAL with synchronous=NORMAL: a change is
+All statements run in one thread, in the order they were asked for, and each to its end even if its caller is
+cancelled.  WAL with synchronous=NORMAL: a change is
 safe against SIGKILL once ``save`` returns; a power cut may take the last ones with it, and takes every zone
 with it anyway.
 """
@@ -17,12 +18,11 @@ from pathlib import Path
 from typing import TypeVar
 
 from cri.state import rows
-from cri.state.container import Container
-from cri.state.container import Phase as ContainerPhase
-from cri.state.sandbox import Phase as SandboxPhase
-from cri.state.sandbox import Sandbox
+from cri.state.container import Container, ContainerPhase
+from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted
+from daemonkit.tasks import complete
 
 T = TypeVar("T")
 
@@ -104,9 +104,8 @@ class Database:
 
     async def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._thread, action, self._connection)
         try:
-            return await asyncio.shield(work)
+            return await complete(loop.run_in_executor(self._thread, action, self._connection))
         except sqlite3.Error as error:
             raise self._fault(error) from error
 

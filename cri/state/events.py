@@ -13,11 +13,9 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from cri.state.container import Container
-from cri.state.container import Phase as ContainerPhase
-from cri.state.registry import Registry
-from cri.state.sandbox import Phase as SandboxPhase
-from cri.state.sandbox import Sandbox
+from cri.state.container import Container, ContainerPhase
+from cri.state.records import Records
+from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit.faults import Exhausted
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -88,8 +86,8 @@ class Events:
 
     def __init__(
         self,
-        sandboxes: Registry[Sandbox],
-        containers: Registry[Container],
+        sandboxes: Records[Sandbox],
+        containers: Records[Container],
         now: Callable[[], int],
         limit: int = QUEUE_LIMIT,
     ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from cattrs import Converter
 from google.protobuf.message import DecodeError, Message
 
-from cri.cni.attachment import Attachment
+from cri.state.attachment import Attachment
 from cri.state.container import Container
 from cri.state.sandbox import Sandbox
 from daemonkit.convert import exactly, expect, strict_converter, structure, wrong

@@ -12,10 +12,10 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cri.streaming.race import first_of
-from cri.streaming.transport.inbox import Budget, Inbox
-from cri.streaming.transport.websocket import Piece, WebSocket
+from cri.streaming.transport.inbox import BufferQuota, Inbox
+from cri.streaming.transport.websocket import MessagePart, WebSocket
 from cri.streaming.transport.wire import ClientGone
+from daemonkit.tasks import race
 
 END = 255
 TEXT_LIMIT = 256 * 1024
@@ -25,7 +25,7 @@ MESSAGE = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
+class SubProtocol:
     """A sub-protocol."""
 
     version: int
@@ -42,22 +42,22 @@ class Protocol:
         return self.version >= 4
 
 
-PROTOCOLS: Mapping[str, Protocol] = {
-    "": Protocol(1),
-    "channel.k8s.io": Protocol(1),
-    "base64.channel.k8s.io": Protocol(1, base64=True),
-    **{f"v{n}.channel.k8s.io": Protocol(n) for n in range(1, 6)},
-    **{f"v{n}.base64.channel.k8s.io": Protocol(n, base64=True) for n in range(1, 5)},
+PROTOCOLS: Mapping[str, SubProtocol] = {
+    "": SubProtocol(1),
+    "channel.k8s.io": SubProtocol(1),
+    "base64.channel.k8s.io": SubProtocol(1, base64=True),
+    **{f"v{n}.channel.k8s.io": SubProtocol(n) for n in range(1, 6)},
+    **{f"v{n}.base64.channel.k8s.io": SubProtocol(n, base64=True) for n in range(1, 5)},
 }
 
 
-class Channels:
+class WebSocketChannels:
     """The channels of one connection; ``inboxes`` are those the client may write to."""
 
-    def __init__(self, socket: WebSocket, protocol: Protocol, wanted: frozenset[int]) -> None:
-        budget = Budget()
-        self.inboxes = {number: Inbox(budget) for number in wanted}
-        self._budget = budget
+    def __init__(self, socket: WebSocket, protocol: SubProtocol, wanted: frozenset[int]) -> None:
+        quota = BufferQuota()
+        self.inboxes = {number: Inbox(quota) for number in wanted}
+        self._quota = quota
         self._socket = socket
         self._protocol = protocol
         self._channel: int | None = None
@@ -65,12 +65,12 @@ class Channels:
 
     async def run(self) -> None:
         """Returns when the client has closed; ClientGone."""
-        pieces = self._socket.pieces()
+        parts = self._socket.parts()
         try:
             while True:
-                await self._wait_for_room()
-                for piece in await anext(pieces):
-                    self._take(piece)
+                await self._wait_for_space()
+                for part in await anext(parts):
+                    self._take(part)
         except StopAsyncIteration:
             return
         finally:
@@ -87,34 +87,34 @@ class Channels:
             else:
                 await self._socket.send(bytes((channel,)) + part)
 
-    async def _wait_for_room(self) -> None:
-        room = self._budget.room
-        if not room.is_set() and not await first_of(room.wait(), self._socket.hung_up()):
+    async def _wait_for_space(self) -> None:
+        space = self._quota.space
+        if not space.is_set() and not await race(space.wait(), self._socket.hung_up()):
             raise ClientGone("it hung up")
 
-    def _take(self, piece: Piece) -> None:
-        if self._protocol.base64 or self._kept or (self._channel is None and piece.data[:1] == b"\xff"):
-            self._keep(piece)
+    def _take(self, part: MessagePart) -> None:
+        if self._protocol.base64 or self._kept or (self._channel is None and part.data[:1] == b"\xff"):
+            self._keep(part)
             return
-        data = piece.data
+        data = part.data
         if self._channel is None and data:
             self._channel, data = data[0], data[1:]
         # a channel that nobody reads is not an error: clients write to all five
         if self._channel is not None and (inbox := self.inboxes.get(self._channel)):
             inbox.put(data)
-        if piece.last:
+        if part.last:
             self._channel = None
 
-    def _keep(self, piece: Piece) -> None:
-        self._kept += piece.data
+    def _keep(self, part: MessagePart) -> None:
+        self._kept += part.data
         if len(self._kept) > TEXT_LIMIT:
             raise ClientGone(f"a message of more than {TEXT_LIMIT} bytes")
-        if piece.last:
+        if part.last:
             message = bytes(self._kept)
             self._kept.clear()
-            self._whole(message)
+            self._message(message)
 
-    def _whole(self, message: bytes) -> None:
+    def _message(self, message: bytes) -> None:
         if not self._protocol.base64:
             self._end(message)
         elif message:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from cri.streaming.race import first_of
-from cri.streaming.spdy.decode import Decoder
-from cri.streaming.spdy.encode import Encoder
+from cri.streaming.spdy.decode import SpdyDecoder
+from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import (
     Data,
     Frame,
@@ -21,23 +20,24 @@ from cri.streaming.spdy.frames import (
     SynReply,
     SynStream,
 )
-from cri.streaming.transport.inbox import Budget, Inbox
-from cri.streaming.transport.wire import ClientGone, Wire
+from cri.streaming.transport.inbox import BufferQuota, Inbox
+from cri.streaming.transport.wire import ClientGone, ClientWire
+from daemonkit.tasks import race
 
 STREAMS = 512
 """Open at once in a connection; a port-forward needs two for each of its connections."""
 
-Accept = Callable[["Stream"], bool]
+Accept = Callable[["SpdyStream"], bool]
 """Whether a new stream is wanted; called once, must not wait."""
 
 
-class Stream:
+class SpdyStream:
     """Both directions of one stream."""
 
-    def __init__(self, session: Session, number: int, headers: Headers) -> None:
+    def __init__(self, session: SpdySession, number: int, headers: Headers) -> None:
         self.number = number
         self.headers = headers
-        self.input = Inbox(session.budget)
+        self.input = Inbox(session.quota)
         self.remote_done = False
         self.local_done = False
         self.reset_by_peer = asyncio.Event()
@@ -78,17 +78,17 @@ class Stream:
         self._session.forget_if_done(self)
 
 
-class Session:
+class SpdySession:
     """``run`` reads until the client is gone; ``accept`` decides about each stream it opens."""
 
-    def __init__(self, wire: Wire, accept: Accept, *, streams: int = STREAMS) -> None:
-        self.budget = Budget()
+    def __init__(self, wire: ClientWire, accept: Accept, *, streams: int = STREAMS) -> None:
+        self.quota = BufferQuota()
         self._wire = wire
         self._accept = accept
         self._most = streams
-        self._decoder = Decoder()
-        self._encoder = Encoder()
-        self._streams: dict[int, Stream] = {}
+        self._decoder = SpdyDecoder()
+        self._encoder = SpdyEncoder()
+        self._streams: dict[int, SpdyStream] = {}
         self._last = 0
 
     async def run(self) -> None:
@@ -116,15 +116,13 @@ class Session:
             await stream.finish()
         await self.send(GoAway(self._last))
 
-    def forget_if_done(self, stream: Stream) -> None:
+    def forget_if_done(self, stream: SpdyStream) -> None:
         if stream.local_done and stream.remote_done:
             self._streams.pop(stream.number, None)
 
     async def _receive(self) -> bytes:
-        """Waits for room; a client that hangs up meanwhile is gone, whatever it has sent before."""
-        if not self.budget.room.is_set() and not await first_of(
-            self.budget.room.wait(), self._wire.hung_up()
-        ):
+        """Wait for space; a client that hangs up meanwhile is gone, whatever it has sent before."""
+        if not self.quota.space.is_set() and not await race(self.quota.space.wait(), self._wire.hung_up()):
             raise ClientGone("it hung up")
         return await self._wire.receive()
 
@@ -155,7 +153,7 @@ class Session:
         if fin:
             self._finished(stream)
 
-    def _finished(self, stream: Stream) -> None:
+    def _finished(self, stream: SpdyStream) -> None:
         stream.remote_done = True
         stream.input.end()
         self.forget_if_done(stream)
@@ -164,7 +162,7 @@ class Session:
         if frame.stream % 2 == 0 or frame.stream <= self._last:
             raise SpdyError(f"stream {frame.stream} after {self._last}")
         self._last = frame.stream
-        stream = Stream(self, frame.stream, frame.headers)
+        stream = SpdyStream(self, frame.stream, frame.headers)
         stream.local_done = frame.unidirectional
         if len(self._streams) >= self._most or not self._accept(stream):
             await self.send(Reset(frame.stream, ResetStatus.REFUSED_STREAM))

@@ -11,11 +11,11 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessa
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
-from cri.streaming.transport.wire import ClientGone, Wire
+from cri.streaming.transport.wire import ClientGone, ClientWire
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class MessagePart:
     """A part of a message, as it came; ``last``: the message ends with it."""
 
     data: bytes
@@ -26,26 +26,26 @@ class Piece:
 class WebSocket:
     """The server's end, after the handshake."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: ClientWire) -> None:
         self._wire = wire
         self._protocol = Connection(ConnectionType.SERVER)
 
-    async def pieces(self) -> AsyncIterator[list[Piece]]:
+    async def parts(self) -> AsyncIterator[list[MessagePart]]:
         """Parts of messages until the client closes; ClientGone when it broke off, or the protocol.
 
         Messages have no limit here: whoever needs a whole one keeps it, and limits it.
         """
         while data := await self._wire.receive():
             self._protocol.receive_data(data)
-            came: list[Piece] = []
+            came: list[MessagePart] = []
             for event in self._protocol.events():
                 if isinstance(event, CloseConnection):
                     await self._closed_by(event)
                     if came:
                         yield came
                     return
-                if piece := await self._piece(event):
-                    came.append(piece)
+                if part := await self._part(event):
+                    came.append(part)
             if came:
                 yield came
 
@@ -68,12 +68,12 @@ class WebSocket:
         """As the wire's."""
         await self._wire.close()
 
-    async def _piece(self, event: Event) -> Piece | None:
+    async def _part(self, event: Event) -> MessagePart | None:
         match event:
             case BytesMessage():
-                return Piece(bytes(event.data), event.message_finished)
+                return MessagePart(bytes(event.data), event.message_finished)
             case TextMessage():
-                return Piece(event.data.encode(), event.message_finished, text=True)
+                return MessagePart(event.data.encode(), event.message_finished, text=True)
             case Ping():
                 if self._protocol.state is ConnectionState.OPEN:
                     await self._send(event.response())
@@ -101,13 +101,13 @@ class TunnelWire:
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
-        self._pieces = socket.pieces()
+        self._parts = socket.parts()
 
     async def receive(self) -> bytes:
-        async for pieces in self._pieces:
-            if any(piece.text for piece in pieces):
+        async for parts in self._parts:
+            if any(part.text for part in parts):
                 raise ClientGone("a text message in a tunnel")
-            if data := b"".join(piece.data for piece in pieces):
+            if data := b"".join(part.data for part in parts):
                 return data
         return b""
 

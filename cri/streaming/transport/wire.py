@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import select
-from typing import Protocol
+from typing import Literal, Protocol
 
 READ_SIZE = 128 * 1024
 WRITE_HIGH = 256 * 1024
@@ -18,7 +18,7 @@ class ClientGone(Exception):
     """The client closed the connection, lost it, or broke the protocol: whoever serves it stops."""
 
 
-class Wire(Protocol):
+class ClientWire(Protocol):
     """Bytes to and from a client."""
 
     async def receive(self) -> bytes:
@@ -47,13 +47,13 @@ class Activity:
     def touch(self) -> None:
         self.at = asyncio.get_running_loop().time()
 
-    async def idle(self, seconds: float) -> None:
-        """Returns once nothing has happened for so long."""
+    async def idle(self, seconds: float) -> Literal[True]:
+        """Return True once nothing has happened for so long."""
         loop = asyncio.get_running_loop()
         while True:
             left = self.at + seconds - loop.time()
             if left <= 0:
-                return
+                return True
             await asyncio.sleep(left)
 
 

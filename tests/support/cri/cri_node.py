@@ -12,11 +12,12 @@ from typing import Any
 import grpc.aio
 
 from cri.cni import pod
-from cri.cni.attachment import Attachment, Chain, Plugin
 from cri.config import CniConfig, CriConfig, HandlerConfig
 from cri.daemon import running
+from cri.oci.values import RootImage
 from cri.rpc.runtime import runtime_service
-from cri.state.node import Node, RootImage
+from cri.runtime import Runtime
+from cri.state.attachment import Attachment, Chain, Plugin
 from cri.streaming.server import serving as streaming_server
 from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel, serve_unix
@@ -113,7 +114,7 @@ class Rig:
     protect: FakeProtect
     network: FakeNetwork
     images: FakeImages
-    node: Node
+    node: Runtime
     cri: Any
     """The RuntimeService stub."""
 

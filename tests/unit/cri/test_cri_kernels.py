@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from cri.config import CriConfig, HandlerConfig
-from cri.images.kernels.settings import KernelSettings
+from cri.images.settings import KernelSettings
 from cri.sandbox.kernel import ANNOTATION
 from daemonkit.faults import Refused
 from tests.support.cri.cri_node import IMAGE, FakeImages, Rig, node_config, rig

@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from cri.cni.attachment import Attachment, Chain, Plugin
 from cri.state import rows
-from cri.state.container import Container, Exit, Image
-from cri.state.container import Phase as ContainerPhase
-from cri.state.sandbox import Phase, Sandbox
+from cri.state.attachment import Attachment, Chain, Plugin
+from cri.state.container import Container, ContainerExit, ContainerImage, ContainerPhase
+from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit.faults import Broken
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -41,7 +40,7 @@ PLACE_TEXT = (
     '["10.0.0.2", "fd00::2"]}'
 )
 POD = cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(name="web", uid="u"), labels={"a": "b"})
-SANDBOX = Sandbox("s1", Phase.DEAD, 5, "xenpod", POD, PLACE, "crash", "sha256:9")
+SANDBOX = Sandbox("s1", SandboxPhase.DEAD, 5, "xenpod", POD, PLACE, "crash", "sha256:9")
 SANDBOX_ROW = ("s1", "dead", 5, "xenpod", POD.SerializeToString(), PLACE_TEXT, "crash", "sha256:9")
 
 CONFIG = cri.ContainerConfig(metadata=cri.ContainerMetadata(name="main"), log_path="0.log")
@@ -51,12 +50,12 @@ CONTAINER = Container(
     phase=ContainerPhase.EXITED,
     created_ns=6,
     config=CONFIG,
-    image=Image("sha256:1", "x@sha256:2"),
+    image=ContainerImage("sha256:1", "x@sha256:2"),
     log_path="/logs/0.log",
     process='{"user": {}}',
     stop_signal=15,
     started_ns=7,
-    exit=Exit(9, 137, "OOMKilled", "message"),
+    exit=ContainerExit(9, 137, "OOMKilled", "message"),
     volume_images=("sha256:3", "sha256:4"),
 )
 CONTAINER_ROW = (

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from cri.config import CriConfig, HandlerConfig
 from cri.images.kernels import kconfig, metadata
 from cri.images.kernels.metadata import Metadata
-from cri.images.kernels.settings import KernelSettings
+from cri.images.settings import KernelSettings
 from cri.sandbox.kernel import ANNOTATION, chosen
 from daemonkit.faults import Denied, Invalid, Refused
 from tests.support.images.kernel_images import METADATA, config
