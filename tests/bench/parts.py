@@ -9,9 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from cri.container import view
+from cri.rpc import container_view, sandbox_view
 from cri.rpc.rendered import Rendered
-from cri.sandbox import view as sandbox_view
 from cri.state import rows
 from cri.state.container import Container
 from cri.state.sandbox import Sandbox
@@ -81,7 +80,7 @@ def _encodings(count: int) -> Mapping[str, Mapping[str, Encode]]:
     sandboxes = _Source(map(_sandbox, range(count)))
     containers = _Source(map(_container, range(count)))
     some = containers.records[0]
-    statuses = Rendered(containers, view.status)
+    statuses = Rendered(containers, container_view.status)
 
     def pod_list() -> bytes:
         return pb.ListPodSandboxResponse(
@@ -89,14 +88,16 @@ def _encodings(count: int) -> Mapping[str, Mapping[str, Encode]]:
         ).SerializeToString()
 
     def container_list() -> bytes:
-        return pb.ListContainersResponse(containers=map(view.item, containers.visible())).SerializeToString()
+        return pb.ListContainersResponse(
+            containers=map(container_view.item, containers.visible())
+        ).SerializeToString()
 
     def status() -> bytes:
-        return pb.ContainerStatusResponse(status=view.status(some)).SerializeToString()
+        return pb.ContainerStatusResponse(status=container_view.status(some)).SerializeToString()
 
     return {
         "ListPodSandbox": {ANEW: pod_list, KEPT: Rendered(sandboxes, sandbox_view.item).every},
-        "ListContainers": {ANEW: container_list, KEPT: Rendered(containers, view.item).every},
+        "ListContainers": {ANEW: container_list, KEPT: Rendered(containers, container_view.item).every},
         "ContainerStatus": {ANEW: status, KEPT: lambda: statuses.one(some)},
     }
 
