@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
 from daemonkit.tasks import join
 from protect.host.idmap import IdMapping, user_namespace
@@ -20,8 +20,6 @@ from protect.volumes.source import OPERATION, take
 
 _RESOLVERS = 16
 """Paths on file servers that do not answer keep a thread each, until they do."""
-
-declare("volumes.area-made", "volumes.attached", "volumes.detached", "volumes.area-removed")
 
 
 class HostVolumes:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Refused
 from protect.model.errors import ProtocolViolation
 from protect.model.ports import AgentLink
@@ -24,16 +24,6 @@ from protect.workloads.volumes import held
 from xenpod_proto.channel.v1 import channel_pb2
 
 INTENT = Intent("workload.create")
-
-declare(
-    "workload-create.recorded",
-    "workload-create.disk-attached",
-    "workload-create.disks-attached",
-    "workload-create.volumes-attached",
-    "workload-create.log-open",
-    "workload-create.prepared",
-    "workload-create.created",
-)
 
 
 @dataclass(frozen=True, slots=True)

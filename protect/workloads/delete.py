@@ -6,7 +6,7 @@ import asyncio
 import logging
 import signal
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Missing, Refused
 from daemonkit.logs import fields
 from protect.model.workload import WorkloadState
@@ -20,16 +20,6 @@ from xenpod_proto.channel.v1 import channel_pb2
 log = logging.getLogger(__name__)
 
 INTENT = Intent("workload.delete")
-
-declare(
-    "workload-delete.recorded",
-    "workload-delete.ended",
-    "workload-delete.container-deleted",
-    "workload-delete.disk-detached",
-    "workload-delete.volumes-detached",
-    "workload-delete.files-removed",
-    "workload-delete.forgotten",
-)
 
 
 async def delete(node: Node, workload_id: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.logs import fields
 from protect.model.workload import KILLED, Exit, Reason, Workload, WorkloadState
 from protect.state.node import Node, WorkloadRuntime, ZoneRuntime, now_ns
@@ -16,8 +16,6 @@ log = logging.getLogger(__name__)
 
 _CODE_LIMIT = 255
 _CLOCK_SLACK_NS = 1_000_000_000
-
-declare("workload-exit.heard", "workload-exit.drained", "workload-exit.released", "workload-exit.recorded")
 
 
 def on_exit(node: Node, zone: ZoneRuntime, untrusted: channel_pb2.ProcessExited) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Fault, Refused
 from protect.checks import printable
 from protect.model.ports import AgentLink
@@ -13,8 +13,6 @@ from protect.workloads.volumes import release
 from xenpod_proto.channel.v1 import channel_pb2
 
 _MESSAGE = 1024
-
-declare("workload-start.begun", "workload-start.started", "workload-start.running")
 
 
 async def start(node: Node, workload_id: str) -> Workload:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused
 from protect.model.zone import ZoneState
 from protect.network.guest import GuestNetwork
@@ -12,8 +12,6 @@ from protect.tasks import whole
 from xenpod_proto.channel.v1 import channel_pb2
 
 OPERATION = "zone.connect"
-
-declare("zone-connect.recorded", "zone-connect.spliced", "zone-connect.configured", "zone-connect.done")
 
 
 async def connect(node: Node, zone_id: str, netns: str, interface: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.logs import fields
 from protect.model.zone import ZoneState
 from protect.state.node import Node, ZoneRuntime
@@ -15,15 +15,6 @@ from protect.toolstack.port import DomainId
 log = logging.getLogger(__name__)
 
 INTENT = Intent("zone.destroy")
-
-declare(
-    "zone-destroy.recorded",
-    "zone-destroy.quiet",
-    "zone-destroy.domain-destroyed",
-    "zone-destroy.volumes-removed",
-    "zone-destroy.files-removed",
-    "zone-destroy.forgotten",
-)
 
 
 async def destroy(node: Node, zone_id: str) -> None:

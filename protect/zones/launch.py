@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
 from protect.model.zone import Zone, ZoneSpec, ZoneState
@@ -27,16 +27,6 @@ from xenpod_proto.channel.v1 import channel_pb2
 log = logging.getLogger(__name__)
 
 INTENT = Intent("zone.create")
-
-declare(
-    "zone-create.recorded",
-    "zone-create.sharing",
-    "zone-create.domain-created",
-    "zone-create.unpaused",
-    "zone-create.connected",
-    "zone-create.configured",
-    "zone-create.running",
-)
 
 
 async def launch(node: Node, spec: ZoneSpec) -> Zone:

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.model.errors import DomainGone, ProtocolViolation
@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 
 _PAUSE = 1.0
 """Seconds before a silent zone is tried again (each try takes the whole boot time)."""
-
-declare("reconcile.loaded", "reconcile.undone", "reconcile.buried", "reconcile.adopted")
 
 
 @dataclass(frozen=True, slots=True)

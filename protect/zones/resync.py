@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.model.ports import AgentLink
@@ -17,8 +17,6 @@ from xenpod_proto.channel.v1 import channel_pb2
 log = logging.getLogger(__name__)
 
 _PROCESS_LIMIT = 4096
-
-declare("resync.listed", "resync.joined")
 
 
 async def resync(node: Node, runtime: ZoneRuntime) -> None:

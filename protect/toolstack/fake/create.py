@@ -9,7 +9,7 @@ import os
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Missing
 from protect.model.errors import ToolstackError
 from protect.toolstack.fake import faultplan, interfaces
@@ -25,9 +25,6 @@ from protect.toolstack.port import DomainId, DomainSpec
 log = logging.getLogger(__name__)
 
 _MONITOR_SECONDS = 5.0
-
-declare("fake-create.written", "fake-create.grouped", "fake-create.launched", "fake-create.wired")
-declare("fake-destroy.killed", "fake-destroy.ungrouped")
 
 
 async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:
