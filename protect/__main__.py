@@ -57,7 +57,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         add = functools.partial(services.add, manager)
         async with serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks):
             lifecycle.ready(f"serving with {len(manager.zones)} zones")
-            await _until(stop, watching)
+            await _wait(stop, watching)
             manager.stop()
 
 
@@ -101,8 +101,8 @@ def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:
         stack.enter_context(lifecycle.hold_lock(lock, refusal))
 
 
-async def _until(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
-    """Told to stop; or deaf to the ends of zones, which only a new start can mend."""
+async def _wait(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
+    """Wait for ``stop``; Broken when the watch for ends of zones fails, which only a restart can repair."""
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait([stopped, watching], return_when=asyncio.FIRST_COMPLETED)
     if not stopped.done():

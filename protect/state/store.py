@@ -101,7 +101,7 @@ class SqliteStore:
         self._db = _connect(path)
         with _faults("open"):
             _prepare(self._db, path)
-        disk_space.keep(path, LOG_LIMIT + _LOG_SPARE)
+        disk_space.reserve(path, LOG_LIMIT + _LOG_SPARE)
 
     def load(self) -> Saved:
         with _faults("read"):
