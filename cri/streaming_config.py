@@ -1,4 +1,4 @@
-"""What the streaming server can be told."""
+"""The settings of the streaming server."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TlsConfig:
 
 @dataclass(frozen=True, slots=True)
 class StreamingConfig:
-    """Where exec, attach and port-forward are served, and for how long."""
+    """Where exec, attach and port-forward are served, and their limits."""
 
     address: str = "127.0.0.1:0"
     url_lifetime: Seconds = Seconds(60.0)

@@ -1,1 +1,1 @@
-"""A container's volumes: from CRI mounts to what protectd shares, and what the OCI configuration binds."""
+"""A container's volumes: CRI mounts become what protectd shares, and what the OCI configuration binds."""
