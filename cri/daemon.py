@@ -11,7 +11,7 @@ from typing import Any
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
-from cri.config import Config
+from cri.config import CriConfig
 from cri.reconcile import Reconciler
 from cri.runtime import Images, PodNetwork, Runtime, now_ns
 from cri.sandbox import kernel
@@ -36,7 +36,7 @@ _FIRST_SWEEP = 10.0
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, images: Images, network: PodNetwork) -> AsyncIterator[Runtime]:
+async def running(config: CriConfig, images: Images, network: PodNetwork) -> AsyncIterator[Runtime]:
     """Load the records, and run the background tasks while the block does.
 
     What an earlier daemon left half-done is finished before the block begins; without protectd, later.
@@ -57,7 +57,7 @@ async def running(config: Config, images: Images, network: PodNetwork) -> AsyncI
         yield runtime
 
 
-def cni(config: Config) -> Network:
+def cni(config: CriConfig) -> Network:
     """The pod network that CNI plugins make."""
     settings = config.cni
     return Network(
@@ -70,7 +70,7 @@ def cni(config: Config) -> Network:
 
 
 async def _runtime(
-    config: Config, images: Images, store: Database, zones: Zones, network: PodNetwork
+    config: CriConfig, images: Images, store: Database, zones: Zones, network: PodNetwork
 ) -> Runtime:
     sandboxes = Records("pod sandbox", SANDBOX_NEXT, store.save_sandbox, store.delete_sandbox)
     containers = Records("container", CONTAINER_NEXT, store.save_container, store.delete_container)

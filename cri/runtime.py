@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from cri.config import Config
+from cri.config import CriConfig
 from cri.oci.values import RootImage
 from cri.state.attachment import Attachment, Chain
 from cri.state.changes import StateChanges
@@ -96,7 +96,7 @@ class KubeletConfig:
 class Runtime:
     """All of it, assembled by ``cri.daemon``."""
 
-    config: Config
+    config: CriConfig
     sandboxes: Records[Sandbox]
     containers: Records[Container]
     sandbox_names: Names

@@ -16,7 +16,7 @@ import grpc.aio
 from daemonkit.faults import Broken
 from daemonkit.interceptors import CallGuard
 from daemonkit.logs import fields
-from daemonkit.peer_proxy import Gate, listen, own_lock
+from daemonkit.peer_proxy import PeerProxy, listen, own_lock
 
 log = logging.getLogger(__name__)
 
@@ -81,18 +81,18 @@ async def serve_unix(
             undo.push_async_callback(server.stop, grace)
             inner = await _start_inner(server, path)
             undo.callback(os.close, inner)
-            gate = Gate(listen(path), f"/proc/self/fd/{inner}", name)
-            undo.callback(gate.close)
+            proxy = PeerProxy(listen(path), f"/proc/self/fd/{inner}", name)
+            undo.callback(proxy.close)
             undo.push_async_callback(server.stop, grace)
             undo.callback(guard.end_subscriptions)
-            undo.callback(_unlisten, gate, path)
-            gate.open()
+            undo.callback(_unlisten, proxy, path)
+            proxy.open()
             log.info("serving", extra=fields(server=name, socket=path))
             yield
 
 
-def _unlisten(gate: Gate, path: Path) -> None:
-    gate.close_listener()
+def _unlisten(proxy: PeerProxy, path: Path) -> None:
+    proxy.close_listener()
     path.unlink(missing_ok=True)
 
 

@@ -14,11 +14,9 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken
 from daemonkit.tasks import complete
-
-declare("network.namespace-named")
 
 _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2

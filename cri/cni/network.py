@@ -15,12 +15,10 @@ from cri.cni import netns, pod
 from cri.cni.conf import ConfDir
 from cri.cni.plugin import Call, Plugins
 from cri.state.attachment import Attachment, Chain, Json, Plugin, addresses_of
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Exhausted, TooLate
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
-
-declare("network.namespace-made", "network.plugin-added", "network.plugin-deleted", "network.namespace-gone")
 
 
 class Network:

@@ -27,15 +27,13 @@ from cri.state.container import Container, ContainerImage, ContainerPhase
 from cri.state.names import container_name, new_id
 from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.volumes.plan import plan, tell
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Invalid, Refused
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
-
-declare("create-container.recorded", "create-container.prepared", "create-container.created")
 
 
 @dataclass(frozen=True, slots=True)

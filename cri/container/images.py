@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
-from cri.images.rpc.messages import pull_json
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from cri.oci.values import RootImage
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -57,15 +55,11 @@ class StoredImages:
 
     def pulls(self) -> list[dict[str, object]]:
         """See ``cri.runtime.Images``."""
-        return [pull_json(snapshot) for snapshot in self._manager.flights.snapshots()]
+        return [snapshot.as_json() for snapshot in self._manager.pulls.snapshots()]
 
     async def kernel(self, image_id: str) -> pb.ZoneKernel:
         """See ``cri.runtime.Images``."""
-        cancel = Cancel()
-        try:
-            found = await self._manager.run(lambda: self._manager.kernels.files(image_id, cancel))
-        finally:
-            cancel.set()
+        found = await self._manager.kernels.files(image_id)
         return pb.ZoneKernel(
             name=found.name,
             image_path=str(found.image),
@@ -73,7 +67,7 @@ class StoredImages:
             addons_path=str(found.addons or ""),
         )
 
-    def _text(self, image: Image, path: str) -> str:
+    def _text(self, image: StoredImage, path: str) -> str:
         untrusted = self._store.read_file(image, path, _ACCOUNTS)
         return (untrusted or b"").decode(errors="replace")
 

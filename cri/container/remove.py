@@ -12,14 +12,12 @@ from cri.runtime import Runtime
 from cri.state.container import ContainerPhase
 from cri.state.names import container_name
 from cri.state.sandbox import SandboxPhase
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
 
 log = logging.getLogger(__name__)
-
-declare("remove-container.recorded", "remove-container.deleted", "remove-container.forgotten")
 
 _ZONE_GONE = frozenset({SandboxPhase.STOPPED, SandboxPhase.REMOVING})
 

@@ -6,14 +6,12 @@ import logging
 
 from cri.runtime import Runtime
 from cri.state.container import ContainerPhase
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
 
 log = logging.getLogger(__name__)
-
-declare("start-container.asked", "start-container.started")
 
 
 async def start(runtime: Runtime, wanted: str) -> None:

@@ -17,7 +17,7 @@ _SPARE = 64
 
 
 class RecordSource(Protocol[R]):
-    """Where records are, as ``cri.state.registry`` has them."""
+    """Where records are, as ``cri.state.records`` has them."""
 
     @property
     def version(self) -> int: ...

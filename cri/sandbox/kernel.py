@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from cri.checks.fields import RUN
 from cri.config import HandlerConfig
-from cri.images.kernels.cache import ZONE
-from cri.images.kernels.settings import KernelSettings
-from cri.images.policy.globs import Globs
+from cri.images.globs import Globs
+from cri.images.kernels.images import ZONE
 from cri.images.registry import names
+from cri.images.settings import KernelSettings
 from cri.runtime import Runtime
 from daemonkit.faults import Denied, Invalid, Missing
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

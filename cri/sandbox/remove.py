@@ -10,15 +10,12 @@ from cri.runtime import Runtime
 from cri.sandbox.stop import stop_locked, teardown
 from cri.state.names import sandbox_name
 from cri.state.sandbox import Sandbox, SandboxPhase
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from daemonkit.tasks import complete, complete_all
 
 log = logging.getLogger(__name__)
-
-declare("remove-pod.recorded", "remove-pod.containers-removed", "remove-pod.forgotten")
-declare("undo-pod.torn-down", "undo-pod.forgotten")
 
 
 async def remove(runtime: Runtime, wanted: str) -> None:

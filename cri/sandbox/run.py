@@ -19,7 +19,7 @@ from cri.sandbox.sizing import zone_resources
 from cri.state.attachment import Attachment
 from cri.state.names import new_id, sandbox_name
 from cri.state.sandbox import Sandbox, SandboxPhase
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused, Unsupported
 from daemonkit.logs import fields
 from daemonkit.tasks import gather
@@ -27,15 +27,6 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
-
-declare(
-    "run-pod.recorded",
-    "run-pod.network-attached",
-    "run-pod.zone-created",
-    "run-pod.both-made",
-    "run-pod.connected",
-    "run-pod.ready",
-)
 
 
 async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:

@@ -10,14 +10,11 @@ from cri.runtime import Runtime
 from cri.sandbox import kernel
 from cri.state.container import ContainerPhase
 from cri.state.sandbox import Sandbox, SandboxPhase
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.logs import fields
 from daemonkit.tasks import complete, complete_all
 
 log = logging.getLogger(__name__)
-
-declare("stop-pod.recorded", "stop-pod.containers-ended", "stop-pod.torn-down", "stop-pod.stopped")
-declare("teardown.zone-destroyed", "teardown.network-detached")
 
 _STOPPED = frozenset({SandboxPhase.STOPPED, SandboxPhase.REMOVING})
 _KILLED = 128 + 9

@@ -8,6 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cattrs import Converter
+
+from daemonkit.convert import exactly, expect, strict_converter, structure
+
 Json = Mapping[str, object]
 
 
@@ -53,46 +57,12 @@ class Attachment:
 
     def to_json(self) -> str:
         """For the store."""
-        chain = {
-            "name": self.chain.name,
-            "version": self.chain.version,
-            "source": self.chain.source,
-            "plugins": [
-                {"type": p.type, "config": p.config, "capabilities": sorted(p.capabilities)}
-                for p in self.chain.plugins
-            ],
-        }
-        return json.dumps(
-            {
-                "container_id": self.container_id,
-                "netns": str(self.netns),
-                "interface": self.interface,
-                "chain": chain,
-                "args": dict(self.args),
-                "runtime_config": self.runtime_config,
-                "result": self.result,
-                "addresses": self.addresses,
-            }
-        )
+        return json.dumps(_converter.unstructure(self))
 
     @classmethod
     def from_json(cls, text: str) -> Attachment:
-        """The inverse of ``to_json``."""
-        value = json.loads(text)
-        chain = value["chain"]
-        plugins = tuple(
-            Plugin(p["type"], p["config"], frozenset(p["capabilities"])) for p in chain["plugins"]
-        )
-        return cls(
-            container_id=value["container_id"],
-            netns=Path(value["netns"]),
-            interface=value["interface"],
-            chain=Chain(chain["name"], chain["version"], plugins, chain["source"]),
-            args=value["args"],
-            runtime_config=value["runtime_config"],
-            result=value["result"],
-            addresses=tuple(value["addresses"]),
-        )
+        """The inverse of ``to_json``; ValueError names the key that is wrong."""
+        return structure(_converter, cls, json.loads(text))
 
 
 def addresses_of(result: Json, netns: Path, interface: str, limit: int = 64) -> tuple[str, ...]:
@@ -127,3 +97,14 @@ def _is_ours(interfaces: list[object], index: object, netns: Path, interface: st
     if not isinstance(entry, Mapping):
         raise ValueError(f"interfaces: {entry!r:.200} is not an object")
     return entry.get("name") == interface and entry.get("sandbox") == str(netns)
+
+
+def _json_converter() -> Converter:
+    """What plugins are configured with and answer is theirs: it is kept as it is."""
+    converter = strict_converter(unknown_keys=True)
+    converter.register_structure_hook_func(exactly(Json), lambda value, _: expect(dict, value))
+    converter.register_unstructure_hook_func(exactly(Json), lambda value: value)
+    return converter
+
+
+_converter = _json_converter()

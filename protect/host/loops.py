@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemonkit.faults import Broken, Exhausted, Invalid, Missing
+from daemonkit.tasks import join
 
 _CONTROL = "/dev/loop-control"
 _SET_CONFIG = 0x4C0A
@@ -68,7 +69,7 @@ async def attach_loop(path: Path, readonly: bool = True, *, direct: bool = False
     """
     attempt = asyncio.get_running_loop().run_in_executor(None, take_loop, path, readonly, direct)
     try:
-        return await asyncio.shield(attempt)
+        return await join(attempt)
     except asyncio.CancelledError:
         attempt.add_done_callback(_discard)
         raise

@@ -14,14 +14,23 @@ from xenpod_proto.channel.v1 import channel_pb2
 
 
 class Sink(Protocol):
-    """Receives one output stream of a process."""
+    """Receives one output stream, in order, each byte once within this process."""
 
     async def write(self, data: bytes) -> int:
-        """Take the data; the absolute offset consumed for good so far."""
+        """Take the bytes; the absolute offset up to which the stream is consumed for good.
+
+        What lies after that offset comes again after a restart of this process.  May take as long as
+        it needs: only this stream waits.  Raising gives the stream up: BrokenPipeError says that its
+        reader has gone, anything else is logged.
+        """
         ...
 
     async def finish(self) -> None:
-        """The stream has ended, and everything has come."""
+        """The stream has ended.  On return all of it is consumed for good.
+
+        The agent forgets the stream then, so remember it: a finished stream must not be registered
+        again after a restart.
+        """
         ...
 
 
@@ -61,15 +70,24 @@ class AgentLink(Protocol):
 
 
 class LinkEvents(Protocol):
-    """What a link tells of its zone."""
+    """What a link tells its owner."""
 
     async def connected(self, hello: channel_pb2.Hello, new_boot: bool) -> None:
-        """A connection is there; streams resume once this returns."""
+        """After every HELLO, before any stream moves: list the processes, register their outputs.
+
+        Listed outputs that are not registered by then are dropped for good.  ``new_boot``: the agent
+        is not the one of this link's previous connection (true for the first).  An error ends this
+        connection, and the next one tries again.
+        """
         ...
 
-    def process_exited(self, exited: channel_pb2.ProcessExited) -> None: ...
+    def process_exited(self, exited: channel_pb2.ProcessExited) -> None:
+        """A process ended; may come twice, and may be lost with a connection (list after each)."""
+        ...
 
-    def violation(self, cause: str) -> None: ...
+    def violation(self, cause: str) -> None:
+        """The agent broke the rules and is cut off until ``open`` is called again; told once."""
+        ...
 
 
 Dial = Callable[[], Awaitable[Transport]]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
+from daemonkit.tasks import join
 from protect.host.idmap import IdMapping, user_namespace
 from protect.model.volume import Source, Volume, close
 from protect.volumes.area import Area
@@ -54,7 +55,7 @@ class HostVolumes:
         taking = self._resolvers.submit(_take_all, tuple(volumes), ids)
         try:
             async with asyncio.timeout(timeout):
-                return await asyncio.shield(asyncio.wrap_future(taking))
+                return await join(asyncio.wrap_future(taking))
         except BaseException as error:
             # Whoever waits is freed; the thread is not, and what it may still take is let go of.
             if not taking.cancel():

@@ -14,7 +14,7 @@ from cri.images.registry import names
 from cri.images.registry.credentials import from_cri
 from cri.images.rpc.operator import OperatorService
 from cri.images.rpc.status import image_message, verbose_info
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Invalid
 from daemonkit.grpc_server import batches
 from daemonkit.interceptors import clip
@@ -97,7 +97,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
 
     def _selected(self, asked: runtime_pb2.ImageFilter) -> list[runtime_pb2.Image]:
         wanted = asked.image.image
-        found: list[Image] = self._store.images()
+        found: list[StoredImage] = self._store.images()
         if wanted:
             one = self._store.find(wanted)
             found = [one] if one is not None else []

@@ -6,13 +6,13 @@ import json
 from datetime import UTC, datetime
 
 from cri.images.rootfs.stack import chain
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from xenpod_proto.cri.v1 import runtime_pb2
 
 MAX_UID = 0x7FFFFFFF
 
 
-def image_message(image: Image) -> runtime_pb2.Image:
+def image_message(image: StoredImage) -> runtime_pb2.Image:
     """CRI's Image, with the user its containers run as: a number, or a name to be looked up in the image."""
     message = runtime_pb2.Image(
         id=image.id,
@@ -31,7 +31,7 @@ def image_message(image: Image) -> runtime_pb2.Image:
     return message
 
 
-def verbose_info(image: Image) -> dict[str, str]:
+def verbose_info(image: StoredImage) -> dict[str, str]:
     """What ``crictl inspecti`` shows beside the status, in the shape containerd gives it."""
     pulled = datetime.fromtimestamp(image.pulled_at / 1e9, UTC).isoformat()
     info = {

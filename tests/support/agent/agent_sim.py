@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from protect.channel import frames
-from protect.channel.frames import WINDOW, Decoder, Frame, Side, Type, encode
+from protect.channel.frames import WINDOW, Frame, FrameDecoder, Side, Type, encode
 from protect.model.errors import ProtocolViolation
 from tests.support.agent.memory_transport import MemoryTransport, transport_pair
 from tests.support.agent.sim_streams import SimInput, SimOutput
@@ -129,7 +129,7 @@ class SimAgent:
 
     async def _serve(self, transport: MemoryTransport) -> None:
         self._out.clear()
-        decoder = Decoder(Side.HOST)
+        decoder = FrameDecoder(Side.HOST)
         for output in self.outputs.values():
             output.live, output.fin_sent = False, False
         greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()

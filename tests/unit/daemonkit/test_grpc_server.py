@@ -331,5 +331,5 @@ async def test_connections_that_end_leave_nothing(tmp_path: Path) -> None:
             writer.close()
         await get(path, "still")
         async with asyncio.timeout(60):
-            while descriptors() > before:  # noqa: ASYNC110  # the gate tells nobody, by design
+            while descriptors() > before:  # noqa: ASYNC110  # the proxy tells nobody, by design
                 await asyncio.sleep(0.01)

@@ -20,7 +20,8 @@ MIB = 1 << 20
 
 
 def a_zone(state: z.ZoneState = z.ZoneState.RUNNING) -> z.Zone:
-    spec = z.ZoneSpec("z1", "web", "host", "default", 256 * MIB, 2, Mode.PVH, 1, {"net.core.somaxconn": "5"})
+    sysctls = {"net.core.somaxconn": "5"}
+    spec = z.ZoneSpec("z1", "web", "host", "default", 256 * MIB, 2, Mode.PVH, 1, sysctls=sysctls)
     return z.Zone(spec, uuid.uuid4(), state, 7)
 
 

@@ -22,7 +22,7 @@ def test_protectds_example_is_its_defaults() -> None:
 
 
 def test_cris_example_is_its_defaults() -> None:
-    assert load(cri.config.Config, PACKAGING / "cri.toml") == cri.config.Config()
+    assert load(cri.config.CriConfig, PACKAGING / "cri.toml") == cri.config.CriConfig()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_values_that_cannot_be_are_refused_at_the_start(
     path = tmp_path / "cri.toml"
     path.write_text(f"[{table}]\n{text}\n")
     with pytest.raises(Invalid) as raised:
-        load(cri.config.Config, path)
+        load(cri.config.CriConfig, path)
     assert f"{table}: " in str(raised.value) and cause in str(raised.value)
 
 
