@@ -13,7 +13,7 @@ from pathlib import Path
 
 from cri.state.attachment import Json
 from daemonkit.faults import Broken, Exhausted, Fault, Invalid, Refused, TooLate, Unreachable
-from daemonkit.tasks import complete
+from daemonkit.tasks import complete, gather
 
 _OUTPUT = 1024 * 1024
 _CALL = "call CNI plugin"
@@ -95,7 +95,7 @@ async def _converse(process: asyncio.subprocess.Process, given: bytes) -> tuple[
         process.stdin.write(given)
         await process.stdin.drain()
     process.stdin.close()
-    stdout, stderr = await asyncio.gather(_read(process.stdout), _read(process.stderr))
+    stdout, stderr = await gather(_read(process.stdout), _read(process.stderr))
     await process.wait()
     return stdout, stderr
 

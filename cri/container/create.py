@@ -15,6 +15,7 @@ from cri.checks.mounts import is_image
 from cri.container import logs
 from cri.container.remove import finish_leftover, undo
 from cri.container.signals import stop_signal
+from cri.container.volumes import plan, tell
 from cri.oci.capabilities import held
 from cri.oci.files import pod_files
 from cri.oci.process import bounding, process
@@ -26,7 +27,6 @@ from cri.runtime import Runtime, now_ns
 from cri.state.container import Container, ContainerImage, ContainerPhase
 from cri.state.names import container_name, new_id
 from cri.state.sandbox import Sandbox, SandboxPhase
-from cri.volumes.plan import plan, tell
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Invalid, Refused
 from daemonkit.logs import fields

@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from cri.config import StreamingConfig, TlsConfig
 from cri.streaming.http.handshake import Bad, Handshake, Request
 from cri.streaming.http.negotiate import Chosen
 from cri.streaming.http.tokens import LENGTH, Tokens
 from cri.streaming.transport.wire import READ_SIZE, Activity, ClientGone, ClientWire, SocketWire
-from cri.streaming_config import StreamingConfig, TlsConfig
 from daemonkit.faults import Broken, Invalid
 from daemonkit.logs import fields
 from daemonkit.tasks import Background, race

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image, place
+from cri.container.memory_volumes import MemoryVolumeSource, find, message
 from cri.oci.mounts import CONTAINERS, image_mount
 from cri.oci.values import Json, RootImage
-from cri.volumes.memory import MemoryVolumeSource, find, message
 from daemonkit.faults import Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -1,1 +1,0 @@
-"""A container's volumes: CRI mounts become what protectd shares, and what the OCI configuration binds."""
