@@ -1,4 +1,4 @@
-"""xenpod-cri from its configuration to a node that serves."""
+"""Assembles xenpod-cri's state and ports, and runs its background tasks."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ _FIRST_SWEEP = 10.0
 
 @contextlib.asynccontextmanager
 async def running(config: CriConfig, images: Images, network: PodNetwork) -> AsyncIterator[Runtime]:
-    """A node with its records loaded and its tasks running; what was half-done is finished first if protectd
-    is there, else as soon as it is."""
+    """Load the records, and run the background tasks while the block does.
+
+    What an earlier daemon left half-done is finished before the block begins; without protectd, later.
+    """
     async with contextlib.AsyncExitStack() as undo:
         store = await Database.open(config.state_dir / "cri.db")
         undo.push_async_callback(store.close)
@@ -56,7 +58,7 @@ async def running(config: CriConfig, images: Images, network: PodNetwork) -> Asy
 
 
 def cni(config: CriConfig) -> Network:
-    """The network that CNI makes."""
+    """The pod network that CNI plugins make."""
     settings = config.cni
     return Network(
         ConfDir(settings.conf_dir),
@@ -110,7 +112,7 @@ async def _adopt(runtime: Runtime, store: Database) -> None:
 
 
 def _hold_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Until its zone is gone; that has been torn down already where it says so."""
+    """Hold the kernel image until the zone is gone, unless it is already."""
     if sandbox.phase in (SandboxPhase.STOPPED, SandboxPhase.REMOVING):
         return
     try:
@@ -120,7 +122,7 @@ def _hold_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
 
 
 def _hold_images(runtime: Runtime, container: Container) -> None:
-    """The zone has the image open in any case; a store that lost it can only be reported."""
+    """Hold a container's images.  Its zone has them open in any case; a lost image can only be reported."""
     for image_id in container.images:
         try:
             runtime.images.hold(image_id, container.id)
@@ -130,8 +132,10 @@ def _hold_images(runtime: Runtime, container: Container) -> None:
 
 @contextlib.asynccontextmanager
 async def _background(*runs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """The tasks run while the block does.  One that fails ends the block: a daemon that does not hear of its
-    zones any more must not go on as if it did; the service manager starts it again."""
+    """Run tasks while the block does.  One that fails ends the block.
+
+    A daemon that hears no more of its zones must not go on as if it did; the service manager restarts it.
+    """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run) for run in runs]
         try:

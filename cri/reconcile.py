@@ -1,4 +1,4 @@
-"""Finishes what a killed daemon, or a failed undo, left half-done."""
+"""Reconcile records with reality: finish what a killed daemon, or a failed undo, left half-done."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ _RETRY = 5.0
 
 
 class Reconciler:
-    """Run ``run`` as a task.  ``inherited``: ids that were there when the daemon started; only of those it is
-    known that nobody is at work on them, whatever their phase."""
+    """Run ``run`` as a task.
+
+    Records that were there when the daemon started are finished whatever their phase: nobody works on them.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -35,7 +37,7 @@ class Reconciler:
         runtime.unfinished.set()
 
     async def run(self) -> None:
-        """Sweep when told to, once protectd is there; again after a while if something stays."""
+        """Sweep whenever ``unfinished`` is set and protectd is there; retry if something stays."""
         runtime = self._runtime
         while True:
             await runtime.unfinished.wait()
@@ -48,7 +50,7 @@ class Reconciler:
                 runtime.unfinished.set()
 
     async def _sweep(self) -> bool:
-        """Whether nothing is left.  Containers first: a sandbox is dropped after what it holds."""
+        """Finish everything; whether nothing is left.  Containers first: a pod's record outlives theirs."""
         runtime = self._runtime
         done = [await self._container(container.id) for container in runtime.containers.all()]
         done += [await self._sandbox(sandbox.id) for sandbox in runtime.sandboxes.all()]
@@ -62,7 +64,7 @@ class Reconciler:
             case ContainerPhase.CREATING if container_id in self._inherited:
                 return await undo_container(runtime, container_id)
             case ContainerPhase.REMOVING if container_id in self._inherited:
-                return await _tried(container_id, remove_container(runtime, container_id))
+                return await _succeeds(container_id, remove_container(runtime, container_id))
         return True
 
     async def _sandbox(self, sandbox_id: str) -> bool:
@@ -73,13 +75,13 @@ class Reconciler:
             case SandboxPhase.CREATING if sandbox_id in self._inherited:
                 return await undo_sandbox(runtime, sandbox_id)
             case SandboxPhase.STOPPING if sandbox_id in self._inherited:
-                return await _tried(sandbox_id, stop_sandbox(runtime, sandbox_id))
+                return await _succeeds(sandbox_id, stop_sandbox(runtime, sandbox_id))
             case SandboxPhase.REMOVING if sandbox_id in self._inherited:
-                return await _tried(sandbox_id, remove_sandbox(runtime, sandbox_id))
+                return await _succeeds(sandbox_id, remove_sandbox(runtime, sandbox_id))
         return True
 
 
-async def _tried(subject: str, step: Awaitable[None]) -> bool:
+async def _succeeds(subject: str, step: Awaitable[None]) -> bool:
     try:
         await step
     except Fault as fault:

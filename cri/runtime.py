@@ -1,4 +1,4 @@
-"""What every verb works with."""
+"""The daemon's state and ports, which every verb works with."""
 
 from __future__ import annotations
 
@@ -29,69 +29,72 @@ log = logging.getLogger(__name__)
 
 
 class Images(Protocol):
-    """Where images come from."""
+    """The image store, as pods and containers need it."""
 
     def resolve(self, reference: str) -> RootImage:
-        """By id, tag or digest, as PullImage or ImageStatus answered it; Missing when it is not here."""
+        """Find an image by id, tag or digest; Missing when it is not here."""
         ...
 
     def hold(self, image_id: str, container_id: str) -> None:
-        """The image stays on the disk until ``release``, also when it is removed meanwhile.
+        """Keep an image on the disk until ``release``, even if it is removed meanwhile.
 
-        A container may hold several; the zones of pods hold their kernels (``cri.sandbox.kernel``)."""
+        A container may hold several; the zones of pods hold their kernels (``cri.sandbox.kernel``).
+        """
         ...
 
     def release(self, container_id: str) -> None:
-        """The container needs its images no more."""
+        """Give up all images that the container holds."""
         ...
 
     def collect(self) -> None:
-        """Once all holds of a starting daemon are made: removed images that nobody holds go."""
+        """Delete removed images that nobody holds; called when a starting daemon has made all its holds."""
         ...
 
     async def kernel(self, image_id: str) -> pb.ZoneKernel:
-        """The files of a kernel image that is held; they are there as long as it is.  Refused, Exhausted: no
-        zone can boot from it."""
+        """The files of a kernel image that is held; they last as long as the hold.
+
+        Refused, Exhausted: no zone can boot from it.
+        """
         ...
 
     def pulls(self) -> list[dict[str, object]]:
-        """What is being pulled now and how far it has come, as JSON."""
+        """The pulls under way and their progress, as JSON."""
         ...
 
 
 class PodNetwork(Protocol):
-    """What gives pods their addresses."""
+    """The network that pods are attached to."""
 
     def check(self) -> Chain:
         """The configuration in force; Refused, with the reason, when a pod could not be attached now."""
         ...
 
     def plan(self, sandbox_id: str, config: cri.PodSandboxConfig) -> Attachment:
-        """What ``attach`` will do for a pod; nothing is done yet.  Refused when it cannot be done."""
+        """Plan a pod's attachment, without doing anything yet.  Refused when it cannot be done."""
         ...
 
     async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:
-        """Do it; the attachment with its result.  A failure leaves work for ``detach``.
+        """Attach a pod; the attachment with its result.  A failure leaves work for ``detach``.
 
         ``made`` is called once the namespace is there.
         """
         ...
 
     async def detach(self, attachment: Attachment) -> None:
-        """Undo it; whatever is gone already succeeds."""
+        """Detach a pod; whatever is gone already succeeds."""
         ...
 
 
 @dataclass(slots=True)
-class Told:
-    """What the kubelet has told us; it tells again after a restart."""
+class KubeletConfig:
+    """What the kubelet has configured (UpdateRuntimeConfig); it does so again after a restart."""
 
     pod_cidr: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """The daemon's collaborators."""
+    """All of it, assembled by ``cri.daemon``."""
 
     config: CriConfig
     sandboxes: Records[Sandbox]
@@ -105,10 +108,10 @@ class Runtime:
     images: Images
     events: Events
     host: HostInfo
-    told: Told = field(default_factory=Told)
+    kubelet: KubeletConfig = field(default_factory=KubeletConfig)
     locks: Locks = field(default_factory=Locks)
     unfinished: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when something half-done is left for ``cri.reconcile`` to finish."""
+    """Set when there is something for ``cri.reconcile`` to finish."""
 
     def left_over(self, kind: str, record_id: str, fault: Fault) -> None:
         """Note that a half-made pod or container could not be removed: ``cri.reconcile`` tries again."""

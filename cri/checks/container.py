@@ -1,4 +1,4 @@
-"""What of a CreateContainer request can be honoured; everything else is refused by name."""
+"""Checks of a CreateContainer request: what cannot be honoured is refused by name."""
 
 from __future__ import annotations
 

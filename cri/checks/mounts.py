@@ -1,4 +1,4 @@
-"""What of a container's mounts can be honoured; everything else is refused by name."""
+"""Checks of a container's mounts: what cannot be honoured is refused by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IMAGES = 32
 
 
 def check_mounts(mounts: Sequence[cri.Mount], pod: PodIdMapping | None) -> None:
-    """Invalid or Refused for what cannot be honoured; ``pod``: the mapping of its user namespace."""
+    """Invalid or Refused for what cannot be honoured; ``pod``: the id mapping of its user namespace."""
     if len(mounts) > LIMIT:
         raise Invalid(CREATE, "mounts", f"{len(mounts)} are more than {LIMIT}")
     _check_images(mounts)
@@ -24,7 +24,7 @@ def check_mounts(mounts: Sequence[cri.Mount], pod: PodIdMapping | None) -> None:
         subject = f"mount {mount.container_path!r:.200}"
         _check_place(mount)
         _check_source(subject, mount)
-        _check_way(subject, mount)
+        _check_options(subject, mount)
         volume_is_mapped(CREATE, subject, mount, pod)
 
 
@@ -48,7 +48,7 @@ def _check_source(subject: str, mount: cri.Mount) -> None:
     check_path(CREATE, "host_path", mount.host_path, absolute=True)
 
 
-def _check_way(subject: str, mount: cri.Mount) -> None:
+def _check_options(subject: str, mount: cri.Mount) -> None:
     if mount.propagation not in cri.MountPropagation.values():
         raise Invalid(CREATE, subject, f"propagation {mount.propagation}: unknown")
     if mount.recursive_read_only:
@@ -63,12 +63,12 @@ def _check_way(subject: str, mount: cri.Mount) -> None:
 
 
 def is_image(mount: cri.Mount) -> bool:
-    """Whether an image is meant; one without a name, and without a path of the host, is meant to be."""
+    """Whether the mount is of an image; a nameless one without a host path counts as one, too."""
     return mount.HasField("image") and bool(mount.image.image or not mount.host_path)
 
 
 def _check_images(mounts: Iterable[cri.Mount]) -> None:
-    """Invalid when there are too many."""
+    """Invalid when there are too many images."""
     found = sum(is_image(mount) for mount in mounts)
     if found > _IMAGES:
         raise Invalid(CREATE, "mounts", f"{found} images are more than {_IMAGES}")
@@ -87,5 +87,5 @@ def _check_image(subject: str, mount: cri.Mount) -> None:
 
 
 def place(container_path: str) -> str:
-    """One spelling for each place: ``//a/./b/`` is ``/a/b``."""
+    """The one spelling of a container path: ``//a/./b/`` is ``/a/b``."""
     return posixpath.normpath("/" + container_path.strip("/"))

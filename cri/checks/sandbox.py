@@ -1,4 +1,4 @@
-"""What of a RunPodSandbox request can be honoured; everything else is refused by name."""
+"""Checks of a RunPodSandbox request: what cannot be honoured is refused by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _PORTS = 4096
-# Kubernetes' list of namespaced sysctls; a zone has a kernel of its own, but one rule for both toolstacks.
+# The sysctls that Kubernetes calls namespaced.  A zone has a kernel of its own; the fake's zones have not.
 _SYSCTL = re.compile(
     r"(kernel\.shm[a-z_]+|kernel\.msg[a-z_]+|kernel\.sem|fs\.mqueue\.[a-z_]+|net\.[A-Za-z0-9_.-]+)"
 )
@@ -23,7 +23,7 @@ _ELSEWHERE = "run the pod with a runtime handler of the host, e.g. runc (Runtime
 
 
 def handler_name(wanted: str, handlers: Mapping[str, HandlerConfig]) -> str:
-    """The handler meant by ``wanted``; Invalid when there is none of that name."""
+    """The handler that ``wanted`` names, "" being the default; Invalid when there is none of that name."""
     name = wanted or DEFAULT_HANDLER
     if name not in handlers:
         known = ", ".join(sorted(handlers)) or "none"
@@ -91,8 +91,10 @@ def _check_sysctls(sysctls: Mapping[str, str]) -> None:
 
 
 def _check_security(name: str, security: cri.LinuxSandboxSecurityContext) -> None:
-    """NODE means the zone's processes and IPC.  The run-as fields and profiles speak of a pause container,
-    which a zone does not have."""
+    """NODE means the zone's processes and IPC.
+
+    The run-as fields and profiles are about a pause container, which a zone does not have.
+    """
     options = security.namespace_options
     known = cri.NamespaceMode.values()
     if any(mode not in known for mode in (options.network, options.pid, options.ipc)):

@@ -1,4 +1,7 @@
-"""What of a container's security context can be honoured; everything else is refused by name."""
+"""Checks of a container's security context: what cannot be honoured is refused by name.
+
+Profiles (seccomp, AppArmor) come in a message of CRI, or in its deprecated text.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ def check_security(
 
 
 def _check_namespaces(name: str, options: cri.NamespaceOption) -> None:
-    """NODE means the zone's processes and IPC; the network of the host is out of a zone's reach."""
+    """NODE means the zone's processes and IPC; the host's network is out of a zone's reach."""
     known = cri.NamespaceMode.values()
     if any(mode not in known for mode in (options.network, options.pid, options.ipc)):
         raise Invalid(CREATE, name, "an unknown namespace mode")
@@ -50,7 +53,7 @@ def _check_namespaces(name: str, options: cri.NamespaceOption) -> None:
 
 
 def _check_apparmor(name: str, security: cri.LinuxContainerSecurityContext) -> None:
-    """RuntimeDefault is no profile: a container's confinement is its zone."""
+    """RuntimeDefault means no profile: the zone confines a container."""
     message = security.apparmor if security.HasField("apparmor") else None
     asked = chosen("AppArmor", message, security.apparmor_profile)
     if asked.profile_type == cri.SecurityProfile.Localhost:
@@ -62,7 +65,7 @@ def _check_apparmor(name: str, security: cri.LinuxContainerSecurityContext) -> N
 
 
 def chosen(kind: str, profile: cri.SecurityProfile | None, old: str) -> cri.SecurityProfile:
-    """``profile`` counts before ``old``; neither is Unconfined.  Invalid for one that is not well-formed."""
+    """The profile asked for: ``profile``, else the text ``old``, else Unconfined.  Invalid: malformed."""
     asked = profile if profile is not None else _of_text(kind, old)
     if asked.profile_type not in Type.ProfileType.values():
         raise Invalid(CREATE, f"{kind} profile type {asked.profile_type}", "unknown")
@@ -77,7 +80,7 @@ def chosen(kind: str, profile: cri.SecurityProfile | None, old: str) -> cri.Secu
 
 
 def local_path(kind: str, asked: cri.SecurityProfile) -> str:
-    """The file of a Localhost profile: absolute and clean."""
+    """The file of a Localhost profile; Invalid unless its path is absolute and clean."""
     check_path(CREATE, f"{kind} profile", asked.localhost_ref, absolute=True)
     return asked.localhost_ref
 

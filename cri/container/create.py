@@ -1,4 +1,4 @@
-"""CreateContainer: the OCI configuration is written here, the container prepared in its zone by protectd."""
+"""CreateContainer: this daemon writes the OCI configuration, protectd prepares the container in its zone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cri.checks.mounts import is_image
 from cri.container import logs
 from cri.container.remove import finish_leftover, undo
 from cri.container.signals import stop_signal
-from cri.container.target import target_pid
+from cri.container.volumes import plan, tell
 from cri.oci.capabilities import held
 from cri.oci.files import pod_files
 from cri.oci.process import bounding, process
@@ -27,9 +27,8 @@ from cri.runtime import Runtime, now_ns
 from cri.state.container import Container, ContainerImage, ContainerPhase
 from cri.state.names import container_name, new_id
 from cri.state.sandbox import Sandbox, SandboxPhase
-from cri.volumes.plan import plan, tell
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Refused
+from daemonkit.faults import Invalid, Refused
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -39,21 +38,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """A container to be, and what protectd needs to prepare it."""
+    """A new container's record, and the request that has protectd prepare it."""
 
     container: Container
     workload: pb.CreateWorkloadRequest
 
 
 async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
-    """The new container's id.  When this fails nothing of it is left, or a leftover is being removed."""
+    """Create a container; its id.  When this fails, nothing is left, or ``cri.reconcile`` removes what is."""
     sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
     async with runtime.locks.hold(sandbox_id):
         sandbox = _ready(runtime, sandbox_id)
         request.check(asked.config, sandbox.config)
         image = runtime.images.resolve(asked.config.image.image)
         volume_images = _volume_images(runtime, asked.config.mounts)
-        pid = await target_pid(runtime, sandbox_id, asked.config.linux.security_context.namespace_options)
+        pid = await _target_pid(runtime, sandbox_id, asked.config.linux.security_context.namespace_options)
         plan = _plan(runtime, sandbox, asked.config, image, volume_images, pid)
         await _make(runtime, plan)
     checkpoint("create-container.created")
@@ -97,7 +96,7 @@ def _plan(
     volume_images: Sequence[RootImage],
     target: int,
 ) -> ContainerPlan:
-    """Everything decided before the first side effect (but the log's directory)."""
+    """Decide everything before the first side effect (but make the log's directory)."""
     container_id = new_id()
     defaults = runtime.config.container
     who = user(config.linux.security_context, image)
@@ -135,10 +134,31 @@ def _plan(
     return ContainerPlan(container, workload)
 
 
+async def _target_pid(runtime: Runtime, sandbox_id: str, options: cri.NamespaceOption) -> int:
+    """The pid, in the zone, of a process of the container whose processes this one shares (mode TARGET).
+
+    0 when the zone's own process namespace is meant.  Missing, Invalid or Refused for a target that is not
+    there, is of another pod, or does not run.
+    """
+    if options.pid != cri.TARGET:
+        return 0
+    target = runtime.containers.find(options.target_id)
+    if target.sandbox_id != sandbox_id:
+        raise Invalid(CREATE, f"target container {target.id}", "it is of another pod")
+    if target.phase is not ContainerPhase.RUNNING:
+        raise Refused(CREATE, f"target container {target.id}", f"it is {target.phase.value}")
+    if target.config.linux.security_context.namespace_options.pid in (cri.POD, cri.NODE):
+        return 0
+    pid = (await runtime.zones.get_workload(target.id)).pid
+    if pid < 2:
+        raise Refused(CREATE, f"target container {target.id}", "it has ended")
+    return pid
+
+
 def _named(
     config: cri.ContainerConfig, image: RootImage, volume_images: Sequence[RootImage]
 ) -> cri.ContainerConfig:
-    """The kubelet asks by id; what it is told is shown to people.  Volumes are told with their digests."""
+    """The config as people see it: with the image's name (the kubelet gives its id) and volumes' digests."""
     named = cri.ContainerConfig()
     named.CopyFrom(config)
     named.image.image = image.name
@@ -152,9 +172,9 @@ def _volume_images(runtime: Runtime, mounts: Iterable[cri.Mount]) -> tuple[RootI
 
 
 def _log_path(sandbox: Sandbox, config: cri.ContainerConfig) -> str:
-    """ "" when either part is missing: then there is no log, as CRI has it."""
+    """The log's path, its directory made; "" when either part is missing: as in CRI, there is no log then."""
     if not sandbox.config.log_directory or not config.log_path:
         return ""
     path = Path(sandbox.config.log_directory) / config.log_path
-    logs.make(str(path.parent))
+    logs.make_directory(str(path.parent))
     return str(path)

@@ -1,4 +1,4 @@
-"""ExecSync: a command in a running container, its output and exit code."""
+"""ExecSync: run a command in a running container; its output and exit code."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 log = logging.getLogger(__name__)
 
 OUTPUT_LIMIT = MESSAGE_LIMIT - 64 * 1024
-"""Bytes of both streams together: an answer must fit into one message."""
+"""Bytes of both streams together: the reply must fit into one message."""
 
 _LONGEST = 7 * 24 * 3600
 _ANSWER = 5
-"""Seconds that a zone has beyond a process's timeout, to start it and to tell its end."""
+"""Seconds beyond the process's own timeout for the zone to start it and to report its end."""
 
 
 async def exec_sync(runtime: Runtime, asked: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
-    """``timeout`` in seconds, 0 for none; TooLate when it is over, and the process is killed.
+    """Run a command.  ``timeout`` in seconds, 0 for none; TooLate when it is over, and the process is killed.
 
-    Output beyond the limit is read and dropped: a probe that talks too much must not fail for it.
+    Output beyond the limit is read and dropped: a probe that writes too much must not fail for it.
     """
     container = runtime.containers.find(asked.container_id)
     if container.phase is not ContainerPhase.RUNNING:
@@ -50,10 +50,10 @@ async def exec_sync(runtime: Runtime, asked: cri.ExecSyncRequest) -> cri.ExecSyn
 async def _collect(runtime: Runtime, start: pb.ExecStart) -> cri.ExecSyncResponse:
     stdout, stderr, code, dropped = bytearray(), bytearray(), 0, 0
     async for output in runtime.zones.exec(start):
-        room = OUTPUT_LIMIT - len(stdout) - len(stderr)
-        dropped += max(0, len(output.stdout) + len(output.stderr) - room)
-        stdout += output.stdout[:room]
-        stderr += output.stderr[:room]
+        left = OUTPUT_LIMIT - len(stdout) - len(stderr)
+        dropped += max(0, len(output.stdout) + len(output.stderr) - left)
+        stdout += output.stdout[:left]
+        stderr += output.stderr[:left]
         if output.HasField("exit"):
             code = output.exit.exit_code
     if dropped:

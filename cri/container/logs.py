@@ -1,16 +1,20 @@
-"""Directories for container logs: the kubelet makes and removes its own; other callers may leave it to us."""
+"""Container logs: their directories, and ReopenContainerLog.
+
+The kubelet makes and removes its own directories; other callers may leave that to us.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from cri.runtime import Runtime
 from daemonkit.disk_space import is_full
-from daemonkit.faults import Exhausted, Invalid
+from daemonkit.faults import Exhausted, Invalid, Refused
 
 _MAKE = "make log directory"
 
 
-def make(directory: str) -> None:
+def make_directory(directory: str) -> None:
     """Make ``directory`` and its parents (0755); "" makes none."""
     if not directory:
         return
@@ -21,3 +25,11 @@ def make(directory: str) -> None:
         if is_full(error):
             raise Exhausted(_MAKE, directory, cause, "free some space") from None
         raise Invalid(_MAKE, directory, cause) from None
+
+
+async def reopen(runtime: Runtime, wanted: str) -> None:
+    """Write on to a new file, after a log was rotated; Refused when the container has ended."""
+    container = runtime.containers.find(wanted)
+    if not container.live:
+        raise Refused("reopen log of", container.id, f"it is {container.phase.value}")
+    await runtime.zones.reopen_log(container.id)

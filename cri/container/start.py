@@ -1,4 +1,4 @@
-"""StartContainer."""
+"""StartContainer: protectd starts the process, and says how it went."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ log = logging.getLogger(__name__)
 
 
 async def start(runtime: Runtime, wanted: str) -> None:
-    """Refused when it is not merely created."""
+    """Start a container; Refused when it was started before."""
     container_id = runtime.containers.find(wanted).id
     async with runtime.locks.hold(container_id):
         container = runtime.containers.get(container_id)
         if container.phase is not ContainerPhase.CREATED:
             raise Refused("start container", container_id, f"it is {container.phase.value}")
-        # protectd's state is the truth; a caller that goes away does not stop a start half-way
+        # A caller that goes away must not leave protectd's state and ours apart.
         await complete(_start(runtime, container_id))
     log.info("container runs", extra=fields(container=container_id))
 
@@ -38,7 +38,7 @@ async def _start(runtime: Runtime, container_id: str) -> None:
 
 
 async def _learn(runtime: Runtime, container_id: str) -> None:
-    """A failed start has ended the container, or the zone is silent: what protectd says of it."""
+    """Ask protectd what a failed start did: it has ended the container, or the zone is silent."""
     try:
         await runtime.changes.workload(await runtime.zones.get_workload(container_id))
     except Fault as fault:

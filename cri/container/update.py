@@ -1,4 +1,4 @@
-"""UpdateContainerResources: in the cgroups of its zone; the new limits are shown from then on."""
+"""UpdateContainerResources: new limits in the zone's cgroups, which statuses show from then on."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _PARTS = (
     ("cpuset_mems",),
     ("unified",),
 )
-"""What the kernel takes or refuses together."""
-_PERIOD = 100_000  # the kernel's own, in microseconds
+"""Limits that the kernel takes or refuses together."""
+_PERIOD = 100_000  # the kernel's default, microseconds
 
 
 async def update(runtime: Runtime, asked: cri.UpdateContainerResourcesRequest) -> None:
-    """What is 0 or "" stays as it is.  Refused when it has ended, or when its zone's kernel says no."""
+    """Change limits; what is 0 or "" stays as it is.  Refused: it has ended, or its zone's kernel says no."""
     container_id = runtime.containers.find(asked.container_id).id
     async with runtime.locks.hold(container_id):
         container = runtime.containers.get(container_id)
@@ -57,9 +57,9 @@ async def _update(
 
 
 async def _one_by_one(runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources) -> None:
-    """The OCI runtime stops at the first limit that the kernel refuses, and those before it hold.
+    """Ask for each limit alone, so that it is known, and shown, which of them hold.
 
-    Each is asked for alone, so that those that hold are known and shown.
+    The OCI runtime stops at the first limit that the kernel refuses, and those before it hold.
     """
     parts = [_part(asked, names) for names in _PARTS]
     parts = [part for part in parts if part.ByteSize()]
@@ -93,7 +93,7 @@ async def _apply(
 
 
 def merge(into: cri.LinuxContainerResources, asked: cri.LinuxContainerResources) -> None:
-    """Fields that are said replace those of ``into``; maps and lists as a whole."""
+    """Replace the fields that ``asked`` sets; maps and lists as a whole."""
     for field, _ in asked.ListFields():
         into.ClearField(field.name)  # type: ignore[arg-type]  # a field of the same message
     into.MergeFrom(asked)
@@ -102,11 +102,11 @@ def merge(into: cri.LinuxContainerResources, asked: cri.LinuxContainerResources)
 def _wanted(
     now: cri.LinuxContainerResources, asked: cri.LinuxContainerResources
 ) -> cri.LinuxContainerResources:
-    """What is asked for, with what belongs to it.
+    """Complete the request with what belongs to it.
 
-    The limit of memory and swap together follows that of memory, unless it is said too.  Quota and period are
-    one limit to the kernel: who says one of them keeps the other.  A process has its oom_score_adj from its
-    start; the kubelet sends one with every update, and other runtimes leave it alone too.
+    The limit of memory and swap together follows the memory limit, unless it is set too.  Quota and period
+    are one limit to the kernel: setting one keeps the other.  oom_score_adj is fixed when a process starts;
+    the kubelet sends it with every update, and other runtimes ignore it too.
     """
     wanted = cri.LinuxContainerResources()
     wanted.CopyFrom(asked)
@@ -123,7 +123,7 @@ def _wanted(
 
 
 def _changes(container: Container, asked: cri.LinuxContainerResources) -> dict[str, object]:
-    """As OCI ``linux.resources``; only what is asked for, and never which devices it may use."""
+    """The changes as OCI ``linux.resources``: only what is asked for, and never the devices."""
     now = container.config.linux.resources
     try:
         wanted = resources(asked, 0)
@@ -131,7 +131,7 @@ def _changes(container: Container, asked: cri.LinuxContainerResources) -> dict[s
         raise type(fault)(UPDATE, container.id, f"{fault.subject}: {fault.cause}", fault.hint) from None
     changes = {key: value for key, value in wanted.items() if key != "devices"}
     if asked.cpu_quota < 0 < now.cpu_quota:
-        # there is a limit to be lifted; crun wants the period with it
+        # The limit is lifted; crun wants the period with it.
         cpu = changes.get("cpu")
         lifted = {"quota": -1, "period": asked.cpu_period or _PERIOD}
         changes["cpu"] = {**(cpu if isinstance(cpu, dict) else {}), **lifted}

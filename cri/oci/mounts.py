@@ -17,7 +17,7 @@ READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trig
 
 
 def kernel_mounts(own_shm: int, *, privileged: bool = False, zone_proc: bool = False) -> list[Json]:
-    """As every OCI runtime has them; sysfs and cgroups read-only but for the privileged.
+    """The mounts of every OCI runtime; sysfs and cgroups are writable for the privileged alone.
 
     ``own_shm``: bytes of the container's own /dev/shm; 0: it shares the zone's, which is the pod's.
     ``zone_proc``: /proc is the zone's own mount.
@@ -59,14 +59,14 @@ def _shm(own: int) -> Json:
 
 
 def file_mounts(container_id: str, names: Iterable[str], *, readonly: bool) -> list[Json]:
-    """``files/<name>`` of the container's directory in the zone at ``/etc/<name>``."""
+    """Bind ``files/<name>`` of the container's directory in the zone to ``/etc/<name>``."""
     way = "ro" if readonly else "rw"
     base = f"{CONTAINERS}/{container_id}/files"
     return [_mount(f"/etc/{name}", "bind", f"{base}/{name}", "rbind", "rprivate", way) for name in names]
 
 
 def image_mount(container_id: str, name: str, destination: str) -> Json:
-    """An image that the zone has at ``volumes/<name>`` of the container's directory."""
+    """Bind the image that the zone has at ``volumes/<name>`` of the container's directory."""
     source = f"{CONTAINERS}/{container_id}/volumes/{name}"
     return _mount(destination, "bind", source, "rbind", "rprivate", "ro", "nodev")
 
@@ -76,9 +76,9 @@ def _mount(destination: str, kind: str, source: str, *options: str) -> Json:
 
 
 def arranged(usual: Iterable[Json], asked: Iterable[Json]) -> list[Json]:
-    """The usual mounts without those in whose place, or under whose /dev, others are asked for; then those.
+    """All mounts in order: a mount that is asked for replaces the usual one, and a /dev all of /dev.
 
-    What is nearer to the root comes first, so that nothing hides what is below it.
+    Mounts nearer to the root come first, so that none hides what is below it.
     """
     wanted = list(asked)
     taken = {str(mount["destination"]) for mount in wanted}

@@ -1,4 +1,4 @@
-"""A seccomp profile of a file, and what of it counts for one container.
+"""Parse a seccomp profile, and resolve its conditions for one container.
 
 The file has the shape of ``linux.seccomp`` (opencontainers/runtime-spec 1.0.2, config-linux.md), or the one
 that profiles are shipped in, which adds conditions: ``archMap``, and in each rule ``includes`` and
@@ -42,7 +42,7 @@ _EPERM = 1
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A processor, in seccomp's words and in those of conditions."""
+    """A processor architecture, as seccomp names it and as conditions do."""
 
     architecture: str
     name: str
@@ -57,7 +57,7 @@ MACHINES: Mapping[str, Machine] = {
 
 @dataclass(frozen=True, slots=True)
 class ContainerFacts:
-    """What conditions are about."""
+    """What a profile's conditions ask about."""
 
     capabilities: frozenset[str]
     """``CAP_...``"""
@@ -65,11 +65,11 @@ class ContainerFacts:
 
 
 class _Wrong(Exception):
-    """The profile is not one, and why."""
+    """Why the profile is invalid."""
 
 
 def resolve(untrusted_text: bytes, subject: str, container: ContainerFacts) -> Json:
-    """``linux.seccomp``; Invalid for what is no profile, Unsupported for what nobody in a zone could do."""
+    """Resolve to ``linux.seccomp``; Invalid for malformed profiles, Unsupported for what no zone can do."""
     try:
         return _resolve(_object(json.loads(untrusted_text), "profile", None), subject, container)
     except (ValueError, RecursionError):
@@ -94,7 +94,7 @@ def _resolve(profile: Json, subject: str, container: ContainerFacts) -> Json:
         **default,
         "architectures": _architectures(profile, container.machine),
         "flags": [_one_of(flag, _FLAGS, "flags") for flag in _list(profile.get("flags"), "flags", 16)],
-        # The library refuses rules that do what is done anyway.
+        # libseccomp refuses rules whose action is the default.
         "syscalls": [rule for rule in made if rule["names"] and not _is_default(rule, default)],
     }
 
@@ -108,7 +108,7 @@ def _actions(profile: Json) -> set[object]:
 
 
 def _architectures(profile: Json, machine: Machine) -> list[str]:
-    """Those named, or this machine's with its older ones."""
+    """The architectures named, or this machine's with its older ones."""
     named = [_matching(_ARCHITECTURE, item, "architectures") for item in _of(profile, "architectures", 32)]
     families = [
         _object(item, "archMap", frozenset({"architecture", "subArchitectures"}))

@@ -1,4 +1,4 @@
-"""What the parts of an OCI configuration share."""
+"""Values that the parts of an OCI configuration share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Json = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Of system calls: ``linux.seccomp``, and the same compiled (see ``seccomp_bpf``) or ""."""
+    """A seccomp filter: ``linux.seccomp``, and the same compiled (see ``seccomp_bpf``) or ""."""
 
     profile: Json
     program: str = ""

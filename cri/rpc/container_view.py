@@ -19,14 +19,14 @@ _STATES: Mapping[ContainerPhase, cri.ContainerState.ValueType] = {
 
 
 def state(container: Container) -> cri.ContainerState.ValueType:
-    """One being removed is what it was: that it ended is all that is known."""
+    """Its state; of a container being removed no more is known than whether it had ended."""
     if container.phase is ContainerPhase.REMOVING and container.exit:
         return cri.CONTAINER_EXITED
     return _STATES[container.phase]
 
 
 def selected(container: Container, asked: cri.ContainerFilter) -> bool:
-    """Whether a list request wants it."""
+    """Whether the filter of a list request selects it."""
     return (
         has_id(container.id, asked.id)
         and has_id(container.sandbox_id, asked.pod_sandbox_id)

@@ -1,4 +1,4 @@
-"""Lists, statuses, and the stream of events: all of it answered from memory."""
+"""RPCs that only read: lists, statuses, and the stream of events, all answered from memory."""
 
 from __future__ import annotations
 

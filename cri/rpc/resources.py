@@ -1,8 +1,7 @@
-"""Changes of what runs, and of the runtime's own settings."""
+"""RPCs that change what runs, and the runtime's own settings."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import grpc.aio
@@ -41,7 +40,7 @@ class ResourcesRpcs:
     async def UpdateRuntimeConfig(
         self, request: cri.UpdateRuntimeConfigRequest, context: _Context
     ) -> cri.UpdateRuntimeConfigResponse:
-        """The pod CIDR fills the configured template in, unless there is a network configuration already."""
+        """Fill the template in with the pod CIDR, unless there is a network configuration already."""
         cidr = request.runtime_config.network_config.pod_cidr
         if cidr:
             await self._pod_cidr(cidr)
@@ -56,7 +55,7 @@ class ResourcesRpcs:
     async def _pod_cidr(self, cidr: str) -> None:
         runtime = self._runtime
         networks = template.networks(cidr)
-        runtime.told.pod_cidr = cidr
+        runtime.kubelet.pod_cidr = cidr
         if runtime.config.cni.conf_template is None:
             log.info("pod CIDR told; CNI's own configuration decides", extra=fields(cidr=cidr))
             return
@@ -64,7 +63,7 @@ class ResourcesRpcs:
             chain = runtime.network.check()
         except Fault:
             source, directory = runtime.config.cni.conf_template, runtime.config.cni.conf_dir
-            path = await asyncio.to_thread(template.write, source, directory, networks)
+            path = await template.write(source, directory, networks)
             log.info("network configuration written", extra=fields(cidr=cidr, path=path))
         else:
             log.info("pod CIDR told; a network is configured", extra=fields(cidr=cidr, network=chain.name))

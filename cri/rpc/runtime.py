@@ -1,4 +1,4 @@
-"""RuntimeService: each RPC handed to its verb."""
+"""RuntimeService: each RPC calls its verb."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc.aio
 
-from cri.container import create, execsync, remove, start, stop
+from cri.container import create, execsync, logs, remove, start, stop
 from cri.rpc import status
 from cri.rpc.listing import ListingRpcs
 from cri.rpc.resources import ResourcesRpcs
@@ -19,7 +19,6 @@ from cri.sandbox import stop as sandbox_stop
 from cri.streaming.forwarding.portforward import port_forward_url
 from cri.streaming.process.exec import attach_url, exec_url
 from cri.streaming.server import Server
-from daemonkit.faults import Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
@@ -104,10 +103,7 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
     async def ReopenContainerLog(
         self, request: cri.ReopenContainerLogRequest, context: _Context
     ) -> cri.ReopenContainerLogResponse:
-        container = self._runtime.containers.find(request.container_id)
-        if not container.live:
-            raise Refused("reopen log of", container.id, f"it is {container.phase.value}")
-        await self._runtime.zones.reopen_log(container.id)
+        await logs.reopen(self._runtime, request.container_id)
         return cri.ReopenContainerLogResponse()
 
     async def ExecSync(self, request: cri.ExecSyncRequest, context: _Context) -> cri.ExecSyncResponse:
@@ -126,5 +122,5 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
 
 
 def _cgroup_driver() -> cri.CgroupDriver.ValueType:
-    """Who manages this host's cgroups, as sd_booted(3) tells it; pods' own are inside their zones."""
+    """Who manages this host's cgroups (sd_booted(3)); those of pods are inside their zones."""
     return cri.SYSTEMD if _SYSTEMD.is_dir() else cri.CGROUPFS

@@ -15,7 +15,7 @@ def state(sandbox: Sandbox) -> cri.PodSandboxState.ValueType:
 
 
 def selected(sandbox: Sandbox, asked: cri.PodSandboxFilter) -> bool:
-    """Whether a list request wants it."""
+    """Whether the filter of a list request selects it."""
     return (
         has_id(sandbox.id, asked.id)
         and has_labels(sandbox.labels, asked.label_selector)
@@ -37,7 +37,7 @@ def item(sandbox: Sandbox) -> cri.PodSandbox:
 
 
 def status(sandbox: Sandbox) -> cri.PodSandboxStatus:
-    """Addresses only while it has a network."""
+    """Everything known of it; addresses only while it has a network."""
     addresses = (
         () if sandbox.phase in (SandboxPhase.STOPPED, SandboxPhase.REMOVING) else sandbox.attachment.addresses
     )

@@ -1,4 +1,4 @@
-"""Statistics and metrics: RPCs handed to their verbs."""
+"""RPCs for statistics and metrics: each calls its verb."""
 
 from __future__ import annotations
 

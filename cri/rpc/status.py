@@ -1,4 +1,4 @@
-"""Status: whether pods can be run now, and what an operator must know."""
+"""Status: whether pods can run now, and what an operator should know."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
-    """RuntimeReady: protectd answers; NetworkReady: a CNI configuration whose plugins are there."""
+    """RuntimeReady: protectd answers.  NetworkReady: there is a CNI configuration with all its plugins."""
     host, trouble = await _host(runtime, fresh=verbose)
     reply = cri.StatusResponse(
         status=cri.RuntimeStatus(
@@ -35,7 +35,7 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
 
 
 async def _host(runtime: Runtime, *, fresh: bool) -> tuple[pb.InfoResponse | None, str]:
-    """The kubelet asks every few seconds: what does not change is remembered."""
+    """The host, or why it is not known.  Cached where it does not change: the kubelet asks all the time."""
     try:
         return await runtime.host.info(fresh=fresh), ""
     except Fault as fault:
@@ -57,7 +57,7 @@ def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:
 
 
 def _handlers(runtime: Runtime, host: pb.InfoResponse | None) -> list[cri.RuntimeHandler]:
-    """Those whose profile protectd has; the first is the one meant by ""."""
+    """The handlers whose profile protectd has; the first one is the default, ""."""
     if host is None:
         return []
     have = set(host.profiles)
@@ -93,7 +93,7 @@ def _versions(host: pb.InfoResponse | None) -> dict[str, str]:
 
 
 def _handler_details(runtime: Runtime, host: pb.InfoResponse | None) -> dict[str, object]:
-    """Those that cannot be used too, with the reason."""
+    """All handlers; for those that cannot be used, the reason."""
     usable = {handler.name: handler.features for handler in _handlers(runtime, host)}
     details: dict[str, object] = {}
     for name, handler in runtime.config.handlers.items():
@@ -110,9 +110,9 @@ def _cni(runtime: Runtime) -> dict[str, object]:
     try:
         chain = runtime.network.check()
     except Fault as fault:
-        return {"error": str(fault), "podCIDR": runtime.told.pod_cidr}
+        return {"error": str(fault), "podCIDR": runtime.kubelet.pod_cidr}
     return {
-        "podCIDR": runtime.told.pod_cidr,
+        "podCIDR": runtime.kubelet.pod_cidr,
         "network": chain.name,
         "source": chain.source,
         "cniVersion": chain.version,

@@ -1,4 +1,4 @@
-"""The kernel of a pod's zone: which image it comes from, and who holds that."""
+"""The kernel of a pod's zone: which image it comes from, and the hold that keeps the image."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANNOTATION = "xenpod.dev/kernel"
 def chosen(config: cri.PodSandboxConfig, handler: HandlerConfig, settings: KernelSettings) -> str:
     """The image's normalised name: the pod's own choice, else its handler's; "": the toolstack's kernel.
 
-    Invalid: no name of an image; Denied: one that pods may not choose.
+    Invalid: not the name of an image; Denied: one that pods may not choose.
     """
     if ANNOTATION not in config.annotations:
         return str(names.parse(handler.kernel)) if handler.kernel else ""
@@ -33,7 +33,7 @@ def chosen(config: cri.PodSandboxConfig, handler: HandlerConfig, settings: Kerne
 
 
 def resolve(runtime: Runtime, name: str) -> str:
-    """The id of an image that is here ("" for ""); Missing: nothing is pulled for it."""
+    """Look an image up; its id ("" for "").  Missing when it is not here: nothing is pulled."""
     if not name:
         return ""
     try:
@@ -46,11 +46,11 @@ def resolve(runtime: Runtime, name: str) -> str:
 
 
 def hold(runtime: Runtime, image_id: str, sandbox_id: str) -> None:
-    """The image stays until ``release``; Missing when it is gone."""
+    """Keep the image until ``release``; Missing when it is gone."""
     if image_id:
         runtime.images.hold(image_id, ZONE + sandbox_id)
 
 
 def release(runtime: Runtime, sandbox_id: str) -> None:
-    """There is no zone that boots from it; none held is fine."""
+    """Give the image up once no zone boots from it; nothing to give up is fine."""
     runtime.images.release(ZONE + sandbox_id)

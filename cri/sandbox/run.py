@@ -1,4 +1,4 @@
-"""RunPodSandbox: a network namespace attached by CNI, a zone, and the zone's interface joined to it."""
+"""RunPodSandbox: CNI attaches a network namespace, protectd boots a zone and connects it to the namespace."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
 
 
 def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
-    """The sandbox to be, of a request that has been checked; no side effects but its log directory."""
+    """Check the request and decide everything; the only side effect is the log directory."""
     handler = request.handler_name(asked.runtime_handler, runtime.config.handlers)
     request.check(asked.config)
     zone_resources(asked.config, runtime.config.zone.memory_overhead)
@@ -66,7 +66,7 @@ def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
     )
     sandbox_id = new_id()
     place = runtime.network.plan(sandbox_id, asked.config)
-    logs.make(asked.config.log_directory)
+    logs.make_directory(asked.config.log_directory)
     return Sandbox(sandbox_id, SandboxPhase.CREATING, now_ns(), handler, asked.config, place, kernel=image)
 
 
@@ -80,7 +80,10 @@ async def _attach(runtime: Runtime, sandbox: Sandbox, made: Callable[[], None]) 
 async def _create_zone(
     runtime: Runtime, sandbox: Sandbox, namespace: Callable[[], Awaitable[object]]
 ) -> None:
-    """Once the namespace is there, which the zone's interface can then be born in; plugins run meanwhile."""
+    """Boot the zone while the CNI plugins run.
+
+    The namespace must be there first: the zone's interface is made in it.
+    """
     found = await runtime.images.kernel(sandbox.kernel) if sandbox.kernel else None
     await namespace()
     meta = sandbox.config.metadata
@@ -102,8 +105,8 @@ async def _create_zone(
 
 
 async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Unsupported when zones cannot have what is asked for."""
-    # Another kernel's zone says for itself what it cannot.
+    """Unsupported when the toolstack's own kernel lacks what the pod asks for."""
+    # A zone with a kernel of its own says for itself what that cannot do.
     if sandbox.kernel:
         return
     if _id_mapping(sandbox.config) and not (await runtime.host.info()).user_namespaces:
@@ -117,7 +120,7 @@ def _id_mapping(config: cri.PodSandboxConfig) -> pb.IdMapping | None:
 
 
 async def _ready(runtime: Runtime, sandbox_id: str) -> None:
-    """Refused when the zone ended in between: the stream of changes notes that on a sandbox not yet ready."""
+    """Record that the pod is ready; Refused when the stream of changes noted that its zone has ended."""
     sandbox = runtime.sandboxes.get(sandbox_id)
     if sandbox.death_reason:
         raise Refused(RUN, sandbox_id, f"its zone ended: {sandbox.death_reason}")

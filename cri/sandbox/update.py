@@ -1,4 +1,4 @@
-"""UpdatePodSandboxResources: handed to protectd, which says what of the zone's size it could not change."""
+"""UpdatePodSandboxResources: protectd resizes the zone, and says what it could not change."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ UPDATE = "update pod sandbox"
 
 
 async def update(runtime: Runtime, asked: cri.UpdatePodSandboxResourcesRequest) -> None:
-    """Refused, with all that could not be done, when the zone is too small for what is asked for."""
+    """Resize a pod's zone; Refused, with all that could not be done, when the zone is too small for it."""
     sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
     async with runtime.locks.hold(sandbox_id):
         sandbox = runtime.sandboxes.get(sandbox_id)

@@ -1,4 +1,4 @@
-"""What one pod's network is made of: everything DEL needs, as it was at ADD."""
+"""A pod's attachment to a network: everything that DEL needs, as it was at ADD."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What protectd tells about zones and workloads, brought into sandboxes and containers.
+"""Apply what protectd reports about zones and workloads to the records of sandboxes and containers.
 
-Answers to calls and the stream of changes both come here, in any order: records only ever go forward.
+Replies to calls and the stream of changes both come here, in any order: records only ever go forward.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ log = logging.getLogger(__name__)
 REASONS = frozenset({"Completed", "Error", "OOMKilled", "StartError", "ZoneCrashed"})
 UNKNOWN_EXIT = 255
 _MARKED: Mapping[SandboxPhase, SandboxPhase] = {
-    SandboxPhase.CREATING: SandboxPhase.CREATING,  # RunPodSandbox looks at death_reason before READY
+    SandboxPhase.CREATING: SandboxPhase.CREATING,  # RunPodSandbox checks death_reason before READY
     SandboxPhase.READY: SandboxPhase.DEAD,
 }
 _HAS_ZONE = frozenset({SandboxPhase.READY, SandboxPhase.STOPPING})
 
 
 class StateChanges:
-    """``cri.zones.follow.Changes`` for our registries."""
+    """``cri.zones.follow.Changes`` over our records."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class StateChanges:
             await self.lost(workload_id, "Unknown", "protectd does not know it any more")
 
     async def _ended(self, zone_id: str, reason: str) -> None:
-        """The zone does not run: its sandbox is not ready, and nothing in it runs."""
+        """Note that a zone has ended: its sandbox is not ready, and nothing in it runs."""
         if not self._sandboxes.has(zone_id) or self._stopping(zone_id):
             return
         for container in self._containers.all():
@@ -78,18 +78,18 @@ class StateChanges:
             await self._sandboxes.note(replace(sandbox, phase=_MARKED[sandbox.phase], death_reason=reason))
 
     def _stopping(self, sandbox_id: str) -> bool:
-        """StopPodSandbox itself says what became of the containers that it found alive."""
+        """Whether StopPodSandbox is at work: it notes itself how the containers that it found alive ended."""
         return self._sandboxes.get(sandbox_id).phase is SandboxPhase.STOPPING
 
     async def lost(self, container_id: str, reason: str, message: str, code: int = UNKNOWN_EXIT) -> None:
-        """A live container ended, and nobody can say how it did."""
+        """Note that a live container has ended, and nobody knows how."""
         end = ContainerExit(self._now(), code, reason, message)
         container = self._containers.get(container_id)
         await self._containers.note(replace(container, phase=ContainerPhase.EXITED, exit=end))
 
 
 def advanced(container: Container, workload: pb.Workload) -> Container:
-    """The container after protectd's word; the same object when that is no news."""
+    """The container as protectd reports it; the same object when that is nothing new."""
     if not container.live:
         return container
     if workload.state == pb.WORKLOAD_STATE_RUNNING and container.phase is ContainerPhase.CREATED:

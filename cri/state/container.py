@@ -54,7 +54,7 @@ class ContainerExit:
 
 @dataclass(frozen=True, slots=True)
 class ContainerImage:
-    """The image that a container was made of, as it is told to callers."""
+    """The image that a container was made of, as callers see it."""
 
     id: str
     reference: str
@@ -82,12 +82,12 @@ class Container:
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Ids of all images it needs."""
+        """Ids of all images that it needs."""
         return tuple(dict.fromkeys((self.image.id, *self.volume_images)))
 
     @property
     def hidden(self) -> bool:
-        """Whether callers see it."""
+        """Whether callers do not see it."""
         return self.phase in HIDDEN
 
     @property

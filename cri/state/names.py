@@ -24,7 +24,7 @@ class Names:
         self._holders: dict[str, str] = {}
 
     def reserve(self, name: str, holder: str) -> None:
-        """Take ``name``; Exists, with the first holder's id, when it is taken."""
+        """Reserve ``name``; Exists, with the first holder's id, when it is taken."""
         first = self._holders.setdefault(name, holder)
         if first != holder:
             raise Exists(
@@ -32,11 +32,11 @@ class Names:
             )
 
     def holder(self, name: str) -> str | None:
-        """Who has it."""
+        """The id that holds ``name``, if any."""
         return self._holders.get(name)
 
     def release(self, name: str, holder: str) -> None:
-        """Give ``name`` back; nothing happens when another holds it."""
+        """Free ``name``; nothing happens when another holds it."""
         if self._holders.get(name) == holder:
             del self._holders[name]
 

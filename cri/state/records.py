@@ -1,4 +1,4 @@
-"""All sandboxes and containers: reads answer from memory, changes are stored before they are acted on."""
+"""All sandboxes and containers: reads are answered from memory, changes stored before they take effect."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ P = TypeVar("P", bound=Hashable)
 
 
 class Record(Protocol):
-    """What a registry keeps; frozen."""
+    """A record; frozen."""
 
     @property
     def id(self) -> str: ...
@@ -45,7 +45,7 @@ class Records(Generic[R]):
         self._delete = delete
         self._records: dict[str, R] = {}
         self.version = 0
-        """Another number after each change."""
+        """A new number after each change."""
         self._observe: Callable[[R | None, R | None], None] = lambda before, after: None
 
     def observe(self, observer: Callable[[R | None, R | None], None]) -> None:
@@ -53,16 +53,16 @@ class Records(Generic[R]):
         self._observe = observer
 
     def adopt(self, record: R) -> None:
-        """Take in one that the store has."""
+        """Add a record that the store has."""
         self._keep(record)
 
     async def add(self, record: R) -> None:
-        """Take in a new one."""
+        """Add a new record."""
         self._keep(record)
         await complete(self._store(None, record))
 
     async def put(self, record: R) -> R:
-        """Replace one; its phase may stay or go where the table allows.
+        """Replace a record; its phase may stay, or change as the table allows.
 
         Memory changes at once, and in the order of the calls so does the store.  When the store fails, memory
         goes back, unless it has moved on.
@@ -72,7 +72,7 @@ class Records(Generic[R]):
         return record
 
     async def note(self, record: R) -> None:
-        """Like ``put``, for what is so whether it can be stored or not; a restarted daemon is told again."""
+        """Like ``put``, for facts: they hold even if they cannot be stored.  A restart learns them again."""
         before = self._replace(record)
         await complete(self._store(before, record, keep=True))
 
@@ -83,7 +83,7 @@ class Records(Generic[R]):
         return before
 
     async def _store(self, before: R | None, record: R, *, keep: bool = False) -> None:
-        """Never cancelled, so that memory and the store agree on what has happened."""
+        """Save and publish; never cancelled, so that memory and the store agree."""
         try:
             await self._save(record)
         except Exception as error:
@@ -104,7 +104,7 @@ class Records(Generic[R]):
             )
 
     async def drop(self, record_id: str) -> None:
-        """Forget one; unknown ids succeed."""
+        """Forget a record; unknown ids succeed."""
         await complete(self._drop(record_id))
 
     async def _drop(self, record_id: str) -> None:
@@ -166,10 +166,10 @@ class Records(Generic[R]):
 
 
 def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Whether every label of the selector is there with its value."""
+    """Whether a list request's label selector selects the labels."""
     return all(labels.get(key) == value for key, value in selector.items())
 
 
 def has_id(record_id: str, wanted: str) -> bool:
-    """Whether the id is, or begins with, what is wanted; "" wants any."""
+    """Whether a list request's id, which may be shortened, selects the record; "" selects all."""
     return record_id.startswith(wanted)

@@ -46,7 +46,7 @@ NEXT: Mapping[SandboxPhase, frozenset[SandboxPhase]] = {
 }
 
 HIDDEN = frozenset({SandboxPhase.CREATING, SandboxPhase.UNDOING})
-"""Not yet, or never, a sandbox to its caller."""
+"""Not yet, or never, visible to callers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Sandbox:
 
     @property
     def hidden(self) -> bool:
-        """Whether callers see it."""
+        """Whether callers do not see it."""
         return self.phase in HIDDEN
 
     @property
@@ -76,5 +76,5 @@ class Sandbox:
 
     @property
     def hostname(self) -> str:
-        """What the zone is called inside: the pod's hostname, or a name made of the pod's."""
+        """The zone's own host name: the pod's hostname, or one made of the pod's name."""
         return self.config.hostname or self.config.metadata.name.lower().replace("_", "-")[:63].strip("-.")

@@ -1,4 +1,4 @@
-"""ContainerStats: counters from the zones, a CPU rate from two of our own readings."""
+"""ContainerStats: counters from the zones, and a CPU rate from two of our readings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 async def stats(runtime: Runtime, rates: Rates, containers: list[Container]) -> list[cri.ContainerStats]:
-    """Of those that are live; a silent zone's are left out."""
+    """Statistics of the live ones; those of a silent zone are left out."""
     wanted = {container.id: container for container in containers if container.live}
     if not wanted:
         return []
@@ -24,7 +24,7 @@ async def stats(runtime: Runtime, rates: Rates, containers: list[Container]) -> 
 
 
 async def one(runtime: Runtime, rates: Rates, container: Container) -> cri.ContainerStats:
-    """Of one; with its attributes alone when it does not run, Unreachable when its zone is silent."""
+    """Statistics of one; only its attributes when it does not run; Unreachable when its zone is silent."""
     if not container.live:
         return cri.ContainerStats(attributes=attributes(container))
     found = await stats(runtime, rates, [container])
@@ -34,7 +34,7 @@ async def one(runtime: Runtime, rates: Rates, container: Container) -> cri.Conta
 
 
 def forget_others(runtime: Runtime, rates: Rates) -> None:
-    """Only what lives has a rate."""
+    """Drop the rates of what does not run any more."""
     live = [container.id for container in runtime.containers.all() if container.live]
     rates.keep(
         [*live, *(sandbox.id for sandbox in runtime.sandboxes.all() if sandbox.phase is SandboxPhase.READY)]
@@ -42,7 +42,7 @@ def forget_others(runtime: Runtime, rates: Rates) -> None:
 
 
 def attributes(container: Container) -> cri.ContainerAttributes:
-    """Whose statistics they are."""
+    """The container that statistics are of."""
     return cri.ContainerAttributes(
         id=container.id,
         metadata=container.config.metadata,
@@ -54,7 +54,7 @@ def attributes(container: Container) -> cri.ContainerAttributes:
 def message(
     container: Container, row: pb.WorkloadStatsRow, rates: Rates, runtime: Runtime
 ) -> cri.ContainerStats:
-    """One container's."""
+    """One container's statistics as a message."""
     when = row.timestamp_ns
     return cri.ContainerStats(
         attributes=attributes(container),

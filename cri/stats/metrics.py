@@ -1,4 +1,4 @@
-"""ListPodSandboxMetrics: every pod that runs, its containers, its network."""
+"""ListPodSandboxMetrics: every running pod, its containers, its network."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from cri.stats.values import value
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-_POD = "POD"  # the kubelet's name for what belongs to the pod and none of its containers
+_POD = "POD"  # the kubelet's name for what belongs to the pod, not to a container
 
 
 async def metrics(runtime: Runtime) -> list[cri.PodSandboxMetrics]:
-    """One round trip for each zone; a silent one's pod is left out."""
+    """Metrics of every running pod; one whose zone is silent is left out."""
     ready = [sandbox for sandbox in runtime.sandboxes.visible() if sandbox.phase is SandboxPhase.READY]
     rows = await zone_rows(runtime, ready, details=True)
     return [_pod(runtime, sandbox, rows[sandbox.id]) for sandbox in ready if sandbox.id in rows]

@@ -1,4 +1,4 @@
-"""PodSandboxStats: the zone's own figures, its kernel and agent included, and its containers'."""
+"""PodSandboxStats: the zone's own figures, with its kernel and agent, and its containers'."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 def selected(runtime: Runtime, asked: cri.PodSandboxStatsFilter) -> list[Sandbox]:
-    """Pods that run, and that the request wants."""
+    """The running pods that the filter selects."""
     return [
         sandbox
         for sandbox in runtime.sandboxes.visible()
@@ -25,7 +25,7 @@ def selected(runtime: Runtime, asked: cri.PodSandboxStatsFilter) -> list[Sandbox
 
 
 async def stats(runtime: Runtime, rates: Rates, sandboxes: list[Sandbox]) -> list[cri.PodSandboxStats]:
-    """Of pods that run; one whose zone is silent is left out."""
+    """Statistics of running pods; one whose zone is silent is left out."""
     rows = await zone_rows(runtime, sandboxes)
     forget_others(runtime, rates)
     return [
@@ -34,7 +34,7 @@ async def stats(runtime: Runtime, rates: Rates, sandboxes: list[Sandbox]) -> lis
 
 
 async def one(runtime: Runtime, rates: Rates, sandbox: Sandbox) -> cri.PodSandboxStats:
-    """Refused when the pod does not run, Unreachable when its zone is silent."""
+    """Statistics of one pod; Refused when it does not run, Unreachable when its zone is silent."""
     if sandbox.phase is not SandboxPhase.READY:
         raise Refused("read stats of pod", sandbox.id, f"it is {sandbox.phase.value}")
     found = await stats(runtime, rates, [sandbox])
@@ -46,7 +46,7 @@ async def one(runtime: Runtime, rates: Rates, sandbox: Sandbox) -> cri.PodSandbo
 async def zone_rows(
     runtime: Runtime, sandboxes: list[Sandbox], *, details: bool = False
 ) -> dict[str, pb.ZoneStatsRow]:
-    """By sandbox id."""
+    """protectd's statistics by sandbox id."""
     if not sandboxes:
         return {}
     every = len(sandboxes) == sum(sandbox.phase is SandboxPhase.READY for sandbox in runtime.sandboxes.all())

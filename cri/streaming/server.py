@@ -1,4 +1,4 @@
-"""The streaming server: accepts, redeems tokens, serves jobs; bounded in every direction."""
+"""The streaming server: accepts connections, redeems tokens, serves jobs; everything is bounded."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from http import HTTPStatus
 from typing import Any, Protocol
 
+from cri.config import StreamingConfig, TlsConfig
 from cri.streaming.http.handshake import Bad, Handshake, Request
 from cri.streaming.http.negotiate import Chosen
 from cri.streaming.http.tokens import LENGTH, Tokens
 from cri.streaming.transport.wire import READ_SIZE, Activity, ClientGone, ClientWire, SocketWire
-from cri.streaming_config import StreamingConfig, TlsConfig
 from daemonkit.faults import Broken, Invalid
 from daemonkit.logs import fields
 from daemonkit.tasks import Background, race
@@ -24,14 +24,14 @@ from daemonkit.tasks import Background, race
 log = logging.getLogger(__name__)
 
 PENDING = 256
-"""Connections that have not shown a token yet; one more ends the oldest of them."""
+"""Connections that have not shown a token yet; one more ends the oldest."""
 URLS = 1000
 _ACCEPT_PAUSE = 0.1
 _REFUSE = 5.0
 
 
 class StreamJob(Protocol):
-    """One URL's."""
+    """What a URL stands for until its client comes, and how it is served then."""
 
     @property
     def kind(self) -> str:
@@ -44,11 +44,11 @@ class StreamJob(Protocol):
         ...
 
     def negotiate(self, request: Request) -> Chosen[Any]:
-        """Bad when there is nothing in common."""
+        """Choose a transport and sub-protocol; Bad when there is none in common."""
         ...
 
     async def serve(self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float) -> None:
-        """Until it has ended, or the client is gone."""
+        """Serve the client until the job has ended, or the client is gone."""
         ...
 
 
@@ -69,7 +69,7 @@ class Server:
         self.base = f"{'https' if tls else 'http'}://{where}:{port}"
 
     def url(self, job: StreamJob) -> str:
-        """Where the client of ``job`` must come to, once and soon."""
+        """A URL for the client of ``job``, good once and for a short time."""
         return f"{self.base}/{job.kind}/{self._tokens.issue(job)}"
 
     def start(self) -> None:
@@ -171,7 +171,7 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(config: StreamingConfig) -> AsyncIterator[Server]:
-    """A server for the time of the block."""
+    """Run a server while the block does."""
     listener = _listen(config)
     with listener:
         server = Server(config, listener, _context(config.tls))
@@ -194,7 +194,7 @@ def _listen(config: StreamingConfig) -> socket.socket:
 
 
 def _context(config: TlsConfig) -> ssl.SSLContext | None:
-    """TLS 1.2 or later; with a client CA only clients with a certificate of it get in."""
+    """TLS 1.2 or later; with a client CA, only clients with one of its certificates get in."""
     if config.certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -1,4 +1,4 @@
-"""PortForward: a URL whose client's connections lead to ports of a pod."""
+"""PortForward: a URL through which a client connects to ports of a pod."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from daemonkit.tasks import race
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 PORTS = 64
-"""Of one request; each has two channels of at most 128."""
+"""Ports of one request: each takes two channels of at most 128."""
 
 
 class Style(Enum):
-    """How a client's connections are told apart."""
+    """How a client keeps its connections apart."""
 
     STREAMS = "streams"
     CHANNELS = "channels"
@@ -49,7 +49,7 @@ _WEBSOCKET: Mapping[str, Style] = {
 
 @dataclass(frozen=True, slots=True)
 class ForwardJob:
-    """A port-forward; ``ports`` matter only to clients with channels."""
+    """A port-forward; only clients with channels need ``ports``."""
 
     subject: str
     ports: tuple[int, ...]
@@ -93,7 +93,7 @@ class ForwardJob:
 
 
 def port_forward_url(runtime: Runtime, server: Server, asked: cri.PortForwardRequest) -> str:
-    """Connections are made when the client asks for them."""
+    """A URL for the request; connections are made when the client asks for them."""
     sandbox = runtime.sandboxes.find(asked.pod_sandbox_id)
     if sandbox.phase is not SandboxPhase.READY:
         raise Refused("forward ports of", sandbox.id, f"it is {sandbox.phase.value}")

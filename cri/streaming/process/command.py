@@ -1,4 +1,4 @@
-"""What exec and attach need of a client, over either transport."""
+"""A client's standard streams for exec and attach, over SPDY or WebSocket."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """Which streams a request named."""
+    """The streams that a request asks for."""
 
     stdin: bool
     stdout: bool
@@ -47,11 +47,11 @@ class Command(Protocol):
     def resizes(self) -> Inbox | None: ...
 
     async def run(self) -> None:
-        """Reads from the client until it is gone; ClientGone when it broke off."""
+        """Read from the client until it is gone; ClientGone when it broke off."""
         ...
 
     async def ready(self) -> None:
-        """Returns once the client has opened every stream that was asked for."""
+        """Return once the client has opened every stream that was asked for."""
         ...
 
     async def stdout(self, data: bytes) -> None: ...
@@ -59,15 +59,15 @@ class Command(Protocol):
     async def stderr(self, data: bytes) -> None: ...
 
     async def end(self, status: ExitStatus) -> None:
-        """Tell it, and that no more comes."""
+        """Send the status, and end all streams."""
         ...
 
 
 class SpdyCommand:
-    """A stream of its own for each; they say what they are in ``streamtype``."""
+    """A SPDY stream for each; its header ``streamtype`` says which it is."""
 
     def __init__(self, wire: ClientWire, protocol: SubProtocol, wants: Wants) -> None:
-        # as the clients' v1 and v2, which do not know resizing
+        # Clients of v1 and v2 do not know resizing.
         resizes = wants.tty and protocol.version >= 3
         names = {
             "error": True,
@@ -80,7 +80,7 @@ class SpdyCommand:
         self._streams: dict[str, SpdyStream] = {}
         self._complete = asyncio.Event()
         self._protocol = protocol
-        # a refused stream is forgotten at once, so these are all there can be
+        # A refused stream is forgotten at once, so there can be no more than these.
         self._session = SpdySession(wire, self._accept, streams=len(self._wanted))
 
     @property
@@ -106,7 +106,7 @@ class SpdyCommand:
     async def end(self, status: ExitStatus) -> None:
         error = self._streams.get("error")
         if error is not None and not error.local_done:
-            # outputs end first: v1 clients stop at the error stream's end
+            # Outputs end first: v1 clients stop at the error stream's end.
             for name in ("stdout", "stderr"):
                 if stream := self._streams.get(name):
                     await stream.finish()
@@ -128,7 +128,7 @@ class SpdyCommand:
         return stream.input if stream else None
 
     async def _write(self, name: str, data: bytes) -> None:
-        """To a stream that the client wants no more (reset): dropped, as the kubelet's server does it."""
+        """Write; output to a stream that the client has reset is dropped, as in the kubelet's server."""
         stream = self._streams.get(name)
         if stream is None:
             return
@@ -161,7 +161,7 @@ class ChannelCommand:
         await self._channels.run()
 
     async def ready(self) -> None:
-        """The kubelet's server begins with an empty message, too: some clients wait for one."""
+        """Begin with an empty message, as the kubelet's server does: some clients wait for one."""
         first = _STDOUT if self._wants.stdout else _STDERR if self._wants.stderr else _ERROR
         await self._channels.send(first, b"")
 

@@ -15,7 +15,7 @@ from cri.zones.process import Message, ProcessStreams
 from daemonkit.tasks import gather, race
 
 _KEPT = 4096
-"""Characters of an object that is not whole yet."""
+"""Characters of an incomplete object that are kept."""
 _MOST = 0xFFFF
 _BLANKS = " \t\r\n"
 
@@ -42,7 +42,7 @@ async def _copy_output(process: ProcessStreams[Message], command: Command) -> in
 
 
 async def _copy_input(process: ProcessStreams[Message], command: Command, stdin: bool, tty: bool) -> Never:
-    """Never returns: the end of input is not the end of the process."""
+    """Copy input; never returns, since the end of input is not the end of the process."""
     if command.stdin is not None and not stdin:
         command.stdin.discard()
     await gather(
@@ -70,15 +70,17 @@ async def _copy_sizes(process: ProcessStreams[Message], inbox: Inbox | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """In characters."""
+    """Of a terminal, in characters."""
 
     rows: int
     columns: int
 
 
 async def sizes(inbox: Inbox) -> AsyncIterator[Size]:
-    """Each size; ClientGone for what is none.  A size of nothing (0 by 0) is passed over, as clients send it
-    when their own output is no terminal."""
+    """Parse terminal sizes, JSON objects one after the other; ClientGone for anything else.
+
+    Sizes of 0 by 0 are skipped: clients send them when their own output is no terminal.
+    """
     kept = ""
     while data := await inbox.read():
         kept = (kept + data.decode("latin-1")).lstrip(_BLANKS)

@@ -73,7 +73,7 @@ def attach_url(runtime: Runtime, server: Server, asked: cri.AttachRequest) -> st
 
 
 def wanted(operation: str, subject: str, asked: cri.ExecRequest | cri.AttachRequest) -> Wants:
-    """The streams that were asked for; Invalid as the CRI says (ExecRequest, AttachRequest)."""
+    """The streams that a request asks for; Invalid for what CRI forbids (ExecRequest, AttachRequest)."""
     if not (asked.stdin or asked.stdout or asked.stderr):
         raise Invalid(operation, subject, "none of stdin, stdout and stderr is asked for")
     if asked.tty and asked.stderr:

@@ -1,4 +1,4 @@
-"""Bytes to frames, however they are cut up."""
+"""Decode frames from bytes, however they arrive."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cri.streaming.spdy.frames import (
 from cri.streaming.spdy.headers import MAX_BLOCK, Decompressor
 
 MAX_CONTROL = MAX_BLOCK + 64
-"""Bytes of a control frame's body: it is kept until it is whole.  Data is handed on as it comes."""
+"""Bytes of a control frame's body, which is kept until complete; data is passed on as it arrives."""
 
 _HEAD = struct.Struct(">II")
 _TWO = struct.Struct(">II")
@@ -35,14 +35,14 @@ _CONTROL_BIT = 1 << 31
 
 
 class SpdyDecoder:
-    """One direction of a connection.  After a SpdyError it takes nothing more."""
+    """Decodes one direction of a connection.  After a SpdyError it takes nothing more."""
 
     def __init__(self) -> None:
         self._decompressor = Decompressor()
         self._kept = bytearray()
         self._stream = 0
         self._left = 0
-        """Of the data frame under way: its stream, and how many bytes are still to come."""
+        """The data frame under way: its stream, and how many bytes are still missing."""
         self._fin = False
         self._broken = ""
 
@@ -52,7 +52,7 @@ class SpdyDecoder:
         return len(self._kept)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames, and pieces of data frames, that ``data`` completes; SpdyError."""
+        """The frames, and parts of data frames, that ``data`` completes; SpdyError."""
         if self._broken:
             raise SpdyError(self._broken)
         try:

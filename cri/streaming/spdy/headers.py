@@ -21,12 +21,12 @@ _LENGTH = struct.Struct(">I")
 
 @cache
 def dictionary() -> bytes:
-    """What both ends' compressors know from the beginning."""
+    """The dictionary that both ends' compressors start with."""
     return resources.files(__package__).joinpath("header-dictionary.bin").read_bytes()
 
 
 class Compressor:
-    """Of one direction."""
+    """The zlib stream of one direction."""
 
     def __init__(self) -> None:
         self._zlib = zlib.compressobj(zlib.Z_BEST_COMPRESSION, zdict=dictionary())
@@ -42,7 +42,7 @@ class Compressor:
 
 
 class Decompressor:
-    """Of one direction."""
+    """The zlib stream of one direction."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(zdict=dictionary())
@@ -78,7 +78,7 @@ def parse(plain: bytes) -> Headers:
 
 
 class _BlockReader:
-    """Takes numbers and texts from a block."""
+    """Reads numbers and texts from a block."""
 
     def __init__(self, plain: bytes) -> None:
         self._plain = plain

@@ -1,4 +1,4 @@
-"""Kubernetes' channels over WebSocket: each message begins with its channel's number.
+"""Kubernetes' channels over WebSocket: each message begins with the number of its channel.
 
 Source: the channel.k8s.io sub-protocols (client-go's remotecommand, apiserver's wsstream).  Binary protocols
 have the number as a byte, base64 ones as a digit before base64 text.  From v5 on the message (255, n) ends
@@ -19,9 +19,9 @@ from daemonkit.tasks import race
 
 END = 255
 TEXT_LIMIT = 256 * 1024
-"""Bytes of one base64 message, and of one that ends a channel: they are needed whole."""
+"""Bytes of a message that is needed whole: in base64, or ending a channel."""
 MESSAGE = 64 * 1024
-"""Bytes of output in one message."""
+"""Bytes of output in one message, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +33,12 @@ class SubProtocol:
 
     @property
     def ends_channels(self) -> bool:
-        """Whether the client can end one channel alone."""
+        """Whether the client can end a single channel."""
         return self.version >= 5
 
     @property
     def statuses(self) -> bool:
-        """Whether the error channel carries a v1.Status; else text, and only of failures."""
+        """Whether the error channel carries a v1.Status; before v4 it carries text, and failures only."""
         return self.version >= 4
 
 
@@ -52,7 +52,7 @@ PROTOCOLS: Mapping[str, SubProtocol] = {
 
 
 class WebSocketChannels:
-    """The channels of one connection; ``inboxes`` are those the client may write to."""
+    """The channels of one connection; ``inboxes`` are those that the client may write to."""
 
     def __init__(self, socket: WebSocket, protocol: SubProtocol, wanted: frozenset[int]) -> None:
         quota = BufferQuota()
@@ -64,7 +64,7 @@ class WebSocketChannels:
         self._kept = bytearray()
 
     async def run(self) -> None:
-        """Returns when the client has closed; ClientGone."""
+        """Read until the client has closed; ClientGone."""
         parts = self._socket.parts()
         try:
             while True:
@@ -78,7 +78,7 @@ class WebSocketChannels:
                 inbox.end()
 
     async def send(self, channel: int, data: bytes) -> None:
-        """Output; ``data`` may be empty."""
+        """Send output; ``data`` may be empty."""
         view = memoryview(data)
         for begin in range(0, len(data) or 1, MESSAGE):
             part = view[begin : begin + MESSAGE]
@@ -99,7 +99,7 @@ class WebSocketChannels:
         data = part.data
         if self._channel is None and data:
             self._channel, data = data[0], data[1:]
-        # a channel that nobody reads is not an error: clients write to all five
+        # A channel that nobody reads is no error: clients write to all five.
         if self._channel is not None and (inbox := self.inboxes.get(self._channel)):
             inbox.put(data)
         if part.last:

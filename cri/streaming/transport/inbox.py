@@ -1,4 +1,4 @@
-"""What came on the streams of one connection and waits for its readers: bounded for all of them together."""
+"""Input of one connection's streams that waits for its readers, with one limit for all of them together."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import asyncio
 from collections import deque
 
 LIMIT = 1024 * 1024
-"""Bytes that wait in one connection before nothing more is read from it.  Neither SPDY as Kubernetes uses
-it nor its WebSocket protocols have flow control for a single stream."""
+"""Bytes that may wait before nothing more is read from the connection.
+
+Neither SPDY as Kubernetes uses it nor its WebSocket protocols have flow control for single streams.
+"""
 TAKE = 256 * 1024
-"""Bytes a reader gets at once, at most (more only if they came as one chunk)."""
+"""Bytes that a reader gets at once, at most (more only if they came as one chunk)."""
 _ENTRY = 64
-"""What an entry costs beside its bytes: a million empty frames must count, too."""
+"""Accounted overhead of a chunk: a million tiny frames must count, too."""
 
 
 class BufferQuota:
@@ -35,7 +37,7 @@ class BufferQuota:
 
 
 class Inbox:
-    """One stream's input: put by the connection's reader, read by one consumer."""
+    """One stream's input: filled by the connection's reader, read by one consumer."""
 
     def __init__(self, quota: BufferQuota) -> None:
         self._quota = quota
@@ -45,19 +47,19 @@ class Inbox:
         self._unwanted = False
 
     def put(self, data: bytes) -> None:
-        """Never waits; the quota tells when to stop reading.  Empty chunks carry nothing."""
+        """Add a chunk, without waiting: the quota says when to stop reading.  Empty chunks are dropped."""
         if data and not self._ended and not self._unwanted:
             self._chunks.append(data)
             self._quota.take(len(data) + _ENTRY)
             self._changed.set()
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Mark the end of input."""
         self._ended = True
         self._changed.set()
 
     def discard(self) -> None:
-        """Its reader wants no more: what waits is dropped, and what comes."""
+        """Drop what waits, and what is still to come."""
         self._unwanted = True
         self._ended = True
         while self._chunks:
@@ -65,7 +67,7 @@ class Inbox:
         self._changed.set()
 
     async def read(self) -> bytes:
-        """What waits, at least a byte; b"" at the end."""
+        """Read what waits, at least a byte; b"" at the end."""
         while not self._chunks:
             if self._ended:
                 return b""

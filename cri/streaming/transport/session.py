@@ -1,4 +1,4 @@
-"""One SPDY connection as the server sees it: streams that the client opens, read and written by tasks."""
+"""The server's side of a SPDY connection: streams that the client opens, and tasks read and write."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from cri.streaming.transport.wire import ClientGone, ClientWire
 from daemonkit.tasks import race
 
 STREAMS = 512
-"""Open at once in a connection; a port-forward needs two for each of its connections."""
+"""Streams open at once; a port-forward needs two for each of its connections."""
 
 Accept = Callable[["SpdyStream"], bool]
-"""Whether a new stream is wanted; called once, must not wait."""
+"""Decides whether a new stream is wanted; called once for each."""
 
 
 class SpdyStream:
@@ -44,35 +44,35 @@ class SpdyStream:
         self._session = session
 
     def header(self, name: str) -> str:
-        """Its first value, "" where there is none."""
+        """A header's first value, "" when there is none."""
         return self.headers.get(name, ("",))[0]
 
     async def read(self) -> bytes:
-        """b"" at the end."""
+        """Read input; b"" at the end."""
         return await self.input.read()
 
     async def write(self, data: bytes) -> None:
-        """Back-pressured by the connection; ClientGone when the client wants no more."""
+        """Write, back-pressured by the connection; ClientGone when the client wants no more."""
         if self.local_done:
             raise ClientGone(f"stream {self.number} is closed")
         if data:
             await self._session.send(Data(self.number, data))
 
     async def finish(self) -> None:
-        """No more is written; again: nothing."""
+        """End our direction; a second call does nothing."""
         if not self.local_done:
             self.local_done = True
             self._session.forget_if_done(self)
             await self._session.send(Data(self.number, b"", fin=True))
 
     async def reset(self, status: ResetStatus = ResetStatus.CANCEL) -> None:
-        """End both directions; nothing for a stream that has ended."""
+        """End both directions; does nothing when both have ended."""
         if not (self.local_done and self.remote_done):
             self.ended()
             await self._session.send(Reset(self.number, status))
 
     def ended(self) -> None:
-        """For the session: both directions are over."""
+        """Mark both directions as ended (for the session)."""
         self.local_done = self.remote_done = True
         self.input.discard()
         self._session.forget_if_done(self)
@@ -92,7 +92,7 @@ class SpdySession:
         self._last = 0
 
     async def run(self) -> None:
-        """Returns when the client has closed; ClientGone when it broke off or broke the protocol."""
+        """Read until the client has closed; ClientGone when the connection or the protocol broke."""
         try:
             while data := await self._receive():
                 for frame in self._decoder.feed(data):
@@ -106,11 +106,11 @@ class SpdySession:
                 stream.input.end()
 
     async def send(self, frame: Frame) -> None:
-        """One frame; encoded and queued at once, so frames keep their order."""
+        """Send a frame, encoded and queued at once: frames keep their order."""
         await self._wire.send(self._encoder.encode(frame))
 
     async def goodbye(self) -> None:
-        """No more comes from us."""
+        """End all streams, and send GOAWAY."""
         for stream in list(self._streams.values()):
             stream.input.discard()
             await stream.finish()
@@ -121,7 +121,7 @@ class SpdySession:
             self._streams.pop(stream.number, None)
 
     async def _receive(self) -> bytes:
-        """Wait for space; a client that hangs up meanwhile is gone, whatever it has sent before."""
+        """Wait for space, then read; a client that hangs up meanwhile is gone, whatever it has sent."""
         if not self.quota.space.is_set() and not await race(self.quota.space.wait(), self._wire.hung_up()):
             raise ClientGone("it hung up")
         return await self._wire.receive()

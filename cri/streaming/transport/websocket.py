@@ -1,4 +1,4 @@
-"""WebSocket messages over a connection: wsproto (sans-IO, RFC 6455) does the protocol."""
+"""WebSocket messages over a connection; wsproto (sans-IO, RFC 6455) implements the protocol."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cri.streaming.transport.wire import ClientGone, ClientWire
 
 @dataclass(frozen=True, slots=True)
 class MessagePart:
-    """A part of a message, as it came; ``last``: the message ends with it."""
+    """A part of a message, as it arrived; ``last``: the message ends with it."""
 
     data: bytes
     last: bool
@@ -31,9 +31,9 @@ class WebSocket:
         self._protocol = Connection(ConnectionType.SERVER)
 
     async def parts(self) -> AsyncIterator[list[MessagePart]]:
-        """Parts of messages until the client closes; ClientGone when it broke off, or the protocol.
+        """Parts of messages until the client closes; ClientGone when the connection or the protocol broke.
 
-        Messages have no limit here: whoever needs a whole one keeps it, and limits it.
+        Messages are not limited here; callers that need whole ones must limit them.
         """
         while data := await self._wire.receive():
             self._protocol.receive_data(data)
@@ -50,22 +50,22 @@ class WebSocket:
                 yield came
 
     async def send(self, data: bytes, *, text: bool = False) -> None:
-        """One message; back-pressured."""
+        """Send one message; back-pressured."""
         message: Event = TextMessage(data=data.decode()) if text else BytesMessage(data=data)
         await self._send(message)
 
     async def goodbye(self, *, normal: bool = True, reason: str = "") -> None:
-        """The close frame, unless one was sent."""
+        """Send the close frame, unless one was sent."""
         code = CloseReason.NORMAL_CLOSURE if normal else CloseReason.INTERNAL_ERROR
         if self._protocol.state is ConnectionState.OPEN:
             await self._send(CloseConnection(code=code, reason=reason))
 
     async def hung_up(self) -> None:
-        """As the wire's."""
+        """As ``ClientWire`` has it."""
         await self._wire.hung_up()
 
     async def close(self) -> None:
-        """As the wire's."""
+        """As ``ClientWire`` has it."""
         await self._wire.close()
 
     async def _part(self, event: Event) -> MessagePart | None:
@@ -80,7 +80,7 @@ class WebSocket:
         return None
 
     async def _closed_by(self, event: CloseConnection) -> None:
-        """Answer the client's close; or tell it that it broke the protocol."""
+        """Answer the client's close, or tell it that it broke the protocol."""
         with contextlib.suppress(ClientGone):
             if self._protocol.state is ConnectionState.REMOTE_CLOSING:
                 await self._send(event.response())
@@ -97,7 +97,7 @@ class WebSocket:
 
 
 class TunnelWire:
-    """A WebSocket connection whose binary messages are bytes of another protocol."""
+    """A WebSocket connection whose binary messages carry another protocol's bytes."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from cri.config import StreamingConfig
 from cri.streaming.forwarding.portforward import ForwardJob
 from cri.streaming.process.command import Command, Wants
 from cri.streaming.process.exec import CommandJob
 from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.server import Server, serving
-from cri.streaming_config import StreamingConfig
 from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Refused
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cri.volumes.memory import MemoryVolumeSource, find
+from cri.container.memory_volumes import MemoryVolumeSource, find
 from daemonkit.faults import Unsupported
 
 POD = "/var/lib/kubelet/pods/1-2-3"

@@ -233,7 +233,7 @@ async def test_a_log_directory_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("cri.container.logs.Path.mkdir", full)
     with pytest.raises(Exhausted, match="/logs: No space left"):
-        logs.make("/logs")
+        logs.make_directory("/logs")
 
 
 async def test_an_id_that_is_empty(node: Rig) -> None:

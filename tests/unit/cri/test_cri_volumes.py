@@ -8,8 +8,8 @@ import pytest
 
 from cri.checks.mounts import LIMIT, check_mounts, place
 from cri.checks.userns import PodIdMapping
+from cri.container.volumes import plan
 from cri.oci.mounts import arranged
-from cri.volumes.plan import plan
 from daemonkit.faults import Fault, Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from cri.config import TlsConfig
 from cri.streaming.spdy.frames import Data, Reset, ResetStatus
 from cri.streaming.transport.session import STREAMS
-from cri.streaming_config import TlsConfig
 from daemonkit.faults import Invalid
 from tests.support.cri.stream_client import WEBSOCKET, Spdy, Ws, connect, key, path_of, spdy
 from tests.support.cri.stream_jobs import Echo, Play, echo, forwarding, streaming_server

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cri.config import StreamingConfig, TlsConfig
 from cri.streaming.http.handshake import Bad, Request
 from cri.streaming.http.negotiate import negotiate
 from cri.streaming.http.tokens import LENGTH, Tokens
@@ -19,7 +20,6 @@ from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.transport.channels import PROTOCOLS
 from cri.streaming.transport.inbox import TAKE, BufferQuota, Inbox
 from cri.streaming.transport.wire import ClientGone
-from cri.streaming_config import StreamingConfig, TlsConfig
 
 
 class Clock:

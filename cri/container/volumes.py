@@ -1,4 +1,4 @@
-"""What a container's mounts become: volumes that protectd shares with its zone, and binds from there."""
+"""Plan a container's mounts: volumes that protectd shares with its zone, and binds from there."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image, place
+from cri.container.memory_volumes import MemoryVolumeSource, find, message
 from cri.oci.mounts import CONTAINERS, image_mount
 from cri.oci.values import Json, RootImage
-from cri.volumes.memory import MemoryVolumeSource, find, message
 from daemonkit.faults import Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -20,7 +20,7 @@ SHARED = "/run/xenpod/shared"
 
 @dataclass(frozen=True, slots=True)
 class VolumePlan:
-    """``mounts`` are of the OCI configuration."""
+    """What a container's mounts become; ``mounts`` are of the OCI configuration."""
 
     mounts: tuple[Json, ...] = ()
     shared: tuple[pb.Volume, ...] = ()
@@ -29,12 +29,12 @@ class VolumePlan:
 
     @property
     def follows_host(self) -> bool:
-        """Whether mounts of the host's must reach the container later."""
+        """Whether mounts that the host makes later must reach the container."""
         return any(volume.follow_host for volume in self.shared)
 
 
 def plan(container_id: str, mounts: Sequence[cri.Mount], found: Sequence[RootImage] = ()) -> VolumePlan:
-    """Of mounts that have been checked; ``found``: the images among them, in their order."""
+    """Plan mounts that have been checked; ``found``: the images among them, in their order."""
     binds: list[Json] = []
     shared: list[pb.Volume] = []
     images: list[pb.ImageVolume] = []
@@ -71,7 +71,7 @@ def _memory(name: str, path: str, place_of: MemoryVolumeSource) -> pb.MemoryVolu
 
 
 def _volume(name: str, mount: cri.Mount) -> pb.Volume:
-    """A host path that is not there becomes a directory: pods were always used to that."""
+    """A host path that does not exist becomes a directory, as pods expect."""
     return pb.Volume(
         name=name,
         host_path=mount.host_path,
@@ -96,7 +96,7 @@ def _bind(source: str, mount: cri.Mount) -> Json:
 
 
 def tell(mounts: Iterable[cri.Mount], found: Sequence[RootImage]) -> None:
-    """What ContainerStatus shows of these very mounts: images as PullImage answered them."""
+    """Fill in the ids of images, for ContainerStatus, as PullImage answered them."""
     named = (mount.image for mount in mounts if is_image(mount))
     for image, of_store in zip(named, found, strict=True):
         image.image_ref = of_store.id

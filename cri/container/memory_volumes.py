@@ -1,6 +1,6 @@
-"""emptyDir volumes of medium Memory: the kubelet makes a tmpfs on the host; the pod's is its zone's memory.
+"""emptyDir volumes of medium Memory: a tmpfs in the zone stands in for the one that the kubelet makes.
 
-Known by the kubelet's own paths below its root (kubernetes/pkg/volume/util, pkg/kubelet/kubelet_getters.go):
+They are known by the kubelet's paths below its root (kubernetes/pkg/volume/util, kubelet_getters.go):
 ``<root>/pods/<uid>/volumes/kubernetes.io~empty-dir/<volume>`` and, for a subPath,
 ``<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<number>``, a bind mount of a part of it.
 """
@@ -25,7 +25,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True)
 class MemoryVolumeSource:
-    """Where a memory volume is on the host, and which part of it is meant."""
+    """A memory volume on the host, and the part of it that is meant."""
 
     volume: str
     root: Path
@@ -35,7 +35,7 @@ class MemoryVolumeSource:
 def find(
     host_paths: list[str], mountinfo: Path = Path("/proc/self/mountinfo")
 ) -> Mapping[str, MemoryVolumeSource]:
-    """Those of the paths that are memory volumes, or parts of one.  Unsupported for those of huge pages."""
+    """The paths that are memory volumes, or parts of one; Unsupported for volumes of huge pages."""
     wanted = [path for path in host_paths if _WHOLE.fullmatch(path) or _PART.fullmatch(path)]
     if not wanted:
         return {}
@@ -45,7 +45,7 @@ def find(
 
 
 def message(name: str, place: MemoryVolumeSource) -> pb.MemoryVolume:
-    """Its size, owner and mode are those that the kubelet gave the host's.  OSError when it is gone."""
+    """A volume with the size, owner and mode that the kubelet gave the host's.  OSError when that is gone."""
     top, seen = os.statvfs(place.root), os.stat(place.root)
     return pb.MemoryVolume(
         name=name,
