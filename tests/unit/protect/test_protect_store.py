@@ -67,6 +67,16 @@ def test_a_workload_without_its_zone_is_refused_whole(store: SqliteStore) -> Non
     assert not store.load().workload_intents
 
 
+def test_after_a_transaction_that_failed_the_store_goes_on(store: SqliteStore, tmp_path: Path) -> None:
+    with pytest.raises(Broken):
+        store.save_workload(a_workload(), Intent("workload.create"))
+    store.save_zone(a_zone(), None)
+    store.save_workload(a_workload(), None)
+    saved = SqliteStore(tmp_path / "db").load()
+    assert [workload.id for workload in saved.workloads] == ["w1"]
+    assert not saved.workload_intents
+
+
 def test_a_full_disk(store: SqliteStore) -> None:
     store.save_zone(a_zone(), None)
     store._db.execute("PRAGMA max_page_count = 1")
