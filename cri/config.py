@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from cri.images import names
 from cri.images.globs import Globs
-from cri.images.kernels.settings import KernelSettings
-from cri.images.settings import LEVELS, ImageSettings, Limits, PolicySettings
-from cri.streaming.settings import StreamingConfig
+from cri.images.registry import names
+from cri.images.settings import LEVELS, ImageLimits, ImageSettings, KernelSettings, PolicySettings
+from cri.streaming_config import StreamingConfig
+from daemonkit.checkpoints import FaultInjection
 from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 from daemonkit.faults import Invalid
 
@@ -95,7 +95,7 @@ class ImagesConfig:
     longest_retry_delay: Seconds = Seconds(20.0)
     pinned: tuple[str, ...] = ()
     policy: PolicySettings = field(default_factory=PolicySettings)
-    limits: Limits = field(default_factory=Limits)
+    limits: ImageLimits = field(default_factory=ImageLimits)
 
     def __post_init__(self) -> None:
         _absolute(certs_dir=self.certs_dir)
@@ -134,14 +134,7 @@ class ImagesConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
-    """Fault injection, for tests; see daemonkit.checkpoints."""
-
-    kill_at: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Config:
+class CriConfig:
     """The whole file."""
 
     state_dir: Path = Path("/var/lib/xenpod")
@@ -149,7 +142,7 @@ class Config:
     socket: Path | None = None
     protect_socket: Path = Path("/run/protect/protect.sock")
     log_level: str = "info"
-    faults: Faults = Faults()
+    faults: FaultInjection = FaultInjection()
     cni: CniConfig = field(default_factory=CniConfig)
     container: ContainerDefaults = field(default_factory=ContainerDefaults)
     zone: ZoneDefaults = field(default_factory=ZoneDefaults)

@@ -8,27 +8,26 @@ import logging
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
-from cri.changes import StateChanges
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
-from cri.config import Config
-from cri.container.record import NEXT as CONTAINER_NEXT
-from cri.container.record import Container
-from cri.events import Events
-from cri.leftovers import Leftovers
-from cri.names import Names, container_name, sandbox_name
-from cri.node import Images, Node, PodNetwork, now_ns
-from cri.registry import Registry
+from cri.config import CriConfig
+from cri.reconcile import Reconciler
+from cri.runtime import Images, PodNetwork, Runtime, now_ns
 from cri.sandbox import kernel
-from cri.sandbox.record import NEXT as SANDBOX_NEXT
-from cri.sandbox.record import Phase, Sandbox
-from cri.store.database import Database
+from cri.state.changes import StateChanges
+from cri.state.container import NEXT as CONTAINER_NEXT
+from cri.state.container import Container
+from cri.state.database import Database
+from cri.state.events import Events
+from cri.state.names import Names, container_name, sandbox_name
+from cri.state.records import Records
+from cri.state.sandbox import NEXT as SANDBOX_NEXT
+from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.zones.client import Zones
-from cri.zones.follow import Follower
-from cri.zones.host import Host
-from daemonkit.edge import channel
+from cri.zones.follow import Follower, HostInfo
 from daemonkit.faults import Missing
+from daemonkit.grpc_server import channel
 from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
@@ -37,7 +36,7 @@ _FIRST_SWEEP = 10.0
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, images: Images, network: PodNetwork) -> AsyncIterator[Node]:
+async def running(config: CriConfig, images: Images, network: PodNetwork) -> AsyncIterator[Runtime]:
     """A node with its records loaded and its tasks running; what was half-done is finished first if protectd
     is there, else as soon as it is."""
     async with contextlib.AsyncExitStack() as undo:
@@ -45,18 +44,18 @@ async def running(config: Config, images: Images, network: PodNetwork) -> AsyncI
         undo.push_async_callback(store.close)
         link = channel(config.protect_socket)
         undo.push_async_callback(link.close, None)
-        node = await _node(config, images, store, Zones(link), network)
-        leftovers = Leftovers(node)
-        await undo.enter_async_context(_background(node.follower.run(), leftovers.run()))
+        runtime = await _runtime(config, images, store, Zones(link), network)
+        reconciler = Reconciler(runtime)
+        await undo.enter_async_context(_background(runtime.follower.run(), reconciler.run()))
         try:
             async with asyncio.timeout(_FIRST_SWEEP):
-                await leftovers.first_done.wait()
+                await reconciler.first_done.wait()
         except TimeoutError:
-            log.warning("serving before protectd answers", extra=fields(cause=node.follower.trouble))
-        yield node
+            log.warning("serving before protectd answers", extra=fields(cause=runtime.follower.trouble))
+        yield runtime
 
 
-def cni(config: Config) -> Network:
+def cni(config: CriConfig) -> Network:
     """The network that CNI makes."""
     settings = config.cni
     return Network(
@@ -68,13 +67,15 @@ def cni(config: Config) -> Network:
     )
 
 
-async def _node(config: Config, images: Images, store: Database, zones: Zones, network: PodNetwork) -> Node:
-    sandboxes = Registry("pod sandbox", SANDBOX_NEXT, store.save_sandbox, store.delete_sandbox)
-    containers = Registry("container", CONTAINER_NEXT, store.save_container, store.delete_container)
+async def _runtime(
+    config: CriConfig, images: Images, store: Database, zones: Zones, network: PodNetwork
+) -> Runtime:
+    sandboxes = Records("pod sandbox", SANDBOX_NEXT, store.save_sandbox, store.delete_sandbox)
+    containers = Records("container", CONTAINER_NEXT, store.save_container, store.delete_container)
     changes = StateChanges(sandboxes, containers, now_ns)
-    leftovers = asyncio.Event()
-    follower = Follower(zones, changes, leftovers.set)
-    node = Node(
+    unfinished = asyncio.Event()
+    follower = Follower(zones, changes, unfinished.set)
+    runtime = Runtime(
         config=config,
         sandboxes=sandboxes,
         containers=containers,
@@ -86,43 +87,43 @@ async def _node(config: Config, images: Images, store: Database, zones: Zones, n
         changes=changes,
         images=images,
         events=Events(sandboxes, containers, now_ns),
-        host=Host(zones, follower),
-        leftovers=leftovers,
+        host=HostInfo(zones, follower),
+        unfinished=unfinished,
     )
-    await _adopt(node, store)
-    return node
+    await _adopt(runtime, store)
+    return runtime
 
 
-async def _adopt(node: Node, store: Database) -> None:
+async def _adopt(runtime: Runtime, store: Database) -> None:
     sandboxes, containers = await store.load()
     for sandbox in sandboxes:
-        node.sandboxes.adopt(sandbox)
-        node.sandbox_names.reserve(sandbox_name(sandbox.config.metadata), sandbox.id)
-        _hold_kernel(node, sandbox)
+        runtime.sandboxes.adopt(sandbox)
+        runtime.sandbox_names.reserve(sandbox_name(sandbox.config.metadata), sandbox.id)
+        _hold_kernel(runtime, sandbox)
     for container in containers:
-        node.containers.adopt(container)
+        runtime.containers.adopt(container)
         name = container_name(container.config.metadata, container.sandbox_id)
-        node.container_names.reserve(name, container.id)
-        _hold_images(node, container)
-    node.images.collect()
+        runtime.container_names.reserve(name, container.id)
+        _hold_images(runtime, container)
+    runtime.images.collect()
     log.info("records loaded", extra=fields(sandboxes=len(sandboxes), containers=len(containers)))
 
 
-def _hold_kernel(node: Node, sandbox: Sandbox) -> None:
+def _hold_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
     """Until its zone is gone; that has been torn down already where it says so."""
-    if sandbox.phase in (Phase.STOPPED, Phase.REMOVING):
+    if sandbox.phase in (SandboxPhase.STOPPED, SandboxPhase.REMOVING):
         return
     try:
-        kernel.hold(node, sandbox.kernel, sandbox.id)
+        kernel.hold(runtime, sandbox.kernel, sandbox.id)
     except Missing as fault:
         log.error("a zone's kernel image is gone: %s", fault, extra=fields(sandbox=sandbox.id))
 
 
-def _hold_images(node: Node, container: Container) -> None:
+def _hold_images(runtime: Runtime, container: Container) -> None:
     """The zone has the image open in any case; a store that lost it can only be reported."""
     for image_id in container.images:
         try:
-            node.images.hold(image_id, container.id)
+            runtime.images.hold(image_id, container.id)
         except Missing as fault:
             log.error("a container's image is gone: %s", fault, extra=fields(container=container.id))
 

@@ -1,6 +1,6 @@
 """What can go wrong, as the daemons say it to their callers.
 
-Inside the daemons these are raised; ``daemonkit.edge`` turns each kind into one gRPC status code.
+Inside the daemons these are raised; ``daemonkit.grpc_server`` turns each kind into one gRPC status code.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import requests
 
-from daemonkit.edge import channel
+from daemonkit.grpc_server import channel
 from localnode.client import Client, Pod
 from localnode.node import Node
 from localnode.processes import Failed

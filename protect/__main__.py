@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import fcntl
 import functools
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from daemonkit import checkpoints, lifecycle, logs, ready
-from daemonkit.config import Bytes, load
-from daemonkit.edge import serve_unix
-from daemonkit.faults import Broken, Fault, Refused
+from daemonkit import daemon, lifecycle
+from daemonkit.config import Bytes
+from daemonkit.faults import Broken, Refused
+from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
 from protect.config import Config, ToolstackKind
-from protect.ledger import Ledger
 from protect.network.splice import splice
-from protect.node import Node
 from protect.server import services
+from protect.state.ledger import Ledger
+from protect.state.node import Node
+from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
-from protect.store import LOG_LIMIT, SqliteStore
 from protect.toolstack.port import Toolstack
 from protect.volumes.host import HostVolumes
 from protect.zones import deaths, reconcile
@@ -33,26 +30,9 @@ _WAL_PERIOD = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="protectd", description="Keeps zones: one Xen virtual machine each."
-    )
-    parser.add_argument("--config", type=Path, default=_DEFAULT_CONFIG, metavar="FILE")
-    parser.add_argument(
-        "--list-checkpoints",
-        action="store_true",
-        help="print the steps that [faults] kill_at knows, and exit",
-    )
-    options = parser.parse_args(arguments)
-    if options.list_checkpoints:
-        sys.stdout.write("".join(f"{name}\n" for name in checkpoints.names()))
-        return 0
-    try:
-        config = load(Config, options.config)
-        logs.setup(config.log_level)
-        checkpoints.arm(config.faults.kill_at)
-    except (Fault, ValueError) as fault:
-        return lifecycle.fail(f"protectd: {fault}")
-    return lifecycle.run(functools.partial(serve, config))
+    """The console script."""
+    description = "Keeps zones: one Xen virtual machine each."
+    return daemon.main("protectd", description, Config, _DEFAULT_CONFIG, serve, arguments)
 
 
 async def serve(config: Config, stop: asyncio.Event) -> None:
@@ -75,7 +55,7 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
         for found in recorded:
             node.tasks.spawn(reconcile.settle(node, found), f"reconcile zone {found.runtime.id}")
         async with serve_unix(config.socket_path, functools.partial(services.add, node), name="protectd"):
-            ready.ready(f"serving with {len(node.zones)} zones")
+            lifecycle.ready(f"serving with {len(node.zones)} zones")
             await _until(stop, watching)
             node.stop()
 
@@ -112,17 +92,12 @@ async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Nod
 def claim(config: Config, stack: AsyncExitStack) -> None:
     """One protectd for each of its directories: it removes what it does not know in both."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
-    _lock("state directory", config.state_dir / "lock", stack)
-    _lock("run directory", config.run_dir / "protectd.lock", stack)
-
-
-def _lock(what: str, path: Path, stack: AsyncExitStack) -> None:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    stack.callback(os.close, lock)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Refused(f"use {what}", str(path.parent), "another protectd runs on it") from None
+    for what, lock in (
+        ("state directory", config.state_dir / "lock"),
+        ("run directory", config.run_dir / "protectd.lock"),
+    ):
+        refusal = Refused(f"use {what}", str(lock.parent), "another protectd runs on it")
+        stack.enter_context(lifecycle.hold_lock(lock, refusal))
 
 
 async def _until(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cri.cni.attachment import Chain, Json, Plugin
+from cri.state.attachment import Chain, Json, Plugin
 from daemonkit.faults import Refused
 
 VERSIONS = frozenset({"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"})

@@ -14,9 +14,9 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 
-from cri.together import to_end
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Broken
+from daemonkit.tasks import complete
 
 declare("network.namespace-named")
 
@@ -34,8 +34,8 @@ _directory = threading.Lock()
 async def create(path: Path) -> None:
     """Make a network namespace that lives as long as its name ``path``."""
     try:
-        # to its end: a thread left behind by a cancelled call would make the name after its removal
-        await to_end(_made(path))
+        # A thread left behind by a cancelled call would make the name after its removal.
+        await complete(_made(path))
     except OSError as error:
         raise Broken("create network namespace", str(path), error.strerror or str(error)) from error
 
@@ -48,11 +48,15 @@ def is_there(path: Path) -> bool:
         return False
 
 
-def remove(path: Path) -> None:
+async def remove(path: Path) -> None:
     """Take the name away, and with it the namespace; an unknown one succeeds.
 
     Detaching is instant; the kernel dismantles the namespace on its own time.
     """
+    await complete(asyncio.to_thread(_remove, path))
+
+
+def _remove(path: Path) -> None:
     while _libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
         pass  # a name may have been bound more than once
     with _directory:

@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from cri.cni import netns, pod
-from cri.cni.attachment import Attachment, Chain, Json, Plugin, addresses_of
 from cri.cni.conf import ConfDir
 from cri.cni.plugin import Call, Plugins
+from cri.state.attachment import Attachment, Chain, Json, Plugin, addresses_of
 from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Exhausted, TooLate
-from daemonkit.room import is_full
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 declare("network.namespace-made", "network.plugin-added", "network.plugin-deleted", "network.namespace-gone")
@@ -85,7 +85,7 @@ class Network:
                 checkpoint("network.plugin-deleted")
             if failure is not None:
                 raise failure
-            await asyncio.to_thread(netns.remove, attachment.netns)
+            await netns.remove(attachment.netns)
             checkpoint("network.namespace-gone")
             self._hold_path(attachment).unlink(missing_ok=True)
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cri.cni.attachment import Json
-from cri.together import to_end
+from cri.state.attachment import Json
 from daemonkit.faults import Broken, Exhausted, Fault, Invalid, Refused, TooLate, Unreachable
+from daemonkit.tasks import complete
 
 _OUTPUT = 1024 * 1024
 _CALL = "call CNI plugin"
@@ -65,7 +65,7 @@ class Plugins:
         It runs to its end, or the timeout, also when nobody waits for it any more: host-local, killed between
         making a lease's file and writing it, leaves an address that no DEL can free.
         """
-        return await to_end(self._call(call))
+        return await complete(self._call(call))
 
     async def _call(self, call: Call) -> bytes:
         process = await asyncio.create_subprocess_exec(
@@ -83,7 +83,7 @@ class Plugins:
         except TimeoutError:
             raise TooLate(_CALL, f"{call.type} {call.command}", f"no answer in {self._timeout:g} s") from None
         finally:
-            await to_end(_reap(process))
+            await _reap(process)
         if process.returncode == 0:
             return stdout
         raise _fault(call, process.returncode, stdout, stderr)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cri.cni.attachment import Attachment, Chain, Json
-from cri.quantity import quantity
+from cri.checks.quantity import quantity
+from cri.state.attachment import Attachment, Chain, Json
 from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

@@ -4,32 +4,30 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cri.container import request
-from cri.container.record import Container, Image, Phase
+from cri.checks import container as request
+from cri.checks.fields import CREATE
+from cri.checks.mounts import is_image
+from cri.container import logs
+from cri.container.remove import finish_leftover, undo
 from cri.container.signals import stop_signal
 from cri.container.target import target_pid
-from cri.container.undo import make_room, undo
-from cri.ids import new_id
-from cri.names import container_name
-from cri.node import Node, RootImage, now_ns
 from cri.oci.capabilities import held
 from cri.oci.files import pod_files
 from cri.oci.process import bounding, process
 from cri.oci.seccomp import seccomp
 from cri.oci.spec import spec
 from cri.oci.user import user
-from cri.oci.values import CREATE
-from cri.sandbox import logdir
-from cri.sandbox.record import Phase as SandboxPhase
-from cri.sandbox.record import Sandbox
-from cri.together import to_end
-from cri.volumes import images
-from cri.volumes.plan import plan
+from cri.oci.values import RootImage
+from cri.runtime import Runtime, now_ns
+from cri.state.container import Container, ContainerImage, ContainerPhase
+from cri.state.names import container_name, new_id
+from cri.state.sandbox import Sandbox, SandboxPhase
+from cri.volumes.plan import plan, tell
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Refused
 from daemonkit.logs import fields
@@ -42,24 +40,24 @@ declare("create-container.recorded", "create-container.prepared", "create-contai
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ContainerPlan:
     """A container to be, and what protectd needs to prepare it."""
 
     container: Container
     workload: pb.CreateWorkloadRequest
 
 
-async def create(node: Node, asked: cri.CreateContainerRequest) -> str:
+async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
     """The new container's id.  When this fails nothing of it is left, or a leftover is being removed."""
-    sandbox_id = node.sandboxes.find(asked.pod_sandbox_id).id
-    async with node.locks.hold(sandbox_id):
-        sandbox = _ready(node, sandbox_id)
+    sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
+    async with runtime.locks.hold(sandbox_id):
+        sandbox = _ready(runtime, sandbox_id)
         request.check(asked.config, sandbox.config)
-        image = node.images.resolve(asked.config.image.image)
-        volume_images = images.resolve(node.images, asked.config.mounts)
-        pid = await target_pid(node, sandbox_id, asked.config.linux.security_context.namespace_options)
-        plan = _plan(node, sandbox, asked.config, image, volume_images, pid)
-        await _make(node, plan)
+        image = runtime.images.resolve(asked.config.image.image)
+        volume_images = _volume_images(runtime, asked.config.mounts)
+        pid = await target_pid(runtime, sandbox_id, asked.config.linux.security_context.namespace_options)
+        plan = _plan(runtime, sandbox, asked.config, image, volume_images, pid)
+        await _make(runtime, plan)
     checkpoint("create-container.created")
     log.info(
         "container created", extra=fields(container=plan.container.id, sandbox=sandbox_id, image=image.id)
@@ -67,26 +65,26 @@ async def create(node: Node, asked: cri.CreateContainerRequest) -> str:
     return plan.container.id
 
 
-async def _make(node: Node, plan: Plan) -> None:
+async def _make(runtime: Runtime, plan: ContainerPlan) -> None:
     container = plan.container
     name = container_name(container.config.metadata, container.sandbox_id)
-    await make_room(node, name)
+    await finish_leftover(runtime, name)
     async with AsyncExitStack() as steps:
-        node.container_names.reserve(name, container.id)
-        steps.push_async_callback(_undo, node, container.id)
-        await node.containers.add(container)
+        runtime.container_names.reserve(name, container.id)
+        steps.push_async_callback(undo, runtime, container.id)
+        await runtime.containers.add(container)
         for image_id in container.images:
-            node.images.hold(image_id, container.id)
+            runtime.images.hold(image_id, container.id)
         checkpoint("create-container.recorded")
-        await node.zones.create_workload(plan.workload)
+        await runtime.zones.create_workload(plan.workload)
         checkpoint("create-container.prepared")
-        _ready(node, container.sandbox_id)
-        await node.containers.put(replace(container, phase=Phase.CREATED))
+        _ready(runtime, container.sandbox_id)
+        await runtime.containers.put(replace(container, phase=ContainerPhase.CREATED))
         steps.pop_all()
 
 
-def _ready(node: Node, sandbox_id: str) -> Sandbox:
-    sandbox = node.sandboxes.get(sandbox_id)
+def _ready(runtime: Runtime, sandbox_id: str) -> Sandbox:
+    sandbox = runtime.sandboxes.get(sandbox_id)
     if sandbox.phase is not SandboxPhase.READY:
         cause = f"its pod sandbox {sandbox_id} is {sandbox.phase.value}"
         raise Refused(CREATE, "", f"{cause}: {sandbox.death_reason}" if sandbox.death_reason else cause)
@@ -94,29 +92,29 @@ def _ready(node: Node, sandbox_id: str) -> Sandbox:
 
 
 def _plan(
-    node: Node,
+    runtime: Runtime,
     sandbox: Sandbox,
     config: cri.ContainerConfig,
     image: RootImage,
     volume_images: Sequence[RootImage],
     target: int,
-) -> Plan:
+) -> ContainerPlan:
     """Everything decided before the first side effect (but the log's directory)."""
     container_id = new_id()
-    defaults = node.config.container
+    defaults = runtime.config.container
     who = user(config.linux.security_context, image)
     first = process(config, image, who, sandbox.hostname, defaults.nofile, held())
     filters = seccomp(config.linux.security_context, bounding(first))
     volumes = plan(container_id, config.mounts, volume_images)
-    oci = spec(container_id, config, first, defaults, filters, target, volumes)
+    oci = spec(container_id, config, first, defaults, filters, target, volumes.mounts, volumes.follows_host)
     files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses)
     container = Container(
         id=container_id,
         sandbox_id=sandbox.id,
-        phase=Phase.CREATING,
+        phase=ContainerPhase.CREATING,
         created_ns=now_ns(),
         config=_named(config, image, volume_images),
-        image=Image(image.id, image.reference),
+        image=ContainerImage(image.id, image.reference),
         log_path=_log_path(sandbox, config),
         process=json.dumps(first),
         stop_signal=stop_signal(config.stop_signal, image.stop_signal),
@@ -136,7 +134,7 @@ def _plan(
         image_volumes=volumes.images,
         memory_volumes=volumes.memory,
     )
-    return Plan(container, workload)
+    return ContainerPlan(container, workload)
 
 
 def _named(
@@ -146,8 +144,13 @@ def _named(
     named = cri.ContainerConfig()
     named.CopyFrom(config)
     named.image.image = image.name
-    images.tell(named.mounts, volume_images)
+    tell(named.mounts, volume_images)
     return named
+
+
+def _volume_images(runtime: Runtime, mounts: Iterable[cri.Mount]) -> tuple[RootImage, ...]:
+    """The images among mounts that have been checked; Missing when one is not here."""
+    return tuple(runtime.images.resolve(mount.image.image) for mount in mounts if is_image(mount))
 
 
 def _log_path(sandbox: Sandbox, config: cri.ContainerConfig) -> str:
@@ -155,9 +158,5 @@ def _log_path(sandbox: Sandbox, config: cri.ContainerConfig) -> str:
     if not sandbox.config.log_directory or not config.log_path:
         return ""
     path = Path(sandbox.config.log_directory) / config.log_path
-    logdir.make(str(path.parent))
+    logs.make(str(path.parent))
     return str(path)
-
-
-async def _undo(node: Node, container_id: str) -> None:
-    await to_end(undo(node, container_id))

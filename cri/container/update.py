@@ -6,12 +6,12 @@ import json
 import logging
 from dataclasses import replace
 
-from cri.container.record import Container
-from cri.node import Node
 from cri.oci.resources import resources
-from cri.together import to_end
+from cri.runtime import Runtime
+from cri.state.container import Container
 from daemonkit.faults import Fault, Invalid, Refused
 from daemonkit.logs import fields
+from daemonkit.tasks import complete
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
@@ -29,34 +29,34 @@ _PARTS = (
 _PERIOD = 100_000  # the kernel's own, in microseconds
 
 
-async def update(node: Node, asked: cri.UpdateContainerResourcesRequest) -> None:
+async def update(runtime: Runtime, asked: cri.UpdateContainerResourcesRequest) -> None:
     """What is 0 or "" stays as it is.  Refused when it has ended, or when its zone's kernel says no."""
-    container_id = node.containers.find(asked.container_id).id
-    async with node.locks.hold(container_id):
-        container = node.containers.get(container_id)
+    container_id = runtime.containers.find(asked.container_id).id
+    async with runtime.locks.hold(container_id):
+        container = runtime.containers.get(container_id)
         if not container.live:
             raise Refused(UPDATE, container_id, f"it is {container.phase.value}")
         if asked.HasField("windows"):
             raise Invalid(UPDATE, container_id, "windows is set", "zones run Linux")
         wanted = _wanted(container.config.linux.resources, asked.linux)
         changes = _changes(container, wanted)
-        # both or neither: what a caller that goes away leaves behind must be what status shows
-        await to_end(_update(node, container_id, wanted, changes))
+        # The zone and the record change together, even if the caller goes away.
+        await complete(_update(runtime, container_id, wanted, changes))
 
 
 async def _update(
-    node: Node, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
+    runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
 ) -> None:
     if not changes:
         return
     try:
-        await _apply(node, container_id, asked, changes)
+        await _apply(runtime, container_id, asked, changes)
     except Refused:
-        await _one_by_one(node, container_id, asked)
+        await _one_by_one(runtime, container_id, asked)
         raise
 
 
-async def _one_by_one(node: Node, container_id: str, asked: cri.LinuxContainerResources) -> None:
+async def _one_by_one(runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources) -> None:
     """The OCI runtime stops at the first limit that the kernel refuses, and those before it hold.
 
     Each is asked for alone, so that those that hold are known and shown.
@@ -65,8 +65,8 @@ async def _one_by_one(node: Node, container_id: str, asked: cri.LinuxContainerRe
     parts = [part for part in parts if part.ByteSize()]
     for part in parts if len(parts) > 1 else ():
         try:
-            if changes := _changes(node.containers.get(container_id), part):
-                await _apply(node, container_id, part, changes)
+            if changes := _changes(runtime.containers.get(container_id), part):
+                await _apply(runtime, container_id, part, changes)
         except Refused as fault:
             log.info("not changed: %s", fault, extra=fields(container=container_id))
 
@@ -81,14 +81,14 @@ def _part(asked: cri.LinuxContainerResources, names: tuple[str, ...]) -> cri.Lin
 
 
 async def _apply(
-    node: Node, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
+    runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
 ) -> None:
-    await node.zones.update_workload(container_id, json.dumps(changes).encode())
-    container = node.containers.get(container_id)
+    await runtime.zones.update_workload(container_id, json.dumps(changes).encode())
+    container = runtime.containers.get(container_id)
     config = cri.ContainerConfig()
     config.CopyFrom(container.config)
     merge(config.linux.resources, asked)
-    await node.containers.put(replace(container, config=config))
+    await runtime.containers.put(replace(container, config=config))
     log.info("container updated", extra=fields(container=container_id, changes=",".join(sorted(changes))))
 
 

@@ -51,5 +51,5 @@ class Cancelled(Exception):
 
 
 def disk_full(operation: str, subject: str) -> Exhausted:
-    """What is told of a full disk (``daemonkit.room.is_full``)."""
+    """What is told of a full disk (``daemonkit.disk_space.is_full``)."""
     return Exhausted(operation, subject, "the disk is full", "free space under the state directory")

@@ -6,23 +6,23 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from cri.images.cancel import Cancel
-from cri.images.catalogue import Image
-from cri.images.fetch import matches
+from cri.images.concurrency import CancelToken
+from cri.images.digests import matches
 from cri.images.kernels.take import Taken, taken_files
-from cri.images.layers import file_chunks
-from cri.images.store import ImageStore
+from cri.images.layer.layers import file_chunks
+from cri.images.store.catalogue import StoredImage
+from cri.images.store.store import ImageStore
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Verification:
     """faults: what is wrong with the image, nothing when empty; read: bytes."""
 
     faults: tuple[str, ...]
     read: int
 
 
-def verify(store: ImageStore, image: Image, cancel: Cancel) -> Verdict:
+def verify(store: ImageStore, image: StoredImage, token: CancelToken) -> Verification:
     """Reads every file of an image; Missing when it was removed meanwhile."""
     row, stack = store.stored(image)
     with store.leasing([one.chain_id for one in stack], [digest for digest, _ in row.layers]):
@@ -42,11 +42,11 @@ def verify(store: ImageStore, image: Image, cancel: Cancel) -> Verdict:
             faults.append(fault)
         files += [(f"the kernel's {one.name}", folder / one.name, one.digest, one.size) for one in taken]
         for what, path, digest, size in files:
-            fault, amount = _file(path, digest, size, cancel)
+            fault, amount = _file(path, digest, size, token)
             read += amount
             if fault:
                 faults.append(f"{what} {fault}")
-    return Verdict(tuple(faults), read)
+    return Verification(tuple(faults), read)
 
 
 def _taken(folder: Path) -> tuple[list[Taken], str]:
@@ -57,17 +57,16 @@ def _taken(folder: Path) -> tuple[list[Taken], str]:
         return [], f"the list of what was taken out of it cannot be read: {error}"
 
 
-def _file(path: Path, digest: str, size: int, cancel: Cancel) -> tuple[str, int]:
+def _file(path: Path, digest: str, size: int, token: CancelToken) -> tuple[str, int]:
     """What is wrong with a file ("": nothing), and how much of it was read."""
     algorithm, _, wanted = digest.partition(":")
     if not wanted:
         return "cannot be checked: an earlier version made it, and kept no digest", 0
     running, read = hashlib.new(algorithm), 0
     try:
-        for piece in file_chunks(path):
-            cancel.check()
-            running.update(piece)
-            read += len(piece)
+        for chunk in file_chunks(path, token):
+            running.update(chunk)
+            read += len(chunk)
     except OSError as error:
         return f"cannot be read: {error.strerror}", read
     if read != size:

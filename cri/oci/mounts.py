@@ -73,3 +73,22 @@ def image_mount(container_id: str, name: str, destination: str) -> Json:
 
 def _mount(destination: str, kind: str, source: str, *options: str) -> Json:
     return {"destination": destination, "type": kind, "source": source, "options": list(options)}
+
+
+def arranged(usual: Iterable[Json], asked: Iterable[Json]) -> list[Json]:
+    """The usual mounts without those in whose place, or under whose /dev, others are asked for; then those.
+
+    What is nearer to the root comes first, so that nothing hides what is below it.
+    """
+    wanted = list(asked)
+    taken = {str(mount["destination"]) for mount in wanted}
+    kept = [mount for mount in usual if not _replaced(str(mount["destination"]), taken)]
+    return sorted([*kept, *wanted], key=_depth)
+
+
+def _replaced(destination: str, taken: set[str]) -> bool:
+    return destination in taken or ("/dev" in taken and destination.startswith("/dev/"))
+
+
+def _depth(mount: Json) -> int:
+    return str(mount["destination"]).count("/")

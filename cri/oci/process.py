@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cri.node import RootImage
+from cri.checks.fields import CREATE
 from cri.oci.capabilities import ALL, capabilities
 from cri.oci.user import User
-from cri.oci.values import CREATE, Json
+from cri.oci.values import Json, RootImage
+from cri.state.container import Container
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -103,3 +105,15 @@ def _directory(path: str) -> str:
 
 def _user(who: User) -> Json:
     return {"uid": who.uid, "gid": who.gid, "additionalGids": list(who.groups)}
+
+
+def exec_process(container: Container, command: Sequence[str], *, tty: bool) -> str:
+    """The container's own OCI process object with another command and its own terminal or none."""
+    if not command or not command[0]:
+        raise Invalid("exec in", container.id, "no command")
+    check_words("cmd", command)
+    process = json.loads(container.process)
+    env = process.get("env", [])
+    if tty and not any(entry.startswith("TERM=") for entry in env):
+        env = [*env, "TERM=xterm"]
+    return json.dumps({**process, "args": list(command), "terminal": tty, "env": env})

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from cri.oci.values import CREATE, Json
+from cri.checks.fields import CREATE
+from cri.oci.values import Json
 from daemonkit.faults import Invalid, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

@@ -9,10 +9,11 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from cri.checks.fields import CREATE
+from cri.checks.security import chosen, local_path
 from cri.oci.seccomp_bpf import compiled
-from cri.oci.seccomp_profile import MACHINES, Container, resolve
-from cri.oci.security_profile import chosen, local_path
-from cri.oci.values import CREATE, Filter
+from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve
+from cri.oci.values import Filter
 from daemonkit.faults import Invalid, Refused, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -33,7 +34,7 @@ def seccomp(
         return None
     if machine not in MACHINES:
         raise Unsupported(CREATE, f"seccomp on {machine!r:.40}", "zones run on x86_64 and aarch64")
-    container = Container(frozenset(capabilities), MACHINES[machine])
+    container = ContainerFacts(frozenset(capabilities), MACHINES[machine])
     if asked.profile_type == cri.SecurityProfile.RuntimeDefault:
         return _default(container)
     path = local_path("seccomp", asked)
@@ -42,7 +43,7 @@ def seccomp(
 
 
 @functools.lru_cache(maxsize=64)
-def _default(container: Container) -> Filter:
+def _default(container: ContainerFacts) -> Filter:
     """Most containers have the same few capabilities."""
     profile = resolve(DEFAULT.read_bytes(), "the default seccomp profile", container)
     here = MACHINES.get(platform.machine()) == container.machine

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from cri.oci.values import CREATE
+from cri.checks.fields import CREATE
 from daemonkit.faults import Broken
 
 ANNOTATION = "run.oci.seccomp_bpf_data"

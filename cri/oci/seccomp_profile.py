@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cri.oci.values import CREATE, Json
+from cri.checks.fields import CREATE
+from cri.oci.values import Json
 from daemonkit.faults import Invalid, Unsupported
 
 KERNEL = (6, 1)
@@ -55,7 +56,7 @@ MACHINES: Mapping[str, Machine] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
+class ContainerFacts:
     """What conditions are about."""
 
     capabilities: frozenset[str]
@@ -67,7 +68,7 @@ class _Wrong(Exception):
     """The profile is not one, and why."""
 
 
-def resolve(untrusted_text: bytes, subject: str, container: Container) -> Json:
+def resolve(untrusted_text: bytes, subject: str, container: ContainerFacts) -> Json:
     """``linux.seccomp``; Invalid for what is no profile, Unsupported for what nobody in a zone could do."""
     try:
         return _resolve(_object(json.loads(untrusted_text), "profile", None), subject, container)
@@ -77,7 +78,7 @@ def resolve(untrusted_text: bytes, subject: str, container: Container) -> Json:
         raise Invalid(CREATE, subject, str(wrong)) from None
 
 
-def _resolve(profile: Json, subject: str, container: Container) -> Json:
+def _resolve(profile: Json, subject: str, container: ContainerFacts) -> Json:
     if "listenerPath" in profile or "SCMP_ACT_NOTIFY" in _actions(profile):
         raise Unsupported(
             CREATE, subject, "nobody in a zone would answer its notifications (SCMP_ACT_NOTIFY)"
@@ -122,7 +123,7 @@ def _architectures(profile: Json, machine: Machine) -> list[str]:
     return named or [machine.architecture]
 
 
-def _applies(untrusted_rule: object, container: Container) -> bool:
+def _applies(untrusted_rule: object, container: ContainerFacts) -> bool:
     rule = _object(untrusted_rule, "a rule", _RULE)
     wanted = _object(rule.get("includes") or {}, "includes", _CONDITION)
     unwanted = _object(rule.get("excludes") or {}, "excludes", _CONDITION)

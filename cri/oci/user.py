@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cri.node import RootImage
-from cri.oci.values import CREATE
+from cri.checks.fields import CREATE
+from cri.oci.values import RootImage
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cri.quantity import quantity
+from cri.checks.quantity import quantity
 from cri.sandbox.kernel import ANNOTATION as KERNEL
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cri.oci.values import CREATE
+from cri.checks.fields import CREATE
 from daemonkit.faults import Unsupported
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -24,7 +24,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MemoryVolumeSource:
     """Where a memory volume is on the host, and which part of it is meant."""
 
     volume: str
@@ -32,7 +32,9 @@ class Place:
     sub_path: str = ""
 
 
-def find(host_paths: list[str], mountinfo: Path = Path("/proc/self/mountinfo")) -> Mapping[str, Place]:
+def find(
+    host_paths: list[str], mountinfo: Path = Path("/proc/self/mountinfo")
+) -> Mapping[str, MemoryVolumeSource]:
     """Those of the paths that are memory volumes, or parts of one.  Unsupported for those of huge pages."""
     wanted = [path for path in host_paths if _WHOLE.fullmatch(path) or _PART.fullmatch(path)]
     if not wanted:
@@ -42,7 +44,7 @@ def find(host_paths: list[str], mountinfo: Path = Path("/proc/self/mountinfo")) 
     return {path: place for path, place in found.items() if place}
 
 
-def message(name: str, place: Place) -> pb.MemoryVolume:
+def message(name: str, place: MemoryVolumeSource) -> pb.MemoryVolume:
     """Its size, owner and mode are those that the kubelet gave the host's.  OSError when it is gone."""
     top, seen = os.statvfs(place.root), os.stat(place.root)
     return pb.MemoryVolume(
@@ -64,21 +66,21 @@ class _Mount:
     kind: str
 
 
-def _place(path: str, mounted: Mapping[str, _Mount]) -> Place | None:
+def _place(path: str, mounted: Mapping[str, _Mount]) -> MemoryVolumeSource | None:
     here = mounted.get(path)
     if here is not None and here.kind == "hugetlbfs":
         raise Unsupported(CREATE, f"mount of {path!r:.200}", "huge pages of the host are no zone's")
     if here is None or here.kind != "tmpfs":
         return None
     if whole := _WHOLE.fullmatch(path):
-        return Place(whole["volume"], Path(path))
+        return MemoryVolumeSource(whole["volume"], Path(path))
     part = _PART.fullmatch(path)
     assert part is not None
     root = f"{part['pod']}/volumes/kubernetes.io~empty-dir/{part['volume']}"
     above = mounted.get(root)
     if above is None or above.device != here.device or above.kind != "tmpfs":
         return None
-    return Place(part["volume"], Path(root), here.root.strip("/"))
+    return MemoryVolumeSource(part["volume"], Path(root), here.root.strip("/"))
 
 
 def _mounts(mountinfo: Path) -> Iterator[_Mount]:

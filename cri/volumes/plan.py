@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cri.node import RootImage
+from cri.checks.fields import CREATE
+from cri.checks.mounts import is_image, place
 from cri.oci.mounts import CONTAINERS, image_mount
-from cri.oci.values import CREATE, Json
-from cri.volumes.images import is_image
-from cri.volumes.memory import Place, find, message
-from cri.volumes.places import place
+from cri.oci.values import Json, RootImage
+from cri.volumes.memory import MemoryVolumeSource, find, message
 from daemonkit.faults import Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -20,7 +19,7 @@ SHARED = "/run/xenpod/shared"
 
 
 @dataclass(frozen=True, slots=True)
-class Volumes:
+class VolumePlan:
     """``mounts`` are of the OCI configuration."""
 
     mounts: tuple[Json, ...] = ()
@@ -34,7 +33,7 @@ class Volumes:
         return any(volume.follow_host for volume in self.shared)
 
 
-def plan(container_id: str, mounts: Sequence[cri.Mount], found: Sequence[RootImage] = ()) -> Volumes:
+def plan(container_id: str, mounts: Sequence[cri.Mount], found: Sequence[RootImage] = ()) -> VolumePlan:
     """Of mounts that have been checked; ``found``: the images among them, in their order."""
     binds: list[Json] = []
     shared: list[pb.Volume] = []
@@ -53,7 +52,7 @@ def plan(container_id: str, mounts: Sequence[cri.Mount], found: Sequence[RootIma
             continue
         shared.append(_volume(name, mount))
         binds.append(_bind(f"{SHARED}/{container_id}/{name}", mount))
-    return Volumes(tuple(binds), tuple(shared), tuple(images), tuple(memory))
+    return VolumePlan(tuple(binds), tuple(shared), tuple(images), tuple(memory))
 
 
 def _image(name: str, mount: cri.Mount, found: RootImage) -> pb.ImageVolume:
@@ -64,7 +63,7 @@ def _image(name: str, mount: cri.Mount, found: RootImage) -> pb.ImageVolume:
     )
 
 
-def _memory(name: str, path: str, place_of: Place) -> pb.MemoryVolume:
+def _memory(name: str, path: str, place_of: MemoryVolumeSource) -> pb.MemoryVolume:
     try:
         return message(name, place_of)
     except OSError as error:
@@ -94,3 +93,10 @@ def _bind(source: str, mount: cri.Mount) -> Json:
         "source": source,
         "options": options,
     }
+
+
+def tell(mounts: Iterable[cri.Mount], found: Sequence[RootImage]) -> None:
+    """What ContainerStatus shows of these very mounts: images as PullImage answered them."""
+    named = (mount.image for mount in mounts if is_image(mount))
+    for image, of_store in zip(named, found, strict=True):
+        image.image_ref = of_store.id

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import grpc.aio
 
-from cri.zones.connection import Connection, dialled
-from cri.zones.process import Process, opened
-from daemonkit.calls import fault_of
+from cri.zones.connection import ZoneConnection, dialled
+from cri.zones.process import ProcessStreams, opened
 from daemonkit.faults import Broken
+from daemonkit.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
 
@@ -122,17 +122,19 @@ class Zones:
         if not exited:
             raise Broken("exec in", start.workload_id, "protectd ended the stream without an exit code")
 
-    def open_exec(self, start: pb.ExecStart) -> AbstractAsyncContextManager[Process[pb.ExecInput]]:
+    def open_exec(self, start: pb.ExecStart) -> AbstractAsyncContextManager[ProcessStreams[pb.ExecInput]]:
         """Run a process with its standard streams; it is killed at the end of the block."""
         call = self._workloads.Exec(None)  # written to, message by message
         return opened(call, pb.ExecInput(start=start), "exec in", start.workload_id)
 
-    def open_attach(self, start: pb.AttachStart) -> AbstractAsyncContextManager[Process[pb.AttachInput]]:
+    def open_attach(
+        self, start: pb.AttachStart
+    ) -> AbstractAsyncContextManager[ProcessStreams[pb.AttachInput]]:
         """The standard streams of a workload's first process, from now on."""
         call = self._workloads.Attach(None)  # as above
         return opened(call, pb.AttachInput(start=start), "attach to", start.workload_id)
 
-    def dial(self, zone_id: str, port: int) -> AbstractAsyncContextManager[Connection]:
+    def dial(self, zone_id: str, port: int) -> AbstractAsyncContextManager[ZoneConnection]:
         """A TCP connection to the zone's loopback for the time of the block; Refused when nobody listens."""
         return dialled(self._zones.Dial(None), pb.DialStart(zone_id=zone_id, port=port))
 

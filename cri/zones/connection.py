@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 
 import grpc.aio
 
-from daemonkit.calls import fault_of
 from daemonkit.faults import Broken
+from daemonkit.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 # grpc.aio's call type, open at this edge
@@ -20,7 +20,7 @@ _CONNECT = 20.0
 _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 
 
-class Connection:
+class ZoneConnection:
     """One task reads, one writes."""
 
     def __init__(self, call: _Call, subject: str) -> None:
@@ -28,7 +28,7 @@ class Connection:
         self._subject = subject
 
     async def write(self, data: bytes) -> None:
-        """Back-pressured; nothing once the connection has ended, as ``pieces`` tells."""
+        """Back-pressured; nothing once the connection has ended, as ``chunks`` tells."""
         with contextlib.suppress(*_GONE):
             await self._call.write(pb.DialInput(data=data))
 
@@ -37,13 +37,13 @@ class Connection:
         with contextlib.suppress(*_GONE):
             await self._call.write(pb.DialInput(eof=True))
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """What comes, until the other end sends no more."""
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Read until the other end sends no more."""
         while (output := await self._read()).WhichOneof("output") == "data":
             yield output.data
 
-    async def over(self) -> None:
-        """After ``pieces``: returns when the other end has taken everything, too."""
+    async def drained(self) -> None:
+        """After ``chunks``: wait until the other end has taken everything, too."""
         with contextlib.suppress(grpc.aio.AioRpcError):
             await self._call.read()
 
@@ -63,9 +63,9 @@ class Connection:
 
 
 @contextlib.asynccontextmanager
-async def dialled(call: _Call, start: pb.DialStart) -> AsyncIterator[Connection]:
+async def dialled(call: _Call, start: pb.DialStart) -> AsyncIterator[ZoneConnection]:
     """The connection, connected; it is closed at the end of the block."""
-    connection = Connection(call, f"port {start.port} of {start.zone_id}")
+    connection = ZoneConnection(call, f"port {start.port} of {start.zone_id}")
     try:
         with contextlib.suppress(*_GONE):
             await call.write(pb.DialInput(start=start))

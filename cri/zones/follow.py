@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cri.zones.client import Zones
-from daemonkit.faults import Fault
+from daemonkit.faults import Fault, Unreachable
 from daemonkit.logs import fields
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -89,3 +89,22 @@ class Follower:
                 await self._changes.workload(event.workload)
             case "workload_gone":
                 await self._changes.workload_gone(event.workload_gone)
+
+
+class HostInfo:
+    """Its answer, kept for as long as the stream of changes goes on."""
+
+    def __init__(self, zones: Zones, follower: Follower) -> None:
+        self._zones = zones
+        self._follower = follower
+        self._kept: tuple[int, pb.InfoResponse] | None = None
+
+    async def info(self, *, fresh: bool = False) -> pb.InfoResponse:
+        """Unreachable, with the reason, while protectd is away.  Figures that change are as of the last time
+        it was asked."""
+        if not self._follower.synced.is_set():
+            raise Unreachable("ask protectd about", "the host", self._follower.trouble)
+        age = self._follower.syncs
+        if fresh or self._kept is None or self._kept[0] != age:
+            self._kept = (age, await self._zones.info())
+        return self._kept[1]

@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 import grpc.aio
 
-from daemonkit.calls import fault_of
 from daemonkit.faults import Broken
+from daemonkit.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 Message = TypeVar("Message", pb.ExecInput, pb.AttachInput)
@@ -21,7 +21,7 @@ _Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
 _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 
 
-class Process(Generic[Message]):
+class ProcessStreams(Generic[Message]):
     """Input may be written by several tasks; output is read by one."""
 
     def __init__(self, call: _Call, make: type[Message], operation: str, subject: str) -> None:
@@ -67,11 +67,11 @@ class Process(Generic[Message]):
 @contextlib.asynccontextmanager
 async def opened(
     call: _Call, first: Message, operation: str, subject: str
-) -> AsyncIterator[Process[Message]]:
+) -> AsyncIterator[ProcessStreams[Message]]:
     """The process for the time of the block; leaving it ends the call."""
     try:
         with contextlib.suppress(*_GONE):
             await call.write(first)
-        yield Process(call, type(first), operation, subject)
+        yield ProcessStreams(call, type(first), operation, subject)
     finally:
         call.cancel()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import grpc.aio
 
-from daemonkit.edge import channel
+from daemonkit.grpc_server import channel
 from protect.cli import images, show
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc

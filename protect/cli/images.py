@@ -8,7 +8,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
-from daemonkit.edge import channel
+from daemonkit.grpc_server import channel
 from protect.cli import show, show_images
 from protect.cli.bars import Bars
 from xenpod_proto.images.v1 import images_pb2 as pb

@@ -9,8 +9,8 @@ from typing import Any
 
 import grpc.aio
 
-from protect.node import Node
 from protect.server import translate
+from protect.state.node import Node
 from protect.zones.reconcile import unknown
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc

@@ -8,13 +8,13 @@ from pathlib import Path
 from daemonkit.faults import Invalid
 from protect import checks
 from protect.config import DEFAULT_PROFILE, Config, Profile
-from protect.idmap import IdMapping
+from protect.host.idmap import IdMapping
+from protect.model.volume import Volume
+from protect.model.zone import ZoneSpec
 from protect.toolstack.port import DomainKernel
-from protect.volumes.values import Volume
 from protect.workloads.create import WorkloadSpec
 from protect.workloads.disks import STACK_LIMIT, Filesystem, ImageVolume, Stack
 from protect.workloads.exec import ExecSpec
-from protect.zones.values import ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 

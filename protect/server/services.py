@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import grpc.aio
 
-from protect.node import Node
 from protect.server.host import HostServicer
 from protect.server.workloads import WorkloadsServicer
 from protect.server.zones import ZonesServicer
+from protect.state.node import Node
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protect import hub
-from protect.workloads.values import Workload, WorkloadState
-from protect.zones.values import Zone, ZoneState
+from protect.model.workload import Workload, WorkloadState
+from protect.model.zone import Zone, ZoneState
+from protect.state import hub
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 ZONE_STATES: Mapping[ZoneState, pb.ZoneState.ValueType] = {

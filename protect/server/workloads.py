@@ -10,8 +10,8 @@ import grpc.aio
 
 from daemonkit.faults import Invalid
 from protect import checks
-from protect.node import Node
 from protect.server import requests, statistics, translate
+from protect.state.node import Node
 from protect.workloads import attach, create, delete, exec, reopen, signals, start, stats, update, wait
 from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
 from xenpod_proto.protect.v1 import protect_pb2 as pb

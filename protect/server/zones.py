@@ -11,8 +11,8 @@ import grpc.aio
 
 from daemonkit.faults import Invalid
 from protect import checks
-from protect.node import Node, ZoneRuntime
 from protect.server import requests, statistics, translate
+from protect.state.node import Node, ZoneRuntime
 from protect.zones import connect, destroy, dial, facts, launch, resize, stats
 from protect.zones.answers import Kind
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -162,13 +162,14 @@ class Transport(Protocol):
 
 
 class Toolstack(Protocol):
-    """Domains and their devices.  Errors are ``protect.errors`` (ToolstackError and kin).
+    """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
     A domain that ended, or that there never was, is DomainGone to every method but ``destroy`` and
     ``detach_disk`` (which succeed) and ``console`` (which still has that of one that ended).
 
-    Every method may be cancelled by its caller; the step under way still runs to its end, and what
-    it made can be found with ``list`` and removed with ``destroy``.
+    Every method may be cancelled, and finishes what it has begun: its caller gets CancelledError when the
+    step has ended.  What it made can then be found with ``list`` and removed with ``destroy``.  Only
+    ``open_channel`` is given up at once.  So callers never wrap these calls to protect them.
     """
 
     name: str
@@ -179,7 +180,7 @@ class Toolstack(Protocol):
         ...
 
     async def close(self) -> None:
-        """Stop watching.  Domains go on."""
+        """Wait for the steps under way, then stop watching.  Domains go on."""
         ...
 
     async def physical_info(self) -> PhysicalInfo: ...
@@ -199,10 +200,7 @@ class Toolstack(Protocol):
         ...
 
     async def list(self) -> list[DomainInfo]:
-        """Every guest domain there is, ours or not (never dom0).
-
-        Waits for steps whose callers were cancelled, so that what came of them is found here.
-        """
+        """Every guest domain there is, ours or not (never dom0)."""
         ...
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:

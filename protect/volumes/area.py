@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from protect import mounts, mountspace
+from protect.host import mounts, mountspace
 
 _OPTIONS = "mode=0755,size=4m,nr_inodes=65536"
 

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
-from protect.idmap import IdMapping, user_namespace
+from daemonkit.tasks import join
+from protect.host.idmap import IdMapping, user_namespace
+from protect.model.volume import Source, Volume, close
 from protect.volumes.area import Area
 from protect.volumes.source import OPERATION, take
-from protect.volumes.values import Source, Volume, close
 
 _RESOLVERS = 16
 """Paths on file servers that do not answer keep a thread each, until they do."""
@@ -24,7 +25,7 @@ declare("volumes.area-made", "volumes.attached", "volumes.detached", "volumes.ar
 
 
 class HostVolumes:
-    """``protect.ports.Volumes``; the areas are ``<root>/<zone>``."""
+    """``protect.model.ports.Volumes``; the areas are ``<root>/<zone>``."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -54,7 +55,7 @@ class HostVolumes:
         taking = self._resolvers.submit(_take_all, tuple(volumes), ids)
         try:
             async with asyncio.timeout(timeout):
-                return await asyncio.shield(asyncio.wrap_future(taking))
+                return await join(asyncio.wrap_future(taking))
         except BaseException as error:
             # Whoever waits is freed; the thread is not, and what it may still take is let go of.
             if not taking.cancel():

@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 
 from daemonkit.faults import Broken, Fault, Invalid, Missing, Refused
-from protect import mounts
-from protect.volumes.values import Source, Volume
+from protect.host import mounts
+from protect.model.volume import Source, Volume
 
 OPERATION = "share"
 _KINDS = {

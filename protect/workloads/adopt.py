@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 
 from daemonkit.logs import fields
-from protect.node import Node, WorkloadRuntime, now_ns
-from protect.ports import AgentLink
+from protect.model.ports import AgentLink
+from protect.model.workload import Exit, Reason, WorkloadState
+from protect.state.node import Node, WorkloadRuntime, now_ns
 from protect.workloads.create import open_log
-from protect.workloads.values import Exit, Reason, WorkloadState
 from protect.workloads.volumes import release
 from xenpod_proto.channel.v1 import channel_pb2
 

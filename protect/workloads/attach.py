@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from daemonkit.faults import Refused
-from protect.node import Node, WorkloadRuntime
-from protect.ports import AgentLink, Subscription
+from protect.model.ports import AgentLink, Subscription
+from protect.model.workload import WorkloadState
+from protect.state.node import Node, WorkloadRuntime
 from protect.workloads.exec import Output
 from protect.workloads.terminal import Command, feed
-from protect.workloads.values import WorkloadState
 from xenpod_proto.channel.v1 import channel_pb2
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Exhausted, Exists, Refused
-from protect.errors import ProtocolViolation
-from protect.node import Node, WorkloadRuntime, ZoneRuntime, now_ns
-from protect.ports import AgentLink
-from protect.store import Intent
+from protect.model.errors import ProtocolViolation
+from protect.model.ports import AgentLink
+from protect.model.volume import Source, Volume, close
+from protect.model.workload import FileId, Streams, Workload, WorkloadState
+from protect.state.node import Node, WorkloadRuntime, ZoneRuntime, now_ns
+from protect.state.store import Intent
 from protect.tasks import side_by_side, whole
 from protect.toolstack.port import DiskSpec
-from protect.volumes.values import Source, Volume, close
 from protect.workloads import disks
 from protect.workloads.delete import undo_create
 from protect.workloads.outputs import Outputs
-from protect.workloads.values import FileId, Streams, Workload, WorkloadState
 from protect.workloads.volumes import held
 from xenpod_proto.channel.v1 import channel_pb2
 

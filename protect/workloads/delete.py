@@ -9,12 +9,12 @@ import signal
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Fault, Missing, Refused
 from daemonkit.logs import fields
-from protect.node import Node, WorkloadRuntime
-from protect.store import Intent
+from protect.model.workload import WorkloadState
+from protect.model.zone import ZoneState
+from protect.state.node import Node, WorkloadRuntime
+from protect.state.store import Intent
 from protect.tasks import side_by_side, undone
 from protect.workloads.disks import let_go
-from protect.workloads.values import WorkloadState
-from protect.zones.values import ZoneState
 from xenpod_proto.channel.v1 import channel_pb2
 
 log = logging.getLogger(__name__)

@@ -13,9 +13,9 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from daemonkit.faults import Exhausted, Invalid
-from protect.node import WorkloadRuntime, ZoneRuntime
+from protect.model.workload import Disk, FileId, WorkloadState
+from protect.state.node import WorkloadRuntime, ZoneRuntime
 from protect.toolstack.port import DiskSpec
-from protect.workloads.values import Disk, FileId, WorkloadState
 from xenpod_proto.channel.v1 import channel_pb2
 
 STACK_LIMIT = 8

@@ -9,13 +9,13 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from daemonkit.faults import Exhausted, Fault, Invalid, Refused, TooLate
-from protect.node import Node, WorkloadRuntime
-from protect.ports import AgentLink
+from protect.model.ports import AgentLink
+from protect.model.workload import Streams, WorkloadState
+from protect.state.node import Node, WorkloadRuntime
 from protect.tasks import whole
 from protect.workloads.create import streams_of
 from protect.workloads.execs import ExecRun
 from protect.workloads.terminal import Command, feed
-from protect.workloads.values import Streams, WorkloadState
 from xenpod_proto.channel.v1 import channel_pb2
 
 

@@ -7,8 +7,8 @@ import logging
 
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.logs import fields
-from protect.node import Node, WorkloadRuntime, ZoneRuntime, now_ns
-from protect.workloads.values import KILLED, Exit, Reason, Workload, WorkloadState
+from protect.model.workload import KILLED, Exit, Reason, Workload, WorkloadState
+from protect.state.node import Node, WorkloadRuntime, ZoneRuntime, now_ns
 from protect.workloads.volumes import release
 from xenpod_proto.channel.v1 import channel_pb2
 

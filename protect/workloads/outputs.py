@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from protect.ports import AgentLink, LogStream, OutputLog, Subscription
-from protect.workloads.values import Streams
+from protect.model.ports import AgentLink, LogStream, OutputLog, Subscription
+from protect.model.workload import Streams
 
 
 class Outputs:

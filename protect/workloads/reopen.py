@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from daemonkit.faults import Refused
-from protect.node import Node
-from protect.workloads.values import WorkloadState
+from protect.model.workload import WorkloadState
+from protect.state.node import Node
 
 
 async def reopen(node: Node, workload_id: str) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 
 from daemonkit.faults import Invalid, Refused
-from protect.node import Node
-from protect.workloads.values import WorkloadState
+from protect.model.workload import WorkloadState
+from protect.state.node import Node
 from xenpod_proto.channel.v1 import channel_pb2
 
 

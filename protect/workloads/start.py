@@ -5,10 +5,10 @@ from __future__ import annotations
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Broken, Fault, Refused
 from protect.checks import printable
-from protect.node import Node, WorkloadRuntime, now_ns
-from protect.ports import AgentLink
+from protect.model.ports import AgentLink
+from protect.model.workload import START_FAILED, Exit, Reason, Workload, WorkloadState
+from protect.state.node import Node, WorkloadRuntime, now_ns
 from protect.tasks import whole
-from protect.workloads.values import START_FAILED, Exit, Reason, Workload, WorkloadState
 from protect.workloads.volumes import release
 from xenpod_proto.channel.v1 import channel_pb2
 

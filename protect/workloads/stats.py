@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from protect.node import Node, WorkloadRuntime
-from protect.workloads.values import WorkloadState
+from protect.model.workload import WorkloadState
+from protect.state.node import Node, WorkloadRuntime
 from protect.zones.answers import Kind
 from protect.zones.stats import gather
 from xenpod_proto.channel.v1 import channel_pb2

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from daemonkit.faults import Invalid
-from protect.node import Node
-from protect.ports import AgentLink, Input
+from protect.model.ports import AgentLink, Input
+from protect.state.node import Node
 from xenpod_proto.channel.v1 import channel_pb2
 
 _SIZE_LIMIT = 0xFFFF

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
-from protect.node import Node, WorkloadRuntime
-from protect.volumes.values import Source, close
+from protect.model.volume import Source, close
+from protect.state.node import Node, WorkloadRuntime
 
 log = logging.getLogger(__name__)
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from daemonkit.faults import Missing
-from protect.node import Node
-from protect.workloads.values import Workload
+from protect.model.workload import Workload
+from protect.state.node import Node
 
 
 async def wait(node: Node, workload_id: str) -> Workload:

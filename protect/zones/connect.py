@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Refused
+from protect.model.zone import ZoneState
 from protect.network.guest import GuestNetwork
-from protect.node import Node, ZoneRuntime
-from protect.store import Intent
+from protect.state.node import Node, ZoneRuntime
+from protect.state.store import Intent
 from protect.tasks import whole
-from protect.zones.values import ZoneState
 from xenpod_proto.channel.v1 import channel_pb2
 
 OPERATION = "zone.connect"

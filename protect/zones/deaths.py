@@ -8,11 +8,11 @@ import logging
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.checks import last_lines
-from protect.node import Node, ZoneRuntime, now_ns
+from protect.model.zone import ZoneState
+from protect.state.node import Node, ZoneRuntime, now_ns
 from protect.toolstack.port import DomainDeath, ShutdownReason
 from protect.workloads.exits import bury
 from protect.zones.destroy import quiesce
-from protect.zones.values import ZoneState
 
 log = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.logs import fields
-from protect.node import Node, ZoneRuntime
-from protect.store import Intent
+from protect.model.zone import ZoneState
+from protect.state.node import Node, ZoneRuntime
+from protect.state.store import Intent
 from protect.toolstack.port import DomainId
-from protect.zones.values import ZoneState
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 from daemonkit.faults import Exhausted, Fault, Missing
-from protect.node import End, Node, ZoneRuntime
-from protect.ports import AgentLink
+from protect.model.ports import AgentLink
+from protect.state.node import End, Node, ZoneRuntime
 from protect.stdio.exec_output import ExecOutput
 from protect.tasks import whole
 from xenpod_proto.channel.v1 import channel_pb2

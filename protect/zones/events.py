@@ -6,11 +6,11 @@ import logging
 
 from daemonkit.logs import fields
 from protect.checks import printable
-from protect.hub import ZoneSeen
-from protect.node import Node, ZoneRuntime
+from protect.model.zone import ZoneState
+from protect.state.hub import ZoneSeen
+from protect.state.node import Node, ZoneRuntime
 from protect.workloads import exits
 from protect.zones import deaths, resync
-from protect.zones.values import ZoneState
 from xenpod_proto.channel.v1 import channel_pb2
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protect.checks import printable
-from protect.node import Node
+from protect.state.node import Node
 from xenpod_proto.channel.v1 import channel_pb2
 
 _TEXT = 256

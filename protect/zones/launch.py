@@ -13,15 +13,15 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
-from protect.node import Node, ZoneRuntime, now_ns
-from protect.store import Intent
+from protect.model.zone import Zone, ZoneSpec, ZoneState
+from protect.state.node import Node, ZoneRuntime, now_ns
+from protect.state.store import Intent
 from protect.tasks import undone, whole
 from protect.toolstack.port import DomainSpec
 from protect.zones import kernel
 from protect.zones.deaths import epitaph
 from protect.zones.destroy import dismantle
 from protect.zones.events import ZoneEvents
-from protect.zones.values import Zone, ZoneSpec, ZoneState
 from xenpod_proto.channel.v1 import channel_pb2
 
 log = logging.getLogger(__name__)

@@ -16,16 +16,16 @@ from dataclasses import dataclass, replace
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
-from protect.errors import DomainGone, ProtocolViolation
-from protect.node import Node, WorkloadRuntime, ZoneRuntime
-from protect.store import Intent, Saved
+from protect.model.errors import DomainGone, ProtocolViolation
+from protect.model.workload import WorkloadState
+from protect.model.zone import ZoneState
+from protect.state.node import Node, WorkloadRuntime, ZoneRuntime
+from protect.state.store import Intent, Saved
 from protect.toolstack.port import DomainInfo, DomainState
 from protect.workloads import volumes
-from protect.workloads.values import WorkloadState
 from protect.zones import connect, deaths, resync
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import ZoneEvents
-from protect.zones.values import ZoneState
 
 log = logging.getLogger(__name__)
 

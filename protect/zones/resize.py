@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from daemonkit.faults import Refused
-from protect.node import Node
-from protect.zones.values import ZoneState
+from protect.model.zone import ZoneState
+from protect.state.node import Node
 
 _MIB = 1 << 20
 _LATER = "a running zone's size is fixed; a new pod gets the new one"

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from daemonkit.checkpoints import checkpoint, declare
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
-from protect.node import Node, ZoneRuntime
-from protect.ports import AgentLink
+from protect.model.ports import AgentLink
+from protect.state.node import Node, ZoneRuntime
 from protect.workloads import adopt, delete, exits
 from protect.zones import dial
 from xenpod_proto.channel.v1 import channel_pb2

@@ -10,8 +10,8 @@ from typing import TypeVar
 
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
-from protect.channel.hello import printable
-from protect.node import Node, ZoneRuntime, now_ns
+from protect.channel.messages import printable
+from protect.state.node import Node, ZoneRuntime, now_ns
 from protect.zones.answers import Kind, Question
 from xenpod_proto.channel.v1 import channel_pb2
 

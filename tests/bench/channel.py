@@ -14,8 +14,8 @@ from pathlib import Path
 
 from protect.channel.link import Link
 from protect.stdio.log import WorkloadLog
-from tests.support.agent_sim import SimAgent
-from tests.support.link_owner import LIST, Owner, create
+from tests.support.agent.agent_sim import SimAgent
+from tests.support.agent.link_owner import LIST, Owner, create
 
 SIZE = 64 << 20
 CALLS = 5000

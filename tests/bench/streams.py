@@ -10,12 +10,12 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from cri.streaming.spdy.encode import Encoder
+from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, SynStream
 from localnode.client import Client, Pod
 from tests.bench.measure import Samples
 from tests.bench.sides import Side
-from tests.support.stream_client import connect, path_of
+from tests.support.cri.stream_client import connect, path_of
 from xenpod_proto.cri.v1 import runtime_pb2 as pb
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ class Raw:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._encoder = Encoder()
+        self._encoder = SpdyEncoder()
         self._last = -1
         self._rest = b""
         self._skip = 0

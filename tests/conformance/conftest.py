@@ -8,7 +8,7 @@ import pytest
 import pytest_asyncio
 
 from localnode.client import Pod
-from tests.support.conformance import Stage, staged
+from tests.support.cri.conformance import Stage, staged
 from tests.xen.machine import is_dom0
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

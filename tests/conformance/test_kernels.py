@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from protect.cli.__main__ import main
-from tests.support.conformance import Stage, refused
-from tests.support.cri_daemons import needs_node
-from tests.support.zone import ZONE
+from tests.support.agent.zone import ZONE
+from tests.support.cri.conformance import Stage, refused
+from tests.support.cri.cri_daemons import needs_node
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]
 NAME = "localhost/kernels/debian:1"

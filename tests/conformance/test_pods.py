@@ -8,8 +8,8 @@ import time
 
 import pytest
 
-from tests.support.conformance import PATIENCE, Stage, refused
-from tests.support.cri_daemons import needs_node
+from tests.support.cri.conformance import PATIENCE, Stage, refused
+from tests.support.cri.cri_daemons import needs_node
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]

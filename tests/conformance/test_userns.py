@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from localnode.client import Pod
-from tests.support.conformance import Stage, linux, refused
-from tests.support.cri_daemons import needs_node
-from tests.support.disk_source import DiskSource
+from tests.support.cri.conformance import Stage, linux, refused
+from tests.support.cri.cri_daemons import needs_node
+from tests.support.protect.disk_source import DiskSource
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="session")]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import busybox
-from tests.support.pod_network import PodNetwork
-from tests.support.stage import FakeStage, LibxlStage, Stage
+from tests.support.images import busybox
+from tests.support.protect.pod_network import PodNetwork
+from tests.support.protect.stage import FakeStage, LibxlStage, Stage
 
 IN_DOM0 = os.path.exists("/proc/xen/capabilities")
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Invalid, Missing
-from protect import loops
-from protect.loops import Loop, adopt_loop, attach_loop, backing_file, take_loop
+from protect.host import loops
+from protect.host.loops import Loop, adopt_loop, attach_loop, backing_file, take_loop
 
 pytestmark = [pytest.mark.root, pytest.mark.skipif(os.geteuid() != 0, reason="needs root")]
 
@@ -109,7 +109,7 @@ async def test_a_killed_owner_leaks_none(image: Path) -> None:
     program = """
 import sys
 from pathlib import Path
-from protect.loops import take_loop
+from protect.host.loops import take_loop
 loops = [take_loop(Path(sys.argv[1])) for _ in range(3)]
 print("there", flush=True)
 sys.stdin.read()

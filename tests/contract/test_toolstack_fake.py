@@ -16,14 +16,14 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Refused, TooLate, Unreachable
-from protect.errors import DomainGone, ToolstackError
+from protect.model.errors import DomainGone, ToolstackError
 from protect.network.splice import splice
-from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan, InjectedFault, Kind
+from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultKind, FaultPlan, InjectedFault
 from protect.toolstack.fake.domain import write_spec
 from protect.toolstack.fake.toolstack import NOTICE
 from protect.toolstack.port import DiskSpec, DomainDeath, DomainState, ShutdownReason
-from tests.support.pod_network import PodNetwork
-from tests.support.stage import GUEST, Agent, FakeStage, soon, until
+from tests.support.protect.pod_network import PodNetwork
+from tests.support.protect.stage import GUEST, Agent, FakeStage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = [
@@ -181,7 +181,7 @@ async def test_a_destroy_by_halves_is_done_again(stage: FakeStage) -> None:
 
 async def test_faults_by_name_and_count(tmp_path: Path) -> None:
     stage = FakeStage(tmp_path)
-    stage.faults = FaultPlan((InjectedFault("create", Kind.FAIL, name="bad-*", skip=1, times=2),))
+    stage.faults = FaultPlan((InjectedFault("create", FaultKind.FAIL, name="bad-*", skip=1, times=2),))
     await stage.open()
     made = [await asyncio.gather(stage.create(name=f"bad-{n}"), return_exceptions=True) for n in range(4)]
     assert [isinstance(each[0], ToolstackError) for each in made] == [False, True, True, False]

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Missing
-from protect import mounts, mountspace
+from protect.host import mounts, mountspace
 from protect.toolstack.port import DiskSpec
 from protect.volumes.area import Area
-from tests.support import busybox
-from tests.support.stage import Agent, Stage
+from tests.support.images import busybox
+from tests.support.protect.stage import Agent, Stage
 
 pytestmark = pytest.mark.root
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import busybox
-from tests.support.disk_source import DiskSource
-from tests.support.zones import Zones, serving
+from tests.support.images import busybox
+from tests.support.protect.disk_source import DiskSource
+from tests.support.protect.zones import Zones, serving
 
 
 @pytest.fixture(scope="session")

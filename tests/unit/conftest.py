@@ -6,17 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-from protect.node import Node
+from protect.state.node import Node
 from protect.zones import launch
-from tests.support.agent_sim import SimAgent
-from tests.support.memory_toolstack import MemoryToolstack
-from tests.support.protect_node import running, zone_spec
-
-# A machine that stands still for a moment is no fault of what is tested.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+from tests.support.agent.agent_sim import SimAgent
+from tests.support.protect.memory_toolstack import MemoryToolstack
+from tests.support.protect.protect_node import running, zone_spec
 
 
 @pytest.fixture

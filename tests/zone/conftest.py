@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from protect.volumes.area import Area
-from tests.support.zone import BUILD, ZONE, Zone, attached
-from tests.support.zone_client import Client
-from tests.support.zone_image import busybox_squashfs
+from tests.support.agent.zone import BUILD, ZONE, Zone, attached
+from tests.support.agent.zone_client import Client
+from tests.support.agent.zone_image import busybox_squashfs
 
 
 def _make(*targets: str) -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from protect.channel import frames
 from protect.channel.frames import Frame, Type
-from tests.support.golden_frames import PATH
-from tests.support.zone import Zone
-from tests.support.zone_client import Client, Closed, Stream
-from tests.support.zone_specs import creation
+from tests.support.agent.golden_frames import PATH
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import Client, Closed, Stream
+from tests.support.agent.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root

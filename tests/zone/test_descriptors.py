@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.zone import BUILD
+from tests.support.agent.zone import BUILD
 
 pytestmark = pytest.mark.root
 

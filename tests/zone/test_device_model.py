@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from protect import mounts
+from protect.host import mounts
 from protect.volumes.area import Area
-from tests.support.daemons import GUEST
+from tests.support.protect.daemons import GUEST
 
 pytestmark = [
     pytest.mark.root,

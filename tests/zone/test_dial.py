@@ -12,9 +12,9 @@ from contextlib import suppress
 import pytest
 
 from protect.channel import frames
-from tests.support.zone import Zone
-from tests.support.zone_client import DEADLINE, Client, Failed, Stream
-from tests.support.zone_listener import listen
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import DEADLINE, Client, Failed, Stream
+from tests.support.agent.zone_listener import listen
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root

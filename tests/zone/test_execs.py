@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from tests.support.zone_client import Client, Failed
-from tests.support.zone_specs import process_json
+from tests.support.agent.zone_client import Client, Failed
+from tests.support.agent.zone_specs import process_json
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.zone import Zone, attached
-from tests.support.zone_image import busybox_squashfs
-from tests.support.zone_specs import creation
+from tests.support.agent.zone import Zone, attached
+from tests.support.agent.zone_image import busybox_squashfs
+from tests.support.agent.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.zone import ZONE
-from tests.support.zone_client import Client, Closed
+from tests.support.agent.zone import ZONE
+from tests.support.agent.zone_client import Client, Closed
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]

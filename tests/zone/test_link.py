@@ -18,10 +18,10 @@ from protect.channel.link import Link
 from protect.stdio.log import WorkloadLog
 from protect.toolstack.fake.channel import connect
 from protect.toolstack.port import Transport
-from tests.support.link_host import LogHost
-from tests.support.link_owner import LIST, Collector, Owner, until
-from tests.support.log_reader import read_log
-from tests.support.zone import Zone, creation
+from tests.support.agent.link_host import LogHost
+from tests.support.agent.link_owner import LIST, Collector, Owner, until
+from tests.support.agent.zone import Zone, creation
+from tests.support.logs.log_reader import read_log
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
@@ -210,7 +210,7 @@ def test_sigkill_of_the_host(zone: Zone, tmp_path: Path) -> None:
 def _killed(zone: Zone, path: Path) -> int:
     """Until the log is whole; how often its host was killed."""
     journal = str(path.with_suffix(".journal"))
-    command = [sys.executable, "-m", "tests.support.link_host", str(zone.directory), str(path), journal]
+    command = [sys.executable, "-m", "tests.support.agent.link_host", str(zone.directory), str(path), journal]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}
     rng = random.Random()
     kills = 0

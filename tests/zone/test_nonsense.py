@@ -11,8 +11,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from protect.channel.frames import Type
-from tests.support.zone import Zone
-from tests.support.zone_client import Client, Closed
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import Client, Closed
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root

@@ -14,9 +14,9 @@ from cri.oci.capabilities import ALL, DEFAULT
 from cri.oci.seccomp import seccomp
 from cri.oci.seccomp_bpf import ANNOTATION, compiled
 from cri.oci.values import Filter
-from tests.support.zone import Zone
-from tests.support.zone_client import Client
-from tests.support.zone_specs import creation
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import Client
+from tests.support.agent.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from protect import mounts
+from protect.host import mounts
 from protect.volumes.area import Area
-from tests.support.zone import Zone
-from tests.support.zone_client import DEADLINE
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import DEADLINE
 
 pytestmark = pytest.mark.root
 

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import layered_image
-from tests.support.zone import Zone, attached
-from tests.support.zone_client import Client, Failed
-from tests.support.zone_specs import creation, stack
+from tests.support.agent.zone import Zone, attached
+from tests.support.agent.zone_client import Client, Failed
+from tests.support.agent.zone_specs import creation, stack
+from tests.support.images import layered_image
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.support.zone import Zone
-from tests.support.zone_client import DEADLINE, Client, Failed
-from tests.support.zone_specs import creation
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import DEADLINE, Client, Failed
+from tests.support.agent.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root

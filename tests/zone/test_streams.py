@@ -10,9 +10,9 @@ import time
 import pytest
 
 from protect.channel import frames
-from tests.support.zone import Zone
-from tests.support.zone_client import DEADLINE, Client, Stream
-from tests.support.zone_specs import creation
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import DEADLINE, Client, Stream
+from tests.support.agent.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root

@@ -13,9 +13,9 @@ from cri.streaming.spdy.frames import (
     VERSION,
     Data,
     Frame,
+    FrameType,
     GoAway,
     Ignored,
-    Kind,
     MoreHeaders,
     Ping,
     Reset,
@@ -34,7 +34,7 @@ _ONE = struct.Struct(">I")
 _CONTROL_BIT = 1 << 31
 
 
-class Decoder:
+class SpdyDecoder:
     """One direction of a connection.  After a SpdyError it takes nothing more."""
 
     def __init__(self) -> None:
@@ -110,19 +110,19 @@ class Decoder:
 
     def _control(self, kind: int, flags: int, body: bytes) -> Frame:
         match kind:
-            case Kind.SYN_STREAM:
+            case FrameType.SYN_STREAM:
                 return self._syn_stream(flags, body)
-            case Kind.SYN_REPLY | Kind.HEADERS:
+            case FrameType.SYN_REPLY | FrameType.HEADERS:
                 stream = _stream(body, 4)
-                make = SynReply if kind == Kind.SYN_REPLY else MoreHeaders
+                make = SynReply if kind == FrameType.SYN_REPLY else MoreHeaders
                 return make(stream, self._decompressor.unpack(body[4:]), bool(flags & FLAG_FIN))
-            case Kind.RST_STREAM:
+            case FrameType.RST_STREAM:
                 _exactly(kind, body, 8)
                 return Reset(_stream(body, 8), int(_TWO.unpack(body)[1]))
-            case Kind.PING:
+            case FrameType.PING:
                 _exactly(kind, body, 4)
                 return Ping(int(_ONE.unpack(body)[0]))
-            case Kind.GOAWAY:
+            case FrameType.GOAWAY:
                 _exactly(kind, body, 8)
                 last, status = _TWO.unpack(body)
                 return GoAway(last & MAX_STREAM, status)
@@ -161,4 +161,4 @@ def _stream(body: bytes, least: int) -> int:
 
 def _exactly(kind: int, body: bytes, size: int) -> None:
     if len(body) != size:
-        raise SpdyError(f"{Kind(kind).name} of {len(body)} bytes, not {size}")
+        raise SpdyError(f"{FrameType(kind).name} of {len(body)} bytes, not {size}")

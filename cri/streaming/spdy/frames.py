@@ -16,7 +16,7 @@ MAX_DATA = (1 << 24) - 1
 MAX_STREAM = (1 << 31) - 1
 
 
-class Kind(IntEnum):
+class FrameType(IntEnum):
     """Types of control frames (draft 3.1, section 2.6)."""
 
     SYN_STREAM = 1

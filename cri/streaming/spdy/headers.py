@@ -62,7 +62,7 @@ class Decompressor:
 
 def parse(plain: bytes) -> Headers:
     """The pairs of an unpacked block; SpdyError unless it is exactly well-formed."""
-    reader = _Reader(plain)
+    reader = _BlockReader(plain)
     count = reader.number()
     if count > MAX_HEADERS:
         raise SpdyError(f"{count} headers are more than {MAX_HEADERS}")
@@ -77,7 +77,7 @@ def parse(plain: bytes) -> Headers:
     return headers
 
 
-class _Reader:
+class _BlockReader:
     """Takes numbers and texts from a block."""
 
     def __init__(self, plain: bytes) -> None:

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 
 from daemonkit.faults import Unreachable
-from protect.errors import DomainGone
+from protect.model.errors import DomainGone
 
 _BUFFER = 256 * 1024
 

@@ -9,7 +9,7 @@ from uuid import UUID
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
-from protect.errors import ToolstackError
+from protect.model.errors import ToolstackError
 from protect.network.namespace import OWN, explain, in_namespace, opened
 from protect.toolstack.port import DomainSpec
 

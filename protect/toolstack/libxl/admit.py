@@ -1,4 +1,4 @@
-"""Refuses what cannot work, before libxl tries for seconds."""
+"""Refuses domains that cannot work, before libxl tries for seconds."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Admission:
         self._creating: dict[UUID, str] = {}
 
     @asynccontextmanager
-    async def of(self, spec: DomainSpec, boot: Boot) -> AsyncIterator[None]:
-        """While the domain is made, its name and uuid are taken."""
+    async def admit(self, spec: DomainSpec, boot: Boot) -> AsyncIterator[None]:
+        """Check the spec; while the domain is being made, its name and uuid are taken."""
         self._check(spec, boot)
         self._creating[spec.uuid] = spec.name
         try:
@@ -62,7 +62,7 @@ class Admission:
             raise Exhausted(_CREATE, spec.name, cause)
 
     async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
-        """Others may have taken the memory while libxl was at work: then say that."""
+        """Say so if others have taken the memory while libxl was at work."""
         try:
             await self._check_memory(spec)
         except Exhausted as exhausted:

@@ -1,4 +1,4 @@
-"""A domain in libxl's own words (the JSON of libxl_domain_config)."""
+"""A domain as libxl wants it (the JSON of libxl_domain_config)."""
 
 from __future__ import annotations
 

@@ -14,10 +14,10 @@ from protect.channel.link import Link
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from protect.toolstack.port import DiskSpec, DomainId, DomainSpec, Mode, ShutdownReason, Transport
-from tests.support.link_owner import LIST, Collector, Owner
-from tests.support.zone import BUILD
-from tests.support.zone_image import busybox_squashfs
-from tests.support.zone_specs import creation, process_json
+from tests.support.agent.link_owner import LIST, Collector, Owner
+from tests.support.agent.zone import BUILD
+from tests.support.agent.zone_image import busybox_squashfs
+from tests.support.agent.zone_specs import creation, process_json
 from tests.xen import machine
 from tests.xen.inside.conftest import MIB
 from xenpod_proto.channel.v1 import channel_pb2 as pb

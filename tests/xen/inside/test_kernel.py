@@ -15,10 +15,10 @@ from protect.channel.link import Link
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from protect.toolstack.port import DiskSpec, DomainKernel, DomainSpec, Mode
-from tests.support.guest_kernel import early_and_addons
-from tests.support.link_owner import Owner
-from tests.support.zone import BUILD
-from tests.support.zone_image import busybox_squashfs
+from tests.support.agent.link_owner import Owner
+from tests.support.agent.zone import BUILD
+from tests.support.agent.zone_image import busybox_squashfs
+from tests.support.images.guest_kernel import early_and_addons
 from tests.xen import machine
 from tests.xen.inside.conftest import MIB
 from tests.xen.inside.test_agent import PATIENCE, Dialled, _finished, _start

@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 
 from localnode.client import Client, Pod
-from tests.support.cri_daemons import CriNode, container_status, pulled
-from tests.support.daemons import Daemon
+from tests.support.cri.cri_daemons import CriNode, container_status, pulled
+from tests.support.protect.daemons import Daemon
 from tests.xen import machine
 from tests.xen.inside.conftest import until
 from xenbind import domain

@@ -1,0 +1,1 @@
+"""What of a CRI request can be honoured; everything else is refused by name."""

@@ -1,0 +1,50 @@
+"""Checks that sandbox and container requests share; each raises Invalid with the field's name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from daemonkit.faults import Invalid
+
+CREATE = "create container"
+RUN = "run pod sandbox"
+"""The operations that refuse a request, as faults name them."""
+
+# Names go into CNI arguments, log lines and file names: nothing that could end or continue one of them.
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
+_HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
+_TOTAL = 256 * 1024  # bytes of all annotations, as Kubernetes has it
+
+
+def check_name(operation: str, field: str, value: str, *, required: bool = True) -> None:
+    """Letters, digits and ``_.-``, at most 253, beginning and ending with a letter or digit."""
+    if not value and not required:
+        return
+    if not _NAME.fullmatch(value):
+        raise Invalid(operation, f"{field} {value!r:.80}", "not a name: want letters, digits, '-', '_', '.'")
+
+
+def check_hostname(operation: str, value: str) -> None:
+    """At most 64 characters (HOST_NAME_MAX, sethostname(2)); "" is fine."""
+    if value and not _HOSTNAME.fullmatch(value):
+        raise Invalid(operation, f"hostname {value!r:.80}", "not a host name of at most 64 characters")
+
+
+def check_map(operation: str, field: str, values: Mapping[str, str]) -> None:
+    """Labels or annotations: keys not empty, all together not larger than 256 KiB."""
+    if "" in values:
+        raise Invalid(operation, field, "an empty key")
+    if sum(len(key) + len(value) for key, value in values.items()) > _TOTAL:
+        raise Invalid(operation, field, f"larger than {_TOTAL} bytes together")
+
+
+def check_path(operation: str, field: str, value: str, *, absolute: bool) -> None:
+    """A clean path: no NUL, no ``..``, at most 4095 bytes."""
+    parts = value.split("/")
+    if "\0" in value or ".." in parts or len(value.encode()) > 4095:
+        raise Invalid(operation, f"{field} {value!r:.80}", "not a clean path")
+    if absolute is not value.startswith("/"):
+        raise Invalid(
+            operation, f"{field} {value!r:.80}", f"not {'an absolute' if absolute else 'a relative'} path"
+        )

@@ -1,0 +1,1 @@
+"""Layers: hostile bytes to entries."""

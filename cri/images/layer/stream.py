@@ -1,0 +1,73 @@
+"""Plain bytes in order, as the tar reader takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cri.images.errors import Unpackable
+
+
+class PlainStream:
+    """Plain bytes with exact reads; chunks of any length come in."""
+
+    def __init__(self, chunks: Iterator[bytes], subject: str) -> None:
+        self._chunks = chunks
+        self._chunk = b""
+        self._at = 0
+        self.offset = 0
+        self.subject = subject
+
+    def take(self, size: int) -> bytes:
+        """Up to size bytes; fewer only at the end of the stream."""
+        data = self._chunk[self._at : self._at + size]
+        self._at += len(data)
+        while len(data) < size and self._refill():
+            more = self._chunk[: size - len(data)]
+            self._at = len(more)
+            data += more
+        self.offset += len(data)
+        return data
+
+    def exactly(self, size: int) -> bytes:
+        """Raises Unpackable when the stream ends before."""
+        data = self.take(size)
+        if len(data) < size:
+            raise Unpackable("read layer", self.subject, f"ends inside an entry, at byte {self.offset}")
+        return data
+
+    def skip(self, size: int) -> None:
+        """Passes over size bytes; raises Unpackable when the stream ends before."""
+        end = self.offset + size
+        while True:
+            here = min(end - self.offset, len(self._chunk) - self._at)
+            self._at += here
+            self.offset += here
+            if self.offset == end:
+                return
+            if not self._refill():
+                raise Unpackable("read layer", self.subject, f"ends inside an entry, at byte {self.offset}")
+
+    def views(self, size: int) -> Iterator[memoryview]:
+        """The next size bytes without copying them."""
+        end = self.offset + size
+        while self.offset < end:
+            if self._at == len(self._chunk) and not self._refill():
+                raise Unpackable("read layer", self.subject, f"ends inside an entry, at byte {self.offset}")
+            view = memoryview(self._chunk)[self._at : self._at + end - self.offset]
+            self._at += len(view)
+            self.offset += len(view)
+            yield view
+
+    def drain(self) -> None:
+        """Reads to the end: the digests cover what lies behind the archive too."""
+        while self._refill():
+            self.offset += len(self._chunk)
+            self._at = len(self._chunk)
+
+    def _refill(self) -> bool:
+        for chunk in self._chunks:
+            if chunk:
+                self._chunk, self._at = chunk, 0
+                return True
+        self._chunk, self._at = b"", 0
+        return False

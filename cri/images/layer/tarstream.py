@@ -1,0 +1,268 @@
+"""A layer's tar stream to entries: bounded, bytes only, nothing written anywhere.
+
+Own code rather than ``tarfile``: that one reads a PAX header of any length into memory, decodes names, and
+takes four times as long per entry. Formats: POSIX.1-2017 pax and ustar, GNU (long names, base-256, sparse 0.0
+to 1.0), v7. Where they leave a choice this follows Go's archive/tar, which every other runtime unpacks with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from cri.images.errors import Oversized, Unpackable
+from cri.images.layer.stream import PlainStream
+from cri.images.layer.tarsparse import Extents, old_gnu_map, pax_map, stored_map
+
+BLOCK = 512
+# Of Linux; no file can be reached by a longer one.
+PATH_MAX = 4096
+# All PAX and long-name headers of a layer, as multiples of the bound on one.
+HEADERS = 256
+_ZERO = bytes(BLOCK)
+FILE, LINK, SYMLINK, CHAR, BLOCKDEV, DIR, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
+_KINDS = {b"0": FILE, b"\0": FILE, b"7": FILE, b"S": FILE} | {
+    k: k for k in (LINK, SYMLINK, CHAR, BLOCKDEV, DIR, FIFO)
+}
+_XATTR = b"SCHILY.xattr."
+_TEXT = (b"path", b"linkpath", b"GNU.sparse.name")
+
+
+class TarEntry(NamedTuple):
+    """One member of a layer. offset, stored: where its data lies in the plain stream, in bytes.
+
+    size is the file's length; with extents (offset in file, length) the stored bytes are those ranges in
+    turn.
+    """
+
+    name: bytes
+    kind: bytes
+    mode: int
+    uid: int
+    gid: int
+    mtime: int
+    link: bytes
+    device: tuple[int, int]
+    xattrs: tuple[tuple[bytes, bytes], ...]
+    offset: int
+    stored: int
+    size: int
+    extents: Extents | None
+
+
+class _Extras:
+    """What PAX and GNU headers say about the entry that follows them."""
+
+    __slots__ = ("link", "name", "pax", "sparse_pairs", "xattrs")
+
+    def __init__(self) -> None:
+        self.name: bytes | None = None
+        self.link: bytes | None = None
+        self.pax: dict[bytes, bytes] = {}
+        self.xattrs: dict[bytes, bytes] = {}
+        self.sparse_pairs: list[bytes] = []
+
+
+def entries(stream: PlainStream, header_bytes: int) -> Iterator[TarEntry]:
+    """The entries in their order; the caller must not read the stream meanwhile.
+
+    header_bytes: the bound on one PAX or long-name header. Raises Unpackable and Oversized.
+    """
+    extras = _Extras()
+    left = HEADERS * header_bytes
+    while True:
+        block = stream.take(BLOCK)
+        if not block or block == _ZERO:
+            # One zero block is an end for every reader in use, although the standard asks for two.
+            return
+        if len(block) < BLOCK or not _checksum_fits(block):
+            raise _bad(stream, "no tar header where one must be")
+        kind = block[156:157]
+        size = _number(block[124:136], stream)
+        if size < 0:
+            raise _bad(stream, "a negative size")
+        if kind in (b"x", b"g", b"L", b"K"):
+            left -= size
+            if left < 0:
+                raise Oversized(
+                    "read layer", stream.subject, f"more than {HEADERS} times {header_bytes} of headers"
+                )
+            data = _extra_header(stream, size, header_bytes)
+            if kind == b"x":
+                _read_pax(data, extras, stream)
+            elif kind == b"L":
+                extras.name = data.split(b"\0", 1)[0]
+            elif kind == b"K":
+                extras.link = data.split(b"\0", 1)[0]
+            continue
+        entry = _entry(block, kind, size, extras, stream)
+        extras = _Extras()
+        yield entry
+        # Headers and sparse maps are whole blocks, so the data begins on one.
+        stream.skip(entry.stored + -entry.stored % BLOCK)
+
+
+def _extra_header(stream: PlainStream, size: int, header_bytes: int) -> bytes:
+    if size > header_bytes:
+        raise Oversized("read layer", stream.subject, f"a header of {size} bytes, more than {header_bytes}")
+    data = stream.exactly(size)
+    stream.skip(-size % BLOCK)
+    return data
+
+
+def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: PlainStream) -> TarEntry:
+    name, link = _names(block, extras)
+    if len(name) > PATH_MAX or len(link) > PATH_MAX:
+        raise _bad(stream, f"a name longer than {PATH_MAX} bytes")
+    pax = extras.pax
+    known = _KINDS.get(kind)
+    if known is None:
+        raise _bad(stream, f"{shown(name)} is of the unknown type {kind!r}")
+    if kind == b"\0" and name.endswith(b"/"):
+        # How v7 wrote directories.
+        known = DIR
+    if b"size" in pax:
+        size = _decimal(pax[b"size"], stream)
+    extents: Extents | None = None
+    full = size
+    if known is not FILE:
+        # Headers of other types may carry a size that no data follows, as Go reads them.
+        size = full = 0
+    elif kind == b"S":
+        extents, full = old_gnu_map(block, stream)
+    elif b"GNU.sparse.major" in pax or b"GNU.sparse.map" in pax or extras.sparse_pairs:
+        name = pax.get(b"GNU.sparse.name", name)
+        if pax.get(b"GNU.sparse.major") == b"1":
+            extents, full, used = stored_map(pax, size, stream)
+            size -= used
+        else:
+            extents, full = pax_map(pax, extras.sparse_pairs, stream)
+    if extents is not None and sum(length for _, length in extents) != size:
+        raise _bad(stream, f"the sparse map of {shown(name)} does not match its data")
+    return TarEntry(
+        name,
+        known,
+        _number(block[100:108], stream) & 0o7777,
+        _owner(pax.get(b"uid"), block[108:116], stream, name),
+        _owner(pax.get(b"gid"), block[116:124], stream, name),
+        _mtime(pax.get(b"mtime"), block[136:148], stream),
+        link,
+        _device(block, stream) if known in (CHAR, BLOCKDEV) else (0, 0),
+        tuple(sorted(extras.xattrs.items())),
+        stream.offset,
+        size,
+        full,
+        extents,
+    )
+
+
+def _names(block: bytes, extras: _Extras) -> tuple[bytes, bytes]:
+    name = block[:100].split(b"\0", 1)[0]
+    if block[257:265] == b"ustar\x0000":
+        prefix = block[345:500].split(b"\0", 1)[0]
+        if prefix:
+            name = prefix + b"/" + name
+    link = block[157:257].split(b"\0", 1)[0]
+    if extras.name is not None:
+        name = extras.name
+    if extras.link is not None:
+        link = extras.link
+    return extras.pax.get(b"path", name), extras.pax.get(b"linkpath", link)
+
+
+def _read_pax(data: bytes, extras: _Extras, stream: PlainStream) -> None:
+    at = 0
+    while at < len(data):
+        space = data.find(b" ", at, at + 20)
+        digits = data[at:space]
+        if space < 0 or not digits.isdigit():
+            raise _bad(stream, "a malformed PAX record")
+        end = at + int(digits)
+        key, equals, value = data[space + 1 : end - 1].partition(b"=")
+        if end > len(data) or end <= space + 1 or data[end - 1 : end] != b"\n" or not equals or not key:
+            raise _bad(stream, "a malformed PAX record")
+        at = end
+        if key.startswith(_XATTR):
+            extras.xattrs[key[len(_XATTR) :]] = value
+        elif key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
+            extras.sparse_pairs.append(value)
+        elif key in _TEXT and b"\0" in value:
+            raise _bad(stream, "a name with a zero byte")
+        elif value:
+            extras.pax[key] = value
+        else:
+            # An empty value takes a record back (pax, "pax Extended Header").
+            extras.pax.pop(key, None)
+
+
+def _checksum_fits(block: bytes) -> bool:
+    said = block[148:156].strip(b" \0")
+    try:
+        wanted = int(said, 8)
+    except ValueError:
+        return False
+    field = block[148:156]
+    if sum(block) - sum(field) + 8 * 0x20 == wanted:
+        return True
+    # Old Sun tars summed signed characters.
+    signed = sum(memoryview(block).cast("b")) - sum(memoryview(field).cast("b")) + 8 * 0x20
+    return signed == wanted
+
+
+def _number(field: bytes, stream: PlainStream) -> int:
+    if field[0] & 0x80:
+        # Base 256 (GNU), two's complement without the top bit.
+        value = int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
+        if field[0] & 0x40:
+            value -= 1 << (8 * len(field) - 1)
+        if not -(1 << 63) <= value < 1 << 63:
+            raise _bad(stream, "a number beyond 64 bits")
+        return value
+    digits = field.strip(b" \0").split(b"\0", 1)[0]
+    if not digits:
+        return 0
+    try:
+        return int(digits, 8)
+    except ValueError:
+        raise _bad(stream, "a number that is not octal") from None
+
+
+def _decimal(text: bytes, stream: PlainStream) -> int:
+    if not text.isdigit() or len(text) > 19:
+        raise _bad(stream, "a PAX number that is not decimal")
+    return int(text)
+
+
+def _owner(pax: bytes | None, field: bytes, stream: PlainStream, name: bytes) -> int:
+    value = _decimal(pax, stream) if pax is not None else _number(field, stream)
+    if not 0 <= value < 0xFFFFFFFF:
+        raise _bad(stream, f"{shown(name)} has the owner {value}, which Linux cannot hold")
+    return value
+
+
+def _mtime(pax: bytes | None, field: bytes, stream: PlainStream) -> int:
+    """Whole seconds, held within what squashfs has room for (32 bits, unsigned)."""
+    if pax is None:
+        value = _number(field, stream)
+    else:
+        whole, _, fraction = pax.partition(b".")
+        if not whole.lstrip(b"-").isdigit() or (fraction and not fraction.isdigit()) or len(whole) > 20:
+            raise _bad(stream, "a PAX time that is not decimal")
+        value = int(whole)
+    return min(max(value, 0), 0xFFFFFFFF)
+
+
+def _device(block: bytes, stream: PlainStream) -> tuple[int, int]:
+    major, minor = _number(block[329:337], stream), _number(block[337:345], stream)
+    if not (0 <= major < 1 << 12 and 0 <= minor < 1 << 20):
+        raise _bad(stream, f"the device number {major}:{minor}, which Linux cannot hold")
+    return major, minor
+
+
+def _bad(stream: PlainStream, cause: str) -> Unpackable:
+    return Unpackable("read layer", stream.subject, f"{cause}, at byte {stream.offset}")
+
+
+def shown(name: bytes) -> str:
+    """An untrusted name as it may stand in a message."""
+    return repr(name[:200].decode("utf-8", "backslashreplace"))

@@ -1,0 +1,1 @@
+"""Which images may be pulled."""

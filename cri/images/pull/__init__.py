@@ -1,0 +1,1 @@
+"""Pulling an image: resolve, plan, fetch, build, name."""

@@ -1,0 +1,142 @@
+"""Manifests, configurations and layers out of one source, verified: all of it blocks, and runs in a thread.
+
+Nothing leaves this module under a digest that it does not have.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from cri.images.concurrency import CancelToken
+from cri.images.digests import VerifiedChunks, digest_of, matches
+from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full
+from cri.images.layer.layers import LayerIndex, read_layer
+from cri.images.pull.progress import Meter
+from cri.images.registry import manifests
+from cri.images.registry.manifests import Descriptor, ImageConfig
+from cri.images.registry.names import Reference
+from cri.images.registry.sources import ImageSource
+from cri.images.settings import ImageLimits
+from daemonkit.disk_space import is_full
+
+
+class Document(NamedTuple):
+    """A manifest or index: read, verified and parsed once.
+
+    said: the media type that came with it, "" when none did.
+    """
+
+    digest: str
+    data: bytes
+    json: dict[str, Any]
+    said: str
+
+
+def read_tagged(
+    reference: Reference, limits: ImageLimits, source: ImageSource, token: CancelToken
+) -> Document:
+    """What a name stands for at a source: a manifest or an index."""
+    data, said = source.manifest(reference.target, limits.manifest_bytes, token)
+    subject = f"{reference} at {source.name}"
+    if reference.digest is not None and not matches(data, reference.digest):
+        raise Corrupt("pull", subject, "the manifest has another digest")
+    # A source that answers with a login page instead of a manifest does not have the image.
+    return Document(reference.digest or digest_of(data), data, manifests.parse_json(data, subject), said)
+
+
+def read_manifest(
+    descriptor: Descriptor, limits: ImageLimits, source: ImageSource, token: CancelToken
+) -> Document:
+    """The manifest or index that a descriptor promises."""
+    data, said = source.manifest(descriptor.digest, limits.manifest_bytes, token)
+    if len(data) != descriptor.size or not matches(data, descriptor.digest):
+        subject = f"{descriptor.digest} at {source.name}"
+        raise Corrupt("pull", subject, "the manifest has another digest or size")
+    return Document(descriptor.digest, data, manifests.parse_json(data, descriptor.digest), said)
+
+
+def read_config(
+    descriptor: Descriptor, layers: int, limits: ImageLimits, source: ImageSource, token: CancelToken
+) -> tuple[bytes, ImageConfig]:
+    """An image's configuration, as it is and parsed; layers: how many the manifest has."""
+    most = limits.config_bytes
+    if descriptor.size > most:
+        raise Oversized("pull", descriptor.digest, f"{descriptor.size} bytes, more than {most}")
+    verified = VerifiedChunks(descriptor.digest, descriptor.size)
+    with source.blob(descriptor, token) as chunks:
+        data = b"".join(verified.passing(chunks))
+    verified.finish(source.name)
+    return data, manifests.config(data, descriptor.digest, layers)
+
+
+def download_layer(
+    layer: Descriptor,
+    diff_id: str,
+    out: Path,
+    limits: ImageLimits,
+    meter: Meter,
+    source: ImageSource,
+    token: CancelToken,
+) -> LayerIndex:
+    """A layer into a new file, indexed on the way; synced when this returns, removed when it raises."""
+    if layer.size > limits.layer_bytes:
+        raise Oversized("pull", layer.digest, f"{layer.size} bytes, more than {limits.layer_bytes}")
+    verified = VerifiedChunks(layer.digest, layer.size)
+    meter.restart()
+    with _new_file(out) as file, source.blob(layer, token) as chunks:
+        stored = _stored(verified.passing(chunks), file, meter, token)
+        index = _indexed(stored, verified, layer.size, diff_id, limits, source.name)
+        file.flush()
+        os.fsync(file.fileno())
+    return index
+
+
+def _indexed(
+    chunks: Iterator[bytes],
+    verified: VerifiedChunks,
+    size: int,
+    diff_id: str,
+    limits: ImageLimits,
+    source: str,
+) -> LayerIndex:
+    """The index; what looks broken is the transfer's fault if the digest is wrong, else the image's."""
+    try:
+        index = read_layer(chunks, size, diff_id, limits)
+    except Misdelivered:
+        raise
+    except (Corrupt, Unpackable) as fault:
+        _drain(chunks)
+        verified.finish(source)
+        raise Unpackable(fault.operation, fault.subject, fault.cause) from fault
+    _drain(chunks)
+    verified.finish(source)
+    return index
+
+
+def _drain(chunks: Iterator[bytes]) -> None:
+    for _ in chunks:
+        pass
+
+
+@contextmanager
+def _new_file(out: Path) -> Iterator[BinaryIO]:
+    try:
+        with out.open("wb") as file:
+            yield file
+    except BaseException as error:
+        out.unlink(missing_ok=True)
+        if is_full(error):
+            raise disk_full("store blob", out.name) from error
+        raise
+
+
+def _stored(chunks: Iterator[bytes], file: BinaryIO, meter: Meter, token: CancelToken) -> Iterator[bytes]:
+    for chunk in chunks:
+        token.check()
+        file.write(chunk)
+        meter.add(len(chunk))
+        yield chunk

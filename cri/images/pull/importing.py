@@ -1,0 +1,51 @@
+"""Images from a layout or archive on this host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cri.images.concurrency import WorkerThreads
+from cri.images.pull.progress import Progress
+from cri.images.pull.pull import Puller
+from cri.images.registry import names
+from cri.images.registry.archives import ImageLayout, ListedImage, open_layout
+from cri.images.registry.names import Reference
+from cri.images.settings import ImageLimits
+from cri.images.store.catalogue import StoredImage
+from daemonkit.faults import Invalid
+
+
+class Importer:
+    """Imports by means of the puller; what it reads comes from files."""
+
+    def __init__(self, puller: Puller, limits: ImageLimits, threads: WorkerThreads) -> None:
+        self._puller = puller
+        self._limits = limits
+        self._threads = threads
+
+    async def run(
+        self, path: Path, name: Reference | None, progress: Progress
+    ) -> list[tuple[StoredImage, str]]:
+        """The images of a layout, in the store, each with the name it got ("": none).
+
+        name: for the one image there must then be.
+        """
+        layout = await self._threads.run(lambda _: open_layout(path, self._limits))
+        listed = await self._threads.run(lambda _: layout.images())
+        found = [item for item in listed if self._puller.resolver.fits(item.target.platform)]
+        if not found:
+            raise Invalid("import", str(path), "it holds no image for this platform")
+        if name is not None and len({item.target.digest for item in found}) > 1:
+            raise Invalid(
+                "import", str(path), f"it holds {len(found)} images, one name is not enough for them"
+            )
+        return [await self._import(item, name, layout, progress) for item in found]
+
+    async def _import(
+        self, item: ListedImage, name: Reference | None, layout: ImageLayout, progress: Progress
+    ) -> tuple[StoredImage, str]:
+        reference = name or (names.parse(item.name) if item.name else None)
+        document = await self._puller.resolver.read(item.target, (layout,))
+        image = await self._puller.resolver.resolve(document, (layout,))
+        given = (str(reference), reference.at(item.target.digest)) if reference is not None else ()
+        return await self._puller.keep(image, given, (layout,), progress), str(reference or "")

@@ -1,0 +1,188 @@
+"""How far pulls have come: written by the threads that work, read on the event loop.
+
+Numbers may be read while they change: each is right by itself, and nothing is decided by several of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from weakref import WeakValueDictionary
+
+from cri.images.registry.manifests import Descriptor
+
+
+class Stage(Enum):
+    """What a pull does."""
+
+    RESOLVING = "resolving"
+    """It finds out which layers the image has."""
+    FETCHING = "fetching"
+    BUILDING = "building"
+    """All layers are here; the filesystem image is made of them."""
+
+
+class State(Enum):
+    """What becomes of a layer, or of a filesystem image."""
+
+    WAITING = "waiting"
+    ACTIVE = "active"
+    DONE = "done"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A meter as it stood. total: bytes, 0 when not known yet; bytes: of them done."""
+
+    name: str
+    state: State
+    bytes: int
+    total: int
+
+    def as_json(self) -> dict[str, object]:
+        """As ``crictl info`` shows it."""
+        return {
+            "digest": self.name,
+            "state": self.state.value,
+            "bytes": self.bytes,
+            "totalBytes": self.total,
+        }
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A pull as it stood. started_at: nanoseconds since the epoch."""
+
+    name: str
+    stage: Stage
+    started_at: int
+    layers: tuple[Measured, ...]
+    filesystem: Measured | None
+    """All of its filesystems together."""
+
+    def as_json(self) -> dict[str, object]:
+        """As ``crictl info`` shows it."""
+        return {
+            "image": self.name,
+            "stage": self.stage.value,
+            "startedAt": datetime.fromtimestamp(self.started_at / 1e9, UTC).isoformat(),
+            "layers": [layer.as_json() for layer in self.layers],
+            "filesystem": None if self.filesystem is None else self.filesystem.as_json(),
+        }
+
+
+class Meter:
+    """One layer, or one filesystem image, on its way; all pulls that want it share it."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self.name = name
+        self.total = total
+        self.state = State.WAITING
+        self.bytes = 0
+        # Never goes back, as bytes does when another host is tried.
+        self.moved = 0
+
+    @contextmanager
+    def running(self, total: int | None = None) -> Iterator[None]:
+        """While the body runs, its bytes should be moving; when it ends well, they are all here."""
+        self.total = self.total if total is None else total
+        self.bytes, self.state = 0, State.ACTIVE
+        try:
+            yield
+        except BaseException:
+            self.state = State.WAITING
+            raise
+        self.done()
+
+    def restart(self) -> None:
+        """From the first byte again."""
+        self.bytes = 0
+
+    def add(self, size: int) -> None:
+        """So many bytes more."""
+        self.bytes += size
+        self.moved += size
+
+    def skip(self) -> None:
+        """Nobody has to move it."""
+        if self.state is State.WAITING:
+            self.done()
+
+    def done(self) -> None:
+        """All of it is here."""
+        self.bytes, self.state = self.total, State.DONE
+
+    def measured(self) -> Measured:
+        """As it stands now."""
+        return Measured(self.name, self.state, self.bytes, self.total)
+
+
+class Meters:
+    """The meters of what is under way, by digest; used on the event loop."""
+
+    def __init__(self) -> None:
+        self._meters: WeakValueDictionary[str, Meter] = WeakValueDictionary()
+
+    def of(self, name: str, total: int) -> Meter:
+        """The one meter of that name while anybody has it."""
+        return self._meters.setdefault(name, Meter(name, total))
+
+    def of_layers(self, layers: Sequence[Descriptor]) -> list[Meter]:
+        """One for each layer, in their order; an image may have the same one twice."""
+        return [self.of(layer.digest, layer.size) for layer in layers]
+
+
+class Progress:
+    """One pull or import on its way."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.started_at = time.time_ns()
+        self._stage = Stage.RESOLVING
+        self._steps = 0
+        self._layers: tuple[Meter, ...] = ()
+        self._filesystems: tuple[Meter, ...] = ()
+
+    def enter(self, stage: Stage) -> None:
+        """It has come to a stage."""
+        self._stage = stage
+        self._steps += 1
+
+    def plan(self, layers: Sequence[Meter], filesystems: Sequence[Meter]) -> None:
+        """What there is to do."""
+        self._layers, self._filesystems = tuple(layers), tuple(filesystems)
+
+    @property
+    def moved(self) -> int:
+        """Grows with everything that happens to it."""
+        return self._steps + sum(meter.moved for meter in self._meters)
+
+    @property
+    def active(self) -> bool:
+        """Whether bytes should be moving; not, for instance, while it waits for its turn."""
+        return any(meter.state is State.ACTIVE for meter in self._meters)
+
+    def snapshot(self) -> Snapshot:
+        """As it stands now."""
+        layers = tuple(meter.measured() for meter in self._layers)
+        filesystems = [meter.measured() for meter in self._filesystems]
+        return Snapshot(self.name, self._stage, self.started_at, layers, _together(filesystems))
+
+    @property
+    def _meters(self) -> tuple[Meter, ...]:
+        return (*self._layers, *self._filesystems)
+
+
+def _together(parts: Sequence[Measured]) -> Measured | None:
+    """One for all filesystems of an image, under the name of the topmost."""
+    if not parts:
+        return None
+    states = {part.state for part in parts}
+    state = states.pop() if len(states) == 1 else State.ACTIVE
+    return Measured(
+        parts[-1].name, state, sum(part.bytes for part in parts), sum(part.total for part in parts)
+    )

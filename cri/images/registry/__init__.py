@@ -1,0 +1,1 @@
+"""Registries: hosts, authentication, transport, manifests, and image names."""

@@ -1,0 +1,248 @@
+"""Images on this machine as a place: an OCI layout (directory or tar archive), or what ``docker save``
+writes.
+
+Sources: OCI image-spec, image-layout.md; Docker image spec v1.2, "Combined Image JSON + Filesystem Changeset
+Format".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+from cri.images.concurrency import CancelToken
+from cri.images.errors import Corrupt, Unpackable
+from cri.images.layer import tarstream
+from cri.images.layer.stream import PlainStream
+from cri.images.registry import manifests
+from cri.images.registry.manifests import Descriptor
+from cri.images.settings import ImageLimits
+from daemonkit.faults import Invalid, Missing
+
+CHUNK = 1 << 20
+MAX_MEMBERS = 20_000
+
+
+class Files(Protocol):
+    """Named files of a layout, wherever it lies."""
+
+    subject: str
+
+    def size(self, name: str) -> int | None:
+        """A file's length in bytes; None: there is none."""
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Its bytes; raises Missing."""
+
+
+class DirectoryFiles:
+    """A layout unpacked in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.subject = str(root)
+
+    def size(self, name: str) -> int | None:
+        """See Files."""
+        path = self._root / name
+        return path.stat().st_size if path.is_file() and not path.is_symlink() else None
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """See Files."""
+        if self.size(name) is None:
+            raise Missing("import", self.subject, f"there is no {name}")
+        handle = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(handle, "rb", buffering=0) as file:
+            while chunk := file.read(CHUNK):
+                yield chunk
+
+
+class ArchiveFiles:
+    """A layout in a tar archive, which is read where it lies: only the names are held in memory."""
+
+    def __init__(self, path: Path, limits: ImageLimits) -> None:
+        self._path = path
+        self.subject = str(path)
+        self._members: dict[str, tuple[int, int]] = {}
+        self._links: dict[str, str] = {}
+        with path.open("rb", buffering=0) as file:
+            stream = _SeekingStream(file, path.stat().st_size, self.subject)
+            for entry in tarstream.entries(stream, limits.header_bytes):
+                self._add(entry)
+
+    def _add(self, entry: tarstream.TarEntry) -> None:
+        if len(self._members) + len(self._links) >= MAX_MEMBERS:
+            raise Unpackable("import", self.subject, f"more than {MAX_MEMBERS} members")
+        name = os.path.normpath(entry.name.decode("utf-8", "replace"))
+        if entry.kind == tarstream.FILE and entry.extents is None:
+            self._members[name] = (entry.offset, entry.stored)
+        elif entry.kind == tarstream.SYMLINK:
+            # docker save links layers that are there already.
+            target = os.path.join(os.path.dirname(name), entry.link.decode("utf-8", "replace"))
+            self._links[name] = os.path.normpath(target)
+
+    def _member(self, name: str) -> tuple[int, int] | None:
+        return self._members.get(self._links.get(name, name))
+
+    def size(self, name: str) -> int | None:
+        """See Files."""
+        member = self._member(os.path.normpath(name))
+        return None if member is None else member[1]
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """See Files."""
+        member = self._member(os.path.normpath(name))
+        if member is None:
+            raise Missing("import", self.subject, f"there is no {name}")
+        offset, left = member
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            while left:
+                chunk = file.read(min(CHUNK, left))
+                if not chunk:
+                    raise Corrupt("import", self.subject, f"{name} ends early")
+                left -= len(chunk)
+                yield chunk
+
+
+class _SeekingStream(PlainStream):
+    """A stream over a file that jumps instead of reading what it skips."""
+
+    def __init__(self, file: BinaryIO, size: int, subject: str) -> None:
+        super().__init__(iter(lambda: file.read(1 << 16), b""), subject)
+        self._file = file
+        self._size = size
+
+    def skip(self, size: int) -> None:
+        """See Stream."""
+        held = len(self._chunk) - self._at
+        if size <= held:
+            super().skip(size)
+            return
+        if self.offset + size > self._size:
+            raise Unpackable("import", self.subject, f"ends inside an entry, at byte {self._size}")
+        self.offset += size
+        self._file.seek(self.offset)
+        self._chunk, self._at = b"", 0
+
+
+@dataclass(frozen=True)
+class ListedImage:
+    """An image in a layout, and what the layout calls it ("": nothing)."""
+
+    target: Descriptor
+    name: str
+
+
+class ImageLayout:
+    """A layout as a Place: it has blobs by digest."""
+
+    resolves = True
+
+    def __init__(self, files: Files, limits: ImageLimits) -> None:
+        self._files = files
+        self._limits = limits
+        self.name = files.subject
+        # Blobs that are not where their digest says: docker save names files freely.
+        self._elsewhere: dict[str, str] = {}
+        self._made: dict[str, bytes] = {}
+
+    def images(self) -> list[ListedImage]:
+        """What the layout holds; raises Invalid when it is none."""
+        if self._files.size("index.json") is not None:
+            document = manifests.parse_json(self.read("index.json"), f"index.json of {self.name}")
+            entries = manifests.index_entries(document, self.name)
+            return [ListedImage(entry, _layout_name(entry)) for entry in entries]
+        if self._files.size("manifest.json") is not None:
+            return self._docker_images()
+        raise Invalid(
+            "import", self.name, "is no OCI layout (no index.json) and no docker archive (no manifest.json)"
+        )
+
+    def read(self, name: str) -> bytes:
+        """A small file whole."""
+        size = self._files.size(name)
+        if size is not None and size > self._limits.manifest_bytes:
+            raise Unpackable(
+                "import", self.name, f"{name} is larger than {self._limits.manifest_bytes} bytes"
+            )
+        return b"".join(self._files.chunks(name))
+
+    def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
+        """See Place."""
+        if target in self._made:
+            return self._made[target], manifests.DOCKER_MANIFEST
+        return self.read(self._path(target)), ""
+
+    @contextmanager
+    def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
+        """See Place."""
+        yield self._files.chunks(self._path(descriptor.digest))
+
+    def _path(self, digest: str) -> str:
+        algorithm, _, value = digest.partition(":")
+        return self._elsewhere.get(digest, f"blobs/{algorithm}/{value}")
+
+    def _docker_images(self) -> list[ListedImage]:
+        try:
+            listed = json.loads(self.read("manifest.json"))
+        except (ValueError, RecursionError) as error:
+            raise Corrupt("import", self.name, f"manifest.json is not JSON: {error}") from error
+        found: list[ListedImage] = []
+        for item in listed if isinstance(listed, list) else []:
+            if not isinstance(item, dict):
+                raise Corrupt("import", self.name, "manifest.json is not a list of objects")
+            found += self._docker_image(item)
+        return found
+
+    def _docker_image(self, item: dict[str, Any]) -> list[ListedImage]:
+        config, layers, tags = item.get("Config"), item.get("Layers") or [], item.get("RepoTags") or []
+        texts = [config, *layers, *tags] if isinstance(layers, list) and isinstance(tags, list) else [None]
+        if not all(isinstance(text, str) for text in texts) or len(layers) > self._limits.layers:
+            raise Corrupt("import", self.name, "manifest.json is not what docker save writes")
+        document = {
+            "schemaVersion": 2,
+            "mediaType": manifests.DOCKER_MANIFEST,
+            "config": self._describe(str(config), manifests.DOCKER_CONFIG),
+            "layers": [
+                self._describe(layer, "application/vnd.docker.image.rootfs.diff.tar") for layer in layers
+            ],
+        }
+        data = json.dumps(document).encode()
+        digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        self._made[digest] = data
+        target = Descriptor(manifests.DOCKER_MANIFEST, digest, len(data))
+        return [ListedImage(target, tag) for tag in tags] or [ListedImage(target, "")]
+
+    def _describe(self, name: str, media_type: str) -> dict[str, Any]:
+        """A descriptor for a file that the archive names without one."""
+        running = hashlib.sha256()
+        size = 0
+        for chunk in self._files.chunks(name):
+            running.update(chunk)
+            size += len(chunk)
+        digest = f"sha256:{running.hexdigest()}"
+        self._elsewhere[digest] = name
+        return {"mediaType": media_type, "digest": digest, "size": size}
+
+
+def _layout_name(entry: Descriptor) -> str:
+    full = entry.annotation("io.containerd.image.name")
+    short = entry.annotation("org.opencontainers.image.ref.name")
+    # A bare tag names nothing on its own.
+    return full or (short if "/" in short or ":" in short else "")
+
+
+def open_layout(path: Path, limits: ImageLimits) -> ImageLayout:
+    """The layout at a path of this host; raises Missing and Invalid."""
+    if path.is_dir():
+        return ImageLayout(DirectoryFiles(path), limits)
+    if not path.is_file():
+        raise Missing("import", str(path), "there is no such file or directory")
+    return ImageLayout(ArchiveFiles(path, limits), limits)

@@ -1,0 +1,125 @@
+"""How a registry's challenge is answered: oras' token backend, with what CRI callers may bring and nothing
+else.
+
+What oras lacks for us: it reads credentials from Docker's files and helpers, answers a Basic challenge as if
+it were a Bearer one, has no identity tokens, and follows a realm to wherever it points. Source:
+distribution's spec/auth (token.md, oauth.md), RFC 7235.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+import time
+from typing import Any
+from urllib.parse import urlsplit
+
+import requests
+from oras.auth.token import TokenAuth
+
+from cri.images.errors import Interrupted
+from cri.images.registry.credentials import Credentials
+from cri.images.registry.hosts import RegistryHost
+from cri.images.registry.retry import retry_after
+from daemonkit.faults import Denied, Unreachable
+
+_MAX_TOKEN_ANSWER = 1 << 20
+_CHALLENGE = re.compile(r'([A-Za-z][A-Za-z0-9_-]*)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
+
+
+class Authority(TokenAuth):  # type: ignore[misc]
+    """The credentials of one pull at one host. oras asks it before and after each request."""
+
+    def __init__(self, session: requests.Session, credentials: Credentials, host: RegistryHost) -> None:
+        super().__init__()
+        self.session = session
+        self._credentials = credentials
+        self._host = host
+        self._lock = threading.Lock()
+        self._header = f"Bearer {credentials.registry_token}" if credentials.registry_token else ""
+        # oras only asks for the header when this is set.
+        self.token = self._header or None
+
+    def load_configs(self, container: Any, configs: Any = None) -> None:
+        """Nothing: the files of the daemon's user are not the caller's credentials."""
+
+    def get_auth_header(self) -> dict[str, str]:
+        """What to send along from the start."""
+        return {"Authorization": self._header} if self._header else {}
+
+    def authenticate_request(
+        self, original: requests.Response, headers: dict[str, str], refresh: bool = False
+    ) -> tuple[dict[str, str], bool]:
+        """Answers a challenge; False when there is nothing (more) to answer with."""
+        challenge = original.headers.get("Www-Authenticate", "")
+        shown = original.request.headers.get("Authorization", "")
+        original.close()
+        asking = urlsplit(original.url)
+        if (asking.scheme, asking.netloc) != (self._host.scheme, self._host.netloc):
+            # A redirect led here; what is for the registry is not for whom it sends us to.
+            return headers, False
+        with self._lock:
+            if self._header and self._header != shown:
+                # Another thread has answered meanwhile.
+                return headers | self.get_auth_header(), True
+            if self._credentials.registry_token or (refresh and not challenge):
+                return headers, False
+            self._header = self._answer(challenge)
+            self.token = self._header or None
+            return headers | self.get_auth_header(), bool(self._header) and self._header != shown
+
+    def _answer(self, challenge: str) -> str:
+        scheme, _, rest = challenge.partition(" ")
+        if scheme.lower() == "bearer":
+            fields = {match[0].lower(): match[1] or match[2] for match in _CHALLENGE.findall(rest)}
+            return self._bearer(fields)
+        if scheme.lower() == "basic" and self._credentials.username:
+            return f"Basic {self._credentials.basic()}"
+        return ""
+
+    def _bearer(self, fields: dict[str, str]) -> str:
+        realm = urlsplit(fields.get("realm", ""))
+        if realm.scheme not in ("http", "https") or not realm.hostname:
+            return ""
+        if self._host.scheme == "https" and realm.scheme == "http" and self._credentials:
+            raise Denied(
+                "authenticate", realm.netloc, "the registry would have the credentials sent unencrypted"
+            )
+        query = {key: fields[key] for key in ("service", "scope") if fields.get(key)}
+        try:
+            response = self._ask(realm.geturl(), query)
+        except requests.RequestException as error:
+            raise Unreachable("authenticate", realm.netloc, type(error).__name__) from error
+        with response:
+            if response.status_code in (400, 401, 403):
+                raise Denied(
+                    "authenticate", realm.netloc, f"the token service answers {response.status_code}"
+                )
+            if response.status_code != 200:
+                cause = f"the token service answers {response.status_code}"
+                after = retry_after(response.headers.get("Retry-After", ""), time.time())
+                raise Interrupted("authenticate", realm.netloc, cause, after=after)
+            return f"Bearer {_token(response, realm.netloc)}"
+
+    def _ask(self, realm: str, query: dict[str, str]) -> requests.Response:
+        credentials = self._credentials
+        if credentials.identity_token:
+            form = {"grant_type": "refresh_token", "refresh_token": credentials.identity_token}
+            return self.session.post(realm, data=form | query | {"client_id": "xenpod"}, stream=True)
+        headers = {"Authorization": f"Basic {credentials.basic()}"} if credentials.username else {}
+        return self.session.get(realm, params=query, headers=headers, stream=True)
+
+
+def _token(response: requests.Response, netloc: str) -> str:
+    try:
+        body = response.raw.read(_MAX_TOKEN_ANSWER + 1, decode_content=True)
+        if len(body) > _MAX_TOKEN_ANSWER:
+            raise ValueError("too long")
+        answer = json.loads(body)
+        token = answer.get("token") or answer.get("access_token")
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise Unreachable("authenticate", netloc, "the token service's answer is not JSON") from error
+    if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+        raise Unreachable("authenticate", netloc, "the token service gives no token")
+    return token

@@ -1,0 +1,1 @@
+"""The image services: CRI's ImageService and xenpod.images.v1."""

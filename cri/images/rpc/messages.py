@@ -1,0 +1,73 @@
+"""Images and pulls as messages of xenpod.images.v1, and as JSON for CRI's Status."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cri.images.kernels.images import ZONE, KernelImage
+from cri.images.kernels.plan import ADDONS, INITRAMFS, KERNEL
+from cri.images.pull.progress import Measured, Snapshot, Stage, State
+from cri.images.store.catalogue import StoredImage
+from xenpod_proto.images.v1 import images_pb2 as pb
+
+_STAGES: Mapping[Stage, pb.PullStage.ValueType] = {
+    Stage.RESOLVING: pb.PULL_STAGE_RESOLVING,
+    Stage.FETCHING: pb.PULL_STAGE_FETCHING,
+    Stage.BUILDING: pb.PULL_STAGE_BUILDING,
+}
+_STATES: Mapping[State, pb.PartState.ValueType] = {
+    State.WAITING: pb.PART_STATE_WAITING,
+    State.ACTIVE: pb.PART_STATE_ACTIVE,
+    State.DONE: pb.PART_STATE_DONE,
+}
+
+
+def image_message(image: StoredImage, holders: Sequence[str]) -> pb.Image:
+    """holders: as the store has them."""
+    zones = [holder.removeprefix(ZONE) for holder in holders if holder.startswith(ZONE)]
+    return pb.Image(
+        id=image.id,
+        tags=image.repo_tags,
+        digests=image.repo_digests,
+        size_bytes=image.size,
+        manifest_digest=image.manifest_digest,
+        pulled_at_ns=image.pulled_at,
+        pinned=image.pinned,
+        containers=[holder for holder in holders if not holder.startswith(ZONE)],
+        zones=zones,
+    )
+
+
+def kernel_message(kernel: KernelImage, holders: Sequence[str]) -> pb.KernelImage:
+    """See image_message."""
+    return pb.KernelImage(
+        image=image_message(kernel.image, holders),
+        version=kernel.metadata.version,
+        flavor=kernel.metadata.flavor,
+        arch=kernel.metadata.arch,
+        image_bytes=kernel.sizes.get(KERNEL, 0),
+        addons_bytes=kernel.sizes.get(ADDONS, 0),
+        initramfs_bytes=kernel.sizes.get(INITRAMFS, 0),
+        taken_out=kernel.taken_out,
+        fault=kernel.fault,
+    )
+
+
+def pull_message(snapshot: Snapshot) -> pb.PullProgress:
+    """A pull as it stood."""
+    message = pb.PullProgress(
+        name=snapshot.name, stage=_STAGES[snapshot.stage], started_at_ns=snapshot.started_at
+    )
+    message.layers.extend(_part(layer) for layer in snapshot.layers)
+    if snapshot.filesystem is not None:
+        message.filesystem.CopyFrom(_part(snapshot.filesystem))
+    return message
+
+
+def _part(measured: Measured) -> pb.PartProgress:
+    return pb.PartProgress(
+        name=measured.name,
+        state=_STATES[measured.state],
+        bytes=measured.bytes,
+        total_bytes=measured.total,
+    )

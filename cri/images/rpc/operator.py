@@ -1,0 +1,169 @@
+"""xenpod.images.v1: what an operator asks of images beyond CRI."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import grpc
+
+from cri.images.manager import ImageManager
+from cri.images.pull.progress import Progress, Snapshot
+from cri.images.registry import names
+from cri.images.registry.credentials import ANONYMOUS, Credentials
+from cri.images.rpc.messages import image_message, kernel_message, pull_message
+from cri.images.store.catalogue import StoredImage
+from daemonkit.faults import Invalid
+from xenpod_proto.images.v1 import images_pb2 as pb
+from xenpod_proto.images.v1 import images_pb2_grpc
+
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+# Seconds between two looks at numbers that change all the time.
+PACE = 0.2
+
+
+class OperatorService(images_pb2_grpc.ImagesServicer):
+    """One method for each RPC; what fails is raised as a Fault."""
+
+    def __init__(self, manager: ImageManager) -> None:
+        self._manager = manager
+        self._store = manager.store
+
+    async def Import(  # noqa: N802
+        self, request: pb.ImportRequest, context: _Context
+    ) -> pb.ImportResponse:
+        """Puts every image of a layout that fits this platform into the store."""
+        path = Path(request.path)
+        if not path.is_absolute() or "\0" in request.path:
+            raise Invalid("import", request.path[:300], "the path is not absolute")
+        name = names.parse(request.name) if request.name else None
+        if name is not None and name.digest is not None:
+            raise Invalid("import", str(name), "an image gets a tag, not a digest")
+        images = await self._manager.import_layout(path, name)
+        imported = [
+            pb.ImportedImage(
+                name=given, id=image.id, manifest_digest=image.manifest_digest, size_bytes=image.size
+            )
+            for image, given in images
+        ]
+        return pb.ImportResponse(images=imported)
+
+    async def Pull(  # noqa: N802
+        self, request: pb.PullRequest, context: _Context
+    ) -> AsyncIterator[pb.PullEvent]:
+        """Its progress whenever that has changed, then the image."""
+        reference = names.parse(request.name)
+        secret = Credentials(request.username, request.password) if request.username else ANONYMOUS
+        told: list[Progress] = []
+        pulling = asyncio.create_task(self._manager.pull(reference, secret, told.append))
+        before: Snapshot | None = None
+        try:
+            while not pulling.done():
+                now = told[0].snapshot() if told else None
+                if now is not None and now != before:
+                    before = now
+                    yield pb.PullEvent(progress=pull_message(now))
+                await asyncio.wait({pulling}, timeout=PACE)
+            image = await pulling
+        finally:
+            # The caller may be gone: then the pull is called off, unless others wait for it.
+            pulling.cancel()
+        yield pb.PullEvent(image=self._message(image))
+
+    async def WatchPulls(  # noqa: N802
+        self, request: pb.WatchPullsRequest, context: _Context
+    ) -> AsyncIterator[pb.WatchPullsEvent]:
+        """All pulls at once, and again whenever anything of them has changed."""
+        pulls = self._manager.pulls
+        before: list[Snapshot] | None = None
+        while True:
+            change, now = pulls.next_change(), pulls.snapshots()
+            if now != before:
+                before = now
+                yield pb.WatchPullsEvent(pulls=[pull_message(snapshot) for snapshot in now])
+            if now:
+                await asyncio.sleep(PACE)
+            else:
+                await change.wait()
+
+    async def List(  # noqa: N802
+        self, request: pb.ListRequest, context: _Context
+    ) -> pb.ListResponse:
+        """All images."""
+        return pb.ListResponse(images=[self._message(image) for image in self._store.images()])
+
+    async def Inspect(  # noqa: N802
+        self, request: pb.InspectRequest, context: _Context
+    ) -> pb.InspectResponse:
+        """One image, and what is stored of it."""
+        image = self._store.resolve(_named(request.image))
+        row, stack = self._store.stored(image)
+        return pb.InspectResponse(
+            image=self._message(image),
+            config=row.config,
+            manifest=row.manifest,
+            layers=[pb.StoredLayer(digest=digest, size_bytes=size) for digest, size in row.layers],
+            filesystems=[
+                pb.StoredFilesystem(
+                    chain_id=one.chain_id,
+                    path=str(self._store.files.fs_path(one.chain_id)),
+                    type=one.type,
+                    size_bytes=one.bytes,
+                    digest=one.digest,
+                )
+                for one in stack
+            ],
+        )
+
+    async def Remove(  # noqa: N802
+        self, request: pb.RemoveRequest, context: _Context
+    ) -> pb.RemoveResponse:
+        """Removes an image that must be there."""
+        image = self._store.resolve(_named(request.image))
+        message = self._message(image)
+        await self._manager.remove(image.id)
+        return pb.RemoveResponse(image=message, freed=not self._store.has(image.id))
+
+    async def Verify(  # noqa: N802
+        self, request: pb.VerifyRequest, context: _Context
+    ) -> AsyncIterator[pb.VerifyEvent]:
+        """One event for each image, as soon as it is read."""
+        asked = [self._store.resolve(_named(text)) for text in request.images] or self._store.images()
+        for image in asked:
+            if not self._store.has(image.id):
+                continue  # it was removed since
+            found = await self._manager.verify(image)
+            yield pb.VerifyEvent(image=self._message(image), faults=found.faults, read_bytes=found.read)
+
+    async def Collect(  # noqa: N802
+        self, request: pb.CollectRequest, context: _Context
+    ) -> pb.CollectResponse:
+        """Removes what nobody needs."""
+        if request.dry_run:
+            return pb.CollectResponse(removed=[self._message(image) for image in self._store.unused()])
+        before = await self._manager.usage()
+        removed = await self._manager.run(self._store.remove_unused)
+        after = await self._manager.usage()
+        return pb.CollectResponse(
+            removed=[image_message(image, []) for image in removed],
+            freed_bytes=max(0, before.bytes - after.bytes),
+        )
+
+    async def ListKernels(  # noqa: N802
+        self, request: pb.ListKernelsRequest, context: _Context
+    ) -> pb.ListKernelsResponse:
+        """What is wrong with one of them is told with it."""
+        found = await self._manager.kernels.listed()
+        holders = self._store.holders
+        return pb.ListKernelsResponse(kernels=[kernel_message(one, holders(one.image.id)) for one in found])
+
+    def _message(self, image: StoredImage) -> pb.Image:
+        return image_message(image, self._store.holders(image.id))
+
+
+def _named(text: str) -> str:
+    if not text:
+        raise Invalid("read request", "", "no image is named")
+    return text

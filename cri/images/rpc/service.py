@@ -1,0 +1,110 @@
+"""CRI's ImageService, and its registration together with xenpod.images.v1."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from typing import Any, TypeAlias
+
+import grpc
+
+from cri.images.errors import Rejected
+from cri.images.manager import ImageManager
+from cri.images.registry import names
+from cri.images.registry.credentials import from_cri
+from cri.images.rpc.operator import OperatorService
+from cri.images.rpc.status import image_message, verbose_info
+from cri.images.store.catalogue import StoredImage
+from daemonkit.faults import Invalid
+from daemonkit.grpc_server import batches
+from daemonkit.interceptors import clip
+from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
+from xenpod_proto.images.v1 import images_pb2_grpc
+
+_Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+
+
+def add_image_services(server: grpc.aio.Server, manager: ImageManager) -> None:
+    """Puts CRI's ImageService and xenpod.images.v1 on a server."""
+    runtime_pb2_grpc.add_ImageServiceServicer_to_server(ImageService(manager), server)
+    images_pb2_grpc.add_ImagesServicer_to_server(OperatorService(manager), server)
+
+
+class ImageService(runtime_pb2_grpc.ImageServiceServicer):
+    """One method for each RPC; what fails is raised as a Fault, which the edge turns into a status."""
+
+    def __init__(self, manager: ImageManager) -> None:
+        self._manager = manager
+        self._store = manager.store
+
+    async def PullImage(  # noqa: N802
+        self, request: runtime_pb2.PullImageRequest, context: _Context
+    ) -> runtime_pb2.PullImageResponse:
+        """Answers with the image's id once it is ready to run."""
+        reference = names.parse(_asked(request.image))
+        try:
+            image = await self._manager.pull(reference, from_cri(request.auth))
+        except Rejected as fault:
+            # The kubelet knows this error by these words, and looks for them in UNKNOWN alone
+            # (k8s.io/cri-api/pkg/errors; pkg/kubelet/images).
+            await context.abort(grpc.StatusCode.UNKNOWN, clip(f"SignatureValidationFailed: {fault}"))
+        return runtime_pb2.PullImageResponse(image_ref=image.id)
+
+    async def ListImages(  # noqa: N802
+        self, request: runtime_pb2.ListImagesRequest, context: _Context
+    ) -> runtime_pb2.ListImagesResponse:
+        """All images, or the one the filter names."""
+        return runtime_pb2.ListImagesResponse(images=self._selected(request.filter))
+
+    async def StreamImages(  # noqa: N802
+        self, request: runtime_pb2.StreamImagesRequest, context: _Context
+    ) -> AsyncIterator[runtime_pb2.StreamImagesResponse]:
+        """The same, each image once; the end of the stream is the end of the list."""
+        for batch in batches(self._selected(request.filter)):
+            yield runtime_pb2.StreamImagesResponse(images=batch)
+
+    async def ImageStatus(  # noqa: N802
+        self, request: runtime_pb2.ImageStatusRequest, context: _Context
+    ) -> runtime_pb2.ImageStatusResponse:
+        """An empty answer for an image that is not there, as the kubelet expects."""
+        image = self._store.find(_asked(request.image))
+        if image is None:
+            return runtime_pb2.ImageStatusResponse()
+        info = verbose_info(image) if request.verbose else {}
+        return runtime_pb2.ImageStatusResponse(image=image_message(image), info=info)
+
+    async def RemoveImage(  # noqa: N802
+        self, request: runtime_pb2.RemoveImageRequest, context: _Context
+    ) -> runtime_pb2.RemoveImageResponse:
+        """Removes the image with all its names; one that is not there is removed already."""
+        await self._manager.remove(_asked(request.image))
+        return runtime_pb2.RemoveImageResponse()
+
+    async def ImageFsInfo(  # noqa: N802
+        self, request: runtime_pb2.ImageFsInfoRequest, context: _Context
+    ) -> runtime_pb2.ImageFsInfoResponse:
+        """What the store takes on the disk."""
+        usage = await self._manager.usage()
+        filesystem = runtime_pb2.FilesystemUsage(
+            timestamp=time.time_ns(),
+            fs_id=runtime_pb2.FilesystemIdentifier(mountpoint=str(usage.path)),
+            used_bytes=runtime_pb2.UInt64Value(value=usage.bytes),
+            inodes_used=runtime_pb2.UInt64Value(value=usage.inodes),
+        )
+        return runtime_pb2.ImageFsInfoResponse(
+            image_filesystems=[filesystem], container_filesystems=[filesystem]
+        )
+
+    def _selected(self, asked: runtime_pb2.ImageFilter) -> list[runtime_pb2.Image]:
+        wanted = asked.image.image
+        found: list[StoredImage] = self._store.images()
+        if wanted:
+            one = self._store.find(wanted)
+            found = [one] if one is not None else []
+        return [image_message(image) for image in found]
+
+
+def _asked(spec: runtime_pb2.ImageSpec) -> str:
+    if not spec.image:
+        raise Invalid("read request", "", "no image is named")
+    return spec.image

@@ -1,0 +1,133 @@
+"""What the store has, as of one moment: made anew at every change, and never changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cri.images.digests import is_digest
+from cri.images.globs import Globs
+from cri.images.registry import manifests, names
+from cri.images.store.db import FilesystemRow, ImageRow
+from daemonkit.faults import Invalid
+
+MIN_PREFIX = 4
+
+
+@dataclass(frozen=True)
+class StoredImage:
+    """An image as the rest of the daemon sees it.
+
+    id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
+    JSON document, with Env, Cmd and so on under "config"; stack: the read-only filesystems, lowest first;
+    pinned: garbage collection leaves it alone.
+    """
+
+    id: str
+    repo_tags: tuple[str, ...]
+    repo_digests: tuple[str, ...]
+    size: int
+    config: dict[str, Any]
+    stack: tuple[Path, ...]
+    fs_type: str
+    chain_id: str
+    manifest_digest: str
+    pulled_at: int
+    pinned: bool = False
+
+    @property
+    def run(self) -> dict[str, Any]:
+        """The part of the configuration that says how to run it (Env, Cmd, Entrypoint, User, ...)."""
+        run: dict[str, Any] = self.config.get("config") or {}
+        return run
+
+
+class Catalogue:
+    """images, rows: by id, the removed ones included; filesystems: by chain id."""
+
+    def __init__(
+        self,
+        rows: Sequence[ImageRow],
+        named: Sequence[tuple[str, str]],
+        filesystems: Sequence[FilesystemRow],
+        fs_path: Callable[[str], Path],
+        known: Mapping[str, StoredImage],
+        pins: Globs,
+    ) -> None:
+        """known: images of an earlier moment, whose configurations need not be parsed again."""
+        self.rows = {row.id: row for row in sorted(rows, key=lambda row: row.id)}
+        self.filesystems = {row.chain_id: row for row in filesystems}
+        self._names = dict(named)
+        names_of: dict[str, list[str]] = {}
+        for name, image_id in named:
+            names_of.setdefault(image_id, []).append(name)
+        self.images: dict[str, StoredImage] = {}
+        for row in self.rows.values():
+            config = known[row.id].config if row.id in known else manifests.parse_json(row.config, row.id)
+            stack = [(fs_path(one.chain_id), one) for one in self.stack(row.chain_id)]
+            self.images[row.id] = _image(row, names_of.get(row.id, []), stack, config, pins)
+
+    def stack(self, chain_id: str) -> list[FilesystemRow]:
+        """What is there of a stack, lowest first, by the name of its topmost filesystem."""
+        found: list[FilesystemRow] = []
+        while (row := self.filesystems.get(chain_id)) is not None:
+            found.append(row)
+            chain_id = row.below
+        return found[::-1]
+
+    def listed(self) -> list[StoredImage]:
+        """All that were not removed, in the order of their ids."""
+        return [image for image in self.images.values() if not self.rows[image.id].removed]
+
+    def find(self, name_or_id: str) -> StoredImage | None:
+        """An image that was not removed, by name, id, or unique beginning of an id; raises Invalid."""
+        text = name_or_id
+        image_id: str | None = text if ":" in text else f"sha256:{text}"
+        if image_id not in self.rows:
+            image_id = None
+            if not is_digest(text) and not _is_hex(text, 64, 64):
+                image_id = self._by_name(text) or self._by_prefix(text)
+        return None if image_id is None or self.rows[image_id].removed else self.images[image_id]
+
+    def _by_name(self, text: str) -> str | None:
+        try:
+            return self._names.get(str(names.parse(text)))
+        except Invalid:
+            if _is_hex(text, MIN_PREFIX, 64):
+                return None
+            raise
+
+    def _by_prefix(self, text: str) -> str | None:
+        if not _is_hex(text, MIN_PREFIX, 64):
+            return None
+        fitting = [image_id for image_id in self.rows if image_id.partition(":")[2].startswith(text)]
+        return fitting[0] if len(fitting) == 1 else None
+
+
+def _image(
+    row: ImageRow,
+    mine: Sequence[str],
+    stack: Sequence[tuple[Path, FilesystemRow]],
+    config: dict[str, Any],
+    pins: Globs,
+) -> StoredImage:
+    documents = len(row.manifest) + len(row.config)
+    return StoredImage(
+        row.id,
+        tuple(name for name in mine if "@" not in name),
+        tuple(name for name in mine if "@" in name),
+        sum(one.bytes for _, one in stack) + documents + sum(size for _, size in row.layers),
+        config,
+        tuple(path for path, _ in stack),
+        stack[-1][1].type,
+        row.chain_id,
+        row.manifest_digest,
+        row.pulled_at,
+        bool(pins.matching(mine)),
+    )
+
+
+def _is_hex(text: str, least: int, most: int) -> bool:
+    return least <= len(text) <= most and not text.strip("0123456789abcdef")

@@ -1,0 +1,240 @@
+"""The index of images: one SQLite file. A row is the only thing that gives a file in the store a meaning."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cri.images.errors import disk_full
+from daemonkit import disk_space
+from daemonkit.faults import Broken
+
+log = logging.getLogger(__name__)
+
+VERSION = 3
+# The log is begun anew after so many pages, which is half of the room that is kept for it.
+_LOG_PAGES = 64
+_LOG_BYTES = 512 * 1024
+_SCHEMA = """
+CREATE TABLE filesystems (
+  chain_id TEXT PRIMARY KEY, type TEXT NOT NULL, bytes INTEGER NOT NULL, digest TEXT NOT NULL DEFAULT '',
+  below TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE TABLE accounts (
+  chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
+  path TEXT NOT NULL, data BLOB, PRIMARY KEY (chain_id, path)
+) STRICT;
+CREATE TABLE images (
+  id TEXT PRIMARY KEY, chain_id TEXT NOT NULL REFERENCES filesystems, manifest_digest TEXT NOT NULL,
+  manifest BLOB NOT NULL, config BLOB NOT NULL, layers TEXT NOT NULL, pulled_at INTEGER NOT NULL,
+  removed INTEGER NOT NULL DEFAULT 0
+) STRICT;
+CREATE TABLE names (
+  name TEXT PRIMARY KEY, image_id TEXT NOT NULL REFERENCES images ON DELETE CASCADE
+) STRICT;
+CREATE INDEX names_of ON names (image_id);
+"""
+_FROM_1 = "ALTER TABLE filesystems ADD COLUMN digest TEXT NOT NULL DEFAULT '';"
+# Until then an image was one filesystem, which is a stack of one.
+_FROM_2 = """
+ALTER TABLE filesystems ADD COLUMN below TEXT NOT NULL DEFAULT '';
+ALTER TABLE accounts RENAME TO accounts_2;
+CREATE TABLE accounts (
+  chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
+  path TEXT NOT NULL, data BLOB, PRIMARY KEY (chain_id, path)
+) STRICT;
+INSERT INTO accounts SELECT * FROM accounts_2;
+DROP TABLE accounts_2;
+"""
+
+
+@dataclass(frozen=True)
+class FilesystemRow:
+    """A filesystem image in the store, named by its layers and all those below.
+
+    bytes: its length; digest: of the whole file as it was built, "" when version 1 made it; below: the
+    chain_id of the filesystem that it lies over, "" when it is the lowest. That one may come later.
+    """
+
+    chain_id: str
+    type: str
+    bytes: int
+    digest: str = ""
+    below: str = ""
+
+
+@dataclass(frozen=True)
+class ImageRow:
+    """An image. chain_id: of its topmost filesystem; layers: (digest, compressed bytes), lowest first.
+
+    pulled_at: nanoseconds since the epoch.
+    """
+
+    id: str
+    chain_id: str
+    manifest_digest: str
+    manifest: bytes
+    config: bytes
+    layers: tuple[tuple[str, int], ...]
+    pulled_at: int
+    removed: bool = False
+
+
+class ImageDb:
+    """Every method is one transaction that is on the disk when it returns; safe to call from any thread."""
+
+    def __init__(self, file: Path) -> None:
+        self._lock = threading.Lock()
+        self._file = file
+        with self._told("open"):
+            self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
+            self._prepare()
+        disk_space.keep(file, _LOG_BYTES)
+
+    def _prepare(self) -> None:
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = FULL")
+        self._db.execute("PRAGMA foreign_keys = ON")
+        self._db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        version = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if not 0 <= version <= VERSION:
+            raise Broken("open", str(self._file), f"it has version {version}, this program knows {VERSION}")
+        steps = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}.get(version)
+        if steps is not None:
+            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
+
+    def close(self) -> None:
+        """Gives the file back."""
+        with self._lock:
+            self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._told("write"):
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                # A full disk has SQLite roll back by itself.
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _told(self, operation: str) -> Iterator[None]:
+        """SQLite's errors as Faults: Exhausted for a full disk, Broken for all others."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            if disk_space.is_full(error):
+                raise disk_full(f"{operation} index of images", str(self._file)) from error
+            raise Broken(f"{operation} index of images", str(self._file), str(error)) from error
+
+    def add_filesystem(self, row: FilesystemRow, accounts: Mapping[str, bytes | None]) -> None:
+        """A finished filesystem; an older row of the same chain id is replaced.
+
+        accounts: see account_file().
+        """
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO filesystems VALUES (?, ?, ?, ?, ?) ON CONFLICT (chain_id) DO UPDATE "
+                "SET type = excluded.type, bytes = excluded.bytes, digest = excluded.digest, "
+                "below = excluded.below",
+                (row.chain_id, row.type, row.bytes, row.digest, row.below),
+            )
+            db.executemany(
+                "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
+                [(row.chain_id, path, data) for path, data in accounts.items()],
+            )
+
+    def add_image(self, row: ImageRow, names: tuple[str, ...]) -> None:
+        """An image with names, which are taken from whatever had them; an image that was removed is back."""
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?, 0) "
+                "ON CONFLICT (id) DO UPDATE SET removed = 0",
+                (
+                    row.id,
+                    row.chain_id,
+                    row.manifest_digest,
+                    row.manifest,
+                    row.config,
+                    json.dumps(row.layers),
+                    row.pulled_at,
+                ),
+            )
+            db.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", [(name, row.id) for name in names])
+        self._grow()
+
+    def _grow(self) -> None:
+        """The file gets the pages of new rows while there is space: to delete them later takes none then."""
+        with self._lock:
+            try:
+                self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+            except sqlite3.Error as error:
+                log.warning("the index stays in its log: %s", error)
+
+    def unname(self, image_id: str) -> None:
+        """Takes all names from an image and marks it removed."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM names WHERE image_id = ?", (image_id,))
+            db.execute("UPDATE images SET removed = 1 WHERE id = ?", (image_id,))
+
+    def delete_image(self, image_id: str) -> None:
+        """Forgets an image and its names."""
+        with self._transaction() as db:
+            db.execute("DELETE FROM images WHERE id = ?", (image_id,))
+
+    def drop_filesystems(self, chain_ids: list[str]) -> None:
+        """Forgets filesystems that no image has."""
+        with self._transaction() as db:
+            db.executemany(
+                "DELETE FROM filesystems WHERE chain_id = ?", [(chain_id,) for chain_id in chain_ids]
+            )
+
+    def images(self) -> list[ImageRow]:
+        """Every image, the removed ones included."""
+        with self._lock, self._told("read"):
+            rows = self._db.execute("SELECT * FROM images").fetchall()
+        return [
+            ImageRow(row[0], row[1], row[2], row[3], row[4], _layers(row[5]), row[6], bool(row[7]))
+            for row in rows
+        ]
+
+    def names(self) -> list[tuple[str, str]]:
+        """(name, image id)."""
+        with self._lock, self._told("read"):
+            return self._db.execute("SELECT name, image_id FROM names ORDER BY name").fetchall()
+
+    def filesystems(self) -> list[FilesystemRow]:
+        """Every filesystem."""
+        with self._lock, self._told("read"):
+            return [
+                FilesystemRow(*row)
+                for row in self._db.execute("SELECT chain_id, type, bytes, digest, below FROM filesystems")
+            ]
+
+    def account_file(self, stack: Sequence[str], path: str) -> bytes | None:
+        """The account file in a stack of filesystems, lowest first; None: there is none.
+
+        The topmost one that has a row says what it is: its contents, or NULL where it was taken away.
+        """
+        with self._lock, self._told("read"):
+            for chain_id in reversed(stack):
+                row = self._db.execute(
+                    "SELECT data FROM accounts WHERE chain_id = ? AND path = ?", (chain_id, path)
+                ).fetchone()
+                if row is not None:
+                    return None if row[0] is None else bytes(row[0])
+        return None
+
+
+def _layers(text: str) -> tuple[tuple[str, int], ...]:
+    return tuple((digest, size) for digest, size in json.loads(text))

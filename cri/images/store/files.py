@@ -1,0 +1,148 @@
+"""The files of the store, as far as they need no index.
+
+On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
+layers), ``filesystems/<hex>.squashfs`` (of one layer or more), ``shelves/<hex>`` (their tree caches),
+``kernels/<hex>/`` (what was taken out of a kernel image), ``ingest/`` (work in progress). A file gets its
+name after its bytes are on the disk, but for tree caches, which are made again where they are damaged.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemonkit.faults import Refused
+
+FS_TYPE = "squashfs"
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What the store takes: bytes as du counts them, and inodes."""
+
+    path: Path
+    bytes: int
+    inodes: int
+
+
+class StoreFiles:
+    """Paths, and how files come to them. One process at a time."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.ingest = root / "ingest"
+        self.index = root / "images.db"
+        self._blobs, self._filesystems = root / "blobs", root / "filesystems"
+        self._kernels, self._tree_caches = root / "kernels", root / "shelves"
+        self._lock = threading.Lock()
+        self._serial = 0
+        for directory in (root, self._filesystems, self._blobs, self._tree_caches, self._kernels):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._guard = _only_one(root / "lock")
+
+    def close(self) -> None:
+        """Lets another process have it."""
+        os.close(self._guard)
+
+    def clear_ingest(self) -> None:
+        """Removes what a killed run was at."""
+        shutil.rmtree(self.ingest, ignore_errors=True)
+        self.ingest.mkdir(mode=0o700)
+
+    def blob_path(self, digest: str) -> Path:
+        """Where a compressed layer lies, or would."""
+        algorithm, _, value = digest.partition(":")
+        return self._blobs / algorithm / value
+
+    def fs_path(self, chain_id: str) -> Path:
+        """Where a filesystem lies, or would."""
+        return self._filesystems / f"{chain_id.partition(':')[2]}.{FS_TYPE}"
+
+    def kernel_path(self, chain_id: str) -> Path:
+        """Where the folder of a kernel image's files lies, or would."""
+        return self._kernels / chain_id.partition(":")[2]
+
+    def keep_kernels(self, chain_ids: Set[str]) -> None:
+        """Removes those of other chains; one that is being removed has no name any more."""
+        kept = {self.kernel_path(chain_id) for chain_id in chain_ids}
+        for folder in set(self._kernels.iterdir()) - kept:
+            with self.work_folder("gone") as work:
+                folder.rename(work)
+
+    @contextmanager
+    def work_folder(self, stem: str) -> Iterator[Path]:
+        """A path for a folder of work in progress, as work_file()."""
+        path = self._work_path(stem)
+        try:
+            yield path
+        finally:
+            with suppress(FileNotFoundError):
+                shutil.rmtree(path)
+
+    def tree_cache_path(self, chain_id: str) -> Path:
+        """Where a filesystem's tree cache lies, or would."""
+        return self._tree_caches / chain_id.partition(":")[2]
+
+    @contextmanager
+    def work_file(self, stem: str) -> Iterator[Path]:
+        """A path for work in progress; what lies there when the body ends is removed."""
+        path = self._work_path(stem)
+        try:
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _work_path(self, stem: str) -> Path:
+        with self._lock:
+            self._serial += 1
+            return self.ingest / f"{stem}.{self._serial}"
+
+    def put(self, work: Path, final: Path) -> None:
+        """Names a file whose bytes are synced already."""
+        if not final.parent.is_dir():
+            final.parent.mkdir(mode=0o700, exist_ok=True)
+            sync_directory(final.parent.parent)
+        work.rename(final)
+        sync_directory(final.parent)
+
+    def named(self) -> list[Path]:
+        """Every blob, filesystem and tree cache."""
+        return [*self._filesystems.iterdir(), *self._blobs.glob("*/*"), *self._tree_caches.iterdir()]
+
+    def usage(self) -> Usage:
+        """What lies under the store now."""
+        size = inodes = 0
+        for directory, _, files in os.walk(self.root):
+            for path in (directory, *(os.path.join(directory, name) for name in files)):
+                try:
+                    status = os.lstat(path)
+                except FileNotFoundError:
+                    continue
+                size += status.st_blocks * 512
+                inodes += 1
+        return Usage(self.root, size, inodes)
+
+
+def _only_one(path: Path) -> int:
+    guard = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(guard)
+        raise Refused("open image store", str(path.parent), "another process has it open") from None
+    return guard
+
+
+def sync_directory(directory: Path) -> None:
+    """So that the names in it are on the disk."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

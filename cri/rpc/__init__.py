@@ -1,0 +1,1 @@
+"""The CRI services: each RPC is handed to its verb."""

@@ -1,0 +1,81 @@
+"""What is read often, answered from memory: a record is encoded once, until it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+from cri.state.records import Record
+
+R = TypeVar("R", bound=Record)
+
+# protobuf's wire format: field 1, length-delimited; all of CRI's list and status responses have theirs there
+_TAG = b"\x0a"
+_SPARE = 64
+
+
+class RecordSource(Protocol[R]):
+    """Where records are, as ``cri.state.records`` has them."""
+
+    @property
+    def version(self) -> int: ...
+
+    def visible(self) -> list[R]: ...
+
+
+class Rendered(Generic[R]):
+    """Records' encoded messages, by id."""
+
+    def __init__(self, source: RecordSource[R], message: Callable[[R], Message]) -> None:
+        self._source = source
+        self._message = message
+        self._fields: dict[str, tuple[R, bytes]] = {}
+        self._whole = (-1, b"")
+        self._room = _SPARE
+
+    def one(self, record: R) -> bytes:
+        """A response that is this record's message alone."""
+        known = self._fields.get(record.id)
+        if known is None or known[0] is not record:
+            known = (record, _field(self._message(record).SerializeToString()))
+            self._fields[record.id] = known
+            if len(self._fields) > self._room:
+                self._forget_what_is_gone()
+        return known[1]
+
+    def some(self, records: Iterable[R]) -> bytes:
+        """A response that lists these."""
+        return b"".join(map(self.one, records))
+
+    def every(self) -> bytes:
+        """A response that lists all that callers see."""
+        version, response = self._whole
+        if version != self._source.version:
+            response = self.some(self._source.visible())
+            self._whole = (self._source.version, response)
+        return response
+
+    def _forget_what_is_gone(self) -> None:
+        there = {record.id for record in self._source.visible()}
+        self._fields = {key: known for key, known in self._fields.items() if key in there}
+        self._room = 2 * len(self._fields) + _SPARE
+
+
+def encoded(response: bytes) -> Any:
+    """Given to a handler's caller instead of a message: ``daemonkit.interceptors`` sends it as it is."""
+    return response
+
+
+def _field(data: bytes) -> bytes:
+    return _TAG + _varint(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,1 +1,0 @@
-"""The CRI services: each RPC handed to its verb."""

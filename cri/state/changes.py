@@ -1,0 +1,103 @@
+"""What protectd tells about zones and workloads, brought into sandboxes and containers.
+
+Answers to calls and the stream of changes both come here, in any order: records only ever go forward.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from cri.state.container import Container, ContainerExit, ContainerPhase
+from cri.state.records import Records
+from cri.state.sandbox import Sandbox, SandboxPhase
+from daemonkit.logs import fields
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+REASONS = frozenset({"Completed", "Error", "OOMKilled", "StartError", "ZoneCrashed"})
+UNKNOWN_EXIT = 255
+_MARKED: Mapping[SandboxPhase, SandboxPhase] = {
+    SandboxPhase.CREATING: SandboxPhase.CREATING,  # RunPodSandbox looks at death_reason before READY
+    SandboxPhase.READY: SandboxPhase.DEAD,
+}
+_HAS_ZONE = frozenset({SandboxPhase.READY, SandboxPhase.STOPPING})
+
+
+class StateChanges:
+    """``cri.zones.follow.Changes`` for our registries."""
+
+    def __init__(
+        self,
+        sandboxes: Records[Sandbox],
+        containers: Records[Container],
+        now: Callable[[], int],
+    ) -> None:
+        self._sandboxes = sandboxes
+        self._containers = containers
+        self._now = now
+
+    def known(self) -> tuple[frozenset[str], frozenset[str]]:
+        zones = frozenset(s.id for s in self._sandboxes.all() if s.phase in _HAS_ZONE)
+        return zones, frozenset(c.id for c in self._containers.all() if c.live)
+
+    async def zone(self, zone: pb.Zone) -> None:
+        if zone.state == pb.ZONE_STATE_DEAD:
+            await self._ended(zone.id, zone.death_reason or "the zone ended")
+
+    async def zone_gone(self, zone_id: str) -> None:
+        await self._ended(zone_id, "the zone is gone")
+
+    async def workload(self, workload: pb.Workload) -> None:
+        if not self._containers.has(workload.id):
+            return
+        before = self._containers.get(workload.id)
+        after = advanced(before, workload)
+        if after is not before:
+            await self._containers.note(after)
+
+    async def workload_gone(self, workload_id: str) -> None:
+        if not self._containers.has(workload_id):
+            return
+        container = self._containers.get(workload_id)
+        if container.live and not self._stopping(container.sandbox_id):
+            await self.lost(workload_id, "Unknown", "protectd does not know it any more")
+
+    async def _ended(self, zone_id: str, reason: str) -> None:
+        """The zone does not run: its sandbox is not ready, and nothing in it runs."""
+        if not self._sandboxes.has(zone_id) or self._stopping(zone_id):
+            return
+        for container in self._containers.all():
+            if container.sandbox_id == zone_id and container.live:
+                await self.lost(container.id, "ZoneCrashed", reason)
+        sandbox = self._sandboxes.get(zone_id)
+        if sandbox.phase in _MARKED:
+            log.warning("a zone ended by itself", extra=fields(sandbox=zone_id, reason=reason))
+            await self._sandboxes.note(replace(sandbox, phase=_MARKED[sandbox.phase], death_reason=reason))
+
+    def _stopping(self, sandbox_id: str) -> bool:
+        """StopPodSandbox itself says what became of the containers that it found alive."""
+        return self._sandboxes.get(sandbox_id).phase is SandboxPhase.STOPPING
+
+    async def lost(self, container_id: str, reason: str, message: str, code: int = UNKNOWN_EXIT) -> None:
+        """A live container ended, and nobody can say how it did."""
+        end = ContainerExit(self._now(), code, reason, message)
+        container = self._containers.get(container_id)
+        await self._containers.note(replace(container, phase=ContainerPhase.EXITED, exit=end))
+
+
+def advanced(container: Container, workload: pb.Workload) -> Container:
+    """The container after protectd's word; the same object when that is no news."""
+    if not container.live:
+        return container
+    if workload.state == pb.WORKLOAD_STATE_RUNNING and container.phase is ContainerPhase.CREATED:
+        return replace(container, phase=ContainerPhase.RUNNING, started_ns=workload.started_at_ns)
+    if workload.state == pb.WORKLOAD_STATE_EXITED:
+        reason = workload.reason if workload.reason in REASONS else "Unknown"
+        code = min(workload.exit_code, 2**31 - 1)
+        end = ContainerExit(workload.finished_at_ns, code, reason, workload.message)
+        started = workload.started_at_ns or container.started_ns
+        return replace(container, phase=ContainerPhase.EXITED, started_ns=started, exit=end)
+    return container

@@ -1,0 +1,148 @@
+"""The daemon's SQLite file: sandboxes and containers, each as one row.
+
+All statements run in one thread, in the order they were asked for, and each to its end even if its caller is
+cancelled.  WAL with synchronous=NORMAL: a change is
+safe against SIGKILL once ``save`` returns; a power cut may take the last ones with it, and takes every zone
+with it anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from cri.state import rows
+from cri.state.container import Container, ContainerPhase
+from cri.state.sandbox import Sandbox, SandboxPhase
+from daemonkit import disk_space
+from daemonkit.faults import Broken, Exhausted
+from daemonkit.tasks import complete
+
+T = TypeVar("T")
+
+VERSION = 3
+# The log is begun anew after so many pages, half of the room that is kept for it: ends of what runs are
+# written even when the disk is full.
+_LOG_PAGES = 256
+_LOG_BYTES = 2 * 1024 * 1024
+_SCHEMA = """
+CREATE TABLE sandboxes (
+  id TEXT PRIMARY KEY, phase TEXT NOT NULL, created_ns INTEGER NOT NULL, handler TEXT NOT NULL,
+  config BLOB NOT NULL, attachment TEXT NOT NULL, death_reason TEXT NOT NULL,
+  kernel TEXT NOT NULL DEFAULT ''
+) WITHOUT ROWID;
+CREATE TABLE containers (
+  id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL REFERENCES sandboxes (id), phase TEXT NOT NULL,
+  created_ns INTEGER NOT NULL, started_ns INTEGER NOT NULL, config BLOB NOT NULL,
+  image_id TEXT NOT NULL, image_reference TEXT NOT NULL, log_path TEXT NOT NULL, process TEXT NOT NULL,
+  stop_signal INTEGER NOT NULL,
+  finished_ns INTEGER, exit_code INTEGER, reason TEXT, message TEXT,
+  volume_images TEXT NOT NULL DEFAULT '[]'
+) WITHOUT ROWID;
+"""
+_STEPS = (
+    "ALTER TABLE containers ADD COLUMN volume_images TEXT NOT NULL DEFAULT '[]';",
+    "ALTER TABLE sandboxes ADD COLUMN kernel TEXT NOT NULL DEFAULT '';",
+)
+"""From version 1 on, each to the next."""
+
+
+class Database:
+    """Open with ``open``; close with ``close``."""
+
+    def __init__(self, connection: sqlite3.Connection, thread: ThreadPoolExecutor, path: Path) -> None:
+        self._connection = connection
+        self._thread = thread
+        self._path = path
+
+    @classmethod
+    async def open(cls, path: Path) -> Database:
+        """Open or make the file (mode 0600); Broken when it is another version's or not ours."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        thread = ThreadPoolExecutor(1, "store")
+        try:
+            connection = await asyncio.get_running_loop().run_in_executor(thread, _connect, path)
+        except BaseException:
+            thread.shutdown(wait=False)
+            raise
+        return cls(connection, thread, path)
+
+    async def close(self) -> None:
+        """Finish what was asked for, and close."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
+        self._thread.shutdown()
+
+    async def load(self) -> tuple[list[Sandbox], list[Container]]:
+        """Everything there is."""
+        return await self._run(_load)
+
+    async def save_sandbox(self, sandbox: Sandbox) -> None:
+        """Insert or replace; Exhausted when there is no room for a new one."""
+        if sandbox.phase is SandboxPhase.CREATING:
+            disk_space.check(self._path)
+        await self._run(lambda c: _execute(c, rows.SAVE_SANDBOX, rows.of_sandbox(sandbox)))
+
+    async def save_container(self, container: Container) -> None:
+        """Insert or replace; Exhausted when there is no room for a new one."""
+        if container.phase is ContainerPhase.CREATING:
+            disk_space.check(self._path)
+        await self._run(lambda c: _execute(c, rows.SAVE_CONTAINER, rows.of_container(container)))
+
+    async def delete_sandbox(self, sandbox_id: str) -> None:
+        """Forget it; unknown ids succeed."""
+        await self._run(lambda c: _execute(c, "DELETE FROM sandboxes WHERE id = ?", (sandbox_id,)))
+
+    async def delete_container(self, container_id: str) -> None:
+        """Forget it; unknown ids succeed."""
+        await self._run(lambda c: _execute(c, "DELETE FROM containers WHERE id = ?", (container_id,)))
+
+    async def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        loop = asyncio.get_running_loop()
+        try:
+            return await complete(loop.run_in_executor(self._thread, action, self._connection))
+        except sqlite3.Error as error:
+            raise self._fault(error) from error
+
+    def _fault(self, error: sqlite3.Error) -> Exception:
+        if disk_space.is_full(error):
+            hint = "free space in state_dir"
+            return Exhausted("write state", str(self._path), os.strerror(errno.ENOSPC), hint)
+        return Broken("write state", str(self._path), str(error))
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    try:
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
+        elif version in range(1, VERSION):
+            steps = " ".join(_STEPS[version - 1 :])
+            connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
+        elif version != VERSION:
+            raise Broken("open state", str(path), f"it has version {version}, this daemon knows {VERSION}")
+    except sqlite3.Error as error:
+        raise Broken("open state", str(path), str(error)) from error
+    disk_space.keep(path, _LOG_BYTES)
+    return connection
+
+
+def _load(connection: sqlite3.Connection) -> tuple[list[Sandbox], list[Container]]:
+    sandboxes = [rows.to_sandbox(row) for row in connection.execute(rows.LOAD_SANDBOXES)]
+    containers = [rows.to_container(row) for row in connection.execute(rows.LOAD_CONTAINERS)]
+    return sandboxes, containers
+
+
+def _execute(connection: sqlite3.Connection, statement: str, values: tuple[object, ...]) -> None:
+    connection.execute(statement, values)

@@ -1,0 +1,80 @@
+"""A pod sandbox as xenpod-cri remembers it.
+
+        CREATING ──▶ READY ──▶ DEAD          (the zone ended by itself; its network is still there)
+           │           │         │
+           ▼           └────┬────┘
+        UNDOING             ▼
+           │             STOPPING ──▶ STOPPED
+           │                │            │
+           ▼                └─────┬──────┘
+         gone                     ▼
+                              REMOVING ──▶ gone
+
+Each arrow is stored before its side effects begin, so that a restarted daemon knows what to finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from cri.state.attachment import Attachment
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+
+class SandboxPhase(Enum):
+    """Where a sandbox is in its life."""
+
+    CREATING = "creating"
+    UNDOING = "undoing"
+    READY = "ready"
+    DEAD = "dead"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    REMOVING = "removing"
+
+
+NEXT: Mapping[SandboxPhase, frozenset[SandboxPhase]] = {
+    SandboxPhase.CREATING: frozenset({SandboxPhase.READY, SandboxPhase.UNDOING}),
+    SandboxPhase.UNDOING: frozenset(),
+    SandboxPhase.READY: frozenset({SandboxPhase.DEAD, SandboxPhase.STOPPING}),
+    SandboxPhase.DEAD: frozenset({SandboxPhase.STOPPING}),
+    SandboxPhase.STOPPING: frozenset({SandboxPhase.STOPPED}),
+    SandboxPhase.STOPPED: frozenset({SandboxPhase.REMOVING}),
+    SandboxPhase.REMOVING: frozenset(),
+}
+
+HIDDEN = frozenset({SandboxPhase.CREATING, SandboxPhase.UNDOING})
+"""Not yet, or never, a sandbox to its caller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """One pod sandbox; its id is also its zone's.  ``config`` is never changed."""
+
+    id: str
+    phase: SandboxPhase
+    created_ns: int
+    handler: str
+    config: cri.PodSandboxConfig
+    attachment: Attachment
+    death_reason: str = ""
+    """Why the zone ended by itself; "" otherwise."""
+    kernel: str = ""
+    """The id of the image that its zone boots from; "": the toolstack's own kernel."""
+
+    @property
+    def hidden(self) -> bool:
+        """Whether callers see it."""
+        return self.phase in HIDDEN
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """For selectors."""
+        return self.config.labels
+
+    @property
+    def hostname(self) -> str:
+        """What the zone is called inside: the pod's hostname, or a name made of the pod's."""
+        return self.config.hostname or self.config.metadata.name.lower().replace("_", "-")[:63].strip("-.")

@@ -1,0 +1,1 @@
+"""The HTTP request that begins a stream."""

@@ -1,0 +1,1 @@
+"""Exec and attach."""

@@ -1,0 +1,1 @@
+"""Connections as streams: SPDY and WebSocket."""

@@ -1,0 +1,134 @@
+"""Kubernetes' channels over WebSocket: each message begins with its channel's number.
+
+Source: the channel.k8s.io sub-protocols (client-go's remotecommand, apiserver's wsstream).  Binary protocols
+have the number as a byte, base64 ones as a digit before base64 text.  From v5 on the message (255, n) ends
+channel n.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cri.streaming.transport.inbox import BufferQuota, Inbox
+from cri.streaming.transport.websocket import MessagePart, WebSocket
+from cri.streaming.transport.wire import ClientGone
+from daemonkit.tasks import race
+
+END = 255
+TEXT_LIMIT = 256 * 1024
+"""Bytes of one base64 message, and of one that ends a channel: they are needed whole."""
+MESSAGE = 64 * 1024
+"""Bytes of output in one message."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubProtocol:
+    """A sub-protocol."""
+
+    version: int
+    base64: bool = False
+
+    @property
+    def ends_channels(self) -> bool:
+        """Whether the client can end one channel alone."""
+        return self.version >= 5
+
+    @property
+    def statuses(self) -> bool:
+        """Whether the error channel carries a v1.Status; else text, and only of failures."""
+        return self.version >= 4
+
+
+PROTOCOLS: Mapping[str, SubProtocol] = {
+    "": SubProtocol(1),
+    "channel.k8s.io": SubProtocol(1),
+    "base64.channel.k8s.io": SubProtocol(1, base64=True),
+    **{f"v{n}.channel.k8s.io": SubProtocol(n) for n in range(1, 6)},
+    **{f"v{n}.base64.channel.k8s.io": SubProtocol(n, base64=True) for n in range(1, 5)},
+}
+
+
+class WebSocketChannels:
+    """The channels of one connection; ``inboxes`` are those the client may write to."""
+
+    def __init__(self, socket: WebSocket, protocol: SubProtocol, wanted: frozenset[int]) -> None:
+        quota = BufferQuota()
+        self.inboxes = {number: Inbox(quota) for number in wanted}
+        self._quota = quota
+        self._socket = socket
+        self._protocol = protocol
+        self._channel: int | None = None
+        self._kept = bytearray()
+
+    async def run(self) -> None:
+        """Returns when the client has closed; ClientGone."""
+        parts = self._socket.parts()
+        try:
+            while True:
+                await self._wait_for_space()
+                for part in await anext(parts):
+                    self._take(part)
+        except StopAsyncIteration:
+            return
+        finally:
+            for inbox in self.inboxes.values():
+                inbox.end()
+
+    async def send(self, channel: int, data: bytes) -> None:
+        """Output; ``data`` may be empty."""
+        view = memoryview(data)
+        for begin in range(0, len(data) or 1, MESSAGE):
+            part = view[begin : begin + MESSAGE]
+            if self._protocol.base64:
+                await self._socket.send(b"%d" % channel + base64.b64encode(part), text=True)
+            else:
+                await self._socket.send(bytes((channel,)) + part)
+
+    async def _wait_for_space(self) -> None:
+        space = self._quota.space
+        if not space.is_set() and not await race(space.wait(), self._socket.hung_up()):
+            raise ClientGone("it hung up")
+
+    def _take(self, part: MessagePart) -> None:
+        if self._protocol.base64 or self._kept or (self._channel is None and part.data[:1] == b"\xff"):
+            self._keep(part)
+            return
+        data = part.data
+        if self._channel is None and data:
+            self._channel, data = data[0], data[1:]
+        # a channel that nobody reads is not an error: clients write to all five
+        if self._channel is not None and (inbox := self.inboxes.get(self._channel)):
+            inbox.put(data)
+        if part.last:
+            self._channel = None
+
+    def _keep(self, part: MessagePart) -> None:
+        self._kept += part.data
+        if len(self._kept) > TEXT_LIMIT:
+            raise ClientGone(f"a message of more than {TEXT_LIMIT} bytes")
+        if part.last:
+            message = bytes(self._kept)
+            self._kept.clear()
+            self._message(message)
+
+    def _message(self, message: bytes) -> None:
+        if not self._protocol.base64:
+            self._end(message)
+        elif message:
+            try:
+                data = base64.b64decode(message[1:], validate=True)
+            except binascii.Error:
+                raise ClientGone("a message that is not base64") from None
+            if inbox := self.inboxes.get(message[0] - ord("0")):
+                inbox.put(data)
+
+    def _end(self, message: bytes) -> None:
+        if not self._protocol.ends_channels:
+            return
+        if len(message) != 2:
+            raise ClientGone("the end of a channel without its number")
+        if inbox := self.inboxes.get(message[1]):
+            inbox.end()

@@ -1,0 +1,123 @@
+"""WebSocket messages over a connection: wsproto (sans-IO, RFC 6455) does the protocol."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from wsproto.connection import Connection, ConnectionState, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessage
+from wsproto.frame_protocol import CloseReason
+from wsproto.utilities import LocalProtocolError
+
+from cri.streaming.transport.wire import ClientGone, ClientWire
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePart:
+    """A part of a message, as it came; ``last``: the message ends with it."""
+
+    data: bytes
+    last: bool
+    text: bool = False
+
+
+class WebSocket:
+    """The server's end, after the handshake."""
+
+    def __init__(self, wire: ClientWire) -> None:
+        self._wire = wire
+        self._protocol = Connection(ConnectionType.SERVER)
+
+    async def parts(self) -> AsyncIterator[list[MessagePart]]:
+        """Parts of messages until the client closes; ClientGone when it broke off, or the protocol.
+
+        Messages have no limit here: whoever needs a whole one keeps it, and limits it.
+        """
+        while data := await self._wire.receive():
+            self._protocol.receive_data(data)
+            came: list[MessagePart] = []
+            for event in self._protocol.events():
+                if isinstance(event, CloseConnection):
+                    await self._closed_by(event)
+                    if came:
+                        yield came
+                    return
+                if part := await self._part(event):
+                    came.append(part)
+            if came:
+                yield came
+
+    async def send(self, data: bytes, *, text: bool = False) -> None:
+        """One message; back-pressured."""
+        message: Event = TextMessage(data=data.decode()) if text else BytesMessage(data=data)
+        await self._send(message)
+
+    async def goodbye(self, *, normal: bool = True, reason: str = "") -> None:
+        """The close frame, unless one was sent."""
+        code = CloseReason.NORMAL_CLOSURE if normal else CloseReason.INTERNAL_ERROR
+        if self._protocol.state is ConnectionState.OPEN:
+            await self._send(CloseConnection(code=code, reason=reason))
+
+    async def hung_up(self) -> None:
+        """As the wire's."""
+        await self._wire.hung_up()
+
+    async def close(self) -> None:
+        """As the wire's."""
+        await self._wire.close()
+
+    async def _part(self, event: Event) -> MessagePart | None:
+        match event:
+            case BytesMessage():
+                return MessagePart(bytes(event.data), event.message_finished)
+            case TextMessage():
+                return MessagePart(event.data.encode(), event.message_finished, text=True)
+            case Ping():
+                if self._protocol.state is ConnectionState.OPEN:
+                    await self._send(event.response())
+        return None
+
+    async def _closed_by(self, event: CloseConnection) -> None:
+        """Answer the client's close; or tell it that it broke the protocol."""
+        with contextlib.suppress(ClientGone):
+            if self._protocol.state is ConnectionState.REMOTE_CLOSING:
+                await self._send(event.response())
+            elif self._protocol.state is ConnectionState.OPEN:  # wsproto's answer to garbage
+                await self._send(event)
+                raise ClientGone(f"not WebSocket: {event.reason}")
+
+    async def _send(self, event: Event) -> None:
+        try:
+            data = self._protocol.send(event)
+        except LocalProtocolError as error:
+            raise ClientGone(str(error)) from None
+        await self._wire.send(data)
+
+
+class TunnelWire:
+    """A WebSocket connection whose binary messages are bytes of another protocol."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self._parts = socket.parts()
+
+    async def receive(self) -> bytes:
+        async for parts in self._parts:
+            if any(part.text for part in parts):
+                raise ClientGone("a text message in a tunnel")
+            if data := b"".join(part.data for part in parts):
+                return data
+        return b""
+
+    async def send(self, data: bytes) -> None:
+        await self._socket.send(data)
+
+    async def hung_up(self) -> None:
+        await self._socket.hung_up()
+
+    async def close(self) -> None:
+        with contextlib.suppress(ClientGone):
+            await self._socket.goodbye()
+        await self._socket.close()

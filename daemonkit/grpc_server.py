@@ -1,0 +1,124 @@
+"""The gRPC edge of a daemon: one guarded unix socket, faults as status codes, one log line a call."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import grpc
+import grpc.aio
+
+from daemonkit.faults import Broken
+from daemonkit.interceptors import CallGuard
+from daemonkit.logs import fields
+from daemonkit.peer_proxy import PeerProxy, listen, own_lock
+
+log = logging.getLogger(__name__)
+
+MESSAGE_LIMIT = 16 * 1024 * 1024
+"""Bytes of one gRPC message, in either direction; the kubelet's own limit."""
+BATCH = 64
+"""Items in one message of a streaming list: far below any message limit, and few messages for a full node."""
+
+T = TypeVar("T")
+
+_GRACE = 5.0
+_CALLS = 4096
+_SERVER_OPTIONS: Sequence[tuple[str, int]] = (
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.bdp_probe", 0),
+)
+_CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT),
+    ("grpc.http2.bdp_probe", 0),
+    # A daemon that restarts is back within a second: do not wait out an exponential back-off.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    # Despite its name also how long one attempt may take: a busy daemon must get the time to greet.
+    ("grpc.min_reconnect_backoff_ms", 10_000),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    # A unix socket's path must never be sent to a proxy of the environment.
+    ("grpc.enable_http_proxy", 0),
+    # Each channel its own connection: a stream that is slow to read must not hold up another channel.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+
+def channel(path: Path) -> grpc.aio.Channel:
+    """A client channel to the daemon that serves ``path``; connects when first used, reconnects by itself."""
+    return grpc.aio.insecure_channel(f"unix:{path.absolute()}", options=_CHANNEL_OPTIONS)
+
+
+@contextlib.asynccontextmanager
+async def serve_unix(
+    path: Path,
+    add_services: Callable[[grpc.aio.Server], None],
+    *,
+    name: str,
+    grace: float = _GRACE,
+) -> AsyncIterator[None]:
+    """Serve gRPC on the unix socket ``path`` (mode 0600) while the block runs.
+
+    Only root and the daemon's own user get through.  A dead daemon's socket is replaced; Refused when a
+    live one serves the path.  On leaving, calls under way get ``grace`` seconds to finish.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with own_lock(path):
+        guard = CallGuard(name)
+        server = grpc.aio.server(
+            interceptors=[guard], options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS
+        )
+        add_services(server)
+        async with contextlib.AsyncExitStack() as undo:
+            # a server never started must be stopped too, or its destructor complains
+            undo.push_async_callback(server.stop, grace)
+            inner = await _start_inner(server, path)
+            undo.callback(os.close, inner)
+            proxy = PeerProxy(listen(path), f"/proc/self/fd/{inner}", name)
+            undo.callback(proxy.close)
+            undo.push_async_callback(server.stop, grace)
+            undo.callback(guard.end_subscriptions)
+            undo.callback(_unlisten, proxy, path)
+            proxy.open()
+            log.info("serving", extra=fields(server=name, socket=path))
+            yield
+
+
+def _unlisten(proxy: PeerProxy, path: Path) -> None:
+    proxy.close_listener()
+    path.unlink(missing_ok=True)
+
+
+async def _start_inner(server: grpc.aio.Server, path: Path) -> int:
+    """Start the server on a socket only this process can reach; its O_PATH descriptor.
+
+    The socket is bound in a 0700 directory and its name removed at once.  ``/proc/self/fd/<n>`` still leads
+    to it, for this process alone, and a SIGKILL leaves no file behind.  Going through the directory's
+    descriptor keeps the name short (sun_path).
+    """
+    folder = path.with_name(f".{path.name}.inner")
+    shutil.rmtree(folder, ignore_errors=True)  # of a daemon killed between bind and removal
+    folder.mkdir(mode=0o700)
+    directory = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        server.add_insecure_port(f"unix:/proc/self/fd/{directory}/s")
+        await server.start()
+        return os.open("s", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    except (OSError, RuntimeError) as error:
+        raise Broken("start gRPC server on", str(path), str(error)) from error
+    finally:
+        os.close(directory)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Cut the items of a streaming list into messages of a bounded size; none for no items."""
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]

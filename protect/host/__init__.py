@@ -1,0 +1,1 @@
+"""The host's kernel: loop devices, mounts, mount namespaces, id maps."""

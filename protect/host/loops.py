@@ -1,0 +1,169 @@
+"""Loop devices: a file as a read-only or writable block device, freed by itself when nobody uses it.
+
+A device is configured with LO_FLAGS_AUTOCLEAR, so it lives exactly as long as somebody has it open:
+this process by ``Loop``, or whoever mounted it.  A daemon that is killed therefore leaks none; a
+device that nobody had opened yet is then gone, and its attach has to be done again.
+
+Source: linux/loop.h (struct loop_config, LOOP_CONFIGURE since Linux 5.8).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import stat
+import struct
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from daemonkit.faults import Broken, Exhausted, Invalid, Missing
+from daemonkit.tasks import join
+
+_CONTROL = "/dev/loop-control"
+_SET_CONFIG = 0x4C0A
+_GET_STATUS = 0x4C05
+_GET_FREE = 0x4C82
+_READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
+_INFO = struct.Struct("=5Q4I64s64s32s2Q")  # struct loop_info64
+_CONFIG = struct.Struct(f"=2I{_INFO.size}s64x")  # struct loop_config
+_SECTOR = 512
+_PATIENCE = 10.0
+"""Seconds during which other takers of free devices may win the race against us."""
+
+_taking = threading.Lock()  # our own threads need not race each other for the same free number
+
+
+class Loop:
+    """One attached loop device, held open.  ``close`` lets go of it (again and again is fine)."""
+
+    __slots__ = ("fd", "major", "minor", "path")
+
+    def __init__(self, path: Path, fd: int) -> None:
+        device = os.fstat(fd).st_rdev
+        self.path = path
+        self.fd = fd
+        self.major = os.major(device)
+        self.minor = os.minor(device)
+
+    def close(self) -> None:
+        """Let go: the kernel frees the device once nobody else has it open or mounted."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __repr__(self) -> str:
+        return f"Loop({str(self.path)!r}, {'open' if self.fd >= 0 else 'closed'})"
+
+
+async def attach_loop(path: Path, readonly: bool = True, *, direct: bool = False) -> Loop:
+    """Attach the regular file ``path`` to a free loop device.
+
+    ``direct`` goes round the page cache of the file: less memory for one user of it, but then every
+    zone that shares an image reads it from the disk again, so it is off unless asked for.
+
+    Missing: no such file; Invalid: not a regular file of whole sectors; Exhausted: no free device.
+    """
+    attempt = asyncio.get_running_loop().run_in_executor(None, take_loop, path, readonly, direct)
+    try:
+        return await join(attempt)
+    except asyncio.CancelledError:
+        attempt.add_done_callback(_discard)
+        raise
+
+
+def _discard(attempt: asyncio.Future[Loop]) -> None:
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().close()
+
+
+def take_loop(path: Path, readonly: bool = True, direct: bool = False) -> Loop:
+    """``attach_loop`` for callers that are in a thread of their own already."""
+    file = _open_file(path, readonly)
+    try:
+        return _configure_free(path, file, readonly, direct)
+    finally:
+        os.close(file)  # the device has its own reference
+
+
+def adopt_loop(device: Path, file: tuple[int, int]) -> Loop | None:
+    """Hold ``device`` again if it still stands for ``file`` (st_dev, st_ino); None when it does not."""
+    try:
+        fd = os.open(device, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None  # gone, or not even a device any more
+    try:
+        info = _INFO.unpack(fcntl.ioctl(fd, _GET_STATUS, bytes(_INFO.size)))
+    except OSError:
+        os.close(fd)
+        return None  # ENXIO: nothing attached
+    if _file_id(info) != file:
+        os.close(fd)
+        return None
+    return Loop(device, fd)
+
+
+def backing_file(loop: Loop) -> tuple[int, int]:
+    """Identity of the file behind the device: (st_dev, st_ino)."""
+    return _file_id(_INFO.unpack(fcntl.ioctl(loop.fd, _GET_STATUS, bytes(_INFO.size))))
+
+
+def _file_id(info: tuple[int, ...]) -> tuple[int, int]:
+    """The kernel writes lo_device by huge_encode_dev, which is the st_dev of stat(2)."""
+    return info[0], info[1]
+
+
+def _open_file(path: Path, readonly: bool) -> int:
+    try:
+        file = os.open(path, (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise Missing("attach loop device", str(path), "no such file") from None
+    except OSError as error:
+        raise Broken("attach loop device", str(path), error.strerror or str(error)) from error
+    status = os.fstat(file)
+    cause = ""
+    if not stat.S_ISREG(status.st_mode):
+        cause = "not a regular file"
+    elif status.st_size == 0 or status.st_size % _SECTOR:
+        cause = f"size {status.st_size} is not a positive multiple of {_SECTOR}"
+    if cause:
+        os.close(file)
+        raise Invalid("attach loop device", str(path), cause)
+    return file
+
+
+def _configure_free(path: Path, file: int, readonly: bool, direct: bool) -> Loop:
+    flags = _AUTOCLEAR | (_READ_ONLY if readonly else 0) | (_DIRECT_IO if direct else 0)
+    name = os.fsencode(path)[:63]
+    info = _INFO.pack(0, 0, 0, 0, 0, 0, 0, 0, flags, name, b"", b"", 0, 0)
+    config = _CONFIG.pack(file, 0, info)
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        with _taking:
+            loop = _try_one(path, config, readonly)
+        if loop is not None:
+            return loop
+    raise Exhausted("attach loop device", str(path), "every free loop device was taken by others")
+
+
+def _try_one(path: Path, config: bytes, readonly: bool) -> Loop | None:
+    """One try for the device the kernel calls free; None when somebody else was faster."""
+    try:
+        with open(_CONTROL, "rb", buffering=0) as control:
+            device = Path(f"/dev/loop{fcntl.ioctl(control.fileno(), _GET_FREE)}")
+        fd = os.open(device, (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC)
+    except OSError as error:
+        cause = error.strerror or str(error)
+        raise Broken("attach loop device", str(path), cause, "is the loop driver there?") from error
+    try:
+        fcntl.ioctl(fd, _SET_CONFIG, config)
+        return Loop(device, fd)
+    except OSError as error:
+        with suppress(OSError):
+            os.close(fd)
+        if error.errno == errno.EBUSY:
+            return None
+        raise Broken("attach loop device", f"{path} to {device}", error.strerror or str(error)) from error

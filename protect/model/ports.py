@@ -1,0 +1,185 @@
+"""What the logic of zones and workloads needs beside the toolstack and the store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from protect.host.idmap import IdMapping
+from protect.model.volume import Source, Volume
+from protect.network.guest import GuestNetwork
+from protect.toolstack.port import Transport
+from xenpod_proto.channel.v1 import channel_pb2
+
+
+class Sink(Protocol):
+    """Receives one output stream, in order, each byte once within this process."""
+
+    async def write(self, data: bytes) -> int:
+        """Take the bytes; the absolute offset up to which the stream is consumed for good.
+
+        What lies after that offset comes again after a restart of this process.  May take as long as
+        it needs: only this stream waits.  Raising gives the stream up: BrokenPipeError says that its
+        reader has gone, anything else is logged.
+        """
+        ...
+
+    async def finish(self) -> None:
+        """The stream has ended.  On return all of it is consumed for good.
+
+        The agent forgets the stream then, so remember it: a finished stream must not be registered
+        again after a restart.
+        """
+        ...
+
+
+class Input(Protocol):
+    """A stream to a process's stdin, back-pressured."""
+
+    async def write(self, data: bytes) -> None: ...
+
+    async def finish(self) -> None: ...
+
+
+class AgentLink(Protocol):
+    """The channel to one zone's agent; it reconnects by itself until it is closed."""
+
+    @property
+    def connected(self) -> bool: ...
+
+    async def open(self, timeout: float) -> channel_pb2.Hello:
+        """The first connection; TooLate, DomainGone, ProtocolViolation."""
+        ...
+
+    async def call(self, request: channel_pb2.Request, timeout: float) -> channel_pb2.Reply:
+        """One call; the agent's refusal as a fault, LinkDown, TooLate."""
+        ...
+
+    def output(self, stream: int, sink: Sink, consumed: int = 0) -> None: ...
+
+    def drop_output(self, stream: int) -> None: ...
+
+    def input(self, stream: int) -> Input: ...
+
+    def drop_input(self, stream: int) -> None: ...
+
+    def drop(self, made: channel_pb2.ProcessCreated) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class LinkEvents(Protocol):
+    """What a link tells its owner."""
+
+    async def connected(self, hello: channel_pb2.Hello, new_boot: bool) -> None:
+        """After every HELLO, before any stream moves: list the processes, register their outputs.
+
+        Listed outputs that are not registered by then are dropped for good.  ``new_boot``: the agent
+        is not the one of this link's previous connection (true for the first).  An error ends this
+        connection, and the next one tries again.
+        """
+        ...
+
+    def process_exited(self, exited: channel_pb2.ProcessExited) -> None:
+        """A process ended; may come twice, and may be lost with a connection (list after each)."""
+        ...
+
+    def violation(self, cause: str) -> None:
+        """The agent broke the rules and is cut off until ``open`` is called again; told once."""
+        ...
+
+
+Dial = Callable[[], Awaitable[Transport]]
+LinkFactory = Callable[[str, Dial, LinkEvents], AgentLink]
+"""(zone id, dial, events) to a link that is not open yet."""
+
+
+class OutputLog(Protocol):
+    """The log of one workload: two sinks whose offsets survive a SIGKILL, and live subscribers."""
+
+    @property
+    def stdout(self) -> LogStream: ...
+
+    @property
+    def stderr(self) -> LogStream: ...
+
+    def subscribe(self) -> Subscription:
+        """Output from now on, until the log is closed."""
+        ...
+
+    async def reopen(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class LogStream(Sink, Protocol):
+    """One stream of a log."""
+
+    @property
+    def consumed(self) -> int:
+        """Where to resume after a restart."""
+        ...
+
+    @property
+    def finished(self) -> bool:
+        """Whether its end is recorded: it must not be asked for again."""
+        ...
+
+
+class Subscription(Protocol):
+    """("stdout"|"stderr", data) as it comes; Exhausted for a reader that fell behind."""
+
+    def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]: ...
+
+    async def __anext__(self) -> tuple[str, bytes]: ...
+
+    def close(self) -> None: ...
+
+
+LogFactory = Callable[[str, Path], OutputLog]
+"""(log path or "", journal) to an open log; blocking, short."""
+
+
+class Volumes(Protocol):
+    """Files and directories of the host in zones, as mounts: the kernel remembers them, not the daemon."""
+
+    def shared(self, zone_id: str) -> Path:
+        """What the zone shares (DomainSpec.shared)."""
+        ...
+
+    async def open(self, zone_id: str) -> None:
+        """Make it; what a failure leaves is for ``close``."""
+        ...
+
+    async def close(self, zone_id: str) -> None:
+        """Remove it with everything in it, as far as it is there."""
+        ...
+
+    def zones(self) -> list[str]:
+        """Those that something is left of."""
+        ...
+
+    async def take(
+        self, volumes: Sequence[Volume], timeout: float, ids: IdMapping | None = None
+    ) -> list[Source]:
+        """Find them on the host; the caller closes them.  Nothing that lasts is done (but directories made).
+
+        ``ids``: of the zone's user namespace.
+
+        Missing, Invalid, Refused; TooLate when a file system does not answer.
+        """
+        ...
+
+    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[Source]) -> None:
+        """Show them to the zone, each as ``<workload id>/<volume's name>`` of what it shares."""
+        ...
+
+    async def detach(self, zone_id: str, workload_id: str) -> None:
+        """Take a workload's away, as far as they are there."""
+        ...
+
+
+Splice = Callable[[str, str, str], Awaitable[GuestNetwork]]
+"""(host interface, network namespace, CNI's interface in it): joins the two; what the guest has to set.
+May be repeated."""

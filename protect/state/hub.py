@@ -1,0 +1,128 @@
+"""Tells watchers what there is, and then each change.
+
+Changes never wait for a watcher: one that falls behind by more than its queue holds is cut off, and
+watches again from a new snapshot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+
+from daemonkit.faults import Exhausted
+from protect.model.workload import Workload
+from protect.model.zone import Zone
+
+QUEUE_LIMIT = 4096
+"""Changes a watcher may be behind."""
+
+WATCHER_LIMIT = 64
+"""Watchers at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneSeen:
+    """A zone is there, or changed."""
+
+    zone: Zone
+    connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneGone:
+    zone_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSeen:
+    """A workload is there, or changed."""
+
+    workload: Workload
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadGone:
+    workload_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Synced:
+    """The snapshot is complete; changes follow."""
+
+
+Change = ZoneSeen | ZoneGone | WorkloadSeen | WorkloadGone
+Event = Change | Synced
+
+
+class Hub:
+    """Fan-out of changes; ``snapshot`` gives everything there is at the moment of its call."""
+
+    def __init__(self, snapshot: Callable[[], Iterable[Change]], limit: int = QUEUE_LIMIT) -> None:
+        self._snapshot = snapshot
+        self._limit = limit
+        self._watchers: set[_Watcher] = set()
+
+    def publish(self, change: Change) -> None:
+        for watcher in self._watchers:
+            watcher.offer(change)
+
+    async def watch(self) -> AsyncGenerator[Event, None]:
+        """Snapshot, Synced, changes; Exhausted when there are too many watchers or this one is slow."""
+        if len(self._watchers) >= WATCHER_LIMIT:
+            raise Exhausted("watch", "", f"there are {WATCHER_LIMIT} watchers already")
+        watcher = _Watcher(self._limit)
+        # No await in between: no change can fall between the snapshot and the queue.
+        self._watchers.add(watcher)
+        snapshot = list(self._snapshot())
+        try:
+            for change in snapshot:
+                yield change
+            yield Synced()
+            async for change in watcher.changes():
+                yield change
+        finally:
+            self._watchers.discard(watcher)
+
+    def close(self) -> None:
+        """End every watch, for an orderly stop."""
+        for watcher in self._watchers:
+            watcher.close()
+
+
+class _Watcher:
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._queue: asyncio.Queue[Change | None] = asyncio.Queue()
+        self._overrun = False
+
+    def offer(self, change: Change) -> None:
+        if self._overrun:
+            return
+        if self._queue.qsize() < self._limit:
+            self._queue.put_nowait(change)
+            return
+        self._overrun = True
+        # What waits is of no use any more, and its memory is wanted back.
+        self._queue = _closed(self._queue)
+
+    def close(self) -> None:
+        self._queue.put_nowait(None)
+
+    async def changes(self) -> AsyncIterator[Change]:
+        while True:
+            change = await self._queue.get()
+            if self._overrun:
+                cause = f"the watcher is more than {self._limit} changes behind"
+                raise Exhausted("watch", "", cause, "watch again")
+            if change is None:
+                return
+            yield change
+
+
+def _closed(queue: asyncio.Queue[Change | None]) -> asyncio.Queue[Change | None]:
+    """Empty the queue, and leave one entry that wakes its reader."""
+    while not queue.empty():
+        queue.get_nowait()
+    queue.put_nowait(None)
+    return queue

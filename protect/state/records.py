@@ -1,0 +1,105 @@
+"""Zones and workloads as JSON objects of the store, and back.
+
+A zone's specification is written among the zone's own keys; what has no key yet, in a record of an earlier
+version, has its default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from cattrs import Converter
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
+
+from daemonkit.convert import expect, strict_converter, structure, wrong
+from daemonkit.faults import Broken
+from protect.host.idmap import IdMapping
+from protect.model.workload import Disk, Reason, Streams, Workload
+from protect.model.zone import Zone, ZoneSpec
+from protect.toolstack.port import DomainKernel
+
+Json = dict[str, Any]
+T = TypeVar("T")
+
+
+def of_zone(zone: Zone) -> Json:
+    body: Json = _converter.unstructure(zone)
+    return {**body.pop("spec"), **body}
+
+
+def zone(body: Json) -> Zone:
+    """Broken when the record is not a zone's."""
+    return _read("zone", Zone, {**body, "spec": _read("zone", ZoneSpec, body)})
+
+
+def of_workload(workload: Workload) -> Json:
+    body: Json = _converter.unstructure(workload)
+    return body
+
+
+def workload(body: Json) -> Workload:
+    """Broken when the record is not a workload's."""
+    if "disks" not in body and "vdevs" in body:
+        # A record that names no files shares its disks with nobody: no file has the id 0, 0.
+        body = {**body, "disks": [[vdev, 0, 0] for vdev in body["vdevs"]]}
+    return _read("workload", Workload, body)
+
+
+def _read(kind: str, cls: type[T], body: Json) -> T:
+    try:
+        return structure(_converter, cls, body)
+    except ValueError as error:
+        raise Broken("read state", f"{kind} {body.get('id')}", str(error)) from error
+
+
+def _json_converter() -> Converter:
+    converter = strict_converter(unknown_keys=True)
+    made = override(struct_hook=lambda spec, _: spec)
+    converter.register_structure_hook(Zone, make_dict_structure_fn(Zone, converter, spec=made))
+    _as_array(converter, Streams, lambda streams: [streams.stdin, streams.stdout, streams.stderr])
+    _as_array(converter, IdMapping, lambda mapping: [mapping.host_id, mapping.length])
+    kernel = make_dict_unstructure_fn(DomainKernel, converter, _cattrs_omit_if_default=True)
+    converter.register_unstructure_hook(DomainKernel, kernel)
+    _optional(converter, IdMapping, absent=[])
+    _optional(converter, Reason, absent="")
+    _optional(converter, DomainKernel, absent=None)
+    converter.register_unstructure_hook(Disk, lambda disk: [disk.vdev, *disk.file])
+    converter.register_structure_hook(Disk, lambda value, _: _disk(converter, value))
+    return converter
+
+
+def _as_array(converter: Converter, cls: type[T], values: Callable[[T], list[int]]) -> None:
+    """Written as an array of the fields' values, in their order."""
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # no type for "a dataclass type"
+    from_table = converter.get_structure_hook(cls)
+
+    def read(value: object, _: object) -> T:
+        made: T = from_table(dict(zip(names, _array(value, len(names)), strict=True)), cls)
+        return made
+
+    converter.register_structure_hook(cls, read)
+    converter.register_unstructure_hook(cls, values)
+
+
+def _optional(converter: Converter, cls: type[T], absent: object) -> None:
+    """None is written as ``absent``; whatever is empty is read as None."""
+    read, write = converter.get_structure_hook(cls), converter.get_unstructure_hook(cls)
+    converter.register_structure_hook(cls | None, lambda value, _: read(value, cls) if value else None)
+    converter.register_unstructure_hook(cls | None, lambda value: absent if value is None else write(value))
+
+
+def _disk(converter: Converter, value: object) -> Disk:
+    vdev, device, inode = _array(value, 3)
+    return Disk(expect(str, vdev), (expect(int, device), expect(int, inode)))
+
+
+def _array(value: object, size: int) -> list[object]:
+    items: list[object] = expect(list, value)
+    if len(items) != size:
+        raise wrong(f"want {size} items, got {len(items)}")
+    return items
+
+
+_converter = _json_converter()

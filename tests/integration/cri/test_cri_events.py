@@ -1,0 +1,59 @@
+"""Events of real pods, also of what happens while xenpod-cri is away."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.cri_watch import Events, Watched, watched
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+pytestmark = [pytest.mark.root, needs_node]
+
+CREATED, STARTED = cri.CONTAINER_CREATED_EVENT, cri.CONTAINER_STARTED_EVENT
+STOPPED, DELETED = cri.CONTAINER_STOPPED_EVENT, cri.CONTAINER_DELETED_EVENT
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
+    async with watched(tmp_path) as made:
+        yield made
+
+
+async def test_a_pods_life(stage: Watched) -> None:
+    events = Events(stage.client)
+    pod = await stage.client.run_pod("web")
+    short = await stage.started(pod, "exit 3")
+    found = await events.next(5)
+    assert [(one.container_event_type, one.container_id) for one in found] == [
+        (CREATED, pod.id), (STARTED, pod.id), (CREATED, short), (STARTED, short), (STOPPED, short),
+    ]  # fmt: skip
+    assert found[-1].containers_statuses[0].exit_code == 3
+    assert found[1].pod_sandbox_status.network.ip
+    await stage.client.remove_container(short)
+    assert [one.container_event_type for one in await events.next(1)] == [DELETED]
+    events.close()
+
+
+async def test_what_ends_while_the_daemon_is_away(stage: Watched) -> None:
+    pod = await stage.client.run_pod("web")
+    script = "trap 'exit 9' TERM; touch /ready; while :; do sleep 0.05; done"
+    container = await stage.started(pod, script)
+    await stage.output(container, "until [ -e /ready ]; do sleep 0.05; done")
+    await stage.node.daemon.stop()
+    async with stage.node.protectd.clients() as clients:
+        await clients.workloads.SignalWorkload(pb.SignalWorkloadRequest(id=container, signal=15), timeout=60)
+        ended = await clients.workloads.WaitWorkload(pb.WaitWorkloadRequest(id=container), timeout=60)
+        assert ended.exit_code == 9
+    await stage.node.daemon.start()
+    async with stage.node.client() as client:
+        events = Events(client)
+        (found,) = await events.next(1)
+        assert (found.container_event_type, found.container_id) == (STOPPED, container)
+        assert found.containers_statuses[0].exit_code == 9
+        assert found.containers_statuses[0].finished_at == ended.finished_at_ns
+        events.close()

@@ -1,0 +1,114 @@
+"""Statistics and metrics of real pods."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.cri_watch import Watched, watched
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+pytestmark = [pytest.mark.root, needs_node]
+
+MIB = 1 << 20
+BUSY = (
+    "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; "
+    "head -c 8388608 /dev/zero >/held; touch /ready; sleep 600"
+)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
+    async with watched(tmp_path) as made:
+        yield made
+
+
+async def ready(stage: Watched, container: str) -> None:
+    await stage.output(container, "until [ -e /ready ]; do sleep 0.05; done")
+
+
+async def pod_stats(stage: Watched) -> dict[str, cri.LinuxPodSandboxStats]:
+    request = cri.ListPodSandboxStatsRequest()
+    reply = await stage.client.runtime.ListPodSandboxStats(request, timeout=60)
+    return {one.attributes.id: one.linux for one in reply.stats}
+
+
+async def once(stage: Watched, true: Callable[[dict[str, cri.LinuxPodSandboxStats]], bool]) -> None:
+    """A zone that is late is left out of an answer, or shown as it was."""
+    async with asyncio.timeout(60):
+        while not true(await pod_stats(stage)):
+            pass
+
+
+async def test_what_a_pod_uses(stage: Watched) -> None:
+    pod = await stage.client.run_pod("web")
+    await once(stage, lambda found: pod.id in found)
+    before = (await pod_stats(stage))[pod.id]
+    limit = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB)
+    container = await stage.started(pod, BUSY, limit)
+    await ready(stage, container)
+    grown = before.memory.usage_bytes.value + 4 * MIB
+    await once(stage, lambda found: found[pod.id].memory.usage_bytes.value > grown)
+    after = (await pod_stats(stage))[pod.id]
+    assert after.cpu.usage_core_nano_seconds.value > before.cpu.usage_core_nano_seconds.value
+    assert after.cpu.usage_nano_cores.value > 0
+    assert after.memory.usage_bytes.value > grown
+    assert 0 < after.memory.working_set_bytes.value <= after.memory.usage_bytes.value
+    assert after.memory.available_bytes.value > 0 and after.memory.rss_bytes.value > 0
+    assert after.process.process_count.value >= 1 and before.process.process_count.value == 0
+    assert (
+        after.network.default_interface.name == "eth0" and after.network.default_interface.tx_bytes.value > 0
+    )
+    (inner,) = after.containers
+    assert inner.attributes.id == container and inner.memory.usage_bytes.value >= 8 * MIB
+    assert inner.memory.available_bytes.value < 64 * MIB
+    assert inner.writable_layer.used_bytes.value >= 8 * MIB
+    assert abs(after.cpu.timestamp - time.time_ns()) < 60 * 10**9
+    if Path("/proc/pressure/cpu").exists():
+        assert after.cpu.psi.Some.Total > 0
+
+
+async def test_metrics(stage: Watched) -> None:
+    pod = await stage.client.run_pod("web")
+    container = await stage.started(pod, BUSY)
+    await ready(stage, container)
+    runtime = stage.client.runtime
+    known = (await runtime.ListMetricDescriptors(cri.ListMetricDescriptorsRequest())).descriptors
+    keys = {one.name: len(one.label_keys) for one in known}
+    (found,) = (await runtime.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest())).pod_metrics
+    (own,) = found.container_metrics
+    assert (found.pod_sandbox_id, own.container_id) == (pod.id, container)
+    assert all(len(one.label_values) == keys[one.name] for one in [*found.metrics, *own.metrics])
+    values = {one.name: one.value.value for one in own.metrics}
+    assert values["container_memory_usage_bytes"] >= 8 * MIB <= values["container_fs_usage_bytes"]
+    assert values["container_processes"] >= 1 <= values["container_file_descriptors"]
+    assert values["container_start_time_seconds"] <= values["container_last_seen"]
+    network = {one.name: one.value.value for one in found.metrics}
+    assert network["container_network_transmit_bytes_total"] > 0
+
+
+async def test_a_silent_zone_delays_nobody(stage: Watched) -> None:
+    silent, well = await stage.client.run_pod("silent"), await stage.client.run_pod("well")
+    await once(stage, lambda found: set(found) == {silent.id, well.id})
+    pid = int(
+        (stage.node.protectd.run_dir / "fake" / "domains").glob("*/pid").__next__().read_text().split()[0]
+    )
+    os.kill(pid, signal.SIGSTOP)  # one of the two
+    try:
+        await pod_stats(stage)  # it is found to be late, and shown as it was
+        quickest = 60.0
+        for _ in range(20):
+            begun = time.monotonic()
+            assert await pod_stats(stage)
+            quickest = min(quickest, time.monotonic() - begun)
+        assert quickest < 0.4, "protectd waits half a second for a zone that is not known to be late"
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await once(stage, lambda found: set(found) == {silent.id, well.id})

@@ -1,0 +1,183 @@
+"""Images from layouts and archives on this host."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from cri.images.manager import ImageManager
+from cri.images.rpc.operator import OperatorService
+from cri.images.settings import ImageSettings
+from daemonkit.faults import Fault, Invalid, Missing
+from tests.support.images.image_manager import running
+from tests.support.images.images import BuiltImage, Layer, build, digest, index_of, packed, write_layout
+from xenpod_proto.images.v1 import images_pb2
+
+IMAGE = build(
+    [Layer().dir("etc").file("etc/passwd", b"low").tar(), Layer().file("etc/passwd", b"high").tar()]
+)
+
+
+@pytest.fixture
+async def manager(tmp_path: Path) -> AsyncIterator[ImageManager]:
+    async with running(ImageSettings(tmp_path / "state")) as made:
+        yield made
+
+
+async def _import(manager: ImageManager, path: Path, name: str = "") -> list[images_pb2.ImportedImage]:
+    request = images_pb2.ImportRequest(path=str(path), name=name)
+    return list((await OperatorService(manager).Import(request, None)).images)  # type: ignore[arg-type]
+
+
+def _archive(directory: Path, path: Path, form: int = tarfile.PAX_FORMAT) -> Path:
+    with tarfile.open(path, "w", format=form) as archive:
+        archive.add(directory, ".")
+    return path
+
+
+@pytest.mark.parametrize("how", ["directory", "archive"])
+async def test_a_layout(manager: ImageManager, tmp_path: Path, how: str) -> None:
+    path = write_layout(tmp_path / "layout", IMAGE, "registry.example/team/app:v1")
+    if how == "archive":
+        path = _archive(path, tmp_path / "layout.tar")
+    (imported,) = await _import(manager, path)
+    assert imported.name == "registry.example/team/app:v1"
+    assert imported.id == IMAGE.id
+    assert imported.manifest_digest == digest(IMAGE.manifest)
+    image = manager.store.resolve("registry.example/team/app:v1")
+    assert image.repo_digests == (f"registry.example/team/app@{digest(IMAGE.manifest)}",)
+    assert manager.store.read_file(image, "/etc/passwd", 100) == b"high"
+
+
+async def test_a_given_name_wins_and_none_is_fine(manager: ImageManager, tmp_path: Path) -> None:
+    path = write_layout(tmp_path / "layout", IMAGE, "latest")
+    (unnamed,) = await _import(manager, path)
+    assert (unnamed.name, manager.store.resolve(IMAGE.id).repo_tags) == ("", ())
+    (named,) = await _import(manager, path, "given")
+    assert named.name == "docker.io/library/given:latest"
+    assert manager.store.resolve("given").id == IMAGE.id
+
+
+async def test_several_images_of_which_some_fit(manager: ImageManager, tmp_path: Path) -> None:
+    root = write_layout(tmp_path / "layout", IMAGE)
+    foreign = IMAGE.descriptor | {"platform": {"os": "linux", "architecture": "s390x"}}
+    nested = index_of([foreign, IMAGE.descriptor])
+    (root / "blobs/sha256" / digest(nested)[7:]).write_bytes(nested)
+    index = {
+        "mediaType": "application/vnd.oci.image.index.v1+json",
+        "digest": digest(nested),
+        "size": len(nested),
+    }
+    named = {"annotations": {"io.containerd.image.name": "docker.io/library/nested:1"}}
+    (root / "index.json").write_bytes(index_of([foreign, index | named]))
+    (imported,) = await _import(manager, root)
+    assert imported.name == "docker.io/library/nested:1"
+    image = manager.store.resolve("nested:1")
+    assert image.repo_digests == (f"docker.io/library/nested@{digest(nested)}",)
+
+
+async def test_what_skopeo_writes(manager: ImageManager, tmp_path: Path) -> None:
+    if shutil.which("skopeo") is None:
+        pytest.skip("skopeo is not installed")
+    layout = write_layout(tmp_path / "layout", IMAGE)
+    for kind, target in (("oci-archive", "oci.tar:app:1"), ("docker-archive", "docker.tar:app:2")):
+        file = tmp_path / target.partition(":")[0]
+        command = [
+            "skopeo",
+            "copy",
+            "--insecure-policy",
+            f"oci:{layout}:latest",
+            f"{kind}:{tmp_path}/{target}",
+        ]
+        _run(*command)
+        (imported,) = await _import(manager, file)
+        image = manager.store.resolve(imported.id)
+        assert manager.store.read_file(image, "/etc/passwd", 100) == b"high"
+    assert manager.store.resolve("docker.io/library/app:2").id == imported.id
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def _docker_archive(path: Path, image: BuiltImage, **entry: object) -> Path:
+    """The older form: layers named by directories, one of them a link to another."""
+    with tarfile.open(path, "w") as archive:
+
+        def add(name: str, data: bytes) -> None:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+        add("one/layer.tar", image.layers[0].data)
+        link = tarfile.TarInfo("two/layer.tar")
+        link.type, link.linkname = tarfile.SYMTYPE, "../one/layer.tar"
+        archive.addfile(link)
+        add("config.json", image.config)
+        listed = {
+            "Config": "config.json",
+            "RepoTags": ["a:1", "b:2"],
+            "Layers": ["one/layer.tar", "two/layer.tar"],
+        }
+        add("manifest.json", json.dumps([listed | entry]).encode())
+    return path
+
+
+async def test_an_old_docker_archive(manager: ImageManager, tmp_path: Path) -> None:
+    layer = packed(Layer().dir("etc").file("etc/passwd", b"docker").tar(), "")
+    image = build([layer, layer])
+    imported = await _import(manager, _docker_archive(tmp_path / "save.tar", image))
+    assert [one.name for one in imported] == ["docker.io/library/a:1", "docker.io/library/b:2"]
+    assert manager.store.resolve("b:2") == manager.store.resolve("a:1")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"Layers": ["../../etc/passwd"]}, {"Config": "/etc/passwd"}, {"Layers": [1]}, {"RepoTags": ["A B"]}],
+)
+async def test_docker_archives_that_lie(
+    manager: ImageManager, tmp_path: Path, entry: dict[str, object]
+) -> None:
+    layer = packed(Layer().file("f").tar(), "")
+    with pytest.raises(Fault):
+        await _import(manager, _docker_archive(tmp_path / "save.tar", build([layer, layer]), **entry))
+    assert manager.store.images() == []
+
+
+async def test_a_blob_that_is_a_symlink_or_corrupt(manager: ImageManager, tmp_path: Path) -> None:
+    root = write_layout(tmp_path / "layout", IMAGE)
+    blob = root / "blobs/sha256" / digest(IMAGE.layers[0].data)[7:]
+    elsewhere = tmp_path / "elsewhere"
+    blob.rename(elsewhere)
+    blob.symlink_to(elsewhere)
+    with pytest.raises(Missing):
+        await _import(manager, root)
+    blob.unlink()
+    blob.write_bytes(IMAGE.layers[0].data[:-1] + b"!")
+    with pytest.raises(Fault, match="digest"):
+        await _import(manager, root)
+    assert list(manager.store.files.ingest.iterdir()) == []
+
+
+async def test_what_is_no_image(manager: ImageManager, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "text").write_bytes(b"not a tar" * 200)
+    (tmp_path / "cut.tar").write_bytes(
+        _archive(write_layout(tmp_path / "l", IMAGE), tmp_path / "whole.tar").read_bytes()[:3000]
+    )
+    for path in ("empty", "text", "cut.tar"):
+        with pytest.raises(Fault):
+            await _import(manager, tmp_path / path)
+    with pytest.raises(Missing):
+        await _import(manager, tmp_path / "nothing")
+    with pytest.raises(Invalid):
+        await _import(manager, Path("relative"))
+    with pytest.raises(Invalid):
+        await _import(manager, write_layout(tmp_path / "l2", IMAGE), f"a@{IMAGE.id}")

@@ -1,0 +1,112 @@
+"""SIGKILL at any moment of a pull or a removal: the next start finds nothing half-done, the pull succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cri.images.manager import ImageManager
+from cri.images.registry import names
+from cri.images.registry.credentials import ANONYMOUS
+from cri.images.settings import ImageSettings
+from tests.support.images.image_victim import PART_BYTES, ROOT, Order, Victims
+from tests.support.images.images import Layer, build, digest, packed
+from tests.support.images.registry import LyingRegistry
+
+pytestmark = pytest.mark.slow
+
+NOISE = random.Random(6)
+LAYERS = [packed(Layer().file(f"f{n}", NOISE.randbytes(300_000 * (n + 1))).tar()) for n in range(4)]
+IMAGE = build(LAYERS)
+
+PULL_STEPS = (
+    "image-pull.resolved",
+    *(f"image-pull.layer-fetched:{n}" for n in range(1, 5)),
+    *(f"image-pull.layer-named:{n}" for n in range(1, 5)),
+    *(f"image-pull.filesystem-{step}:{n}" for step in ("built", "named", "recorded") for n in (1, 3, 4)),
+    "image-pull.recorded",
+)
+REMOVE_STEPS = (
+    "image-start.cleared",
+    "image-remove.unnamed",
+    "image-remove.forgotten",
+    "image-remove.filesystem-forgotten",
+    *(f"image-remove.file-removed:{n}" for n in (1, 2, 5, 11, 12)),
+)
+KILLS = 50
+
+
+@pytest.fixture(scope="module")
+def victims() -> Iterator[Victims]:
+    with Victims() as running:
+        yield running
+
+
+def test_every_step_of_images_is_here() -> None:
+    command = [sys.executable, "-m", "cri", "--list-checkpoints"]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    mine = {step.partition(":")[0] for step in (*PULL_STEPS, *REMOVE_STEPS)}
+    assert {step for step in listed if step.startswith("image-")} == mine
+
+
+async def _next_start(state: Path, name: str) -> None:
+    """Nothing that no image needs; the pull succeeds, is sound, and all of it goes again."""
+    manager = ImageManager(ImageSettings(state, state / "certs.d", part_bytes=PART_BYTES))
+    await manager.start()
+    # As the daemon does once it has told which images its containers hold.
+    manager.store.collect()
+    try:
+        files = manager.store.files
+        assert list(files.ingest.iterdir()) == []
+        found = {path.name for path in files.named()}
+        images = manager.store.images()
+        # All of the image, or none of it.
+        whole = {digest(layer.data)[7:] for layer in LAYERS} | {
+            name for image in images for path in image.stack for name in (path.name, path.stem)
+        }
+        assert found == (whole if images else set())
+        pulled = await manager.pull(names.parse(name), ANONYMOUS)
+        assert (pulled.id, len(pulled.stack)) == (IMAGE.id, len(LAYERS))
+        verdict = await manager.verify(pulled)
+        assert verdict.faults == ()
+        await manager.remove(name)
+        assert files.named() == []
+        assert list(files.ingest.iterdir()) == []
+    finally:
+        await manager.stop()
+
+
+async def test_killed_fifty_times(tmp_path: Path, victims: Victims) -> None:
+    """At every step, and at random moments; one store for all, so that leaks would add up."""
+    state = tmp_path / "state"
+    with LyingRegistry("app", "1", IMAGE) as registry:
+        name = f"{registry.netloc}/app:1"
+        run = victims.run
+        takes = (await asyncio.to_thread(run, Order(str(state), name, remove=True))).seconds
+        orders = [Order(str(state), name, kill_at=step) for step in PULL_STEPS]
+        orders += [Order(str(state), name, remove=True, kill_at=step) for step in REMOVE_STEPS]
+        while len(orders) < KILLS:
+            orders.append(Order(str(state), name, remove=True, after=random.uniform(0, takes)))
+        for order in orders:
+            outcome = await asyncio.to_thread(run, order)
+            assert outcome.killed or order.after >= 0, order
+            await _next_start(state, name)
+        # What the index itself takes is all that is left.
+        left = {path.name.partition("-")[0] for path in state.rglob("*") if path.is_file()}
+        assert left <= {"images.db", "lock"}
+
+
+async def test_killed_again_and_again_without_a_pull_between(tmp_path: Path, victims: Victims) -> None:
+    """What several killed runs have left is cleared by the one start after them."""
+    state = tmp_path / "state"
+    with LyingRegistry("app", "1", IMAGE) as registry:
+        name = f"{registry.netloc}/app:1"
+        for step in ("image-pull.layer-named:2", "image-pull.filesystem-built", "image-start.cleared"):
+            assert (await asyncio.to_thread(victims.run, Order(str(state), name, kill_at=step))).killed
+        await _next_start(state, name)

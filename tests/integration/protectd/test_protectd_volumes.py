@@ -1,0 +1,251 @@
+"""Volumes over protect.v1: what containers see of the host, what the host sees of them, what is left."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from protect.host import mounts
+from tests.support.images import busybox
+from tests.support.protect.disk_source import DiskSource
+from tests.support.protect.zones import Zones, failing, needs_protectd, serving
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+pytestmark = [pytest.mark.root, needs_protectd]
+Code = grpc.StatusCode
+
+
+@pytest.fixture
+async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
+    async with serving(tmp_path, busybox_image) as zones:
+        await zones.create_zone()
+        yield zones
+
+
+def volume(path: Path | str, name: str = "0", **more: bool) -> pb.Volume:
+    return pb.Volume(name=name, host_path=str(path), **more)
+
+
+async def started(
+    zones: Zones, *volumes: pb.Volume, workload: str = "w1", options: tuple[str, ...] = ("rprivate", "rw")
+) -> None:
+    """A workload that sleeps, each volume at /v<name>."""
+    binds = [
+        busybox.bind(f"/run/xenpod/shared/{workload}/{each.name}", f"/v{each.name}", "rbind", *options)
+        for each in volumes
+    ]
+    config = busybox.config(
+        workload, ["/bin/sleep", "1000"], mounts=binds, follows=any(each.follow_host for each in volumes)
+    )
+    await zones.run(workload_id=workload, oci_config=config, volumes=volumes)
+
+
+async def sh(zones: Zones, script: str, workload: str = "w1") -> tuple[int, str]:
+    stdout, stderr, code = await zones.exec("/bin/sh", "-c", script, workload_id=workload)
+    return code, (stdout + stderr).decode()
+
+
+async def test_directories_and_files_both_ways(zones: Zones, tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "a").write_text("from the host\n")
+    (tmp_path / "hosts").write_text("127.0.0.1 localhost\n")
+    (tmp_path / "link").symlink_to("folder")
+    (tmp_path / "file-link").symlink_to(tmp_path / "hosts")
+    await started(
+        zones,
+        volume(folder),
+        volume(tmp_path / "hosts", "1"),
+        volume(tmp_path / "link", "2"),
+        volume(tmp_path / "file-link", "3"),
+    )
+    assert await sh(zones, "cat /v0/a /v1 /v2/a /v3") == (
+        0,
+        "from the host\n127.0.0.1 localhost\nfrom the host\n127.0.0.1 localhost\n",
+    )
+    assert await sh(zones, "echo back > /v0/b; echo more >> /v1; mkdir -p /v2/deep/er; echo end >> /v3") == (
+        0,
+        "",
+    )
+    assert (folder / "b").read_text() == "back\n" and (folder / "deep/er").is_dir()
+    assert (tmp_path / "hosts").read_text() == "127.0.0.1 localhost\nmore\nend\n"
+    # Where the link leads now is nothing to a workload that has what it led to.
+    (tmp_path / "link").unlink()
+    (tmp_path / "link").symlink_to("/")
+    assert (await sh(zones, "cat /v2/a"))[1] == "from the host\n"
+
+
+async def test_read_only(zones: Zones, tmp_path: Path) -> None:
+    (tmp_path / "folder/below").mkdir(parents=True)
+    mounts.tmpfs(tmp_path / "folder/below", "size=64k")
+    try:
+        await started(zones, volume(tmp_path / "folder", readonly=True), options=("rprivate", "ro"))
+        code, said = await sh(zones, "echo no > /v0/a")
+        assert code != 0 and "Read-only" in said
+        assert await sh(zones, "echo yes > /v0/below/a") == (0, "")
+        both = volume(tmp_path / "folder", readonly=True, recursive_readonly=True)
+        # What the workload's own configuration asks for does not open what the host holds closed below it.
+        await started(zones, both, workload="w2")
+        code, said = await sh(zones, "echo no > /v0/below/b", "w2")
+        assert code != 0 and "Read-only" in said
+        await started(zones, both, workload="w3", options=("rprivate", "rro"))
+        for place in ("/v0/a", "/v0/below/b"):
+            code, said = await sh(zones, f"echo no > {place}", "w3")
+            assert code != 0 and "Read-only" in said
+        assert os.listdir(tmp_path / "folder/below") == ["a"]
+    finally:
+        while mounts.unmount(tmp_path / "folder/below"):
+            pass
+
+
+async def test_mounts_of_the_host_are_followed_or_not(
+    zones: Zones, tmp_path: Path, source: DiskSource
+) -> None:
+    mounts.propagate(source.path, mounts.MS_SHARED)
+    later = source.path / "later"
+    later.mkdir()
+    await started(zones, volume(source.path, follow_host=True), options=("rslave", "rw"))
+    await started(zones, volume(source.path), workload="w2")
+    mounts.tmpfs(later, "size=64k")
+    (later / "news").write_text("mounted\n")
+    assert await sh(zones, "cat /v0/later/news") == (0, "mounted\n")
+    assert (await sh(zones, "cat /v0/later/news", "w2"))[0] != 0
+    assert mounts.unmount(later)
+    assert (await sh(zones, "cat /v0/later/news"))[0] != 0
+    await sh(zones, "mount -t tmpfs none /v0/later && echo > /v0/later/inner")
+    assert not os.listdir(later), "what is mounted in a zone is not the host's"
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    tree = mounts.clone(plain, recursive=False)
+    mounts.change(tree, propagation=mounts.MS_PRIVATE, recursive=False)
+    mounts.attach(tree, plain)
+    os.close(tree)
+    try:
+        async with failing(Code.FAILED_PRECONDITION) as said:
+            await started(zones, volume(plain, follow_host=True), workload="w3")
+        assert "make-rshared" in said[0]
+    finally:
+        mounts.unmount(plain)
+
+
+async def test_what_there_is_not(zones: Zones, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(tmp_path / "s"))
+    (tmp_path / "nowhere").symlink_to("missing")
+    (tmp_path / "round").symlink_to("round")
+    (tmp_path / "file").touch()
+    refused = [
+        (volume(tmp_path / "missing"), Code.NOT_FOUND, "no such"),
+        (volume(tmp_path / "nowhere", create_directory=True), Code.FAILED_PRECONDITION, "symbolic link"),
+        (volume(tmp_path / "round"), Code.INVALID_ARGUMENT, "symbolic links"),
+        (volume(tmp_path / "file/x"), Code.INVALID_ARGUMENT, "ot a directory"),
+        (volume(tmp_path / "s"), Code.FAILED_PRECONDITION, "a socket"),
+        (volume(tmp_path / "pipe"), Code.FAILED_PRECONDITION, "a pipe"),
+        (volume("/dev/null"), Code.FAILED_PRECONDITION, "a device"),
+        (volume("/etc/../etc"), Code.INVALID_ARGUMENT, ".."),
+        (volume("relative"), Code.INVALID_ARGUMENT, "absolute"),
+        (volume(tmp_path, "a/b"), Code.INVALID_ARGUMENT, "file name"),
+        (volume(tmp_path, recursive_readonly=True), Code.INVALID_ARGUMENT, "wants readonly"),
+        (volume(zones.protectd.run_dir / "volumes/z1"), Code.FAILED_PRECONDITION, "bound"),
+    ]
+    try:
+        for asked, code, words in refused:
+            async with failing(code) as said:
+                await zones.create(["/bin/true"], volumes=[volume("/etc", "fine"), asked])
+            assert words in said[0]
+        for many in ([volume("/etc")] * 2, [volume("/etc", str(number)) for number in range(257)]):
+            async with failing(Code.INVALID_ARGUMENT):
+                await zones.create(["/bin/true"], volumes=many)
+    finally:
+        listening.close()
+    assert not os.listdir(zones.protectd.run_dir / "volumes/z1/places")
+    await started(zones, volume(tmp_path / "made/deep", create_directory=True))
+    assert (tmp_path / "made/deep").stat().st_mode & 0o7777 == 0o755
+
+
+async def test_the_host_can_take_away_what_it_shares(zones: Zones, source: DiskSource) -> None:
+    """While a workload has it a mount point can be removed; when it has ended nobody holds the disk."""
+    below = source.path / "below"
+    below.mkdir()
+    mounts.tmpfs(below, "size=64k")
+    await started(zones, volume(source.path))
+    assert mounts.unmount(below)
+    below.rmdir()
+    await zones.signal(9)
+    await zones.wait()
+    await source.freed()
+    assert not os.listdir(zones.protectd.run_dir / "volumes/z1/places")
+
+
+@pytest.mark.parametrize("end", ["delete", "destroy", "crash"])
+async def test_every_end_lets_go(zones: Zones, source: DiskSource, end: str) -> None:
+    await started(zones, volume(source.path))
+    if end == "delete":
+        await zones.delete()
+    elif end == "destroy":
+        await zones.destroy_zone()
+        assert not (zones.protectd.run_dir / "volumes/z1").exists()
+    else:
+        zone = (await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"))).domain_id
+        os.kill(zone, 9)
+        assert (await zones.wait()).reason == "ZoneCrashed"
+    await source.freed()
+
+
+async def test_fifty_volumes(zones: Zones, tmp_path: Path) -> None:
+    folders = [tmp_path / f"many/{number}" for number in range(50)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        (folder / "name").write_text(f"{folder.name}\n")
+    await started(zones, *(volume(folder, folder.name) for folder in folders))
+    script = "i=0; while [ $i -lt 50 ]; do cat /v$i/name; i=$((i+1)); done"
+    assert (await sh(zones, script))[1] == "".join(f"{number}\n" for number in range(50))
+
+
+async def test_a_volume_that_holds_everything(zones: Zones, tmp_path: Path) -> None:
+    """The area of zones is in no copy of the tree around it: volumes would be in volumes without end."""
+    await started(zones, volume(tmp_path))
+    await started(zones, volume(tmp_path, follow_host=False), volume("/etc", "1"), workload="w2")
+    at = zones.protectd.run_dir.relative_to(tmp_path)
+    for workload in ("w1", "w2"):
+        assert await sh(zones, f"ls /v0/{at}/volumes/z1", workload) == (0, "")
+
+
+async def test_they_go_on_while_protectd_is_away(zones: Zones, source: DiskSource) -> None:
+    (source.path / "a").write_text("1")
+    await started(zones, volume(source.path))
+    await zones.protectd.daemon.crash()
+    await zones.protectd.daemon.start()
+    assert await sh(zones, "cat /v0/a") == (0, "1")
+    await started(zones, volume(source.path), workload="w2")
+    assert await sh(zones, "cat /v0/a", "w2") == (0, "1")
+    await asyncio.gather(zones.delete("w1"), zones.delete("w2"))
+    await source.freed()
+
+
+async def test_where_mounts_are_shared(zones: Zones, tmp_path: Path) -> None:
+    """As on a host that systemd has booted: nothing of it comes back to the host, or stays."""
+    program = (
+        "mount -t tmpfs none /mnt && mount --make-rshared /mnt && grep -c . /proc/self/mountinfo && "
+        f"{sys.executable} -c 'from pathlib import Path; from protect.volumes.area import Area\n"
+        'a = Area(Path("/mnt/run/z")); a.make(); a.remove(); a.make(); a.remove()\' && '
+        "grep -c . /proc/self/mountinfo"
+    )
+    done = subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[3],
+    )
+    before, after = done.stdout.split()
+    assert before == after

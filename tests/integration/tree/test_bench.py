@@ -1,0 +1,69 @@
+"""The benchmark runs: a small one, for what it prints and what it leaves, not for its figures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench.measure import STEPS
+from tests.bench.pulling import PULLS
+from tests.bench.reading import READS
+from tests.bench.report import percentile
+from tests.bench.streams import WAYS
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.root
+@pytest.mark.skipif(shutil.which("containerd") is None, reason="containerd is not installed")
+def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    command = [
+        "--pods",
+        "1",
+        "--crowd",
+        "2",
+        "--pods-listed",
+        "2",
+        "--stream-mib",
+        "1",
+        "--image-mib",
+        "8",
+        "--profile",
+        "--json",
+        str(figures),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench", *command],
+        cwd=ROOT, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for said in (
+        *STEPS,
+        *READS,
+        *WAYS,
+        *PULLS,
+        "on the disk, two images",
+        "2 pods at once",
+        "daemons, idle",
+        "each pod",
+        "Zones.CreateZone",
+        "ratio",
+    ):
+        assert said in done.stdout
+    samples = json.loads(figures.read_text())
+    assert set(samples) == {"xenpod", "containerd"}
+    for side in samples.values():
+        assert set(side) == {*STEPS, *READS, *WAYS, *PULLS}
+        assert all(seconds > 0 for step in side.values() for seconds in step)
+
+
+def test_percentiles() -> None:
+    assert percentile([7.0], 95) == 7.0
+    assert percentile([1.0, 2.0, 3.0], 50) == 2.0
+    assert percentile(list(map(float, range(101))), 95) == 95.0

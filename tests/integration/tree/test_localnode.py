@@ -1,0 +1,184 @@
+"""``make run`` and ``make demo`` as a newcomer meets them: the programs themselves, and what they leave."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from localnode import images, network, registry
+from localnode.client import Client, connect
+from localnode.processes import Output, background
+
+pytestmark = pytest.mark.root
+
+ROOT = Path(__file__).resolve().parents[3]
+HOST = "registry.run.example"
+IMAGE = f"{HOST}/busybox:1"
+READY = 120.0
+
+
+@dataclass(frozen=True)
+class Run:
+    """A ``make run`` that serves."""
+
+    process: asyncio.subprocess.Process
+    client: Client
+    log: Path
+
+    async def interrupt(self) -> str:
+        """Ctrl-C; everything it said."""
+        self.process.send_signal(signal.SIGINT)
+        async with asyncio.timeout(60):
+            assert await self.process.wait() == 0
+        return self.log.read_text()
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, name: str) -> AsyncIterator[Run]:
+    output = Output(folder.parent / f"{name}.log")
+    command = (sys.executable, "-m", "localnode.run", str(folder))
+    async with background(*command, output=output, folder=ROOT) as process:
+        await output.line_with("CRI endpoint: unix://", READY)
+        line = next(line for line in output.path.read_text().splitlines() if "CRI endpoint" in line)
+        socket = Path(line.partition("unix://")[2])
+        assert socket.is_relative_to(folder)
+        async with connect(socket, folder / "log" / "pods") as client:
+            yield Run(process, client, output.path)
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Command lines that name the folder, by pid."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError, NotADirectoryError):
+            if entry.name.isdigit():
+                line = (entry / "cmdline").read_text(errors="replace").replace("\0", " ")
+                if f"{folder}/" in line or line.strip().endswith(str(folder)):
+                    found[int(entry.name)] = line
+    return found
+
+
+def leftovers(folder: Path) -> list[str]:
+    """Processes, mounts, and the bridge of a node in ``folder``."""
+    mounts = Path("/proc/self/mounts").read_text().splitlines()
+    bridge = Path("/sys/class/net", network.bridge_for(str(folder)).name)
+    links = [str(bridge)] if bridge.exists() else []
+    return [*processes_of(folder).values(), *(line for line in mounts if str(folder) in line), *links]
+
+
+async def nothing_left(folder: Path) -> None:
+    """Once the kernel has taken apart, in its own time, what nobody has any more."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(60):
+            while leftovers(folder):  # noqa: ASYNC110 - see above
+                await asyncio.sleep(0.02)
+    assert leftovers(folder) == []
+
+
+async def remove_pods(folder: Path) -> str:
+    """What the hint of an interrupted run says to do."""
+    command = (sys.executable, "-m", "localnode.run", "--remove-pods", str(folder))
+    process = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
+    out, _ = await asyncio.wait_for(process.communicate(), 120)
+    assert process.returncode == 0
+    return out.decode()
+
+
+async def test_pods_go_on_between_runs_and_are_removed_when_asked(short_path: Path) -> None:
+    folder = short_path / "n"
+    async with registry.serve(short_path / "registry") as address:
+        await asyncio.to_thread(images.push, address, IMAGE.partition("/")[2], images.busybox())
+        registry.mirror(folder / "certs.d", HOST, address)
+        async with running(folder, "first") as run:
+            image = await run.client.pull(IMAGE)
+            pod = await run.client.run_pod("goes-on")
+            container = await run.client.create(pod, image, ["sleep", "1000"])
+            await run.client.start(container)
+            said = await run.interrupt()
+    assert "stopped both daemons" in said and "1 pod(s) go on" in said
+    assert any("fakedom" in line for line in processes_of(folder).values())
+
+    async with running(folder, "second") as run:
+        assert await run.client.pods() == [pod.id]
+        assert (await run.client.exec(container, "echo", "still here")).stdout == b"still here\n"
+
+    assert "removed 1 pod(s)" in await remove_pods(folder)
+    await nothing_left(folder)
+
+
+async def test_a_run_without_pods_at_its_end_leaves_nothing(short_path: Path) -> None:
+    folder = short_path / "n"
+    async with registry.serve(short_path / "registry") as address:
+        await asyncio.to_thread(images.push, address, IMAGE.partition("/")[2], images.busybox())
+        registry.mirror(folder / "certs.d", HOST, address)
+        async with running(folder, "run") as run:
+            pod = await run.client.run_pod("short")
+            assert Path("/sys/class/net", network.bridge_for(str(folder)).name).exists()
+            await run.client.remove_pod(pod.id)
+            assert "go on" not in (await run.interrupt()).partition("stopped both daemons")[2]
+    await nothing_left(folder)
+
+
+async def test_a_daemon_that_cannot_start_is_said_with_its_own_words(short_path: Path) -> None:
+    folder = short_path / "n"
+    folder.mkdir()
+    (folder / "cri.toml").write_text("colour = 1\n")
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "localnode.run", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "unknown key 'colour'" in done.stdout
+    await nothing_left(folder)
+
+
+async def test_a_daemon_that_dies_ends_the_run(short_path: Path) -> None:
+    folder = short_path / "n"
+    async with running(folder, "run") as run:
+        (protectd,) = (pid for pid, line in processes_of(folder).items() if " -m protect " in line)
+        os.kill(protectd, signal.SIGKILL)
+        async with asyncio.timeout(60):
+            assert await run.process.wait() == 1
+        assert "protectd ended by itself" in run.log.read_text()
+    await nothing_left(folder)
+
+
+async def test_the_demo_tells_its_story_and_leaves_nothing(short_path: Path) -> None:
+    folder = short_path / "d"
+    folder.mkdir()
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "localnode.demo", "--folder", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    for said in ("RunPodSandbox", "hello from demo", "served from inside the zone", "ExecSync", "init"):
+        assert said in done.stdout
+    assert "NO SECURITY BOUNDARY" in done.stdout
+    assert "everything removed" in done.stdout
+    await nothing_left(folder)
+
+
+async def test_a_demo_that_fails_says_so_and_leaves_nothing(short_path: Path) -> None:
+    """The agent cannot start: the zone's root tree is not there."""
+    folder = short_path / "d"
+    folder.mkdir()
+    (folder / "protectd.toml").write_text(f'guest_dir = "{short_path}/none"\n')
+    done = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "localnode.demo", "--folder", str(folder)],
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "failed: " in done.stdout and "Traceback" not in done.stdout + done.stderr
+    await nothing_left(folder)

@@ -1,0 +1,1 @@
+"""Zones and agents for tests."""

@@ -1,0 +1,1 @@
+"""xenpod-cri for tests."""

@@ -1,0 +1,235 @@
+"""A node under test through CRI alone, on either toolstack: pods and containers in the words of the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+import grpc.aio
+import pytest
+
+from localnode import images, layers, registry
+from localnode.client import Client, Pod
+from localnode.images import Image
+from localnode.layers import Entry
+from tests.support.cri.cri_daemons import IMAGE, CriNode
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+PATIENCE = 300.0
+"""Seconds for anything to happen; software emulation is slow."""
+OWN = cri.NamespaceOption(pid=cri.CONTAINER)
+"""As the kubelet asks by default."""
+FOREVER = "exec sleep 100000"
+
+_ACCOUNTS = layers.layer(
+    Entry("etc"),
+    Entry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nweb:x:101:102::/:/bin/sh\n"),
+    Entry("etc/group", 0o644, b"root:x:0:\nweb:x:102:\nwww:x:103:web\n"),
+)
+
+
+class Ends:
+    """Hears of every container's end by GetContainerEvents, for as long as the block runs."""
+
+    def __init__(self, client: Client) -> None:
+        self._call: Any = client.runtime.GetContainerEvents(cri.GetEventsRequest())
+        self._ends: dict[str, asyncio.Event] = {}
+        self._listening = asyncio.ensure_future(self._listen())
+
+    async def of(self, container: str) -> None:
+        """Returns once it has ended."""
+        end = asyncio.ensure_future(self._ends.setdefault(container, asyncio.Event()).wait())
+        done, _ = await asyncio.wait(
+            [end, self._listening], timeout=PATIENCE, return_when=asyncio.FIRST_COMPLETED
+        )
+        end.cancel()
+        if self._listening in done:
+            self._listening.result()
+        if end not in done:
+            raise AssertionError(f"no STOPPED event of {container}")
+
+    async def close(self) -> None:
+        self._call.cancel()
+        await asyncio.gather(self._listening, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        async for event in self._call:
+            if event.container_event_type == cri.CONTAINER_STOPPED_EVENT:
+                self._ends.setdefault(event.container_id, asyncio.Event()).set()
+
+
+@dataclass
+class Stage:
+    """A node with an image; containers are removed after their test."""
+
+    node: CriNode
+    client: Client
+    image: str
+    ends: Ends
+    toolstack: str
+    made: list[str] = field(default_factory=list)
+
+    @property
+    def runtime(self) -> Any:
+        """The RuntimeService stub."""
+        return self.client.runtime
+
+    async def run_pod(self, name: str = "pod", handler: str = "", **fields: Any) -> Pod:
+        """RunPodSandbox; ``fields`` are PodSandboxConfig's."""
+        uid = str(uuid.uuid4())
+        metadata = cri.PodSandboxMetadata(name=name, namespace="default", uid=uid)
+        fields = {"metadata": metadata, "hostname": name, "log_directory": str(self.node.logs / uid)} | fields
+        config = cri.PodSandboxConfig(**fields)
+        request = cri.RunPodSandboxRequest(config=config, runtime_handler=handler)
+        reply = await self.runtime.RunPodSandbox(request, timeout=PATIENCE)
+        return Pod(reply.pod_sandbox_id, config)
+
+    @contextlib.asynccontextmanager
+    async def pod(self, name: str = "pod", **fields: Any) -> AsyncIterator[Pod]:
+        """One for the time of the block."""
+        pod = await self.run_pod(name, **fields)
+        try:
+            yield pod
+        finally:
+            await self.client.remove_pod(pod.id)
+
+    async def create(self, pod: Pod, script: str = FOREVER, **fields: Any) -> str:
+        """CreateContainer of a shell script; ``fields`` are ContainerConfig's."""
+        name = f"c-{uuid.uuid4()}"
+        fields.setdefault("metadata", cri.ContainerMetadata(name=name))
+        fields.setdefault("image", cri.ImageSpec(image=self.image))
+        fields.setdefault("command", ["sh", "-c", script])
+        fields.setdefault("log_path", f"{name}.log")
+        fields.setdefault("linux", linux())
+        request = cri.CreateContainerRequest(
+            pod_sandbox_id=pod.id, config=cri.ContainerConfig(**fields), sandbox_config=pod.config
+        )
+        container = str((await self.runtime.CreateContainer(request, timeout=PATIENCE)).container_id)
+        self.made.append(container)
+        return container
+
+    async def started(self, pod: Pod, script: str = FOREVER, **fields: Any) -> str:
+        container = await self.create(pod, script, **fields)
+        await self.client.start(container)
+        return container
+
+    async def status(self, container: str) -> cri.ContainerStatus:
+        request = cri.ContainerStatusRequest(container_id=container)
+        reply = await self.runtime.ContainerStatus(request, timeout=PATIENCE)
+        return cast(cri.ContainerStatusResponse, reply).status
+
+    async def ended(self, container: str) -> cri.ContainerStatus:
+        """Its status once it has ended."""
+        await self.ends.of(container)
+        status = await self.status(container)
+        assert status.state == cri.CONTAINER_EXITED
+        return status
+
+    async def says(self, container: str, script: str) -> tuple[int, str]:
+        """Exit code and both outputs of a script in the container."""
+        reply = await self.client.exec(container, "sh", "-c", script)
+        return reply.exit_code, (reply.stdout + reply.stderr).decode().strip()
+
+    async def output(self, container: str, script: str) -> str:
+        """Of a script that must succeed."""
+        code, text = await self.says(container, script)
+        assert code == 0, text
+        return text
+
+    async def logged(self, container: str, text: str) -> list[str]:
+        """``stream tag text`` of each line of its log, once ``text`` is in one of them."""
+        path = Path((await self.status(container)).log_path)
+        seen = ""
+
+        def there() -> bool:
+            nonlocal seen
+            seen = path.read_text() if path.exists() else ""
+            # A line that is being written may be seen in part.
+            return seen.endswith("\n") and any(text in line for line in seen.splitlines())
+
+        await until(there, lambda: seen or "no log")
+        return [line.split(" ", 1)[1] for line in seen.splitlines()]
+
+    async def tidy(self) -> None:
+        """Remove what the test has made."""
+        while self.made:
+            await self.client.remove_container(self.made.pop())
+
+    async def crash(self, pod: Pod) -> None:
+        """The kernel of the pod's zone panics; on the fake its first process is killed."""
+        name = f"-{pod.config.metadata.name}."  # of the domain: namespace-name.random
+        if self.toolstack == "libxl":
+            await asyncio.to_thread(_panic, name)
+            return
+        specs = (self.node.protectd.run_dir / "fake" / "domains").glob("*/spec.json")
+        (folder,) = [spec.parent for spec in specs if name in spec.read_text()]
+        os.kill(int((folder / "pid").read_text().split()[0]), signal.SIGKILL)
+
+
+def linux(resources: cri.LinuxContainerResources | None = None, **security: Any) -> cri.LinuxContainerConfig:
+    """A container's, with the kubelet's namespaces unless others are named."""
+    security.setdefault("namespace_options", OWN)
+    context = cri.LinuxContainerSecurityContext(**security)
+    return cri.LinuxContainerConfig(resources=resources, security_context=context)
+
+
+@contextlib.contextmanager
+def refused(code: str, *words: str) -> Iterator[None]:
+    """The block's RPC must be refused with this code, and a text that has these words."""
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        yield
+    text = raised.value.details() or ""
+    assert raised.value.code().name == code, text
+    assert all(word in text for word in words), text
+
+
+async def until(true: Callable[[], bool], why: Callable[[], object] = lambda: "") -> None:
+    """Look again and again: for files, which have no event."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not true():  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"did not come true within {PATIENCE} s: {why()}") from None
+
+
+@contextlib.asynccontextmanager
+async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
+    """Both daemons, started; everything is removed at the end, and nothing may be left."""
+    node = CriNode(folder)
+    node.configure(kernels={"allow": ["localhost/kernels/*"]})
+    if toolstack == "libxl":
+        # For crash: Debian's kernels do not take that key from the host otherwise.
+        node.protectd.configure(
+            toolstack="libxl",
+            profiles={"default": {"memory": "128MiB"}},
+            libxl={"kernel_arguments": "quiet sysrq_always_enabled"},
+        )
+    await node.start()
+    try:
+        async with registry.serve(folder / "registry") as address, node.client() as client:
+            image = Image([layers.busybox(), _ACCOUNTS], {"Cmd": ["sh"], "Env": ["FROM_IMAGE=yes"]})
+            images.push(address, IMAGE.partition("/")[2], image)
+            registry.mirror(node.certs, IMAGE.partition("/")[0], address)
+            ends = Ends(client)
+            yield Stage(node, client, await client.pull(IMAGE), ends, toolstack)
+            await ends.close()
+    finally:
+        await node.close()
+    await until(lambda: not node.leftovers(), node.leftovers)
+
+
+def _panic(name: str) -> None:
+    listed = subprocess.run(["xl", "list"], check=True, capture_output=True, text=True, timeout=PATIENCE)
+    rows = [line.split() for line in listed.stdout.splitlines()[1:]]
+    (domid,) = [row[1] for row in rows if name in row[0]]
+    subprocess.run(["xl", "sysrq", domid, "c"], check=True, timeout=PATIENCE)

@@ -1,0 +1,181 @@
+"""A real node of a test's own: protectd on the fake toolstack, xenpod-cri, CNI, a bridge, a registry."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localnode import images, network, registry
+from localnode.client import Client
+from protect.host import mounts
+from tests.support.protect.daemons import GUEST, Daemon, Protectd, toml
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+CNI_BIN = Path("/usr/lib/cni")
+IMAGE = "registry.test/busybox:1"
+
+needs_node = pytest.mark.skipif(
+    os.geteuid() != 0
+    or not (GUEST / "fakedom").exists()
+    or not (CNI_BIN / "bridge").exists()
+    or shutil.which("docker-registry") is None,
+    reason="needs root, the guest parts (make -C zone), the CNI plugins and docker-registry",
+)
+
+
+@dataclass
+class CriNode:
+    """Both daemons, started and stopped by the test; every name in the kernel is this folder's own."""
+
+    folder: Path
+    settings: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.protectd = Protectd(self.folder / "p")
+        self.bridge = network.bridge_for(str(self.folder))
+        self.addresses = self.folder / "addresses"
+        self.conf_dir = self.folder / "net.d"
+        self.netns_dir = self.folder / "netns"
+        self.certs = self.folder / "certs.d"
+        self.logs = self.folder / "logs"
+        self.run_dir = self.folder / "c"
+        self.daemon = Daemon(
+            module="cri",
+            config=self.folder / "cri.toml",
+            socket=self.run_dir / "cri.sock",
+            log=self.folder / "cri.log",
+        )
+        network.write(self.conf_dir, self.bridge, self.addresses, masquerade=False)
+        self.configure()
+
+    def configure(self, **changes: object) -> None:
+        """Write xenpod-cri's configuration; it counts from the next start."""
+        self.settings.update(changes)
+        base: dict[str, object] = {
+            "run_dir": str(self.run_dir),
+            "state_dir": str(self.folder / "state"),
+            "protect_socket": str(self.protectd.daemon.socket),
+            "log_level": "debug",
+            "cni": {"conf_dir": str(self.conf_dir), "netns_dir": str(self.netns_dir)},
+            "images": {"certs_dir": str(self.certs)},
+        }
+        self.daemon.config.write_text(toml(base | self.settings))
+
+    async def start(self) -> None:
+        await self.protectd.daemon.start()
+        await self.daemon.start()
+
+    @contextlib.asynccontextmanager
+    async def client(self) -> AsyncIterator[Client]:
+        async with self.daemon.channel() as link:
+            yield Client(link, self.logs)
+
+    async def close(self) -> None:
+        """Remove every pod, stop both, remove the bridge; the daemons are started again if need be."""
+        try:
+            for owner in (self.protectd, self):
+                if owner.settings.get("faults") and owner.daemon.process is not None:
+                    await owner.daemon.stop()  # it is not to die on the way
+                    owner.configure(faults={})
+                if owner.daemon.process is None or owner.daemon.process.returncode is not None:
+                    await owner.daemon.start()
+            async with self.client() as client:
+                for pod in await client.pods():
+                    await client.remove_pod(pod)
+        finally:
+            await self.daemon.stop()
+            await self.protectd.daemon.stop()
+            await network.remove(self.bridge)
+            # What a test that failed has left would stay for good, and its folder with it.
+            for point in reversed(_mounts(self.folder, self.netns_dir)):
+                while mounts.unmount(Path(point)):
+                    pass
+
+    def leftovers(self) -> dict[str, list[str]]:
+        """What pods of this node have left, by kind; empty lists when nothing."""
+        found = {
+            "namespaces": sorted(path.name for path in _entries(self.netns_dir)),
+            "addresses": sorted(path.name for path in _leases(self.addresses)),
+            "links": self._ports(),
+            "locks": sorted(path.name for path in _entries(self.run_dir / "cni")),
+            "domains": sorted(path.name for path in _entries(self.protectd.run_dir / "fake" / "domains")),
+            "loops": _loops(self.folder),
+            "mounts": _mounts(self.folder, self.netns_dir),
+            "processes": _processes(self.protectd.folder),
+        }
+        return {kind: names for kind, names in found.items() if names}
+
+    async def nothing_left(self) -> None:
+        """Once the kernel has taken apart, in its own time, what nobody has any more."""
+        async with asyncio.timeout(60) as patience:
+            try:
+                while self.leftovers():  # noqa: ASYNC110 - see above
+                    await asyncio.sleep(0.02)
+            except asyncio.CancelledError:
+                assert not patience.expired(), f"left: {self.leftovers()}"
+                raise
+
+    def _ports(self) -> list[str]:
+        ports = Path("/sys/class/net") / self.bridge.name / "brif"
+        return sorted(path.name for path in _entries(ports))
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    return folder.iterdir() if folder.is_dir() else iter(())
+
+
+def _leases(folder: Path) -> Iterator[Path]:
+    """host-local: one file for each address, beside its own bookkeeping."""
+    for path in folder.rglob("*") if folder.is_dir() else ():
+        if path.is_file() and path.name[0].isdigit():
+            yield path
+
+
+def _loops(folder: Path) -> list[str]:
+    listed = subprocess.run(
+        ["losetup", "--json", "--list"], check=True, capture_output=True, text=True
+    ).stdout
+    devices = json.loads(listed)["loopdevices"] if listed else []
+    return [device["name"] for device in devices if str(folder) in (device["back-file"] or "")]
+
+
+def _mounts(*folders: Path) -> list[str]:
+    points = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    return [point for point in points if any(point.startswith(str(folder)) for folder in folders)]
+
+
+def _processes(folder: Path) -> list[str]:
+    """Those whose command line names the folder, but for the daemons."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(folder) in line and "--config" not in line:
+                found.append(line)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def pulled(node: CriNode, store: Path) -> AsyncIterator[str]:
+    """Pull busybox from a registry of one's own; its reference for create."""
+    async with registry.serve(store) as address:
+        images.push(address, "busybox:1", images.busybox())
+        registry.mirror(node.certs, "registry.test", address)
+        async with node.client() as client:
+            yield await client.pull(IMAGE)
+
+
+async def container_status(client: Client, container: str) -> cri.ContainerStatus:
+    """ContainerStatus."""
+    reply: Any = await client.runtime.ContainerStatus(cri.ContainerStatusRequest(container_id=container))
+    return reply.status  # type: ignore[no-any-return]

@@ -1,0 +1,129 @@
+"""What streams lead to in tests: commands that are played, and connections that answer in capitals."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from cri.streaming.forwarding.portforward import ForwardJob
+from cri.streaming.process.command import Command, Wants
+from cri.streaming.process.exec import CommandJob
+from cri.streaming.process.exit_status import ExitStatus
+from cri.streaming.server import Server, serving
+from cri.streaming_config import StreamingConfig
+from cri.zones.connection import ZoneConnection
+from daemonkit.faults import Refused
+
+ALL = Wants(stdin=True, stdout=True, stderr=True, tty=False)
+TTY = Wants(stdin=True, stdout=True, stderr=False, tty=True)
+
+
+@dataclass
+class _Changing:
+    """A test waits for what it does to another; whoever changes it says so."""
+
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+
+@dataclass
+class Play(_Changing):
+    """What happened to the commands of a test."""
+
+    begun: int = 0
+    cancelled: int = 0
+    ended: int = 0
+
+    def job(self, act: Callable[[Command], Awaitable[ExitStatus]], wants: Wants = ALL) -> CommandJob:
+        async def run(command: Command) -> ExitStatus:
+            self.begun += 1
+            self.changed.set()
+            try:
+                status = await act(command)
+                self.ended += 1
+                return status
+            except asyncio.CancelledError:
+                self.cancelled += 1
+                raise
+            finally:
+                self.changed.set()
+
+        return CommandJob("exec", "c1", wants, run)
+
+
+async def echo(command: Command) -> ExitStatus:
+    """stdin to stdout, its length to stderr, exit code 3."""
+    assert command.stdin is not None
+    size = 0
+    while data := await command.stdin.read():
+        size += len(data)
+        await command.stdout(data)
+    await command.stderr(f"{size} bytes".encode())
+    return ExitStatus(code=3)
+
+
+async def forever(command: Command) -> ExitStatus:
+    """Until its client goes."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+class _Capitals:
+    """A connection whose other end sends back what it gets, in capitals."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(1)
+
+    async def write(self, data: bytes) -> None:
+        await self._queue.put(data.upper())
+
+    async def write_eof(self) -> None:
+        await self._queue.put(b"")
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        while data := await self._queue.get():
+            yield data
+
+    async def drained(self) -> None:
+        """Everything was taken."""
+
+
+@dataclass
+class Echo(_Changing):
+    """Counts the connections that are open."""
+
+    refuses: set[int] = field(default_factory=set)
+    open: int = 0
+    made: int = 0
+
+    @asynccontextmanager
+    async def dial(self, port: int) -> AsyncIterator[ZoneConnection]:
+        if port in self.refuses:
+            raise Refused("dial", f"port {port}", "connection refused")
+        self.open += 1
+        self.made += 1
+        self.changed.set()
+        try:
+            yield cast(Any, _Capitals())
+        finally:
+            self.open -= 1
+            self.changed.set()
+
+
+def forwarding(echoes: Echo, ports: tuple[int, ...] = ()) -> ForwardJob:
+    return ForwardJob("p1", ports, echoes.dial)
+
+
+@asynccontextmanager
+async def streaming_server(**settings: object) -> AsyncIterator[Server]:
+    """On a port of its own."""
+    async with serving(StreamingConfig(**settings)) as running:  # type: ignore[arg-type]
+        yield running

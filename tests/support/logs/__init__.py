@@ -1,0 +1,1 @@
+"""Log readers and writers for tests."""

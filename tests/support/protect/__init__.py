@@ -1,0 +1,1 @@
+"""protectd for tests."""

@@ -1,0 +1,69 @@
+"""Killing protectd at a step, and finding it again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import TypeVar
+
+import grpc.aio
+
+import protect.__main__  # noqa: F401 - imports every step
+from daemonkit import checkpoints
+from tests.support.protect.zones import TIMEOUT, Zones
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+T = TypeVar("T")
+
+
+def steps(*operations: str) -> list[str]:
+    found = [name for name in checkpoints.names() if name.split(".")[0] in operations]
+    assert {name.split(".")[0] for name in found} == set(operations)
+    return found
+
+
+async def armed(zones: Zones, step: str) -> None:
+    """Restart protectd so that it will kill itself at the step."""
+    await zones.protectd.daemon.stop()
+    zones.protectd.configure(faults={"kill_at": step})
+    await zones.protectd.daemon.start()
+    await connected(zones)
+
+
+async def killed(zones: Zones, work: Awaitable[object]) -> None:
+    """The work meets the step; protectd dies of it, and is started again without."""
+    with suppress(grpc.aio.AioRpcError):
+        await work
+    status = await zones.protectd.daemon.ended()
+    assert status == -9, zones.protectd.daemon.tail()
+    zones.protectd.configure(faults={})
+    await zones.protectd.daemon.start()
+
+
+async def connected(zones: Zones) -> None:
+    """Every zone that runs has been adopted, and none is half made."""
+    async with asyncio.timeout(TIMEOUT):
+        while True:
+            answer = await zones.clients.zones.ListZones(pb.ListZonesRequest(), wait_for_ready=True)
+            states = {(zone.state, zone.channel_connected) for zone in answer.zones}
+            if states <= {(pb.ZONE_STATE_RUNNING, True), (pb.ZONE_STATE_DEAD, False)}:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def once_undone(create: Callable[[], Awaitable[T]]) -> T:
+    """An id is taken until the undoing, of which only the record may be left, has ended."""
+    async with asyncio.timeout(TIMEOUT):
+        while True:
+            try:
+                return await create()
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.ALREADY_EXISTS:
+                    raise
+            await asyncio.sleep(0.02)
+
+
+async def workloads(zones: Zones) -> dict[str, pb.Workload]:
+    answer = await zones.clients.workloads.ListWorkloads(pb.ListWorkloadsRequest(), timeout=TIMEOUT)
+    return {workload.id: workload for workload in answer.workloads}

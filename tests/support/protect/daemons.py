@@ -1,0 +1,183 @@
+"""The real daemons as processes of a test: started, killed, started again, on folders of the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc.aio
+
+from daemonkit.grpc_server import channel
+from xenpod_proto.protect.v1 import protect_pb2_grpc
+
+ROOT = Path(__file__).parents[3]
+GUEST = ROOT / "zone" / "build"
+_READY = 120.0  # in emulation it takes that long
+_STOP = 60.0
+
+Table = Mapping[str, object]
+
+
+class DaemonFailed(AssertionError):
+    """A daemon did not start, or ended by itself; the text ends with its log."""
+
+
+@dataclass
+class Daemon:
+    """``python -m <module> --config <config>``; everything it says is in ``log``."""
+
+    module: str
+    config: Path
+    socket: Path
+    log: Path
+    process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        """Returns once it says READY=1."""
+        ready = self.log.with_suffix(".ready")
+        ready.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notify:
+            notify.bind(str(ready))
+            await self._launch({"NOTIFY_SOCKET": str(ready)})
+            await self._ready(notify)
+
+    async def _launch(self, environment: Mapping[str, str]) -> None:
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-m", self.module, "--config", str(self.config)),
+                cwd=ROOT,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **environment},
+                start_new_session=True,
+            )
+
+    async def _ready(self, notify: socket.socket) -> None:
+        ended = asyncio.ensure_future(self._running().wait())
+        try:
+            while True:
+                message = asyncio.ensure_future(asyncio.get_running_loop().sock_recv(notify, 4096))
+                await asyncio.wait([message, ended], timeout=_READY, return_when=asyncio.FIRST_COMPLETED)
+                if not message.done():
+                    message.cancel()
+                    raise DaemonFailed(f"{self.module} did not become ready:\n{self.tail()}")
+                if b"READY=1" in message.result():
+                    return
+        finally:
+            ended.cancel()
+
+    def kill(self) -> None:
+        """SIGKILL, without waiting."""
+        self._running().send_signal(signal.SIGKILL)
+
+    async def ended(self, timeout: float = _STOP) -> int:
+        """Wait for its end; the exit status (negative: the signal)."""
+        async with asyncio.timeout(timeout):
+            return await self._running().wait()
+
+    async def crash(self) -> None:
+        self.kill()
+        await self.ended()
+
+    async def stop(self) -> None:
+        """SIGTERM; it must end in order."""
+        process = self._running()
+        if process.returncode is None:
+            process.terminate()
+        status = await self.ended()
+        if status not in (0, -signal.SIGKILL):
+            raise DaemonFailed(f"{self.module} ended with {status}:\n{self.tail()}")
+
+    async def restart(self) -> None:
+        """After its end, orderly or not."""
+        await self.ended()
+        await self.start()
+
+    def tail(self, limit: int = 8000) -> str:
+        return self.log.read_text(errors="replace")[-limit:] if self.log.exists() else "(no log)"
+
+    def channel(self) -> grpc.aio.Channel:
+        return channel(self.socket)
+
+    def _running(self) -> asyncio.subprocess.Process:
+        assert self.process is not None, f"{self.module} was never started"
+        return self.process
+
+
+@dataclass
+class Protectd:
+    """A protectd of this test alone, with clients for its services."""
+
+    folder: Path
+    settings: dict[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.run_dir = self.folder / "run"
+        self.daemon = Daemon(
+            module="protect",
+            config=self.folder / "protectd.toml",
+            socket=self.run_dir / "protect.sock",
+            log=self.folder / "protectd.log",
+        )
+        self.configure()
+
+    def configure(self, **changes: object) -> None:
+        """Write the configuration; it counts from the next start."""
+        self.settings.update(changes)
+        base: dict[str, object] = {
+            "toolstack": "fake",
+            "run_dir": str(self.run_dir),
+            "state_dir": str(self.folder / "state"),
+            "guest_dir": str(GUEST),
+            "log_level": "debug",
+            "fake": {"memory": "64GiB"},
+        }
+        self.daemon.config.write_text(toml(base | self.settings))
+
+    @contextlib.asynccontextmanager
+    async def clients(self) -> AsyncIterator[Clients]:
+        async with self.daemon.channel() as link:
+            yield Clients(
+                zones=protect_pb2_grpc.ZonesStub(link),
+                workloads=protect_pb2_grpc.WorkloadsStub(link),
+                host=protect_pb2_grpc.HostStub(link),
+            )
+
+
+@dataclass(frozen=True)
+class Clients:
+    """Stubs of protect.v1."""
+
+    zones: protect_pb2_grpc.ZonesAsyncStub
+    workloads: protect_pb2_grpc.WorkloadsAsyncStub
+    host: protect_pb2_grpc.HostAsyncStub
+
+
+def toml(table: Table, at: str = "") -> str:
+    """A table as TOML (strings, numbers, booleans, lists of them, tables, lists of tables)."""
+    plain = [f"{key} = {json.dumps(value)}\n" for key, value in table.items() if not _is_table(value)]
+    text = "".join(plain)
+    for key, value in table.items():
+        name = f"{at}.{key}" if at else key
+        if isinstance(value, Mapping):
+            text += f"[{name}]\n{toml(value, name)}"
+        elif _is_table(value):
+            assert isinstance(value, list)
+            text += "".join(f"[[{name}]]\n{toml(row, name)}" for row in value)
+    return text
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, Mapping) or (
+        isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+    )

@@ -1,0 +1,49 @@
+"""A directory of the host's on a disk of its own, so that it shows who still holds it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from pathlib import Path
+
+from protect.host import mounts
+from tests.support.protect import leftovers
+
+
+class DiskSource:
+    """A small ext4 on a loop device, mounted at ``path``; the device goes when nobody has it mounted."""
+
+    def __init__(self, folder: Path) -> None:
+        self._image = folder / "disk.ext4"
+        self._folder = folder
+        self.path = folder / "disk"
+
+    def __enter__(self) -> DiskSource:
+        with self._image.open("wb") as file:
+            file.truncate(4 << 20)
+        _run("mkfs.ext4", "-q", "-F", str(self._image))
+        self.path.mkdir()
+        _run("mount", "-o", "loop", str(self._image), str(self.path))
+        return self
+
+    async def freed(self) -> None:
+        """Unmount it; then it is nobody's."""
+        while mounts.unmount(self.path):
+            pass
+        try:
+            async with asyncio.timeout(60):
+                while self._held():  # noqa: ASYNC110 - the kernel's own time
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise AssertionError("somebody still has the disk mounted") from None
+
+    def _held(self) -> bool:
+        return any(str(self._image) in loop for loop in leftovers.loops(self._folder))
+
+    def __exit__(self, *exception: object) -> None:
+        while mounts.unmount(self.path):
+            pass
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)

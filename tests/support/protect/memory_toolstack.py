@@ -1,0 +1,153 @@
+"""A toolstack whose domains are agents in memory: for tests of the logic above the port."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+from daemonkit.faults import Exists
+from protect.model.errors import DomainGone, ToolstackError
+from protect.toolstack.port import (
+    DiskSpec,
+    DomainDeath,
+    DomainId,
+    DomainInfo,
+    DomainSpec,
+    DomainState,
+    PhysicalInfo,
+    ShutdownReason,
+)
+from tests.support.agent.agent_sim import MemoryTransport, SimAgent
+
+
+@dataclass
+class MemoryDomain:
+    """One domain, its agent, and what is attached."""
+
+    id: DomainId
+    spec: DomainSpec
+    agent: SimAgent = field(default_factory=SimAgent)
+    state: DomainState = DomainState.PAUSED
+    reason: ShutdownReason | None = None
+    disks: dict[str, DiskSpec] = field(default_factory=dict)
+    console: bytes = b""
+
+
+class MemoryToolstack:
+    """port.Toolstack; ``failing`` names the operations that fail, ``gates`` those that wait."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.domains: dict[DomainId, MemoryDomain] = {}
+        self.destroyed: list[str] = []
+        self.failing: set[str] = set()
+        self.gates: dict[str, asyncio.Event] = {}
+        self.entered: dict[str, asyncio.Event] = {}
+        self.agent_ready = True
+        """False: domains boot, but their agents never answer."""
+        self._last_id = 0
+        self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None:
+        for domain in self.domains.values():
+            await domain.agent.stop()
+
+    async def physical_info(self) -> PhysicalInfo:
+        return PhysicalInfo(1 << 34, 1 << 33, 2, "memory 1", False, ("memory only",), user_namespaces=True)
+
+    async def create(self, spec: DomainSpec) -> DomainId:
+        await self._step("create")
+        self._last_id += 1
+        domain = MemoryDomain(DomainId(self._last_id), spec)
+        if not self.agent_ready:
+            domain.agent.available.clear()
+        self.domains[domain.id] = domain
+        return domain.id
+
+    async def unpause(self, domain: DomainId) -> None:
+        await self._step("unpause")
+        self._get(domain).state = DomainState.RUNNING
+
+    async def destroy(self, domain: DomainId) -> None:
+        await self._step("destroy")
+        found = self.domains.pop(domain, None)
+        if found is not None:
+            self.destroyed.append(found.spec.environment["XENPOD_ZONE"])
+            await found.agent.stop()
+
+    async def list(self) -> list[DomainInfo]:
+        return [
+            DomainInfo(
+                one.id, one.spec.uuid, one.spec.name, one.state, one.spec.memory_bytes, 1, 0, one.reason
+            )
+            for one in self.domains.values()
+        ]
+
+    async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
+        await self._step("attach_disk")
+        disks = self._get(domain).disks
+        if disk.vdev in disks:
+            raise Exists("attach disk", disk.vdev, "attached already")
+        disks[disk.vdev] = disk
+
+    async def detach_disk(self, domain: DomainId, vdev: str) -> None:
+        await self._step("detach_disk")
+        if domain in self.domains:
+            self.domains[domain].disks.pop(vdev, None)
+
+    async def disks(self, domain: DomainId) -> builtins.list[str]:
+        return sorted(self._get(domain).disks)
+
+    async def host_interface(self, domain: DomainId, index: int) -> str:
+        return f"vif{domain}.{index}"
+
+    async def open_channel(self, domain: DomainId) -> MemoryTransport:
+        found = self._get(domain)
+        if found.state is DomainState.SHUTDOWN:
+            raise DomainGone("open channel", found.spec.name, "it has ended")
+        return await found.agent.dial()
+
+    async def deaths(self) -> AsyncIterator[DomainDeath]:
+        self._deaths = asyncio.Queue()
+        for domain in self.domains.values():
+            if domain.reason is not None:
+                self._deaths.put_nowait(DomainDeath(domain.spec.uuid, domain.reason))
+        while True:
+            yield await self._deaths.get()
+
+    async def console(self, domain: DomainId, limit: int) -> bytes:
+        return self._get(domain).console[-limit:]
+
+    # What a test does to a domain.
+
+    def of_zone(self, zone_id: str) -> MemoryDomain:
+        return next(one for one in self.domains.values() if one.spec.environment["XENPOD_ZONE"] == zone_id)
+
+    def kill(self, zone_id: str, reason: ShutdownReason = ShutdownReason.CRASH) -> None:
+        domain = self.of_zone(zone_id)
+        domain.state, domain.reason = DomainState.SHUTDOWN, reason
+        domain.agent.cut()
+        self._deaths.put_nowait(DomainDeath(domain.spec.uuid, reason))
+
+    def gate(self, operation: str) -> tuple[asyncio.Event, asyncio.Event]:
+        """(set once the operation has been entered, set it to let the operation go on)."""
+        self.entered[operation], self.gates[operation] = asyncio.Event(), asyncio.Event()
+        return self.entered[operation], self.gates[operation]
+
+    async def _step(self, operation: str) -> None:
+        if operation in self.entered:
+            self.entered[operation].set()
+            await self.gates[operation].wait()
+        if operation in self.failing:
+            raise ToolstackError(operation, "domain", "failed on purpose")
+
+    def _get(self, domain: DomainId) -> MemoryDomain:
+        try:
+            return self.domains[domain]
+        except KeyError:
+            raise DomainGone("find domain", str(domain), "no such domain") from None

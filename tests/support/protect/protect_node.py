@@ -1,0 +1,156 @@
+"""protectd's logic in one process: real store, real links and logs, domains and agents in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from daemonkit.config import Seconds
+from daemonkit.faults import Broken
+from protect.channel.link import Link
+from protect.config import Config, Limits, Timeouts
+from protect.host.idmap import IdMapping
+from protect.model.volume import Source, Volume
+from protect.model.zone import ZoneSpec
+from protect.network.guest import GuestNetwork, GuestRoute
+from protect.state.ledger import Ledger
+from protect.state.node import Node
+from protect.state.store import SqliteStore
+from protect.stdio.log import WorkloadLog
+from protect.toolstack.port import Mode
+from protect.workloads.create import WorkloadSpec
+from protect.workloads.disks import Filesystem
+from protect.zones import deaths, reconcile
+from tests.support.protect.memory_toolstack import MemoryToolstack
+
+MIB = 1 << 20
+FAST = Timeouts(
+    boot=Seconds(5.0), call=Seconds(10.0), stats=Seconds(2.0), drain=Seconds(0.3), stop=Seconds(10.0)
+)
+"""Long enough for a machine that stands still for a moment, but for what every test waits for."""
+
+
+class MemorySplice:
+    """Remembers what was spliced."""
+
+    def __init__(self) -> None:
+        self.spliced: list[tuple[str, str, str]] = []
+
+    async def __call__(self, host_interface: str, netns: str, interface: str) -> GuestNetwork:
+        self.spliced.append((host_interface, netns, interface))
+        return GuestNetwork(b"\2\0\0\0\0\1", 1500, ("10.0.0.2/24",), (GuestRoute("0.0.0.0/0", "10.0.0.1"),))
+
+
+class MemoryVolumes:
+    """Remembers what is attached, by zone and workload; ``failing`` names the operations that fail."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.attached: dict[str, dict[str, list[str]]] = {}
+        self.failing: set[str] = set()
+
+    def shared(self, zone_id: str) -> Path:
+        return self.root / zone_id / "shared"
+
+    async def open(self, zone_id: str) -> None:
+        self._step("open")
+        self.attached[zone_id] = {}
+
+    async def close(self, zone_id: str) -> None:
+        self._step("close")
+        self.attached.pop(zone_id, None)
+
+    def zones(self) -> list[str]:
+        return list(self.attached)
+
+    async def take(
+        self, volumes: Sequence[Volume], timeout: float, ids: IdMapping | None = None
+    ) -> list[Source]:
+        self._step("take")
+        return [Source(volume, os.open("/dev/null", os.O_RDONLY), directory=True) for volume in volumes]
+
+    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[Source]) -> None:
+        self._step("attach")
+        if sources:
+            names = [source.volume.name for source in sources if os.fstat(source.tree)]
+            self.attached[zone_id][workload_id] = names
+
+    async def detach(self, zone_id: str, workload_id: str) -> None:
+        self._step("detach")
+        self.attached.get(zone_id, {}).pop(workload_id, None)
+
+    def _step(self, operation: str) -> None:
+        if operation in self.failing:
+            raise Broken(operation, "volumes", "failed on purpose")
+
+
+@asynccontextmanager
+async def running(
+    folder: Path,
+    toolstack: MemoryToolstack,
+    limits: Limits | None = None,
+    total: int = 4096 * MIB,
+    volumes: MemoryVolumes | None = None,
+) -> AsyncIterator[Node]:
+    """A daemon without its edge; leaving is its orderly stop, and entering again a restart."""
+    config = Config(
+        run_dir=folder / "run", state_dir=folder / "state", limits=limits or Limits(), timeouts=FAST
+    )
+    config.state_dir.mkdir(parents=True, exist_ok=True)
+    store = SqliteStore(config.state_dir / "protect.db")
+    node = Node(
+        config,
+        toolstack,
+        store,
+        Link,
+        WorkloadLog.open,
+        MemorySplice(),
+        Ledger(total),
+        volumes or MemoryVolumes(folder / "volumes"),
+    )
+    recorded = await reconcile.load(node)
+    watching = asyncio.create_task(deaths.watch(node))
+    for found in recorded:
+        node.tasks.spawn(reconcile.settle(node, found), f"reconcile {found.runtime.id}")
+    try:
+        yield node
+    finally:
+        watching.cancel()
+        node.stop()
+        await node.tasks.close(0.1)
+        for zone in node.zones.values():
+            if zone.link is not None:
+                await zone.link.close()
+        for workload in node.workloads.values():
+            if workload.outputs is not None:
+                await workload.outputs.log.close()
+        store.close()
+
+
+def zone_spec(zone_id: str = "z1", memory: int = 256 * MIB, interfaces: int = 0) -> ZoneSpec:
+    return ZoneSpec(zone_id, "web", "host", "default", memory, 1, Mode.PV, interfaces)
+
+
+def workload_spec(folder: Path, workload_id: str = "w1", zone_id: str = "z1", **more: object) -> WorkloadSpec:
+    image = folder / "image.squashfs"
+    image.touch()
+    values: dict[str, object] = {"log_path": str(folder / f"{workload_id}.log")} | more
+    return WorkloadSpec(workload_id, zone_id, b"{}", (Filesystem(image, "squashfs"),), **values)  # type: ignore[arg-type]
+
+
+def hasten(node: Node, **seconds: float) -> None:
+    """Other deadlines, for a test that waits for one."""
+    timeouts = replace(node.config.timeouts, **{name: Seconds(value) for name, value in seconds.items()})
+    node.config = replace(node.config, timeouts=timeouts)
+
+
+async def until(condition: object, timeout: float = 60.0) -> None:
+    """Wait for a condition that has no event."""
+    assert callable(condition)
+    async with asyncio.timeout(timeout):
+        while not condition():  # noqa: ASYNC110 - see above
+            await asyncio.sleep(0.002)

@@ -1,0 +1,295 @@
+"""A toolstack on stage: made again as after a restart, its domains with their agents, its leftovers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID, uuid4
+
+from protect.channel.link import Hello, Link
+from protect.network.guest import GuestNetwork
+from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
+from protect.toolstack.port import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
+from tests.support.images import busybox
+from tests.support.protect import leftovers
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+MIB = 1 << 20
+GUEST = Path(os.environ.get("XENPOD_GUEST_DIR") or Path(__file__).parents[3] / "zone/build")
+PATIENCE = 300.0
+"""Seconds for anything to happen; software emulation is slow."""
+
+
+class Collector:
+    """A Sink that keeps everything."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.ended = asyncio.Event()
+
+    async def write(self, data: bytes) -> int:
+        self.data += data
+        return len(self.data)
+
+    async def finish(self) -> None:
+        self.ended.set()
+
+
+class Agent:
+    """A domain's agent over a real link."""
+
+    def __init__(self, toolstack: Toolstack, domain: DomainId) -> None:
+        self.domain = domain
+        self.violations: list[str] = []
+        self._exits: dict[str, asyncio.Future[int]] = {}
+        self.link = Link("contract", lambda: toolstack.open_channel(domain), self)
+
+    async def connected(self, hello: Hello, new_boot: bool) -> None:
+        """Nothing of an earlier connection is wanted."""
+
+    def process_exited(self, exited: pb.ProcessExited) -> None:
+        self._exit(exited.process.container_id).set_result(exited.exit_code)
+
+    def violation(self, cause: str) -> None:
+        self.violations.append(cause)
+
+    def _exit(self, container: str) -> asyncio.Future[int]:
+        return self._exits.setdefault(container, asyncio.get_running_loop().create_future())
+
+    async def call(self, **op: object) -> pb.Reply:
+        return await self.link.call(pb.Request(**op), PATIENCE)  # type: ignore[arg-type]
+
+    async def run(
+        self, name: str, disk: str, *args: str, mounts: Sequence[Mapping[str, object]] = ()
+    ) -> tuple[int, bytes]:
+        """A container to its end: its exit code and output; it is deleted.
+
+        ``disk``: its root's, or those of a stack with blanks between them, the lowest first.
+        """
+        stdout = await self.begin(name, disk, *args, mounts=mounts)
+        async with asyncio.timeout(PATIENCE):
+            code = await self._exit(name)
+            await stdout.ended.wait()
+        await self.call(delete_container=pb.DeleteContainer(id=name))
+        return code, stdout.data
+
+    async def begin(
+        self, name: str, disk: str, *args: str, mounts: Sequence[Mapping[str, object]] = ()
+    ) -> Collector:
+        """A started container, and where its output comes."""
+        config = busybox.config(name, args, mounts=mounts)
+        stack = [pb.Filesystem(disk=name, type="squashfs") for name in disk.split()]
+        create = pb.CreateContainer(id=name, config_json=config, rootfs=stack)
+        created = (await self.call(create_container=create)).created
+        stdout, stderr = Collector(), Collector()
+        self.link.output(created.stdout_stream, stdout)
+        self.link.output(created.stderr_stream, stderr)
+        await self.call(start_container=pb.StartContainer(id=name))
+        return stdout
+
+    async def configure(self, index: int, guest: GuestNetwork) -> None:
+        routes = [pb.Route(destination=route.destination, gateway=route.gateway) for route in guest.routes]
+        await self.call(
+            configure_network=pb.ConfigureNetwork(
+                index=index,
+                name="eth0",
+                mac=guest.mac,
+                mtu=guest.mtu,
+                addresses=guest.addresses,
+                routes=routes,
+            )
+        )
+
+
+class Stage(Protocol):
+    """What the suite needs to know of a toolstack beyond its port."""
+
+    toolstack: Toolstack
+    guest_dir: Path
+    folder: Path
+    many: int
+    """How many domains at once this host can be asked for."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def restart(self) -> None: ...
+
+    async def crash(self, domain: DomainId) -> None: ...
+
+    def spec(self, **more: object) -> DomainSpec: ...
+
+    async def create(self, **more: object) -> DomainInfo: ...
+
+    async def boot(self, **more: object) -> Agent: ...
+
+    async def info(self, uuid: UUID) -> DomainInfo | None: ...
+
+
+class _Common:
+    """What both have in common."""
+
+    memory = 96 * MIB
+    many = 4
+    mode = Mode(os.environ.get("XENPOD_TEST_MODE", "pv"))
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.guest_dir = GUEST
+        self.toolstack: Toolstack
+        self._agents: list[Agent] = []
+        self._mine: dict[UUID, DomainSpec] = {}
+        self._interfaces: set[str] = set()
+        self._before = frozenset(self._loops())
+
+    def _make(self) -> Toolstack:
+        raise NotImplementedError
+
+    async def open(self) -> None:
+        self.toolstack = self._make()
+        await self.toolstack.start()
+
+    async def close(self) -> None:
+        """Destroy what the test left, and see that nothing remains of it."""
+        await self._hang_up()
+        mine = [info for info in await self.toolstack.list() if info.uuid in self._mine]
+        await asyncio.gather(*(self.toolstack.destroy(info.id) for info in mine))
+        assert not {info.uuid for info in await self.toolstack.list()} & set(self._mine)
+        await self.toolstack.close()
+        await until(lambda: not self.leftovers(), self.leftovers)
+
+    async def restart(self) -> None:
+        """Another toolstack object on the same host, as after a restart of the daemon."""
+        await self._hang_up()
+        await self.toolstack.close()
+        await self.open()
+
+    async def _hang_up(self) -> None:
+        for agent in self._agents:
+            await agent.link.close()
+            assert agent.violations == []
+        self._agents.clear()
+
+    def leftovers(self) -> list[str]:
+        """Loop devices on the session's files that were not there when the test began, and interfaces."""
+        interfaces = self._interfaces & set(os.listdir("/sys/class/net"))
+        return sorted(self._loops() - self._before) + sorted(interfaces)
+
+    def _loops(self) -> set[str]:
+        return set(leftovers.loops(self.folder.parent))
+
+    def spec(self, **more: object) -> DomainSpec:
+        uuid = uuid4()
+        environment = {"XENPOD_ZONE": "contract"}
+        values: dict[str, object] = {
+            "name": f"contract-{uuid.hex[:12]}",
+            "memory_bytes": self.memory,
+            "mode": self.mode,
+        }
+        spec = DomainSpec(uuid=uuid, environment=environment, **(values | more))  # type: ignore[arg-type]
+        self._mine[uuid] = spec
+        return spec
+
+    async def create(self, **more: object) -> DomainInfo:
+        spec = self.spec(**more)
+        domain = await self.toolstack.create(spec)
+        for index in range(spec.interfaces):
+            self._interfaces.add(await self.toolstack.host_interface(domain, index))
+        found = await self.info(spec.uuid)
+        assert found is not None and found.id == domain
+        return found
+
+    async def boot(self, **more: object) -> Agent:
+        """A running domain whose agent has said HELLO."""
+        info = await self.create(**more)
+        await self.toolstack.unpause(info.id)
+        return await self.connect(info.id)
+
+    async def connect(self, domain: DomainId) -> Agent:
+        agent = Agent(self.toolstack, domain)
+        self._agents.append(agent)
+        await agent.link.open(PATIENCE)
+        return agent
+
+    async def info(self, uuid: UUID) -> DomainInfo | None:
+        return next((info for info in await self.toolstack.list() if info.uuid == uuid), None)
+
+
+class FakeStage(_Common):
+    """On namespaces."""
+
+    many = 20
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.run_dir = folder / "run"
+        self.settings = FakeSettings()
+        self.faults = FaultPlan()
+
+    def _make(self) -> FakeToolstack:
+        return FakeToolstack(self.run_dir, self.guest_dir, self.settings, self.faults)
+
+    async def crash(self, domain: DomainId) -> None:
+        """Its first process is killed from outside, as a kernel panic would end it."""
+        os.kill(domain, signal.SIGKILL)
+
+    def leftovers(self) -> list[str]:
+        found = super().leftovers()
+        for uuid in self._mine:
+            found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/xenpod-*/{uuid}")]
+            found += [str(path) for path in Path("/sys/fs/cgroup").glob(f"xenpod-*/{uuid}")]
+        domains = self.run_dir / "domains"
+        found += [str(path) for path in domains.iterdir()] if domains.exists() else []
+        return found + [line for line in _command_lines() if str(self.run_dir) in line]
+
+
+class LibxlStage(_Common):
+    """On Xen."""
+
+    memory = 160 * MIB
+    """Debian's kernel with its initramfs needs 80 to boot."""
+
+    def _make(self) -> Toolstack:
+        from protect.toolstack.libxl.settings import LibxlSettings
+        from protect.toolstack.libxl.toolstack import LibxlToolstack
+
+        # Debian's kernels do not take the crash key from the host otherwise.
+        settings = LibxlSettings(kernel_arguments="quiet sysrq_always_enabled")
+        return LibxlToolstack(self.folder.parent / "libxl", self.guest_dir, settings)
+
+    async def crash(self, domain: DomainId) -> None:
+        """By the guest's own SysRq."""
+        await asyncio.to_thread(subprocess.run, ["xl", "sysrq", str(domain), "c"], check=True, timeout=60)
+
+
+def _command_lines() -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            found.append(path.read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+        except OSError:
+            continue
+    return found
+
+
+async def until(
+    true: Callable[[], bool], why: Callable[[], object] = lambda: "", seconds: float = PATIENCE
+) -> None:
+    """Look again and again: for what the kernel does in its own time, telling nobody."""
+    try:
+        async with asyncio.timeout(seconds):
+            while not true():  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+    except TimeoutError:
+        raise AssertionError(f"did not come true within {seconds} s: {why()}") from None
+
+
+async def soon(work: Awaitable[object]) -> object:
+    """``work`` within the suite's patience."""
+    return await asyncio.wait_for(work, PATIENCE)

@@ -1,0 +1,40 @@
+"""Exec and Attach of protect.v1 as the CRI server sees them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+import grpc.aio
+import pytest
+
+from cri.zones.process import ProcessStreams
+from daemonkit.faults import Broken
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+
+class Ending:
+    """A call whose end overtakes a write: grpc puts INTERNAL in place of its status."""
+
+    def __init__(self, *outputs: pb.ExecOutput) -> None:
+        self._outputs = outputs
+
+    async def __aiter__(self) -> AsyncIterator[pb.ExecOutput]:
+        for output in self._outputs:
+            yield output
+        nothing = grpc.aio.Metadata()
+        raise grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, nothing, nothing, "Internal error from Core")
+
+
+async def test_a_write_that_meets_the_end_does_not_hide_it() -> None:
+    """As in ``yes | kubectl exec -i pod -- head -1``."""
+    exited = pb.ExecOutput(exit=pb.ProcessExit(exit_code=3))
+    process = ProcessStreams(Ending(pb.ExecOutput(stdout=b"y\n"), exited), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
+    assert [output async for output in process.outputs()][-1] == exited
+
+
+async def test_an_end_without_an_exit_is_a_failure() -> None:
+    process = ProcessStreams(Ending(pb.ExecOutput(stdout=b"y\n")), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
+    with pytest.raises(Broken, match="Internal error"):
+        async for _ in process.outputs():
+            pass

@@ -1,0 +1,166 @@
+"""The protect command against a server of the same contract, and its errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from daemonkit.config import load
+from daemonkit.faults import Refused
+from daemonkit.grpc_server import serve_unix
+from protect.cli.__main__ import main
+from protect.config import Config
+from protect.server import services
+from protect.state.node import Node
+from protect.workloads import create, delete, start
+from protect.zones import launch
+from tests.support.protect.memory_toolstack import MemoryToolstack
+from tests.support.protect.protect_node import running, until, workload_spec, zone_spec
+from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
+
+ROOT = Path(__file__).parents[3]
+
+
+class Images(images_pb2_grpc.ImagesServicer):
+    """Imports nothing, and says what it was asked."""
+
+    answer = ""
+
+    async def List(  # noqa: N802
+        self, request: images_pb2.ListRequest, context: object
+    ) -> images_pb2.ListResponse:
+        raise Refused("list images", "", self.answer)
+
+    async def Import(
+        self,
+        request: images_pb2.ImportRequest,
+        context: grpc.aio.ServicerContext[images_pb2.ImportRequest, images_pb2.ImportResponse],
+    ) -> images_pb2.ImportResponse:
+        image = images_pb2.ImportedImage(name=request.name, id=request.path, size_bytes=5 << 20)
+        return images_pb2.ImportResponse(images=[image])
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Node]:
+    async with running(tmp_path, MemoryToolstack()) as node:
+        await launch.launch(node, zone_spec())
+        await create.create(node, workload_spec(tmp_path))
+        await start.start(node, "w1")
+        yield node
+
+
+@pytest.fixture
+async def served(tmp_path: Path, node: Node) -> AsyncIterator[Path]:
+    def add(server: grpc.aio.Server) -> None:
+        services.add(node, server)
+        images_pb2_grpc.add_ImagesServicer_to_server(Images(), server)
+
+    socket = tmp_path / "protect.sock"
+    async with serve_unix(socket, add, name="test", grace=0.1):
+        yield socket
+
+
+async def test_watch(served: Path, capsys: pytest.CaptureFixture[str], node: Node) -> None:
+    watching = asyncio.create_task(protect("watch", "--socket", str(served)))
+    await until(lambda: len(node.hub._watchers) == 1)
+    await delete.delete(node, "w1")
+    node.stop()
+    assert await watching == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == [
+        "zone z1 running",
+        "workload w1 running",
+        "synced",
+        "workload w1 running",
+        "workload w1 gone",
+    ]
+
+
+async def protect(*arguments: str) -> int:
+    """The command, in a thread: it has an event loop of its own."""
+    return await asyncio.to_thread(main, list(arguments))
+
+
+async def test_tables(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await protect("zone", "list", "--socket", str(served)) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split()[:3] == ["ZONE", "NAME", "STATE"]
+    assert row.split()[:5] == ["z1", "web", "running", "256", "MiB"]
+    assert await protect("workload", "list", "--socket", str(served), "--zone", "z1") == 0
+    assert "w1" in capsys.readouterr().out
+    assert await protect("zone", "inspect", "z1", "--socket", str(served)) == 0
+    assert "pid 1" in capsys.readouterr().out
+    assert await protect("workload", "inspect", "w1", "--socket", str(served)) == 0
+    assert "running" in capsys.readouterr().out
+    assert await protect("host", "--socket", str(served)) == 0
+    assert "memory only" in capsys.readouterr().out
+
+
+async def test_json(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await protect("zone", "list", "--socket", str(served), "--output", "json") == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["zones"][0]["id"] == "z1"
+    assert answer["zones"][0]["death_reason"] == ""
+
+
+async def test_destroy(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await protect("zone", "destroy", "z1", "nobody", "--socket", str(served)) == 0
+    assert await protect("zone", "inspect", "z1", "--socket", str(served)) == 1
+    error = capsys.readouterr().err
+    assert "zone z1: there is none" in error and "NOT_FOUND" in error
+
+
+async def test_import(
+    served: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(served.parent)
+    assert await protect("image", "import", "layout", "--name", "me:1", "--cri-socket", str(served)) == 0
+    out = capsys.readouterr().out
+    assert "me:1" in out and str(served.parent / "layout") in out
+
+
+async def test_no_terminal_obeys_an_error(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Images.answer = "the registry says \x1b[2J\nprotect: all is well\u202e"
+    assert await protect("image", "list", "--cri-socket", str(served)) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and error[:-1].isprintable() and r"says \x1b[2J\nprotect: all" in error
+
+
+async def test_nobody_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert await protect("zone", "list", "--socket", str(tmp_path / "none.sock")) == 3
+    assert f"nobody serves {tmp_path / 'none.sock'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["zone"], ["zone", "inspect"], ["nothing"]])
+def test_wrong_usage(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+
+
+def test_the_example_is_the_defaults() -> None:
+    assert load(Config, ROOT / "packaging" / "protectd.toml") == Config(
+        profiles={"default": Config().profile("")}
+    )
+
+
+def test_every_key_is_in_the_example() -> None:
+    """Also those that are commented out, since they have no default to show."""
+    text = (ROOT / "packaging" / "protectd.toml").read_text()
+    from dataclasses import fields, is_dataclass
+
+    def keys(value: object) -> list[str]:
+        found = []
+        for field in fields(value):  # type: ignore[arg-type]
+            inner = getattr(value, field.name)
+            found += [field.name, *(keys(inner) if is_dataclass(inner) else [])]
+        return found
+
+    missing = [key for key in [*keys(Config()), *keys(Config().profile(""))] if key not in text]
+    assert missing == []

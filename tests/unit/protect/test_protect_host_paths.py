@@ -1,0 +1,240 @@
+"""Volumes of the host in the life of a workload, on a toolstack and an agent in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from daemonkit.faults import Broken, Exhausted, Fault, Invalid, TooLate
+from protect.config import Limits
+from protect.model.volume import Source, Volume
+from protect.server import requests
+from protect.volumes import host
+from protect.volumes.host import HostVolumes
+from protect.workloads import create, delete, start, wait
+from protect.zones import destroy, launch
+from tests.support.agent.agent_sim import SimAgent
+from tests.support.protect.memory_toolstack import MemoryToolstack
+from tests.support.protect.protect_node import MemoryVolumes, running, until, workload_spec, zone_spec
+from xenpod_proto.channel.v1 import channel_pb2
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+VOLUMES = (Volume("0", "/srv"), Volume("1", "/etc/hosts"))
+
+
+@pytest.fixture
+def volumes(tmp_path: Path) -> MemoryVolumes:
+    return MemoryVolumes(tmp_path / "volumes")
+
+
+def end(agent: SimAgent) -> None:
+    created = agent.processes["w1", ""].created
+    agent.end(created.stdout_stream)
+    agent.end(created.stderr_stream)
+    agent.exit("w1", 0)
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+async def test_from_the_creation_to_the_end(
+    tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
+) -> None:
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        await launch.launch(node, zone_spec())
+        assert toolstack.of_zone("z1").spec.shared == volumes.shared("z1")
+        before = descriptors()
+        await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
+        assert volumes.attached == {"z1": {"w1": ["0", "1"]}}
+        assert descriptors() <= before + 2, "its log and journal are open, and nothing else"
+        await start.start(node, "w1")
+        assert volumes.attached == {"z1": {"w1": ["0", "1"]}}
+        agent = toolstack.of_zone("z1").agent
+        end(agent)
+        await wait.wait(node, "w1")
+        assert volumes.attached == {"z1": {}}
+        await delete.delete(node, "w1")
+        await destroy.destroy(node, "z1")
+        assert volumes.zones() == []
+
+
+@pytest.mark.parametrize("failing", ["take", "attach"])
+async def test_one_that_cannot_be_had(
+    tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes, failing: str
+) -> None:
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        await launch.launch(node, zone_spec())
+        volumes.failing.add(failing)
+        before = descriptors()
+        with pytest.raises(Broken):
+            await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
+        assert not node.workloads and not toolstack.of_zone("z1").disks
+        assert volumes.attached == {"z1": {}} and descriptors() == before
+        volumes.failing.clear()
+        await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
+
+
+async def test_what_was_taken_for_nothing_is_let_go(
+    tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
+) -> None:
+    limits = Limits(workloads_per_zone=1)
+    async with running(tmp_path, toolstack, limits, volumes=volumes) as node:
+        await launch.launch(node, zone_spec())
+        await create.create(node, workload_spec(tmp_path))
+        before = descriptors()
+        with pytest.raises(Exhausted):
+            await create.create(node, workload_spec(tmp_path, "w2", volumes=VOLUMES))
+        assert descriptors() == before
+
+
+async def test_one_that_does_not_go_is_taken_away_by_the_delete(
+    tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
+) -> None:
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        await launch.launch(node, zone_spec())
+        await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
+        await start.start(node, "w1")
+        volumes.failing.add("detach")
+        end(toolstack.of_zone("z1").agent)
+        await wait.wait(node, "w1")
+        with pytest.raises(Broken):
+            await delete.delete(node, "w1")
+        assert "w1" in node.workloads and volumes.attached["z1"]
+        volumes.failing.clear()
+        await delete.delete(node, "w1")
+        assert volumes.attached == {"z1": {}}
+
+
+async def test_one_that_did_not_go_is_taken_away_by_the_next_start(
+    tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
+) -> None:
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        await launch.launch(node, zone_spec())
+        await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
+        await start.start(node, "w1")
+        volumes.failing.add("detach")
+        end(toolstack.of_zone("z1").agent)
+        await wait.wait(node, "w1")
+    volumes.failing.clear()
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        await until(lambda: volumes.attached == {"z1": {}})
+
+
+async def test_a_zone_whose_directory_cannot_be_made(
+    tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
+) -> None:
+    volumes.failing.add("open")
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        with pytest.raises(Broken):
+            await launch.launch(node, zone_spec())
+        assert not node.zones and not toolstack.domains
+
+
+async def test_what_is_left_of_forgotten_zones_goes_at_the_start(
+    tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
+) -> None:
+    volumes.attached["forgotten"] = {"w1": ["0"]}
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        await launch.launch(node, zone_spec())
+        assert volumes.zones() == ["z1"]
+    volumes.attached["forgotten"] = {}
+    volumes.failing.add("close")
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        assert list(node.zones) == ["z1"], "it starts all the same"
+
+
+async def test_a_file_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks is freed; what it would still have got is let go of."""
+    answers, begun, taken = threading.Event(), [], []
+
+    def stuck(volume: Volume, users: int) -> Source:
+        begun.append(volume)
+        assert answers.wait(60)
+        taken.append(Source(volume, os.open("/dev/null", os.O_RDONLY), directory=True))
+        return taken[-1]
+
+    monkeypatch.setattr(host, "take", stuck)
+    volumes = HostVolumes(tmp_path)
+    with pytest.raises(TooLate) as raised:
+        await volumes.take(VOLUMES, 0.05)
+    assert "/srv" in str(raised.value)
+    asking = asyncio.create_task(volumes.take(VOLUMES, 60))
+    await until(lambda: len(begun) == 2)  # of either call, the first of its volumes
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    answers.set()
+    await until(lambda: len(taken) == 4 and all(source.tree < 0 for source in taken))
+
+
+FINE = pb.Filesystem(path="/x", type="squashfs")
+
+
+def volume(*stack: pb.Filesystem) -> pb.ImageVolume:
+    return pb.ImageVolume(name="a", filesystems=stack)
+
+
+REFUSED = [
+    ({"filesystems": []}, "its root: 0 file systems are not 1 to 8"),
+    ({"filesystems": [FINE] * 9}, "its root: 9 file systems"),
+    ({"filesystems": [FINE, pb.Filesystem(path="/y", type="ext4")]}, "'ext4' is not one of"),
+    ({"filesystems": [FINE, pb.Filesystem(path="y", type="erofs")]}, "absolute path"),
+    ({"filesystems": [FINE, pb.Filesystem(path="/x/../y", type="erofs")]}, "absolute path"),
+    ({"image_volumes": [volume()]}, "volume a: 0 file systems"),
+    ({"image_volumes": [volume(*[FINE] * 9)]}, "volume a: 9 file systems"),
+    ({"image_volumes": [volume(pb.Filesystem(path="/x"))]}, "volume a: file system ''"),
+    ({"volumes": [pb.Volume(name="a/b", host_path="/x")]}, "file name"),
+    ({"volumes": [pb.Volume(name="a", host_path="x")]}, "absolute"),
+    ({"volumes": [pb.Volume(name="a", host_path="/x/../y")]}, "absolute"),
+    ({"volumes": [pb.Volume(name="a", host_path="/x")] * 2}, "two volumes"),
+    ({"volumes": [pb.Volume(name=f"v{n}", host_path="/x") for n in range(257)]}, "257"),
+    ({"volumes": [pb.Volume(name="a", host_path="/x", recursive_readonly=True)]}, "wants readonly"),
+    ({"memory_volumes": [pb.MemoryVolume(name="a/b", volume="v")]}, "volume id"),
+    ({"memory_volumes": [pb.MemoryVolume(name="a", volume="v/w")]}, "file name"),
+    ({"memory_volumes": [pb.MemoryVolume(name="a", volume="v", mode=0o10000)]}, "mode"),
+    ({"memory_volumes": [pb.MemoryVolume(name="a", volume="v", sub_path="/x")]}, "sub path"),
+    ({"memory_volumes": [pb.MemoryVolume(name="a", volume="v", sub_path="x/../y")]}, "sub path"),
+    ({"memory_volumes": [pb.MemoryVolume(name="a", volume="v")] * 2}, "two volumes"),
+    ({"memory_volumes": [pb.MemoryVolume(name=f"v{n}", volume="v") for n in range(65)]}, "65"),
+    (
+        {
+            "memory_volumes": [pb.MemoryVolume(name="a", volume="v")],
+            "image_volumes": [pb.ImageVolume(name="a", filesystems=[FINE])],
+        },
+        "two volumes",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "words"), REFUSED, ids=[words for _, words in REFUSED])
+def test_requests(fields: dict[str, object], words: str) -> None:
+    fine: dict[str, object] = {
+        "zone_id": "z",
+        "id": "w",
+        "oci_config": b"{}",
+        "filesystems": [FINE],
+    }
+    requests.workload_spec(pb.CreateWorkloadRequest(**fine))  # type: ignore[arg-type]
+    with pytest.raises(Fault) as raised:
+        requests.workload_spec(pb.CreateWorkloadRequest(**(fine | fields)))  # type: ignore[arg-type]
+    assert isinstance(raised.value, Invalid) and words in str(raised.value)
+
+
+async def test_memory_is_not_larger_than_the_zones(
+    tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
+) -> None:
+    async with running(tmp_path, toolstack, volumes=volumes) as node:
+        zone = await launch.launch(node, zone_spec())
+        most = zone.spec.memory_bytes
+        asked = [
+            channel_pb2.MemoryVolume(name=str(size), volume="v", size_bytes=size) for size in (most - 1, most)
+        ]
+        await create.create(node, replace(workload_spec(tmp_path), memory_volumes=asked))
+        made = toolstack.of_zone("z1").agent.requests[-1].create_container.memory_volumes
+        assert [volume.size_bytes for volume in made] == [most - 1, 0]

@@ -1,0 +1,139 @@
+"""Which control groups the fake toolstack takes, on hosts of every kind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from daemonkit.faults import Broken, Unsupported
+from protect.toolstack.fake.cgroups import CgroupLimits, Cgroups, Hierarchy, find_hierarchies
+
+V2 = "30 20 0:25 / {root} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
+UNIT = "system.slice/protectd.service"
+V1 = "{n} 20 0:3{n} / {root}/{name} rw,nosuid shared:9 - cgroup cgroup rw,{options}\n"
+
+
+def proc(folder: Path, mounts: str, own: str = "0::/\n") -> Path:
+    """A /proc/self."""
+    folder.mkdir(exist_ok=True)
+    (folder / "mountinfo").write_text("20 1 8:1 / / rw - ext4 /dev/sda1 rw\n" + mounts)
+    (folder / "cgroup").write_text(own)
+    return folder
+
+
+def test_pure_v2(tmp_path: Path) -> None:
+    found = find_hierarchies(proc(tmp_path / "self", V2.format(root="/sys/fs/cgroup")))
+    assert found == (Hierarchy(Path("/sys/fs/cgroup"), frozenset(), unified=True),)
+
+
+def test_of_a_hybrid_only_the_v1_trees_each_once(tmp_path: Path) -> None:
+    names = [
+        ("memory", "memory"),
+        ("cpu,cpuacct", "cpu,cpuacct"),
+        ("systemd", "name=systemd"),
+        ("again", "memory"),
+    ]
+    mounts = V2.format(root="/sys/fs/cgroup/unified") + "".join(
+        V1.format(n=n, root="/sys/fs/cgroup", name=name, options=options)
+        for n, (name, options) in enumerate(names)
+    )
+    found = find_hierarchies(proc(tmp_path / "self", mounts))
+    assert [(str(tree.base), tree.controllers, tree.unified) for tree in found] == [
+        ("/sys/fs/cgroup/memory", {"memory"}, False),
+        ("/sys/fs/cgroup/cpu,cpuacct", {"cpu", "cpuacct"}, False),
+        ("/sys/fs/cgroup/systemd", {"name=systemd"}, False),
+    ]
+
+
+def test_v2_beside_v1_without_memory(tmp_path: Path) -> None:
+    mounts = V1.format(n=1, root="/v1", name="net_cls", options="net_cls") + V2.format(root="/v2")
+    assert [tree.base for tree in find_hierarchies(proc(tmp_path / "self", mounts))] == [Path("/v2")]
+
+
+def test_none_that_can_limit_memory(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="memory"):
+        find_hierarchies(proc(tmp_path / "self", V1.format(n=1, root="/x", name="cpu", options="cpu")))
+
+
+@pytest.mark.parametrize(
+    ("own", "delegated", "base"),
+    [
+        (
+            "/system.slice/protectd.service/main",
+            "system.slice/protectd.service",
+            "system.slice/protectd.service",
+        ),
+        # the daemon itself is in it: it cannot have both members and controllers for children
+        ("/system.slice/protectd.service", UNIT, "."),
+        ("/system.slice/protectd.service/main", None, "."),
+        ("/", None, "."),
+    ],
+)
+def test_a_delegated_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, delegated: str | None, base: str
+) -> None:
+    root = tmp_path / "cgroup"
+
+    def getxattr(path: Path, name: str) -> bytes:
+        if name == "trusted.delegate" and delegated and Path(path) == root / delegated:
+            return b"1"
+        raise OSError
+
+    monkeypatch.setattr(os, "getxattr", getxattr)
+    found = find_hierarchies(proc(tmp_path / "self", V2.format(root=root), f"0::{own}\n"))
+    assert [tree.base for tree in found] == [root / base]
+
+
+def test_limits_on_v2(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "xenpod-i"):
+        folder.mkdir(exist_ok=True)
+        (folder / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
+        (folder / "cgroup.subtree_control").write_text("memory\n")
+    groups = Cgroups((Hierarchy(tmp_path, frozenset(), unified=True),), "i")
+    assert groups.create("d", CgroupLimits(64 << 20, 2, 100)) == [tmp_path / "xenpod-i/d"]
+    assert (tmp_path / "xenpod-i/cgroup.subtree_control").read_text() == "+cpuset +cpu +io +pids"
+    files = {
+        name: (tmp_path / "xenpod-i/d" / name).read_text() for name in ("memory.max", "cpu.max", "pids.max")
+    }
+    assert files == {"memory.max": str(64 << 20), "cpu.max": "200000 100000", "pids.max": "100"}
+    (tmp_path / "xenpod-i/d/cpu.stat").write_text("user_usec 1\nusage_usec 1500\n")
+    assert groups.cpu_time_ns("d") == 1_500_000
+    assert groups.cpu_time_ns("gone") == 0 and groups.domains() == {"d"}
+
+
+def test_a_v2_group_without_the_controllers(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.controllers").write_text("pids\n")
+    with pytest.raises(Unsupported, match="cpu, memory"):
+        Cgroups((Hierarchy(tmp_path, frozenset(), unified=True),), "i").create("d", CgroupLimits(1, 1, 1))
+
+
+def test_a_limit_that_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "xenpod-i/d/memory.limit_in_bytes").mkdir(parents=True)
+    with pytest.raises(Broken, match="memory.limit_in_bytes"):
+        Cgroups((Hierarchy(tmp_path, frozenset({"memory"}), unified=False),), "i").create(
+            "d", CgroupLimits(1, 1, 1)
+        )
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+async def test_whatever_is_left_in_a_group_is_ended(tmp_path: Path) -> None:
+    """Also in groups that the zone made below its own."""
+    groups = Cgroups(find_hierarchies(), f"test-{tmp_path.name[-8:]}-{os.getpid()}")
+    try:
+        made = await asyncio.to_thread(groups.create, "d", CgroupLimits(64 << 20, 1, 100))
+        inner = made[0] / "workloads" / "x"
+        inner.mkdir(parents=True)
+        sleepers = [await asyncio.create_subprocess_exec("sleep", "100") for _ in range(3)]
+        for group, sleeper in zip((made[0], made[-1], inner), sleepers, strict=True):
+            (group / "cgroup.procs").write_text(str(sleeper.pid))
+        await groups.remove("d")
+        assert [await sleeper.wait() for sleeper in sleepers] == [-9] * 3
+        assert groups.domains() == set()
+        await groups.remove("d")
+    finally:
+        groups.remove_instance()
+    assert not any(path.exists() for path in (group.parent for group in groups.groups("d")))

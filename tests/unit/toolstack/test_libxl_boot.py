@@ -1,0 +1,225 @@
+"""What zones boot: kernels found and unpacked, command lines, domains in libxl's words."""
+
+from __future__ import annotations
+
+import bz2
+import lzma
+import shutil
+import struct
+import subprocess
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from daemonkit.faults import Fault, Invalid, Missing
+from protect.toolstack.libxl import boot
+from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
+from protect.toolstack.libxl.kernel import kernel_version, unpack, unpacked_kernel
+from protect.toolstack.libxl.logs import GuestLogs
+from protect.toolstack.libxl.settings import LibxlSettings
+from protect.toolstack.libxl.sharing import Sharing
+from protect.toolstack.port import DomainSpec, Mode
+
+ELF = b"\x7fELF" + bytes(range(256)) * 64
+LENGTH = struct.pack("<I", len(ELF))
+SHARING = Sharing(Path("/launcher"), Path("/place"), Path("/qemu"))
+VERSION = b"6.1.0-9-cloud-amd64 (debian) #1\0"
+
+
+def bz_image(payload: bytes) -> bytes:
+    """A bzImage's setup header as far as it matters (boot.rst), one setup sector, the payload."""
+    head = bytearray(1024)
+    head[0x1F1] = 1
+    head[0x202:0x206] = b"HdrS"
+    struct.pack_into("<H", head, 0x20E, 0x300 - 512)
+    head[0x300 : 0x300 + len(VERSION)] = VERSION
+    struct.pack_into("<II", head, 0x248, 16, len(payload))
+    return bytes(head) + bytes(16) + payload
+
+
+def gzipped(data: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=31)
+    return packer.compress(data) + packer.flush()
+
+
+def filtered(*command: str) -> bytes:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    return subprocess.run(command, input=ELF, capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("kind", ["xz", "lzma", "gzip", "bzip2", "lz4", "zstd"])
+def test_kernels_of_every_compression(kind: str) -> None:
+    packed = {
+        "xz": lambda: lzma.compress(ELF, check=lzma.CHECK_CRC32) + LENGTH,
+        "lzma": lambda: lzma.compress(ELF, lzma.FORMAT_ALONE) + LENGTH,
+        "gzip": lambda: gzipped(ELF),
+        "bzip2": lambda: bz2.compress(ELF) + LENGTH,
+        "lz4": lambda: filtered("lz4", "-l", "-c") + LENGTH,
+        "zstd": lambda: filtered("zstd", "-c") + LENGTH,
+    }[kind]()
+    assert unpack(bz_image(packed), "k") == ELF
+
+
+@pytest.mark.parametrize(
+    ("data", "cause"),
+    [
+        (b"", "neither"),
+        (b"x" * 2000, "neither"),
+        (bz_image(b"")[:1040], "outside"),
+        (bz_image(b"nonsense"), "unknown compression 6e6f6e"),
+        (bz_image(lzma.compress(b"no kernel") + LENGTH), "no ELF"),
+        (bz_image(gzipped(ELF)[:100]), "incomplete"),
+    ],
+)
+def test_what_is_no_kernel(data: bytes, cause: str) -> None:
+    with pytest.raises(Invalid, match=cause):
+        unpack(data, "k")
+
+
+@given(st.binary(max_size=300))
+def test_nothing_in_a_payload_is_trusted(payload: bytes) -> None:
+    for magic in (b"\xfd7zXZ\0", b"\x1f\x8b\x08", b"BZh", b"\x5d\0\0"):
+        with pytest.raises(Fault):
+            unpack(bz_image(magic + payload), "k")
+
+
+def test_unpacked_once(tmp_path: Path) -> None:
+    image, cache = tmp_path / "vmlinuz", tmp_path / "cache"
+    image.write_bytes(bz_image(gzipped(ELF)))
+    first = unpacked_kernel(image, cache)
+    assert first.read_bytes() == ELF
+    written = first.stat().st_mtime_ns
+    assert unpacked_kernel(image, cache) == first
+    assert first.stat().st_mtime_ns == written
+    image.write_bytes(bz_image(gzipped(ELF + b"newer")))
+    second = unpacked_kernel(image, cache)
+    assert [second] == list(cache.iterdir())
+    assert unpacked_kernel(second, cache) == second
+    with pytest.raises(Missing):
+        unpacked_kernel(tmp_path / "nothing", cache)
+
+
+def test_versions(tmp_path: Path) -> None:
+    image = tmp_path / "vmlinuz"
+    image.write_bytes(bz_image(gzipped(ELF)))
+    assert kernel_version(image) == "6.1.0-9-cloud-amd64"
+    image.write_bytes(ELF)
+    with pytest.raises(Invalid, match=r"set libxl\.initramfs"):
+        kernel_version(image)
+
+
+def test_found_by_the_initramfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(boot, "_BOOT", tmp_path)
+    with pytest.raises(Missing, match="make -C zone initramfs"):
+        boot.find(LibxlSettings(), tmp_path, tmp_path / "cache")
+    (tmp_path / "initramfs-6.1.0-9-cloud-amd64.cpio").write_bytes(bytes(1000))
+    (tmp_path / "initramfs-6.1.0-10-cloud-amd64.cpio").write_bytes(bytes(1000))
+    (tmp_path / "vmlinuz-6.1.0-9-cloud-amd64").write_bytes(bz_image(gzipped(ELF)))
+    found = boot.find(LibxlSettings(), tmp_path, tmp_path / "cache")
+    assert found.initramfs.name == "initramfs-6.1.0-9-cloud-amd64.cpio"
+    assert found.kernel.read_bytes() == ELF
+    assert found.minimum_bytes > len(ELF) + 2000
+    with pytest.raises(Missing, match="find initramfs"):
+        boot.find(LibxlSettings(initramfs=tmp_path / "none"), tmp_path, tmp_path / "cache")
+
+
+SPEC = DomainSpec(UUID(int=5), "z", 64 << 20, 2, Mode.PVH, 2, {"XENPOD_ZONE": "z1"})
+
+
+def test_a_domain_in_libxls_words() -> None:
+    files = boot.Boot(Path("/k"), Path("/i"), 0)
+    config = domain_config(SPEC, files, "quiet", SHARING)
+    assert config["c_info"] == {"type": "pvh", "name": "z", "uuid": str(SPEC.uuid)}
+    assert config["b_info"] == {
+        "type.pvh": {},
+        "max_vcpus": 2,
+        "avail_vcpus": [0, 1],
+        "max_memkb": 65536,
+        "target_memkb": 65536,
+        "kernel": "/k",
+        "ramdisk": "/i",
+        "cmdline": "console=hvc0 panic=1 quiet XENPOD_CHANNEL=vchan XENPOD_ZONE=z1",
+    }
+    assert config["nics"] == [{"devid": n, "nictype": "vif", "script": NO_SCRIPT} for n in range(2)]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"A": "with blank"},
+        {"A": 'quo"te'},
+        {"a.b": "x"},
+        {"": "x"},
+        {"A": "\n"},
+        {f"A{n}": "x" * 200 for n in range(6)},
+    ],
+)
+def test_what_a_command_line_cannot_carry(environment: dict[str, str]) -> None:
+    with pytest.raises(Invalid):
+        domain_config(
+            replace(SPEC, environment=environment), boot.Boot(Path("/k"), Path("/i"), 0), "", SHARING
+        )
+
+
+def test_a_shared_directory() -> None:
+    files = boot.Boot(Path("/k"), Path("/i"), 0)
+    alone = domain_config(SPEC, files, "", SHARING)
+    assert alone["p9s"] == [] and "XENPOD_SHARED" not in str(alone)
+    shares = domain_config(replace(SPEC, shared=Path("/s")), files, "", SHARING)
+    assert shares["p9s"] == [{"devid": 0, "tag": "xenpod", "path": "/place", "security_model": "none"}]
+    assert "XENPOD_SHARED=9p:xenpod" in str(shares["b_info"])
+    info = dict(cast("Mapping[str, object]", shares["b_info"]))
+    assert info["device_model"] == "/launcher"
+    assert info["extra"] == ["-xenpod-share", "/s", "/place", "/qemu"]
+
+
+def test_what_sharing_needs(tmp_path: Path) -> None:
+    launcher, namespace, qemu = (tmp_path / name for name in ("launcher", "namespace", "qemu"))
+    sharing = Sharing(launcher, tmp_path / "place", qemu)
+    sharing.prepare()
+    sharing.prepare()
+    assert (tmp_path / "place").is_dir()
+    for path, said in (
+        (namespace, "no mount namespace"),
+        (launcher, "make -C zone"),
+        (qemu, "qemu-system-xen"),
+    ):
+        with pytest.raises(Missing) as missing:
+            sharing.check("d", namespace)
+        assert said in str(missing.value)
+        path.touch()
+    sharing.check("d", namespace)
+
+
+async def test_logs_of_guests(tmp_path: Path) -> None:
+    consoles, models = tmp_path / "console", tmp_path / "xen"
+    consoles.mkdir()
+    models.mkdir()
+    logs = GuestLogs(consoles, models)
+    assert logs.notices() == ()
+    assert await logs.console("z", 10) == b""
+    (consoles / "guest-z.log").write_bytes(b"0123456789abcdef")
+    assert await logs.console("z", 6) == b"abcdef"
+    assert await logs.console("z", 600) == b"0123456789abcdef"
+    logs.trim(["z", "unknown"])
+    assert await logs.console("z", 600) == b"0123456789abcdef"
+    for path in (consoles / "guest-z.log", models / "qemu-dm-z.log"):
+        with path.open("ab") as log:
+            log.write(bytes(2 << 20) + b"newest")
+            log.flush()
+            logs.trim(["z"])
+            log.write(b"!")
+        assert path.stat().st_size == (256 << 10) + 1
+        assert path.read_bytes().endswith(b"newest!")
+    logs.forget("z")
+    logs.forget("z")
+    assert not [*consoles.iterdir(), *models.iterdir()]
+    assert "--log=guest" in GuestLogs(tmp_path / "none").notices()[0]

@@ -1,0 +1,45 @@
+"""The systemd units: both daemons see the host's mounts, and the host sees theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+UNITS = Path(__file__).parents[3] / "packaging/systemd"
+
+# systemd.exec(5): each of these gives the unit a mount namespace of its own.
+APART = {
+    "BindPaths",
+    "BindReadOnlyPaths",
+    "DynamicUser",
+    "ExecPaths",
+    "InaccessiblePaths",
+    "MountAPIVFS",
+    "MountFlags",
+    "NoExecPaths",
+    "PrivateDevices",
+    "PrivateIPC",
+    "PrivateMounts",
+    "PrivateTmp",
+    "ProcSubset",
+    "ProtectControlGroups",
+    "ProtectHome",
+    "ProtectKernelLogs",
+    "ProtectKernelModules",
+    "ProtectKernelTunables",
+    "ProtectProc",
+    "ProtectSystem",
+    "ReadOnlyPaths",
+    "ReadWritePaths",
+    "RootDirectory",
+    "RootImage",
+    "TemporaryFileSystem",
+}
+
+
+@pytest.mark.parametrize("unit", sorted(UNITS.glob("*.service")), ids=lambda path: path.name)
+def test_no_unit_has_mounts_of_its_own(unit: Path) -> None:
+    """It would see other volumes than the kubelet, and lose what it has mounted when it is restarted."""
+    keys = {line.split("=", 1)[0].strip() for line in unit.read_text().splitlines() if "=" in line}
+    assert "ExecStart" in keys and not keys & APART
