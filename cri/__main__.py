@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def serve(config: CriConfig, stop: asyncio.Event) -> None:
-    """Until ``stop``; pods go on without us."""
+    """Serve until ``stop``; pods keep running afterwards."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
     async with AsyncExitStack() as stack:
         images = ImageManager(config.image_settings())

@@ -1,4 +1,4 @@
-"""What xenpod-cri can be told: ``packaging/cri.toml`` documents every key."""
+"""The configuration file of xenpod-cri; every key is explained in packaging/cri.toml."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ DEFAULT_HANDLER = "xenpod"
 
 @dataclass(frozen=True, slots=True)
 class CniConfig:
-    """Where network configurations and plugins are."""
+    """Where the network configurations and plugins are."""
 
     conf_dir: Path = Path("/etc/cni/net.d")
     bin_dirs: tuple[Path, ...] = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
     netns_dir: Path = Path("/run/netns")
     timeout: Seconds = Seconds(60.0)
     conf_template: Path | None = None
-    """Filled in with the pod CIDR that the kubelet tells, when ``conf_dir`` has no configuration."""
+    """Template, filled in with the kubelet's pod CIDR, for a ``conf_dir`` without a configuration."""
 
     def __post_init__(self) -> None:
         _absolute(conf_dir=self.conf_dir, netns_dir=self.netns_dir)
@@ -41,8 +41,10 @@ class CniConfig:
 
 @dataclass(frozen=True, slots=True)
 class HandlerConfig:
-    """A runtime handler: the profile of protectd that its zones have, and the image of the kernel they boot,
-    "" for protectd's own."""
+    """A runtime handler: the protectd profile of its zones, and the image of their kernel.
+
+    ``kernel`` is "" for protectd's own.
+    """
 
     profile: str = "default"
     kernel: str = ""
@@ -57,7 +59,7 @@ class HandlerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ContainerDefaults:
-    """What a container gets when the request does not say."""
+    """Limits of a container whose request sets none."""
 
     nofile: int = 16_384
     pids_limit: int = 0
@@ -70,7 +72,7 @@ class ContainerDefaults:
 
 @dataclass(frozen=True, slots=True)
 class ZoneDefaults:
-    """How CRI resources become the size of a zone."""
+    """How the size of a zone follows from CRI resources."""
 
     memory_overhead: Bytes = Bytes(96 * 1024 * 1024)
     """Added to the pod's memory limit for the zone's kernel and agent when the request has no overhead."""
@@ -111,7 +113,7 @@ class ImagesConfig:
         Globs(self.pinned)
 
     def settings(self, state_dir: Path) -> ImageSettings:
-        """As the image part takes it."""
+        """The settings of the image part."""
         return ImageSettings(
             state_dir=state_dir,
             certs_dir=self.certs_dir,
@@ -199,7 +201,7 @@ class StreamingConfig:
 
 @dataclass(frozen=True, slots=True)
 class CriConfig:
-    """The whole file."""
+    """The whole of cri.toml."""
 
     state_dir: Path = Path("/var/lib/xenpod")
     run_dir: Path = Path("/run/xenpod")
@@ -223,7 +225,7 @@ class CriConfig:
             raise ValueError(f"handlers: the empty handler is always {DEFAULT_HANDLER!r}")
 
     def image_settings(self) -> ImageSettings:
-        """As the image part takes it; garbage collection leaves the kernels of handlers alone."""
+        """The settings of the image part; handlers' kernels are pinned, so garbage collection keeps them."""
         kernels = (str(names.parse(one.kernel)) for one in self.handlers.values() if one.kernel)
         settings = self.images.settings(self.state_dir)
         return replace(settings, pinned=(*settings.pinned, *kernels), kernels=self.kernels)

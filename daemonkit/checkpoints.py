@@ -44,10 +44,6 @@ def checkpoint(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def declare(*names: str) -> None:
-    """Nothing: names are collected."""
-
-
 def names() -> list[str]:
     """Every step of the modules imported so far, by module in the order of import, then as in its source."""
     found: dict[str, None] = {}

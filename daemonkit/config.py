@@ -1,4 +1,4 @@
-"""Configuration: one TOML file into one frozen dataclass, with errors that name the key.
+"""Configuration: reads one TOML file into one frozen dataclass; errors name the key.
 
 Supported field types: ``str``, ``int``, ``float``, ``bool``, ``Path``, ``Bytes``, ``Seconds``,
 enums (by value), ``X | None``, ``tuple[X, ...]``, ``Mapping[str, X]`` and nested dataclasses (TOML tables).
@@ -40,7 +40,7 @@ _TIME_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def load(cls: type[T], path: Path) -> T:
-    """Read ``path`` into ``cls``.  Missing: no such file; Invalid: anything wrong in it."""
+    """Read the file into a ``cls``.  Missing: there is no such file; Invalid: something in it is wrong."""
     try:
         with path.open("rb") as file:
             table = tomllib.load(file)
@@ -86,14 +86,14 @@ def duration(text: str) -> Seconds:
 
 
 def at_least(least: int, table: object, *keys: str) -> None:
-    """For a table's ``__post_init__``: ValueError for a key with less."""
+    """For a table's ``__post_init__``: raise ValueError when a key's value is less than ``least``."""
     for key in keys:
         if (value := getattr(table, key)) < least:
             raise ValueError(f"key {key!r}: {value} is less than {least}")
 
 
 def longer_than_nothing(table: object, *keys: str) -> None:
-    """For a table's ``__post_init__``: ValueError for a duration of 0."""
+    """For a table's ``__post_init__``: raise ValueError when a key's duration is 0."""
     for key in keys:
         if getattr(table, key) <= 0:
             raise ValueError(f"key {key!r}: want a duration of more than 0")

@@ -1,4 +1,4 @@
-"""The gRPC edge of a daemon: one guarded unix socket, faults as status codes, one log line a call."""
+"""The gRPC server of a daemon, on one guarded unix socket; and channels to such servers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from daemonkit.faults import Broken
 from daemonkit.interceptors import CallGuard
 from daemonkit.logs import fields
 from daemonkit.peer_proxy import PeerProxy, listen, own_lock
+from daemonkit.tasks import Background
 
 log = logging.getLogger(__name__)
 
@@ -63,20 +64,27 @@ async def serve_unix(
     *,
     name: str,
     grace: float = _GRACE,
+    tasks: Background | None = None,
 ) -> AsyncIterator[None]:
     """Serve gRPC on the unix socket ``path`` (mode 0600) while the block runs.
 
     Only root and the daemon's own user get through.  A dead daemon's socket is replaced; Refused when a
     live one serves the path.  On leaving, calls under way get ``grace`` seconds to finish.
+
+    ``tasks`` owns the handlers, with what they undo after their client has gone.  The caller closes it after
+    the server; None: the server has its own, and waits ``grace`` seconds for it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with own_lock(path):
-        guard = CallGuard(name)
+        owner = tasks or Background()
+        guard = CallGuard(name, owner)
         server = grpc.aio.server(
             interceptors=[guard], options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS
         )
         add_services(server)
         async with contextlib.AsyncExitStack() as undo:
+            if tasks is None:
+                undo.push_async_callback(owner.close, grace)
             # a server never started must be stopped too, or its destructor complains
             undo.push_async_callback(server.stop, grace)
             inner = await _start_inner(server, path)

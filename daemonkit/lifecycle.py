@@ -23,13 +23,13 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Run ``serve(stop)`` until it returns; the exit status: 0 orderly, 1 a fault (logged).
+    """Run ``serve(stop)`` until it returns; the exit status: 0 when it returns, 1 when it raises (logged).
 
-    SIGTERM or SIGINT sets ``stop``: serve then finishes what is open and returns.  A second one
-    cancels it.  Anything but Faults, alone or in groups, is a bug and keeps its traceback.
+    SIGTERM or SIGINT sets ``stop``: serve then finishes open work and returns.  A second signal cancels it.
+    A Fault, or a group of them, is logged as one line each; anything else is a bug and keeps its traceback.
     """
     _raise_file_limit()
-    # What was imported stays for good: full collections need not walk it, some 30 ms each time.
+    # Imported modules stay for good: a full collection need not walk them, which takes some 30 ms.
     gc.freeze()
     try:
         asyncio.run(_supervise(serve))
@@ -127,7 +127,7 @@ async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 def _faults(error: BaseException) -> list[Fault]:
-    """A fault, or those that a task group has wrapped; none when there is anything else among them."""
+    """The faults in an error, unwrapped from task groups; none when it holds anything else as well."""
     if isinstance(error, Fault):
         return [error]
     if not isinstance(error, BaseExceptionGroup):
@@ -137,7 +137,7 @@ def _faults(error: BaseException) -> list[Fault]:
 
 
 def _raise_file_limit() -> None:
-    """Each zone and connection holds several descriptors; take what the hard limit allows."""
+    """Raise the soft limit of open files: each zone and connection holds several."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

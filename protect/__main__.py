@@ -14,14 +14,14 @@ from daemonkit.config import Bytes
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
-from protect.config import Config, ToolstackKind
+from protect.config import ProtectdConfig, ToolstackKind
+from protect.model.toolstack import Toolstack
 from protect.network.splice import splice
 from protect.server import services
 from protect.state.ledger import Ledger
-from protect.state.node import Node
+from protect.state.manager import ZoneManager
 from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
-from protect.toolstack.port import Toolstack
 from protect.volumes.host import HostVolumes
 from protect.zones import deaths, reconcile
 
@@ -32,10 +32,10 @@ _WAL_PERIOD = 30.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """The console script."""
     description = "Keeps zones: one Xen virtual machine each."
-    return daemon.main("protectd", description, Config, _DEFAULT_CONFIG, serve, arguments)
+    return daemon.main("protectd", description, ProtectdConfig, _DEFAULT_CONFIG, serve, arguments)
 
 
-async def serve(config: Config, stop: asyncio.Event) -> None:
+async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
     """Adopt what there is, serve, and leave the zones running when it ends."""
     async with AsyncExitStack() as stack:
         claim(config, stack)
@@ -44,23 +44,24 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
         toolstack = build_toolstack(config)
         stack.push_async_callback(toolstack.close)
         await toolstack.start()
-        node = await _node(config, store, toolstack)
-        stack.push_async_callback(_let_go, node)
-        recorded = await reconcile.load(node)
+        manager = await _manager(config, store, toolstack)
+        stack.push_async_callback(manager.close)
+        recorded = await reconcile.load(manager)
         # After the load: an end told before would find no zone to be the end of.
-        watching = asyncio.ensure_future(deaths.watch(node))
+        watching = asyncio.ensure_future(deaths.watch(manager))
         stack.callback(watching.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
         stack.callback(copying.cancel)
-        for found in recorded:
-            node.tasks.spawn(reconcile.settle(node, found), f"reconcile zone {found.runtime.id}")
-        async with serve_unix(config.socket_path, functools.partial(services.add, node), name="protectd"):
-            lifecycle.ready(f"serving with {len(node.zones)} zones")
-            await _until(stop, watching)
-            node.stop()
+        for zone in recorded:
+            manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile zone {zone.runtime.id}")
+        add = functools.partial(services.add, manager)
+        async with serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks):
+            lifecycle.ready(f"serving with {len(manager.zones)} zones")
+            await _wait(stop, watching)
+            manager.stop()
 
 
-def build_toolstack(config: Config) -> Toolstack:
+def build_toolstack(config: ProtectdConfig) -> Toolstack:
     """The one place that knows which there are."""
     if config.toolstack is ToolstackKind.FAKE:
         from protect.toolstack.fake import FakeToolstack
@@ -73,11 +74,11 @@ def build_toolstack(config: Config) -> Toolstack:
     return LibxlToolstack(config.state_dir / "libxl", config.guest_dir, settings=config.libxl)
 
 
-async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Node:
+async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack) -> ZoneManager:
     total = config.memory.total
     if not total:
         total = Bytes(max(0, (await toolstack.physical_info()).total_memory_bytes - config.memory.reserve))
-    return Node(
+    return ZoneManager(
         config=config,
         toolstack=toolstack,
         store=store,
@@ -89,7 +90,7 @@ async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Nod
     )
 
 
-def claim(config: Config, stack: AsyncExitStack) -> None:
+def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:
     """One protectd for each of its directories: it removes what it does not know in both."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
     for what, lock in (
@@ -100,8 +101,8 @@ def claim(config: Config, stack: AsyncExitStack) -> None:
         stack.enter_context(lifecycle.hold_lock(lock, refusal))
 
 
-async def _until(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
-    """Told to stop; or deaf to the ends of zones, which only a new start can mend."""
+async def _wait(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
+    """Wait for ``stop``; Broken when the watch for ends of zones fails, which only a restart can repair."""
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait([stopped, watching], return_when=asyncio.FIRST_COMPLETED)
     if not stopped.done():
@@ -114,14 +115,6 @@ async def _checkpoint_store(store: SqliteStore) -> None:
         await asyncio.sleep(_WAL_PERIOD)
         if store.wal_bytes() > LOG_LIMIT:
             await asyncio.to_thread(store.checkpoint)
-
-
-async def _let_go(node: Node) -> None:
-    await node.tasks.close(node.config.timeouts.stop)
-    links = [zone.link for zone in node.zones.values() if zone.link is not None]
-    await asyncio.gather(*(link.close() for link in links))
-    logs_open = [workload.outputs.log for workload in node.workloads.values() if workload.outputs is not None]
-    await asyncio.gather(*(log.close() for log in logs_open))
 
 
 if __name__ == "__main__":

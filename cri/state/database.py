@@ -133,7 +133,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise Broken("open state", str(path), f"it has version {version}, this daemon knows {VERSION}")
     except sqlite3.Error as error:
         raise Broken("open state", str(path), str(error)) from error
-    disk_space.keep(path, _LOG_BYTES)
+    disk_space.reserve(path, _LOG_BYTES)
     return connection
 
 

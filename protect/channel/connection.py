@@ -11,6 +11,7 @@ from protect.channel.frames import RULES, Frame, Type, encode, violation
 from protect.channel.messages import EventGate, checked_exit
 from protect.channel.table import StreamTable
 from protect.channel.wire import ChannelWire
+from protect.model.process import ProcessExited
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST_PROCESSES = 4096
@@ -24,7 +25,7 @@ class AgentConnection:
         self,
         wire: ChannelWire,
         streams: StreamTable,
-        process_exited: Callable[[channel_pb2.ProcessExited], None],
+        process_exited: Callable[[ProcessExited], None],
         zone_id: str,
     ) -> None:
         self.calls = CallTable()

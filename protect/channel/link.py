@@ -19,11 +19,9 @@ from protect.channel.table import StreamTable
 from protect.channel.wire import ChannelWire
 from protect.model.errors import DomainGone, LinkDown, ProtocolViolation
 from protect.model.ports import LinkEvents, Sink
-from protect.toolstack.port import Transport
+from protect.model.process import AgentHello
+from protect.model.toolstack import Transport
 from xenpod_proto.channel.v1 import channel_pb2
-from xenpod_proto.channel.v1.channel_pb2 import Hello
-
-__all__ = ["Hello", "InputStream", "Link"]
 
 log = logging.getLogger(__name__)
 
@@ -53,14 +51,14 @@ class Link:
         """Whether calls can be made now."""
         return self._connection is not None
 
-    async def open(self, timeout: float) -> Hello:
+    async def open(self, timeout: float) -> AgentHello:
         """Connect for the first time, or again after a violation; returns after ``connected`` has.
 
         TooLate with the last failure in its cause; ProtocolViolation; DomainGone.  After an error the
         link is closed.
         """
         await self.close()
-        opened: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        opened: asyncio.Future[AgentHello] = asyncio.get_running_loop().create_future()
         self._runner = asyncio.create_task(self._run(opened), name=f"link {self._zone_id}")
         try:
             async with asyncio.timeout(timeout):
@@ -131,7 +129,7 @@ class Link:
         streams, self._streams, self._boot = self._streams, StreamTable(), None
         await streams.close(why)
 
-    async def _run(self, opened: asyncio.Future[Hello]) -> None:
+    async def _run(self, opened: asyncio.Future[AgentHello]) -> None:
         self._backoff = Backoff()
         while True:
             await asyncio.sleep(self._backoff.delay())
@@ -151,7 +149,7 @@ class Link:
         log.info("zone %s: channel down: %s", self._zone_id, cause)
         self._down = LinkDown("reach", f"zone {self._zone_id}", cause)
 
-    async def _cut_off(self, final: Fault, opened: asyncio.Future[Hello]) -> None:
+    async def _cut_off(self, final: Fault, opened: asyncio.Future[AgentHello]) -> None:
         self._down = type(final)("reach", f"zone {self._zone_id}", final.cause)
         await self._forget(self._down)
         if isinstance(final, ProtocolViolation):
@@ -160,7 +158,7 @@ class Link:
         if not opened.done():
             opened.set_exception(self._down)
 
-    async def _connect(self, opened: asyncio.Future[Hello]) -> None:
+    async def _connect(self, opened: asyncio.Future[AgentHello]) -> None:
         """One connection from dial to its end, which is always an exception."""
         transport = await self._dial()
         try:
@@ -175,7 +173,7 @@ class Link:
             await transport.close()
 
     async def _serve(
-        self, wire: ChannelWire, hello: Hello, new_boot: bool, opened: asyncio.Future[Hello]
+        self, wire: ChannelWire, hello: AgentHello, new_boot: bool, opened: asyncio.Future[AgentHello]
     ) -> None:
         connection = AgentConnection(wire, self._streams, self._events.process_exited, self._zone_id)
         began = asyncio.get_running_loop().time()
@@ -206,7 +204,11 @@ class Link:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _set_up(
-        self, connection: AgentConnection, hello: Hello, new_boot: bool, opened: asyncio.Future[Hello]
+        self,
+        connection: AgentConnection,
+        hello: AgentHello,
+        new_boot: bool,
+        opened: asyncio.Future[AgentHello],
     ) -> None:
         _connecting.set(True)
         try:

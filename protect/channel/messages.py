@@ -7,6 +7,7 @@ import time
 from google.protobuf.message import DecodeError
 
 from protect.channel.frames import VERSION, Frame, Type, encode, violation
+from protect.model.process import AgentHello, ProcessExited, ProcessName
 from xenpod_proto.channel.v1 import channel_pb2
 
 BOOT_ID_LENGTH = 16
@@ -27,7 +28,7 @@ def host_hello(zone_id: str) -> bytes:
     return encode(Frame(Type.HELLO, 0, hello.SerializeToString()))
 
 
-def agent_hello(frame: Frame) -> channel_pb2.Hello:
+def agent_hello(frame: Frame) -> AgentHello:
     """The agent's answer, its texts printable and bounded (but its own claims).
 
     ProtocolViolation if it is none, or chose a version we do not speak.
@@ -43,9 +44,7 @@ def agent_hello(frame: Frame) -> channel_pb2.Hello:
         raise violation(f"HELLO chose version {chosen}, we speak {VERSION}")
     if len(untrusted.boot_id) != BOOT_ID_LENGTH:
         raise violation(f"HELLO with a boot id of {len(untrusted.boot_id)} bytes")
-    return channel_pb2.Hello(
-        version_min=VERSION,
-        version_max=VERSION,
+    return AgentHello(
         boot_id=untrusted.boot_id,
         agent_version=printable(untrusted.agent_version, LONGEST_TEXT),
         kernel_release=printable(untrusted.kernel_release, LONGEST_TEXT),
@@ -60,7 +59,7 @@ class EventGate:
         self._allowance = BURST
         self._at = time.monotonic()
 
-    def exited(self, frame: Frame) -> channel_pb2.ProcessExited:
+    def exited(self, frame: Frame) -> ProcessExited:
         """The validated event; ProtocolViolation if it is malformed or one too many."""
         now = time.monotonic()
         self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
@@ -76,8 +75,8 @@ class EventGate:
         return checked_exit(untrusted.process_exited)
 
 
-def checked_exit(untrusted: channel_pb2.ProcessExited) -> channel_pb2.ProcessExited:
-    """The message itself, if its values are within their bounds; else ProtocolViolation."""
+def checked_exit(untrusted: channel_pb2.ProcessExited) -> ProcessExited:
+    """The message as a value, if it is within its bounds; else ProtocolViolation."""
     process = untrusted.process
     if (
         not process.container_id
@@ -87,4 +86,9 @@ def checked_exit(untrusted: channel_pb2.ProcessExited) -> channel_pb2.ProcessExi
         raise violation("exit of a process without a proper name")
     if untrusted.exit_code > 255:
         raise violation(f"exit code {untrusted.exit_code}")
-    return untrusted
+    return ProcessExited(
+        process=ProcessName(process.container_id, process.exec_id),
+        exit_code=untrusted.exit_code,
+        oom_killed=untrusted.oom_killed,
+        exited_at_ns=untrusted.exited_at_ns,
+    )

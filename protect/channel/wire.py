@@ -11,8 +11,8 @@ from protect.channel.frames import DATA_TURN, Frame, FrameDecoder, Side, credit,
 from protect.channel.messages import agent_hello, host_hello
 from protect.channel.streams import Credit, DataChunk
 from protect.model.errors import LinkDown
-from protect.toolstack.port import Transport
-from xenpod_proto.channel.v1 import channel_pb2
+from protect.model.process import AgentHello
+from protect.model.toolstack import Transport
 
 HELLO_DEADLINE = 10.0
 READ_SIZE = 65_536
@@ -62,7 +62,7 @@ class ChannelWire:
             self._ready.append(source)
             self._work.set()
 
-    async def greet(self) -> channel_pb2.Hello:
+    async def greet(self) -> AgentHello:
         """HELLO both ways, before anything else.
 
         LinkDown when the agent goes or keeps silent for 10 s, ProtocolViolation when it breaks a rule.

@@ -1,4 +1,4 @@
-"""What the logic of zones and workloads needs beside the toolstack and the store."""
+"""Ports of protectd's logic, beside the toolstack and the store."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from protect.host.idmap import IdMapping
-from protect.model.volume import Source, Volume
-from protect.network.guest import GuestNetwork
-from protect.toolstack.port import Transport
-from xenpod_proto.channel.v1 import channel_pb2
+from protect.model.process import AgentHello, ProcessExited
+from protect.model.volume import Volume, VolumeSource
+from protect.model.zone import GuestNetwork, ZoneIdMapping
 
 
 class Sink(Protocol):
@@ -42,37 +40,10 @@ class Input(Protocol):
     async def finish(self) -> None: ...
 
 
-class AgentLink(Protocol):
-    """The channel to one zone's agent; it reconnects by itself until it is closed."""
-
-    @property
-    def connected(self) -> bool: ...
-
-    async def open(self, timeout: float) -> channel_pb2.Hello:
-        """The first connection; TooLate, DomainGone, ProtocolViolation."""
-        ...
-
-    async def call(self, request: channel_pb2.Request, timeout: float) -> channel_pb2.Reply:
-        """One call; the agent's refusal as a fault, LinkDown, TooLate."""
-        ...
-
-    def output(self, stream: int, sink: Sink, consumed: int = 0) -> None: ...
-
-    def drop_output(self, stream: int) -> None: ...
-
-    def input(self, stream: int) -> Input: ...
-
-    def drop_input(self, stream: int) -> None: ...
-
-    def drop(self, made: channel_pb2.ProcessCreated) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 class LinkEvents(Protocol):
-    """What a link tells its owner."""
+    """Reports of the link to an agent, to its owner."""
 
-    async def connected(self, hello: channel_pb2.Hello, new_boot: bool) -> None:
+    async def connected(self, hello: AgentHello, new_boot: bool) -> None:
         """After every HELLO, before any stream moves: list the processes, register their outputs.
 
         Listed outputs that are not registered by then are dropped for good.  ``new_boot``: the agent
@@ -81,18 +52,13 @@ class LinkEvents(Protocol):
         """
         ...
 
-    def process_exited(self, exited: channel_pb2.ProcessExited) -> None:
+    def process_exited(self, exited: ProcessExited) -> None:
         """A process ended; may come twice, and may be lost with a connection (list after each)."""
         ...
 
     def violation(self, cause: str) -> None:
         """The agent broke the rules and is cut off until ``open`` is called again; told once."""
         ...
-
-
-Dial = Callable[[], Awaitable[Transport]]
-LinkFactory = Callable[[str, Dial, LinkEvents], AgentLink]
-"""(zone id, dial, events) to a link that is not open yet."""
 
 
 class OutputLog(Protocol):
@@ -141,11 +107,15 @@ LogFactory = Callable[[str, Path], OutputLog]
 """(log path or "", journal) to an open log; blocking, short."""
 
 
-class Volumes(Protocol):
-    """Files and directories of the host in zones, as mounts: the kernel remembers them, not the daemon."""
+class ZoneVolumes(Protocol):
+    """Files and directories of the host in zones, as mounts: the kernel remembers them, not the daemon.
+
+    ``open``, ``close``, ``attach`` and ``detach`` finish what they begin: when one of them raises
+    CancelledError, its step has ended and can be undone.
+    """
 
     def shared(self, zone_id: str) -> Path:
-        """What the zone shares (DomainSpec.shared)."""
+        """The mount namespace that the zone shares (DomainSpec.shared)."""
         ...
 
     async def open(self, zone_id: str) -> None:
@@ -157,21 +127,22 @@ class Volumes(Protocol):
         ...
 
     def zones(self) -> list[str]:
-        """Those that something is left of."""
+        """Zones of which anything is left."""
         ...
 
     async def take(
-        self, volumes: Sequence[Volume], timeout: float, ids: IdMapping | None = None
-    ) -> list[Source]:
+        self, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
+    ) -> list[VolumeSource]:
         """Find them on the host; the caller closes them.  Nothing that lasts is done (but directories made).
 
-        ``ids``: of the zone's user namespace.
+        ``ids``: of the zone's user namespace.  A caller who is cancelled is freed at once; what is found
+        afterwards is closed.
 
         Missing, Invalid, Refused; TooLate when a file system does not answer.
         """
         ...
 
-    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[Source]) -> None:
+    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[VolumeSource]) -> None:
         """Show them to the zone, each as ``<workload id>/<volume's name>`` of what it shares."""
         ...
 
@@ -182,4 +153,4 @@ class Volumes(Protocol):
 
 Splice = Callable[[str, str, str], Awaitable[GuestNetwork]]
 """(host interface, network namespace, CNI's interface in it): joins the two; what the guest has to set.
-May be repeated."""
+May be repeated.  It finishes what it begins, as ``ZoneVolumes`` does."""

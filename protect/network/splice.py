@@ -22,7 +22,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Broken, Missing
-from protect.network.guest import GuestNetwork, find_link, read_guest_network
+from protect.model.zone import GuestNetwork
+from protect.network.guest import find_link, read_guest_network
 from protect.network.namespace import OWN, enter, explain, in_own_thread, netlink_socket, opened
 
 T = TypeVar("T")

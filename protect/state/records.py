@@ -15,10 +15,10 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Broken
-from protect.host.idmap import IdMapping
-from protect.model.workload import Disk, Reason, Streams, Workload
-from protect.model.zone import Zone, ZoneSpec
-from protect.toolstack.port import DomainKernel
+from protect.model.process import Streams
+from protect.model.toolstack import DomainKernel
+from protect.model.workload import Reason, Workload, WorkloadDisk
+from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec
 
 Json = dict[str, Any]
 T = TypeVar("T")
@@ -59,14 +59,14 @@ def _json_converter() -> Converter:
     made = override(struct_hook=lambda spec, _: spec)
     converter.register_structure_hook(Zone, make_dict_structure_fn(Zone, converter, spec=made))
     _as_array(converter, Streams, lambda streams: [streams.stdin, streams.stdout, streams.stderr])
-    _as_array(converter, IdMapping, lambda mapping: [mapping.host_id, mapping.length])
+    _as_array(converter, ZoneIdMapping, lambda mapping: [mapping.host_id, mapping.length])
     kernel = make_dict_unstructure_fn(DomainKernel, converter, _cattrs_omit_if_default=True)
     converter.register_unstructure_hook(DomainKernel, kernel)
-    _optional(converter, IdMapping, absent=[])
+    _optional(converter, ZoneIdMapping, absent=[])
     _optional(converter, Reason, absent="")
     _optional(converter, DomainKernel, absent=None)
-    converter.register_unstructure_hook(Disk, lambda disk: [disk.vdev, *disk.file])
-    converter.register_structure_hook(Disk, lambda value, _: _disk(converter, value))
+    converter.register_unstructure_hook(WorkloadDisk, lambda disk: [disk.vdev, *disk.file])
+    converter.register_structure_hook(WorkloadDisk, lambda value, _: _disk(converter, value))
     return converter
 
 
@@ -90,9 +90,9 @@ def _optional(converter: Converter, cls: type[T], absent: object) -> None:
     converter.register_unstructure_hook(cls | None, lambda value: absent if value is None else write(value))
 
 
-def _disk(converter: Converter, value: object) -> Disk:
+def _disk(converter: Converter, value: object) -> WorkloadDisk:
     vdev, device, inode = _array(value, 3)
-    return Disk(expect(str, vdev), (expect(int, device), expect(int, inode)))
+    return WorkloadDisk(expect(str, vdev), (expect(int, device), expect(int, inode)))
 
 
 def _array(value: object, size: int) -> list[object]:

@@ -1,4 +1,4 @@
-"""What every toolstack promises (protect/toolstack/port.py), on each that this host has."""
+"""What every toolstack promises (protect/model/toolstack.py), on each that this host has."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
 from protect.model.errors import DomainGone
-from protect.network.splice import splice, unsplice
-from protect.toolstack.port import (
+from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -21,6 +20,7 @@ from protect.toolstack.port import (
     DomainState,
     ShutdownReason,
 )
+from protect.network.splice import splice, unsplice
 from tests.support.protect.pod_network import MTU, PodNetwork
 from tests.support.protect.stage import PATIENCE, Stage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb

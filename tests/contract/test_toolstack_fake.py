@@ -17,11 +17,11 @@ import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Refused, TooLate, Unreachable
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.toolstack import DiskSpec, DomainDeath, DomainState, ShutdownReason
 from protect.network.splice import splice
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultKind, FaultPlan, InjectedFault
 from protect.toolstack.fake.domain import write_spec
 from protect.toolstack.fake.toolstack import NOTICE
-from protect.toolstack.port import DiskSpec, DomainDeath, DomainState, ShutdownReason
 from tests.support.protect.pod_network import PodNetwork
 from tests.support.protect.stage import GUEST, Agent, FakeStage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -299,7 +299,7 @@ from pathlib import Path
 from uuid import UUID
 from daemonkit import checkpoints
 from protect.toolstack.fake import FakeToolstack
-from protect.toolstack.port import DomainSpec
+from protect.model.toolstack import DomainSpec
 
 async def main():
     run, guest, uuid, kill_at = sys.argv[1:5]

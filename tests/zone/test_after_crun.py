@@ -19,10 +19,10 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tests.support.zone import Zone
-from tests.support.zone_client import DEADLINE, Client, Failed
-from tests.support.zone_specs import creation, process_json
 
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import DEADLINE, Client, Failed
+from tests.support.agent.zone_specs import creation, process_json
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root

@@ -208,7 +208,7 @@ def test_writers_end_with_the_container(client: Client) -> None:
     client.delete("c1")
 
 
-def test_nothing_outlives_the_first_process(zone: Zone, client: Client) -> None:
+def test_nothing_outlives_the_first_process(zone: Zone, client: Client, cgroups: list[Path]) -> None:
     """Without a pid namespace of its own: not even what has left its session and closed its streams."""
     script = "(busybox setsid sleep 1000 <&- >&- 2>&- &); echo up; read -r go"
     created = client.start("c1", "sh", "-c", script, stdin=True, shared_pids=True)
@@ -222,6 +222,9 @@ def test_nothing_outlives_the_first_process(zone: Zone, client: Client) -> None:
     while left := zone.children():
         assert time.monotonic() < deadline, left
         time.sleep(0.01)
+    # It may have been frozen for that: not for good.
+    states = [group / "workloads/c1/freezer.state" for group in cgroups]
+    assert {state.read_text() for state in states if state.exists()} <= {"THAWED\n"}
 
 
 def test_a_running_container_is_deleted(client: Client) -> None:

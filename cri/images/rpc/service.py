@@ -11,9 +11,8 @@ import grpc
 from cri.images.errors import Rejected
 from cri.images.manager import ImageManager
 from cri.images.registry import names
-from cri.images.registry.credentials import from_cri
+from cri.images.rpc.cri_messages import credentials_from, image_message, verbose_info
 from cri.images.rpc.operator import OperatorService
-from cri.images.rpc.status import image_message, verbose_info
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Invalid
 from daemonkit.grpc_server import batches
@@ -43,7 +42,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         """Answers with the image's id once it is ready to run."""
         reference = names.parse(_asked(request.image))
         try:
-            image = await self._manager.pull(reference, from_cri(request.auth))
+            image = await self._manager.pull(reference, credentials_from(request.auth))
         except Rejected as fault:
             # The kubelet knows this error by these words, and looks for them in UNKNOWN alone
             # (k8s.io/cri-api/pkg/errors; pkg/kubelet/images).

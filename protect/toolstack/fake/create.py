@@ -9,9 +9,10 @@ import os
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Missing
 from protect.model.errors import ToolstackError
+from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.cgroups import CgroupLimits
 from protect.toolstack.fake.domain import Domain, read_pid, write_spec
@@ -20,14 +21,10 @@ from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.launcher import Launch, launch
 from protect.toolstack.fake.process import PidfdProcess
 from protect.toolstack.fake.settings import FakeSettings
-from protect.toolstack.port import DomainId, DomainSpec
 
 log = logging.getLogger(__name__)
 
 _MONITOR_SECONDS = 5.0
-
-declare("fake-create.written", "fake-create.grouped", "fake-create.launched", "fake-create.wired")
-declare("fake-destroy.killed", "fake-destroy.ungrouped")
 
 
 async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:

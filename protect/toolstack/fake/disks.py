@@ -22,9 +22,9 @@ from pathlib import Path
 from daemonkit.faults import Exists, Invalid
 from protect.host.loops import Loop, adopt_loop, attach_loop, backing_file
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.toolstack import DiskSpec
 from protect.toolstack.fake import devnodes
 from protect.toolstack.fake.domain import Domain, write_atomically
-from protect.toolstack.port import DiskSpec
 
 log = logging.getLogger(__name__)
 

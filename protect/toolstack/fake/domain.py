@@ -18,9 +18,9 @@ from uuid import UUID
 import aiofiles
 
 from protect.host.loops import Loop
+from protect.model.toolstack import DomainId, DomainSpec, DomainState, Mode, ShutdownReason
 from protect.toolstack.console import read_tail
 from protect.toolstack.fake.process import PidfdProcess
-from protect.toolstack.port import DomainId, DomainSpec, DomainState, Mode, ShutdownReason
 
 _REASONS = {
     "poweroff": ShutdownReason.POWEROFF,

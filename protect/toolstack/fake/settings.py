@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.config import Bytes
-from protect.toolstack.port import PhysicalInfo
+from protect.model.toolstack import PhysicalInfo
 
 MIB = 1 << 20
 _USERS = Path("/proc/self/ns/user")

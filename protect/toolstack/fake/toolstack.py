@@ -20,14 +20,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid, Refused
 from daemonkit.tasks import join
 from protect.model.errors import DomainGone, ToolstackError
-from protect.toolstack.completion import Completing, completed
-from protect.toolstack.deaths import Deaths
-from protect.toolstack.fake import channel, create, disks, faultplan, interfaces
-from protect.toolstack.fake.domain import Domain, read_console, read_spec
-from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
-from protect.toolstack.fake.home import Home
-from protect.toolstack.fake.settings import FakeSettings, physical_info
-from protect.toolstack.port import (
+from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -38,6 +31,13 @@ from protect.toolstack.port import (
     ShutdownReason,
     Transport,
 )
+from protect.toolstack.completion import Completing, completed
+from protect.toolstack.deaths import Deaths
+from protect.toolstack.fake import channel, create, disks, faultplan, interfaces
+from protect.toolstack.fake.domain import Domain, read_console, read_spec
+from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
+from protect.toolstack.fake.home import Home
+from protect.toolstack.fake.settings import FakeSettings, physical_info
 
 log = logging.getLogger(__name__)
 

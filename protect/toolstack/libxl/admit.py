@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from protect.model.toolstack import DomainSpec, Mode
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import overhead_bytes
 from protect.toolstack.libxl.workers import Workers
-from protect.toolstack.port import DomainSpec, Mode
 from xenbind import domain as xen
 from xenbind import errors, physinfo
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from uuid import UUID
 
+from protect.model.toolstack import DomainDeath, ShutdownReason
 from protect.toolstack.deaths import Deaths
-from protect.toolstack.port import DomainDeath, ShutdownReason
 from xenbind.domain import Shutdown
 from xenbind.events import DeathWatcher, DomainEnd
 

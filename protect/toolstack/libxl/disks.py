@@ -14,10 +14,10 @@ from pathlib import Path
 
 from daemonkit.faults import Exists, Invalid
 from protect.host.loops import Loop, attach_loop
+from protect.model.toolstack import DiskSpec
 from protect.toolstack.libxl.config import NO_SCRIPT
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers
-from protect.toolstack.port import DiskSpec
 from xenbind import disk as vbd
 from xenbind import errors
 

@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from daemonkit.faults import Missing
 from protect.model.errors import ToolstackError
+from protect.model.toolstack import DomainKernel
 from protect.toolstack.libxl.boot import Boot, needs
 from protect.toolstack.libxl.kernel import has_user_namespaces, unpacked_kernel
-from protect.toolstack.port import DomainKernel
 
 ADDONS = "xvdzz"
 """The disk of a kernel's addons: the last name there is, so that no other disk comes to it."""

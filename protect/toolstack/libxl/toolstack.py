@@ -12,6 +12,17 @@ from pathlib import Path
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.toolstack import (
+    DiskSpec,
+    DomainDeath,
+    DomainId,
+    DomainInfo,
+    DomainSpec,
+    DomainState,
+    PhysicalInfo,
+    ShutdownReason,
+    Transport,
+)
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl import boot as booting
@@ -27,17 +38,6 @@ from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.workers import Workers
-from protect.toolstack.port import (
-    DiskSpec,
-    DomainDeath,
-    DomainId,
-    DomainInfo,
-    DomainSpec,
-    DomainState,
-    PhysicalInfo,
-    ShutdownReason,
-    Transport,
-)
 from xenbind import domain as xen
 from xenbind import errors, nic, physinfo
 from xenbind.raw import Unavailable

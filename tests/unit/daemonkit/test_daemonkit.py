@@ -1,4 +1,4 @@
-"""Logs, readiness, checkpoints and the life of a daemon's process."""
+"""A daemon's start, its process, logs, readiness and checkpoints."""
 
 from __future__ import annotations
 

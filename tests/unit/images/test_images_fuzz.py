@@ -24,7 +24,7 @@ from cri.images.registry.archives import open_layout
 from cri.images.registry.auth import _token
 from cri.images.registry.hosts import hosts_for
 from cri.images.registry.manifests import OCI_MANIFEST, Platform
-from cri.images.rpc.status import image_message, verbose_info
+from cri.images.rpc.cri_messages import image_message, verbose_info
 from cri.images.settings import ImageLimits
 from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageRow

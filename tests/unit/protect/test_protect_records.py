@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 
 from daemonkit.faults import Broken
-from protect.host.idmap import IdMapping
-from protect.model.workload import Disk, Reason, Streams, Workload, WorkloadState
-from protect.model.zone import Zone, ZoneSpec, ZoneState
+from protect.model.process import Streams
+from protect.model.toolstack import DomainId, DomainKernel, Mode
+from protect.model.workload import Reason, Workload, WorkloadDisk, WorkloadState
+from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec, ZoneState
 from protect.state import records
-from protect.toolstack.port import DomainId, DomainKernel, Mode
 
 MIB = 1 << 20
 ID = UUID(int=5)
@@ -22,7 +22,7 @@ ID = UUID(int=5)
 ZONE = Zone(
     ZoneSpec(
         "z1", "web", "host", "default", 256 * MIB, 2, Mode.PVH, 1, "/run/netns/x", {"net.a": "1"},
-        IdMapping(65536, 1000), DomainKernel("k:1", Path("/k/image"), addons=Path("/k/addons")),
+        ZoneIdMapping(65536, 1000), DomainKernel("k:1", Path("/k/image"), addons=Path("/k/addons")),
     ),
     ID, ZoneState.DEAD, 7, DomainId(3), "boot", "1.0", "crashed", 9,
 )  # fmt: skip
@@ -41,7 +41,8 @@ NEW_ZONE_TEXT = (
     '"domain_id": 0, "boot_id": "", "agent_version": "", "death_reason": "", "died_at_ns": 0}'
 )
 WORKLOAD = Workload(
-    "w1", "z1", WorkloadState.EXITED, 5, (Disk("xvdb", (64, 12)), Disk("xvdc", (64, 13))), "/l/0.log",
+    "w1", "z1", WorkloadState.EXITED, 5,
+    (WorkloadDisk("xvdb", (64, 12)), WorkloadDisk("xvdc", (64, 13))), "/l/0.log",
     True, True, Streams(1, 2, 3), 77, 6, 8, 137, Reason.OOM_KILLED, "m",
 )  # fmt: skip
 WORKLOAD_TEXT = (
@@ -78,7 +79,7 @@ def test_records_of_earlier_versions() -> None:
     body = json.loads(NEW_WORKLOAD_TEXT)
     del body["disks"]
     body["vdevs"] = ["xvdb", "xvdc"]
-    assert records.workload(body).disks == (Disk("xvdb", (0, 0)), Disk("xvdc", (0, 0)))
+    assert records.workload(body).disks == (WorkloadDisk("xvdb", (0, 0)), WorkloadDisk("xvdc", (0, 0)))
 
 
 def test_keys_of_a_later_version_are_ignored() -> None:

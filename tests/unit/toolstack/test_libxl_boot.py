@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemonkit.faults import Fault, Invalid, Missing
+from protect.model.toolstack import DomainSpec, Mode
 from protect.toolstack.libxl import boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
 from protect.toolstack.libxl.kernel import kernel_version, unpack, unpacked_kernel
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
-from protect.toolstack.port import DomainSpec, Mode
 
 ELF = b"\x7fELF" + bytes(range(256)) * 64
 LENGTH = struct.pack("<I", len(ELF))

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Invalid, Missing
+from protect.model.toolstack import DomainKernel
 from protect.toolstack.libxl import kernel as unpacking
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernels import KernelCache
-from protect.toolstack.port import DomainKernel
 from tests.unit.toolstack.test_libxl_boot import ELF, SHARING, SPEC, bz_image, filtered, gzipped
 
 OWN = Boot(Path("/k"), Path("/i"), 5)

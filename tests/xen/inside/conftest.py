@@ -12,13 +12,13 @@ from uuid import uuid4
 import pytest
 
 from protect.host.loops import take_loop
+from protect.model.toolstack import DomainId, DomainSpec, Mode
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernel import unpacked_kernel
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from protect.toolstack.port import DomainId, DomainSpec, Mode
 from tests.xen import machine
 from xenbind import domain, errors
 from xenbind.context import Context

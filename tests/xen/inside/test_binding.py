@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
+from protect.model.toolstack import Mode
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
-from protect.toolstack.port import Mode
 from tests.xen.inside.conftest import NO_SHARING, MakeSpec, gone
 from xenbind import disk, domain, errors, nic, physinfo, vchan
 from xenbind.context import Context

@@ -10,8 +10,8 @@ import pytest
 
 from daemonkit.faults import Exhausted, Invalid
 from protect.model.errors import DomainGone
+from protect.model.toolstack import DiskSpec, DomainDeath, DomainId, ShutdownReason, Transport
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from protect.toolstack.port import DiskSpec, DomainDeath, DomainId, ShutdownReason, Transport
 from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console
 from xenbind.xenstore import Xenstore
 

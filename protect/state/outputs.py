@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from protect.model.ports import AgentLink, LogStream, OutputLog, Subscription
-from protect.model.workload import Streams
+from protect.agent.client import AgentClient
+from protect.model.ports import LogStream, OutputLog, Subscription
+from protect.model.process import Streams
 
 
 class Outputs:
@@ -15,16 +16,16 @@ class Outputs:
         self.log = log
         self.drained = asyncio.Event()
         self._open: set[int] = set()
-        self._link: AgentLink | None = None
+        self._agent: AgentClient | None = None
 
-    def begin(self, link: AgentLink, streams: Streams) -> None:
+    def begin(self, agent: AgentClient, streams: Streams) -> None:
         """Ask for each stream from where its log ends."""
-        self._link = link
+        self._agent = agent
         sinks = ((streams.stdout, self.log.stdout), (streams.stderr, self.log.stderr))
         wanted = [(number, sink) for number, sink in sinks if number and not sink.finished]
         self._open = {number for number, _ in wanted}
         for number, sink in wanted:
-            link.output(number, _Watched(self, number, sink), sink.consumed)
+            agent.output(number, _Watched(self, number, sink), sink.consumed)
         if not self._open:
             self.drained.set()
 
@@ -38,9 +39,9 @@ class Outputs:
 
     async def close(self) -> None:
         """Give up what has not come, and close the log."""
-        if self._link is not None:
+        if self._agent is not None:
             for number in self._open:
-                self._link.drop_output(number)
+                self._agent.drop_output(number)
         self._open = set()
         self.drained.set()
         await self.log.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from protect.model.process import ProcessName, Streams
 from protect.stdio.exec_output import ExecOutput
-from xenpod_proto.channel.v1 import channel_pb2
 
 
 class ExecRun:
@@ -18,29 +18,30 @@ class ExecRun:
         self.output = ExecOutput(streams)
         self.ended = asyncio.Event()
         """Set once its exit code is known, or it failed."""
-        self.begun = asyncio.Event()
-        """Not set while the agent is being asked for it."""
-        self.begun.set()
-        self.made = channel_pb2.ProcessCreated()
-        """Its streams, as the agent said; untrusted."""
-        self._streams = streams
+        self.streams = Streams()
+        """Set once the agent has made it."""
+        self._names = streams
         self._code = 0
         self._fault: Exception | None = None
+
+    @property
+    def process(self) -> ProcessName:
+        return ProcessName(self.workload_id, self.id)
 
     def exited(self, code: int) -> None:
         self._code = code
         self.ended.set()
 
     def fail(self, fault: Exception) -> None:
-        """Its caller gets this instead; the first one stays."""
+        """Raise this to the caller instead of the exit code.  The first fault counts."""
         if self._fault is None:
             self._fault = fault
             self.output.abort(fault)
             self.ended.set()
 
     def give_up_output(self) -> None:
-        """What still holds its streams open is not waited for."""
-        for stream in self._streams:
+        """End its output, although another process may still hold its streams open."""
+        for stream in self._names:
             self.output.finished(stream)
 
     async def exit_code(self) -> int:

@@ -1,4 +1,4 @@
-"""What protectd needs of a hypervisor: the one seam between zones and Xen.
+"""The port to a hypervisor: the one seam between zones and Xen.
 
 Two implementations ship: ``protect.toolstack.libxl`` (Xen) and ``protect.toolstack.fake`` (Linux
 namespaces, no security boundary).  ``tests/contract/test_toolstack.py`` runs one suite on both.
@@ -43,7 +43,7 @@ class DomainKernel:
 
 @dataclass(frozen=True, slots=True)
 class DomainSpec:
-    """A domain to create.
+    """A domain to create, made from a ``ZoneSpec``: only what a hypervisor has to know.
 
     ``environment`` reaches the agent as environment variables (on Xen by way of the kernel's
     command line, so names and values are ``[A-Za-z0-9_./:=-]`` without blanks, names without dots).
@@ -77,7 +77,7 @@ class DomainSpec:
 
 
 class DomainState(Enum):
-    """What a domain does."""
+    """State of a domain."""
 
     PAUSED = "paused"
     RUNNING = "running"

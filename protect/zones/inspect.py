@@ -1,22 +1,27 @@
-"""ResizeZone: what can be changed of a running zone's size, and what cannot."""
+"""ZoneFacts and ResizeZone: what a running zone says of itself, and that its size is fixed."""
 
 from __future__ import annotations
 
 from daemonkit.faults import Refused
-from protect.model.zone import ZoneState
-from protect.state.node import Node
+from protect.model.process import ZoneFacts
+from protect.state.manager import ZoneManager
 
 _MIB = 1 << 20
 _LATER = "a running zone's size is fixed; a new pod gets the new one"
 
 
-async def resize(node: Node, zone_id: str, memory_bytes: int, vcpus: int) -> list[str]:
+async def facts(manager: ZoneManager, zone_id: str) -> ZoneFacts:
+    runtime = manager.zone("ask zone", zone_id)
+    return await runtime.agent.facts(runtime.zone.agent_version)
+
+
+def resize(manager: ZoneManager, zone_id: str, memory_bytes: int, vcpus: int) -> list[str]:
     """One sentence for each wish (0: none) that was not granted.
 
     A zone that is larger than asked for keeps its size: everything asked for fits in it.
     """
-    runtime = node.zone("resize zone", zone_id)
-    if runtime.end or runtime.zone.state is not ZoneState.RUNNING:
+    runtime = manager.zone("resize zone", zone_id)
+    if not runtime.running:
         raise Refused("resize zone", zone_id, runtime.end.cause or f"it is {runtime.zone.state.value}")
     spec = runtime.zone.spec
     not_done = []
