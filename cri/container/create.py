@@ -15,8 +15,8 @@ from cri.checks.mounts import is_image
 from cri.container import logs
 from cri.container.remove import finish_leftover, undo
 from cri.container.signals import stop_signal
-from cri.container.volumes import plan, tell
-from cri.oci.capabilities import held
+from cri.container.volumes import plan, set_image_ids
+from cri.oci.capabilities import grantable
 from cri.oci.files import pod_files
 from cri.oci.process import bounding, process
 from cri.oci.seccomp import seccomp
@@ -100,7 +100,7 @@ def _plan(
     container_id = new_id()
     defaults = runtime.config.container
     who = user(config.linux.security_context, image)
-    first = process(config, image, who, sandbox.hostname, defaults.nofile, held())
+    first = process(config, image, who, sandbox.hostname, defaults.nofile, grantable())
     filters = seccomp(config.linux.security_context, bounding(first))
     volumes = plan(container_id, config.mounts, volume_images)
     oci = spec(container_id, config, first, defaults, filters, target, volumes.mounts, volumes.follows_host)
@@ -162,7 +162,7 @@ def _named(
     named = cri.ContainerConfig()
     named.CopyFrom(config)
     named.image.image = image.name
-    tell(named.mounts, volume_images)
+    set_image_ids(named.mounts, volume_images)
     return named
 
 

@@ -95,7 +95,7 @@ def _bind(source: str, mount: cri.Mount) -> Json:
     }
 
 
-def tell(mounts: Iterable[cri.Mount], found: Sequence[RootImage]) -> None:
+def set_image_ids(mounts: Iterable[cri.Mount], found: Sequence[RootImage]) -> None:
     """Fill in the ids of images, for ContainerStatus, as PullImage answered them."""
     named = (mount.image for mount in mounts if is_image(mount))
     for image, of_store in zip(named, found, strict=True):

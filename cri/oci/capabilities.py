@@ -29,7 +29,7 @@ DEFAULT = frozenset(
 """The capabilities that containers have by convention."""
 
 
-def held() -> frozenset[str]:
+def grantable() -> frozenset[str]:
     """The capabilities that this daemon can grant: its bounding set (proc(5), CapBnd).
 
     A host that is itself confined lacks some; the fake toolstack's zones then lack them too.

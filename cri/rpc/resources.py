@@ -57,7 +57,7 @@ class ResourcesRpcs:
         networks = template.networks(cidr)
         runtime.kubelet.pod_cidr = cidr
         if runtime.config.cni.conf_template is None:
-            log.info("pod CIDR told; CNI's own configuration decides", extra=fields(cidr=cidr))
+            log.info("pod CIDR received; CNI's own configuration decides", extra=fields(cidr=cidr))
             return
         try:
             chain = runtime.network.check()
@@ -66,4 +66,6 @@ class ResourcesRpcs:
             path = await template.write(source, directory, networks)
             log.info("network configuration written", extra=fields(cidr=cidr, path=path))
         else:
-            log.info("pod CIDR told; a network is configured", extra=fields(cidr=cidr, network=chain.name))
+            log.info(
+                "pod CIDR received; a network is configured", extra=fields(cidr=cidr, network=chain.name)
+            )

@@ -1,6 +1,6 @@
 """A container as xenpod-cri remembers it.
 
-CREATING ──▶ CREATED ──▶ RUNNING ──▶ EXITED      (as protectd tells)
+CREATING ──▶ CREATED ──▶ RUNNING ──▶ EXITED      (as protectd reports)
    │            └───────────┴──────────┤
    ▼                                   ▼
 UNDOING ──▶ gone                   REMOVING ──▶ gone

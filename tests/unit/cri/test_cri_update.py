@@ -15,7 +15,7 @@ import pytest
 from cri.cni import template
 from cri.cni.conf import ConfDir
 from daemonkit.faults import Broken, Invalid, Refused
-from tests.support.cri.cri_node import CHAIN, Rig, rig
+from tests.support.cri.cri_node import CHAIN, Rig, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 MIB = 1 << 20
@@ -189,10 +189,22 @@ async def test_what_could_not_be_done_is_told(node: Rig) -> None:
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "memory: too much; vCPUs: too many" in (raised.value.details() or "")
     assert node.node.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 0
-    await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
+
+
+@pytest.mark.parametrize("end", ["stopped", "dead"])
+async def test_a_pod_without_a_zone_is_not_resized(node: Rig, end: str) -> None:
+    pod = await node.pod()
+    if end == "stopped":
+        await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
+    else:
+        await node.protect.crash_zone(pod, "crash")
+        await until(lambda: node.node.sandboxes.get(pod).death_reason != "")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await resize(node, pod, memory_limit_in_bytes=MIB)
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert f"it is {end}" in (raised.value.details() or "")
+    assert not node.protect.resizes
+    assert node.node.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 0
 
 
 # -- the pod CIDR

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from cri.streaming.http.handshake import Bad, Request
 from cri.streaming.http.negotiate import negotiate
 from cri.streaming.http.tokens import LENGTH, Tokens
 from cri.streaming.process.command import SPDY_PROTOCOLS
-from cri.streaming.process.copy import Size, sizes
+from cri.streaming.process.copy import Size, copy_streams, sizes
 from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.transport.channels import PROTOCOLS
 from cri.streaming.transport.inbox import TAKE, BufferQuota, Inbox
@@ -267,3 +269,24 @@ def test_beyond_loopback_with_tls_and_a_client_ca() -> None:
 def test_tls_files_belong_together(files: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match=r"together|of no use"):
         TlsConfig(**files)
+
+
+class _Endless:
+    """A process that says nothing and never ends; and a client's terminal and input."""
+
+    def __init__(self) -> None:
+        self.stdin = Inbox(BufferQuota())
+        self.resizes = Inbox(BufferQuota())
+
+    async def outputs(self) -> AsyncIterator[object]:
+        await asyncio.Event().wait()
+        yield
+
+
+async def test_a_client_with_bad_terminal_sizes_is_gone() -> None:
+    """One fault, not a group of them: whoever serves the client knows what to do with that one."""
+    both: Any = _Endless()
+    both.resizes.put(b"[]")
+    async with asyncio.timeout(60):
+        with pytest.raises(ClientGone, match="no object"):
+            await copy_streams(both, both, stdin=True, tty=True)

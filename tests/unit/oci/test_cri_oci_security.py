@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cri.config import ContainerDefaults
+from cri.oci import seccomp_bpf
 from cri.oci.capabilities import ALL, DEFAULT
 from cri.oci.process import process
 from cri.oci.seccomp import DEFAULT as DEFAULT_PROFILE
@@ -204,8 +206,13 @@ def test_profiles_of_the_host(tmp_path: Path) -> None:
         assert made is not None and made.profile["defaultAction"] == "SCMP_ACT_ALLOW" and not made.program
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "large").write_bytes(b" " * (256 * 1024 + 1))
-    for name, fault in (("pipe", Invalid), ("large", Invalid), ("none", Refused), (".", Refused)):
-        with pytest.raises(fault):
+    for name, fault, words in (
+        ("pipe", Invalid, "not a file"),
+        ("large", Invalid, "larger than 262144 bytes"),
+        ("none", Refused, "No such file"),
+        (".", Refused, "a directory"),
+    ):
+        with pytest.raises(fault, match=words):
             seccomp(Security(seccomp=_local(f"{tmp_path}/{name}")), [], "x86_64")
 
 
@@ -278,6 +285,30 @@ def test_the_default_profile_is_compiled_once_for_each_set_of_capabilities() -> 
     config = container_config()
     oci = spec("c" * 64, config, process(config, IMAGE, User(), "h", 1024), ContainerDefaults(), made[0])
     assert oci["annotations"] == {"run.oci.seccomp_bpf_data": made[0].program}
+
+
+def test_a_libseccomp_that_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    profile: dict[str, Any] = {"defaultAction": "SCMP_ACT_ALLOW", "architectures": [], "syscalls": []}
+
+    class Failing:
+        def seccomp_init(self, action: int) -> None:
+            """As when there is no memory."""
+
+        def seccomp_release(self, made: object) -> None:
+            raise AssertionError("what was never made was released")
+
+    monkeypatch.setattr(seccomp_bpf, "_library", Failing)
+    with pytest.raises(Broken, match="libseccomp makes no filter"):
+        compiled(profile)
+    monkeypatch.undo()
+
+    def missing(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    with pytest.raises(Broken, match="cannot open") as raised:
+        seccomp_bpf._library.__wrapped__()
+    assert raised.value.hint == "install libseccomp2"
 
 
 def test_what_cannot_be_compiled() -> None:
