@@ -13,7 +13,7 @@ from xenbind.errors import VchanError
 from xenbind.raw import ffi, lib
 
 
-class Client:
+class VchanClient:
     """A connection to a server in ``domid`` that published itself under ``path`` in xenstore."""
 
     def __init__(self, domid: int, path: str) -> None:

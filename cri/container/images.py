@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
-from cri.images.rpc.messages import pull_json
-from cri.images.store.catalogue import Image
-from cri.state.node import RootImage
+from cri.images.store.catalogue import StoredImage
+from cri.oci.values import RootImage
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _ACCOUNTS = 1024 * 1024
 
 
 class StoredImages:
-    """``cri.state.node.Images`` over the store."""
+    """``cri.runtime.Images`` over the store."""
 
     def __init__(self, manager: ImageManager) -> None:
         self._manager = manager
@@ -56,16 +54,12 @@ class StoredImages:
         self._store.collect()
 
     def pulls(self) -> list[dict[str, object]]:
-        """See ``cri.state.node.Images``."""
-        return [pull_json(snapshot) for snapshot in self._manager.flights.snapshots()]
+        """See ``cri.runtime.Images``."""
+        return [snapshot.as_json() for snapshot in self._manager.pulls.snapshots()]
 
     async def kernel(self, image_id: str) -> pb.ZoneKernel:
-        """See ``cri.state.node.Images``."""
-        cancel = Cancel()
-        try:
-            found = await self._manager.run(lambda: self._manager.kernels.files(image_id, cancel))
-        finally:
-            cancel.set()
+        """See ``cri.runtime.Images``."""
+        found = await self._manager.kernels.files(image_id)
         return pb.ZoneKernel(
             name=found.name,
             image_path=str(found.image),
@@ -73,7 +67,7 @@ class StoredImages:
             addons_path=str(found.addons or ""),
         )
 
-    def _text(self, image: Image, path: str) -> str:
+    def _text(self, image: StoredImage, path: str) -> str:
         untrusted = self._store.read_file(image, path, _ACCOUNTS)
         return (untrusted or b"").decode(errors="replace")
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import platform as machine
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
-from cri.images.kernels.cache import Kernels
-from cri.images.pull.flights import Flights
-from cri.images.pull.progress import Job, Progress
+from cri.images.concurrency import WorkerThreads
+from cri.images.kernels.images import KernelImages
+from cri.images.pull.importing import Importer
+from cri.images.pull.progress import Progress
 from cri.images.pull.pull import Puller
+from cri.images.pull.pulls import MAX_PULLS, Pulls
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.manifests import Platform
 from cri.images.registry.names import Reference
-from cri.images.registry.places import registry_places
 from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from cri.images.store.files import Usage
 from cri.images.store.store import ImageStore
+from cri.images.verify import Verification, verify
 
 T = TypeVar("T")
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
@@ -35,45 +39,54 @@ class ImageManager:
     def __init__(self, settings: ImageSettings) -> None:
         self.settings = settings
         self.store = ImageStore(settings)
-        self.kernels = Kernels(self.store, settings.kernels, settings.limits)
-        self.puller = Puller(self.store, settings, this_platform())
-        self.flights = Flights(settings)
+        # The semaphores let in no more work than there are threads, so that none of it waits for another's.
+        self._threads = WorkerThreads(MAX_PULLS * (settings.downloads_per_image + 1) + settings.conversions)
+        self.kernels = KernelImages(self.store, settings.kernels, settings.limits, self._threads)
+        self.pulls = Pulls(settings)
+        self._puller = Puller(self.store, settings, this_platform(), self._threads)
+        self._importer = Importer(self._puller, settings.limits, self._threads)
 
     async def start(self) -> None:
-        """Sweeps what a killed run left."""
+        """Sweep what a killed run left."""
         await self.run(self.store.open)
 
     async def stop(self) -> None:
-        """Calls all pulls off and waits until nothing of them is left."""
-        await self.flights.stop()
+        """Cancel all pulls and wait until nothing of them is left."""
+        await self.pulls.stop()
+        await self.run(self._threads.close)
         self.store.close()
 
     @property
     def busy(self) -> bool:
-        """Whether anything is being pulled or imported, or cleared away after that."""
-        return self.flights.busy
+        """Whether anything is being pulled or imported, or cleaned up after that."""
+        return self.pulls.busy
 
     async def settle(self) -> None:
-        """Waits until all pulls have ended, also those that were called off."""
-        await self.flights.settle()
+        """Wait until all pulls have ended, the cancelled ones too."""
+        await self.pulls.settle()
 
     async def pull(
         self,
         reference: Reference,
         credentials: Credentials,
-        told: Callable[[Progress], None] = lambda _: None,
-    ) -> Image:
+        watch: Callable[[Progress], None] = lambda _: None,
+    ) -> StoredImage:
         """The image a name stands for at its registry now, ready to run."""
         # Who may not pull an image must not get it by asking at the same time as one who may.
         key = (str(reference), credentials.fingerprint())
+        work = partial(self._puller.pull, reference, credentials)
+        return await self.pulls.run(key, str(reference), work, watch)
 
-        def work(job: Job) -> Image:
-            return self.puller.pull(reference, registry_places(reference, credentials, self.settings), job)
+    async def import_layout(self, path: Path, name: Reference | None) -> list[tuple[StoredImage, str]]:
+        """The images of a layout on this host, each with the name it got ("": none); see Importer.run."""
+        return await self.pulls.run(object(), str(path), partial(self._importer.run, path, name))
 
-        return await self.flights.shared(key, str(reference), work, told)
+    async def verify(self, image: StoredImage) -> Verification:
+        """Check what is stored of an image against its digests; Missing when it was removed meanwhile."""
+        return await self._threads.run(partial(verify, self.store, image))
 
     async def remove(self, name_or_id: str) -> None:
-        """Removes an image with all its names."""
+        """Remove an image with all its names."""
         await self.run(lambda: self.store.remove(name_or_id))
 
     async def usage(self) -> Usage:
@@ -81,5 +94,5 @@ class ImageManager:
         return await self.run(self.store.files.usage)
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Short blocking work in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(None, work)
+        """Run short blocking work in a thread."""
+        return await asyncio.to_thread(work)

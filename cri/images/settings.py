@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from cri.images.kernels.settings import KernelSettings
-from cri.images.policy.globs import Globs
-from daemonkit.config import Seconds, at_least, longer_than_nothing
+from cri.images.globs import Globs
+from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -19,7 +18,7 @@ LEVELS: Mapping[str, int] = {"zstd": 22, "gzip": 9, "xz": 0, "lz4": 0}
 
 
 @dataclass(frozen=True)
-class Limits:
+class ImageLimits:
     """Bounds on what one image may cost; passing one fails the pull with RESOURCE_EXHAUSTED."""
 
     manifest_bytes: int = 4 * MIB
@@ -62,6 +61,26 @@ class PolicySettings:
         longer_than_nothing(self, "verifier_timeout")
 
 
+@dataclass(frozen=True, slots=True)
+class KernelSettings:
+    """What an operator can set for kernels of zones (``[kernels]`` in cri.toml).
+
+    allow: names of images that pods may choose by annotation; none by default, since the host's domain
+    builder reads a kernel before any zone runs.  Kernels that a runtime handler names are always allowed.
+    The sizes bound each file that is taken out of a kernel image, in bytes.
+    """
+
+    allow: tuple[str, ...] = ()
+    image_bytes: Bytes = Bytes(128 * MIB)
+    addons_bytes: Bytes = Bytes(1024 * MIB)
+    initramfs_bytes: Bytes = Bytes(64 * MIB)
+
+    def __post_init__(self) -> None:
+        Globs(self.allow)
+        if min(self.image_bytes, self.addons_bytes, self.initramfs_bytes) < 1:
+            raise ValueError("want sizes of at least 1 byte")
+
+
 @dataclass(frozen=True)
 class ImageSettings:
     """The image part's configuration.
@@ -92,5 +111,5 @@ class ImageSettings:
     # Patterns of names that garbage collection leaves alone.
     pinned: tuple[str, ...] = ()
     policy: PolicySettings = field(default_factory=PolicySettings)
-    limits: Limits = field(default_factory=Limits)
+    limits: ImageLimits = field(default_factory=ImageLimits)
     kernels: KernelSettings = KernelSettings()

@@ -1,4 +1,8 @@
-"""The calls of protect.v1, each with its deadline, statuses as faults."""
+"""The calls of protect.v1, each with its deadline, statuses as faults.
+
+A cancelled caller cancels its call in protectd, which finishes or undoes the step it is at.  DestroyZone and
+DeleteWorkload wait there for what is under way, so undoing with them is safe at any moment.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +12,8 @@ from typing import TypeVar
 
 import grpc.aio
 
-from cri.zones.connection import Connection, dialled
-from cri.zones.process import Process, opened
+from cri.zones.connection import ZoneConnection, dialled
+from cri.zones.process import ProcessStreams, opened
 from daemonkit.faults import Broken
 from daemonkit.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -51,7 +55,7 @@ class Zones:
         )
 
     async def start_workload(self, workload_id: str) -> pb.Workload:
-        """Start it."""
+        """Start a workload."""
         call = self._workloads.StartWorkload(pb.StartWorkloadRequest(id=workload_id), timeout=_CHANGE)
         return await _call("start workload", workload_id, call)
 
@@ -66,41 +70,41 @@ class Zones:
         return await _call("wait for workload", workload_id, call)
 
     async def delete_workload(self, workload_id: str) -> None:
-        """End and forget it; unknown ids succeed."""
+        """End and forget a workload; unknown ids succeed."""
         call = self._workloads.DeleteWorkload(pb.DeleteWorkloadRequest(id=workload_id), timeout=_CHANGE)
         await _call("delete workload", workload_id, call)
 
     async def get_workload(self, workload_id: str) -> pb.Workload:
-        """As it is now."""
+        """A workload as it is now."""
         call = self._workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=_READ)
         return await _call("get workload", workload_id, call)
 
     async def workload_stats(self, ids: Iterable[str]) -> list[pb.WorkloadStatsRow]:
-        """Of these, or of all when empty."""
+        """Statistics of these workloads, or of all when empty."""
         request = pb.WorkloadStatsRequest(ids=ids)
         reply = await _call("read stats", "", self._workloads.WorkloadStats(request, timeout=_READ))
         return list(reply.rows)
 
     async def zone_stats(self, ids: Iterable[str], *, details: bool) -> list[pb.ZoneStatsRow]:
-        """Of these zones and their workloads, or of all when empty; silent ones are left out."""
+        """Statistics of these zones and their workloads, or of all when empty; silent zones are left out."""
         request = pb.ZoneStatsRequest(ids=ids, details=details)
         reply = await _call("read stats of", "zones", self._zones.ZoneStats(request, timeout=_READ))
         return list(reply.rows)
 
     async def resize_zone(self, zone_id: str, resources: pb.ZoneResources) -> list[str]:
-        """What of it could not be done, one sentence each."""
+        """Resize a zone; what could not be done, one sentence each."""
         request = pb.ResizeZoneRequest(id=zone_id, resources=resources)
         reply = await _call("resize zone", zone_id, self._zones.ResizeZone(request, timeout=_CHANGE))
         return list(reply.not_done)
 
     async def update_workload(self, workload_id: str, resources: bytes) -> None:
-        """``resources``: OCI ``linux.resources``, JSON; what it leaves out stays."""
+        """Change limits.  ``resources``: OCI ``linux.resources``, JSON; what it leaves out stays."""
         request = pb.UpdateWorkloadRequest(id=workload_id, resources=resources)
         call = self._workloads.UpdateWorkload(request, timeout=_CHANGE)
         await _call("update workload", workload_id, call)
 
     async def reopen_log(self, workload_id: str) -> None:
-        """After its log file was renamed."""
+        """Open a workload's log file anew, after it was renamed."""
         call = self._workloads.ReopenLog(pb.ReopenLogRequest(id=workload_id), timeout=_READ)
         await _call("reopen log", workload_id, call)
 
@@ -122,26 +126,28 @@ class Zones:
         if not exited:
             raise Broken("exec in", start.workload_id, "protectd ended the stream without an exit code")
 
-    def open_exec(self, start: pb.ExecStart) -> AbstractAsyncContextManager[Process[pb.ExecInput]]:
+    def open_exec(self, start: pb.ExecStart) -> AbstractAsyncContextManager[ProcessStreams[pb.ExecInput]]:
         """Run a process with its standard streams; it is killed at the end of the block."""
         call = self._workloads.Exec(None)  # written to, message by message
         return opened(call, pb.ExecInput(start=start), "exec in", start.workload_id)
 
-    def open_attach(self, start: pb.AttachStart) -> AbstractAsyncContextManager[Process[pb.AttachInput]]:
-        """The standard streams of a workload's first process, from now on."""
+    def open_attach(
+        self, start: pb.AttachStart
+    ) -> AbstractAsyncContextManager[ProcessStreams[pb.AttachInput]]:
+        """Attach to the standard streams of a workload's first process, from now on."""
         call = self._workloads.Attach(None)  # as above
         return opened(call, pb.AttachInput(start=start), "attach to", start.workload_id)
 
-    def dial(self, zone_id: str, port: int) -> AbstractAsyncContextManager[Connection]:
-        """A TCP connection to the zone's loopback for the time of the block; Refused when nobody listens."""
+    def dial(self, zone_id: str, port: int) -> AbstractAsyncContextManager[ZoneConnection]:
+        """Connect to a port of the zone's loopback for the time of the block; Refused when nobody listens."""
         return dialled(self._zones.Dial(None), pb.DialStart(zone_id=zone_id, port=port))
 
     async def info(self) -> pb.InfoResponse:
-        """The host."""
+        """Facts about the host."""
         return await _call("ask protectd about", "the host", self._host.Info(pb.InfoRequest(), timeout=_READ))
 
     async def watch(self) -> AsyncIterator[pb.WatchEvent]:
-        """Everything there is, SYNCED, then changes; waits until protectd is there, ends with Unreachable."""
+        """Everything there is, SYNCED, then changes.  Waits for protectd; Unreachable when it goes."""
         call = self._host.Watch(pb.WatchRequest(), wait_for_ready=True)
         try:
             async for event in call:

@@ -11,13 +11,13 @@ from pathlib import Path
 from tests.xen import modules
 from tests.xen.initramfs import pack
 from tests.xen.parts import Parts
-from tests.xen.snapshot import Image
+from tests.xen.snapshot import Snapshot
 
 HERE = Path(__file__).parent
 EARLY_MODULES = ("virtio_pci", "virtio_blk", "virtio_console", "9pnet_virtio", "9p", "squashfs", "overlay")
 
 
-def build(parts: Parts, folder: Path, images: Sequence[Image]) -> Path:
+def build(parts: Parts, folder: Path, images: Sequence[Snapshot]) -> Path:
     """Write ``folder/dom0.cpio`` (about 10 MB, uncompressed: nothing to decompress in emulation)."""
     root = folder / "dom0-root"
     for name in ("bin", "modules", "proc", "sys", "dev", "host", "cow", "newroot", "snap"):

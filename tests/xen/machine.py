@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.xen import dom0_image, snapshot
 from tests.xen.parts import NotInstalled, Parts, find_parts, version_key
-from tests.xen.snapshot import Image
+from tests.xen.snapshot import Snapshot
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 HIDDEN = tuple(Path(name) for name in ("/proc", "/sys", "/dev", "/run"))
@@ -154,7 +154,7 @@ def _arguments(
     ]
 
 
-def _drives(images: Sequence[Image]) -> list[str]:
+def _drives(images: Sequence[Snapshot]) -> list[str]:
     drives = []
     for number, image in enumerate(images):
         file = str(image.file).replace(",", ",,")

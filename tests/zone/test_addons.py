@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from protect.toolstack.libxl.kernels import join
+from protect.toolstack.libxl.kernels import concatenate
 from tests.support.agent.zone import ZONE
 from tests.support.images.guest_kernel import early_and_addons
 from tests.zone.test_guest import Guest, installed_kernel, serial_root
@@ -31,7 +31,7 @@ def guest(parts: Path, image: Path, tmp_path_factory: pytest.TempPathFactory) ->
     own = folder / "own.cpio"
     tool = [sys.executable, str(ZONE / "initramfs.py"), "--root", str(serial_root(parts, folder))]
     subprocess.run([*tool, "--output", str(own)], check=True)
-    join((early, own), folder / "joined")
+    concatenate((early, own), folder / "joined")
     guest = Guest(kernel, folder / "joined", image, folder, addons)
     yield guest
     guest.machine.kill()

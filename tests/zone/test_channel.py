@@ -14,7 +14,7 @@ from protect.channel import frames
 from protect.channel.frames import Frame, Type
 from tests.support.agent.golden_frames import PATH
 from tests.support.agent.zone import Zone
-from tests.support.agent.zone_client import Client, Closed
+from tests.support.agent.zone_client import Client, Closed, Stream
 from tests.support.agent.zone_specs import creation
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -117,6 +117,38 @@ def test_breaking_a_rule(zone: Zone, why: str, frame: Callable[[pb.ProcessCreate
     processes = again.finish(listed).processes.processes
     assert [p.process.container_id for p in processes] == ["c1"]
     assert processes[0].state == pb.PROCESS_STATE_RUNNING
+
+
+def ten_digits(client: Client) -> int:
+    """The number of an output that has sent 11 bytes, of which none is consumed."""
+    request = creation("c1", "sh", "-c", "echo 0123456789; sleep 100")
+    number = client.call(create_container=request).created.stdout_stream
+    stream = client.streams.setdefault(number, Stream(number, take=False))
+    client.call(start_container=pb.StartContainer(id="c1"))
+    client.until(lambda: len(stream.data) == 11, "output")
+    return number
+
+
+def test_credit_does_not_go_back(zone: Zone, client: Client) -> None:
+    """What was consumed once is not kept any more."""
+    number = ten_digits(client)
+    client.send(frames.credit(number, 8, frames.WINDOW + 4))
+    client.call(get_facts=pb.GetFacts())
+    client.send(frames.credit(number, 4, frames.WINDOW + 4))
+    closes(client)
+    alive(zone)
+
+
+def test_credit_for_what_this_connection_did_not_send(zone: Zone, client: Client) -> None:
+    number = ten_digits(client)
+    client.close()
+    again = zone.connect()
+    again.streams[number] = Stream(number, take=False)
+    again.send(frames.credit(number, 0, 3))
+    again.until(lambda: len(again.streams[number].data) == 3, "as much as allowed")
+    again.send(frames.credit(number, 5, 9))
+    closes(again)
+    alive(zone)
 
 
 def test_the_first_frame_must_be_hello(zone: Zone) -> None:

@@ -208,6 +208,25 @@ def test_writers_end_with_the_container(client: Client) -> None:
     client.delete("c1")
 
 
+def test_nothing_outlives_the_first_process(zone: Zone, client: Client, cgroups: list[Path]) -> None:
+    """Without a pid namespace of its own: not even what has left its session and closed its streams."""
+    script = "(busybox setsid sleep 1000 <&- >&- 2>&- &); echo up; read -r go"
+    created = client.start("c1", "sh", "-c", script, stdin=True, shared_pids=True)
+    client.until(lambda: created.stdout_stream in client.streams, "output")
+    deadline = time.monotonic() + DEADLINE
+    while "sleep 1000" not in (left := zone.children()):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+    client.write(created.stdin_stream, b"\n")
+    assert client.exited("c1").exit_code == 0
+    while left := zone.children():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+    # It may have been frozen for that: not for good.
+    states = [group / "workloads/c1/freezer.state" for group in cgroups]
+    assert {state.read_text() for state in states if state.exists()} <= {"THAWED\n"}
+
+
 def test_a_running_container_is_deleted(client: Client) -> None:
     created = client.start("c1", "sh", "-c", "trap '' TERM; sleep 100 & wait")
     client.execute("c1", "e1", "sleep", "100")

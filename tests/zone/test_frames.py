@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from protect.channel.frames import Decoder, Side
+from protect.channel.frames import FrameDecoder, Side
 from protect.model.errors import ProtocolViolation
 from tests.support.agent.golden_frames import PATH
 
@@ -55,7 +55,7 @@ def test_both_codecs_agree(
     frame = struct.pack("<BBHII", *header) + payload
     said = frame_check(sender.value, frame)
     try:
-        whole = len(Decoder(sender).feed(frame)) == 1
+        whole = len(FrameDecoder(sender).feed(frame)) == 1
     except ProtocolViolation:
         assert said.startswith("error ")
     else:

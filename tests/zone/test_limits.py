@@ -98,6 +98,26 @@ def test_sixty_four_containers(client: Client) -> None:
     client.call(create_container=creation("more", "true"))
 
 
+def test_execs_that_fail_are_not_counted(zone: Zone, client: Client) -> None:
+    """More than there may be at one time."""
+    client.start("c1", "sleep", "100")
+    # In the way of the file for crun.
+    Path(f"/proc/{zone.pid}/root/run/xenpod/containers/c1/exec-e1.json").mkdir()
+    process = json.dumps(process_json("true")).encode()
+    request = pb.ExecProcess(process=pb.ProcessRef(container_id="c1", exec_id="e1"), process_json=process)
+    for _ in range(260):
+        assert refused(client, exec_process=request) == 13
+    assert client.execute("c1", "e2", "true").pid > 1
+
+
+@pytest.mark.parametrize("size", [{"rows": 65536, "columns": 80}, {"rows": 24, "columns": 65536}])
+def test_sizes_of_a_terminal(client: Client, size: dict[str, int]) -> None:
+    client.call(create_container=creation("c1", "true", tty=True))
+    ref = pb.ProcessRef(container_id="c1")
+    client.call(resize_terminal=pb.ResizeTerminal(process=ref, rows=65535, columns=65535))
+    assert refused(client, resize_terminal=pb.ResizeTerminal(process=ref, **size)) == INVALID
+
+
 def test_sysctls(zone: Zone, client: Client) -> None:
     good = {"net.ipv4.ip_unprivileged_port_start": "80", "net/ipv4/conf/lo/forwarding": "1"}
     client.call(configure_zone=pb.ConfigureZone(sysctls=good))

@@ -15,9 +15,9 @@ import pytest
 
 from daemonkit.faults import Exists, Missing, Refused
 from protect.channel.link import Link
+from protect.model.toolstack import Transport
 from protect.stdio.log import WorkloadLog
 from protect.toolstack.fake.channel import connect
-from protect.toolstack.port import Transport
 from tests.support.agent.link_host import LogHost
 from tests.support.agent.link_owner import LIST, Collector, Owner, until
 from tests.support.agent.zone import Zone, creation

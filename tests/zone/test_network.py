@@ -76,6 +76,25 @@ def test_an_interface_that_comes_later(zone: Zone, client: Client, veth: tuple[s
     assert interface.name == "eth0"
 
 
+def test_calls_that_wait_are_bounded(zone: Zone, client: Client, veth: tuple[str, str]) -> None:
+    """Those of an earlier connection count, until they have ended."""
+    for _ in range(63):
+        client.begin(configure_network=request())
+    client.call(get_facts=pb.GetFacts())
+    client.close()
+    client = zone.connect()
+    call = client.begin(configure_network=request())
+    with pytest.raises(Failed) as failed:
+        client.call(configure_network=request())
+    assert failed.value.code == 8
+    ip("link", "set", veth[1], "netns", str(zone.pid), "name", "eth0")
+    client.finish(call)
+    later = client.begin(configure_network=request(index=7, name="eth7"))
+    client.call(get_facts=pb.GetFacts())
+    assert later not in client.replies
+    client.close()
+
+
 def test_the_loopback_is_up(client: Client) -> None:
     assert "127.0.0.1/8" in seen(client, "ip", "addr", "show", "lo")
 

@@ -11,17 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Oversized
 from cri.images.kernels import kconfig, metadata
-from cri.images.kernels.settings import KernelSettings
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Content, Node
-from cri.images.layer.layers import Budget, file_chunks, read_layer
+from cri.images.layer.inode import Content, Inode
+from cri.images.layer.layers import LayerBudget, file_chunks, read_layer
 from cri.images.registry import manifests
-from cri.images.rootfs.tree import Tree
-from cri.images.settings import Limits
-from cri.images.store.catalogue import Image
+from cri.images.rootfs.tree import MergedTree
+from cri.images.settings import ImageLimits, KernelSettings
+from cri.images.store.catalogue import StoredImage
 from cri.images.store.store import ImageStore
 from daemonkit.faults import Broken, Refused
 
@@ -48,7 +47,7 @@ class LayerFile(NamedTuple):
     diff_id: str
 
 
-class Plan(NamedTuple):
+class KernelPlan(NamedTuple):
     """files: where each file of /kernel that is wanted lies, by its name in there."""
 
     subject: str
@@ -56,7 +55,9 @@ class Plan(NamedTuple):
     files: Mapping[str, Content]
 
 
-def find(store: ImageStore, image: Image, settings: KernelSettings, limits: Limits, cancel: Cancel) -> Plan:
+def find(
+    store: ImageStore, image: StoredImage, settings: KernelSettings, limits: ImageLimits, token: CancelToken
+) -> KernelPlan:
     """Reads all layers.  Refused, Oversized: it is no kernel image; Corrupt, Broken: the store is damaged."""
     subject = name_of(image)
     layers = _layers(store, image, subject)
@@ -66,9 +67,9 @@ def find(store: ImageStore, image: Image, settings: KernelSettings, limits: Limi
         unpacked_bytes=min(limits.unpacked_bytes, whole),
         entries=min(limits.entries, _ENTRIES),
     )
-    tree, budget = Tree(subject, bounds.unpacked_bytes), Budget(subject, bounds)
+    tree, budget = MergedTree(subject, bounds.unpacked_bytes), LayerBudget(subject, bounds)
     for number, layer in enumerate(layers):
-        index = read_layer(chunks(layer.path, subject, cancel), layer.size, layer.diff_id, bounds)
+        index = read_layer(chunks(layer.path, subject, token), layer.size, layer.diff_id, bounds)
         budget.spend(len(index.entries), index.weight, index.plain_bytes)
         tree.apply(number, index.entries)
     most = {
@@ -78,26 +79,24 @@ def find(store: ImageStore, image: Image, settings: KernelSettings, limits: Limi
         METADATA: metadata.LIMIT,
         CONFIG: kconfig.LIMIT,
     }
-    return Plan(subject, layers, _files(tree, subject, most))
+    return KernelPlan(subject, layers, _files(tree, subject, most))
 
 
-def name_of(image: Image) -> str:
+def name_of(image: StoredImage) -> str:
     """For people."""
     return next(iter((*image.repo_tags, *image.repo_digests)), image.id)
 
 
-def chunks(path: Path, subject: str, cancel: Cancel) -> Iterator[bytes]:
+def chunks(path: Path, subject: str, token: CancelToken) -> Iterator[bytes]:
     """A kept layer's bytes; Broken when they are gone."""
     try:
-        for chunk in file_chunks(path):
-            cancel.check()
-            yield chunk
+        yield from file_chunks(path, token)
     except FileNotFoundError:
         hint = "remove it, and pull it again"
         raise Broken(_READ, subject, f"its layer {path.name} is gone", hint) from None
 
 
-def _layers(store: ImageStore, image: Image, subject: str) -> tuple[LayerFile, ...]:
+def _layers(store: ImageStore, image: StoredImage, subject: str) -> tuple[LayerFile, ...]:
     row = store.stored(image)[0]
     said = manifests.parse_json(row.config, image.id).get("rootfs")
     diff_ids = said.get("diff_ids") if isinstance(said, dict) else None
@@ -108,7 +107,7 @@ def _layers(store: ImageStore, image: Image, subject: str) -> tuple[LayerFile, .
     return tuple(LayerFile(store.files.blob_path(digest), size, diff_id) for (digest, size), diff_id in found)
 
 
-def _files(tree: Tree, subject: str, most: Mapping[str, int]) -> dict[str, Content]:
+def _files(tree: MergedTree, subject: str, most: Mapping[str, int]) -> dict[str, Content]:
     folder = tree.root.names.get(FOLDER)
     if folder is None or not folder.is_directory:
         raise Refused(_READ, subject, "it has no directory /kernel", "it is no kernel image")
@@ -125,7 +124,7 @@ def _files(tree: Tree, subject: str, most: Mapping[str, int]) -> dict[str, Conte
     return files
 
 
-def _content(node: Node, name: str, limit: int, subject: str) -> Content:
+def _content(node: Inode, name: str, limit: int, subject: str) -> Content:
     """Of a regular file with data, no matter what leads to it elsewhere: no link is followed."""
     if node.kind != tarstream.FILE:
         raise Refused(_READ, subject, f"/kernel/{name} is {_KINDS[node.kind]}, not a regular file")

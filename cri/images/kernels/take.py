@@ -9,19 +9,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Corrupt
-from cri.images.kernels.plan import LayerFile, Plan, chunks
+from cri.images.kernels.plan import KernelPlan, LayerFile, chunks
 from cri.images.layer import compression
 from cri.images.layer.inode import Content
-from cri.images.layer.stream import Stream
+from cri.images.layer.stream import PlainStream
 from cri.images.store.files import sync_directory
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 
 DIGESTS = "digests.json"
 _READ = "read kernel image"
-
-declare("kernel-take.begun", "kernel-take.layer-read", "kernel-take.synced", "kernel-take.named")
 
 
 class Taken(NamedTuple):
@@ -32,7 +30,7 @@ class Taken(NamedTuple):
     size: int
 
 
-def take(plan: Plan, folder: Path, cancel: Cancel) -> None:
+def take(plan: KernelPlan, folder: Path, token: CancelToken) -> None:
     """Writes each file, and their digests, all synced.  Corrupt: a layer is not what it was; OSError."""
     folder.mkdir(mode=0o700)
     checkpoint("kernel-take.begun")
@@ -41,7 +39,7 @@ def take(plan: Plan, folder: Path, cancel: Cancel) -> None:
         wanted = [(name, content) for name, content in plan.files.items() if content.layer == number]
         if wanted:
             wanted.sort(key=lambda one: one[1].offset)
-            taken += _from_layer(layer, wanted, folder, plan.subject, cancel)
+            taken += _from_layer(layer, wanted, folder, plan.subject, token)
             checkpoint("kernel-take.layer-read")
     _write(folder / DIGESTS, [json.dumps([list(one) for one in taken]).encode()])
     sync_directory(folder)
@@ -60,13 +58,13 @@ def taken_files(folder: Path) -> list[Taken]:
 
 
 def _from_layer(
-    layer: LayerFile, wanted: Sequence[tuple[str, Content]], folder: Path, subject: str, cancel: Cancel
+    layer: LayerFile, wanted: Sequence[tuple[str, Content]], folder: Path, subject: str, token: CancelToken
 ) -> Iterator[Taken]:
     """Once more held against its digest: it was read before, to find out what is in it."""
     algorithm, _, digest = layer.diff_id.partition(":")
     whole = hashlib.new(algorithm)
-    plain = compression.plain(chunks(layer.path, subject, cancel), subject)
-    stream = Stream(_hashed(plain, whole), subject)
+    plain = compression.plain(chunks(layer.path, subject, token), subject)
+    stream = PlainStream(_hashed(plain, whole), subject)
     for name, content in wanted:
         stream.skip(content.offset - stream.offset)
         mine = hashlib.sha256()
@@ -78,16 +76,16 @@ def _from_layer(
         raise Corrupt(_READ, subject, cause, "remove it, and pull it again")
 
 
-def _hashed(pieces: Iterable[bytes | memoryview], running: hashlib._Hash) -> Iterator[bytes]:
-    for piece in pieces:
-        running.update(piece)
-        yield piece  # type: ignore[misc]  # who takes it reads it as bytes
+def _hashed(chunks: Iterable[bytes | memoryview], running: hashlib._Hash) -> Iterator[bytes]:
+    for chunk in chunks:
+        running.update(chunk)
+        yield chunk  # type: ignore[misc]  # who takes it reads it as bytes
 
 
-def _write(path: Path, pieces: Iterable[bytes]) -> None:
+def _write(path: Path, chunks: Iterable[bytes]) -> None:
     """Of mode 0400: protectd refuses what others may write."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "wb") as file:
-        for piece in pieces:
-            file.write(piece)
+        for chunk in chunks:
+            file.write(chunk)
         file.flush()
         os.fsync(file.fileno())

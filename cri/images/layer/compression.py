@@ -1,4 +1,4 @@
-"""Compressed layers to plain bytes, a bounded piece at a time.
+"""Compressed layers to plain bytes, a bounded chunk at a time.
 
 The compression is told by the first bytes, as containerd does, since media types often lie. ISA-L inflates
 two to three times as fast as zlib, and like zstandard it runs without the interpreter's lock.
@@ -15,7 +15,7 @@ from isal import igzip_lib
 
 from cri.images.errors import Corrupt
 
-PIECE = 1 << 20
+CHUNK = 1 << 20
 # RFC 8878 asks decoders for 8 MiB; zstd's own command line stops at this.
 ZSTD_WINDOW = 1 << 27
 # Its type stub calls the class an instance.
@@ -27,7 +27,7 @@ _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 
 
 def plain(chunks: Iterable[bytes], subject: str) -> Iterator[bytes]:
-    """The decompressed bytes of a gzip, zstd or plain stream, in pieces of about PIECE.
+    """The decompressed bytes of a gzip, zstd or plain stream, in chunks of about CHUNK.
 
     Raises Corrupt for what is damaged or ends early.
     """
@@ -60,14 +60,14 @@ def _gunzip(chunks: Iterator[bytes], subject: str) -> Iterator[bytes]:
             if not pending:
                 raise Corrupt("decompress", subject, "the gzip stream ends early")
         try:
-            piece = inflater.decompress(pending, PIECE)
+            chunk = inflater.decompress(pending, CHUNK)
         except _ISAL_ERROR as error:
             raise Corrupt("decompress", subject, f"is no proper gzip stream: {error}") from error
-        if piece:
-            yield piece
+        if chunk:
+            yield chunk
 
 
-class _Reader:
+class _ChunkReader:
     """What zstandard reads from."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
@@ -78,16 +78,18 @@ class _Reader:
         """Up to size bytes, as they come."""
         if not self._rest:
             self._rest = next(self._chunks, b"")
-        piece, self._rest = self._rest[:size], self._rest[size:]
-        return piece
+        chunk, self._rest = self._rest[:size], self._rest[size:]
+        return chunk
 
 
 def _unzstd(chunks: Iterator[bytes], subject: str) -> Iterator[bytes]:
     # What ends early is not told here; the tar reader and the digest of the plain bytes tell it.
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     try:
-        with decompressor.stream_reader(cast(IO[bytes], _Reader(chunks)), read_across_frames=True) as reader:
-            while piece := reader.read(PIECE):
-                yield piece
+        with decompressor.stream_reader(
+            cast(IO[bytes], _ChunkReader(chunks)), read_across_frames=True
+        ) as reader:
+            while chunk := reader.read(CHUNK):
+                yield chunk
     except zstandard.ZstdError as error:
         raise Corrupt("decompress", subject, f"is no proper zstd stream: {error}") from error

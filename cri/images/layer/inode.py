@@ -18,7 +18,7 @@ class Content(NamedTuple):
     extents: Extents | None
 
 
-class Node:
+class Inode:
     """One inode. content: of a file that is not empty."""
 
     __slots__ = (
@@ -46,18 +46,18 @@ class Node:
         self.device = (0, 0)
         self.xattrs: tuple[tuple[bytes, bytes], ...] = ()
         self.content: Content | None = None
-        self._names: dict[bytes, Node] | None = {} if kind == tarstream.DIR else None
-        self._load: Callable[[], dict[bytes, Node]] | None = None
+        self._names: dict[bytes, Inode] | None = {} if kind == tarstream.DIR else None
+        self._load: Callable[[], dict[bytes, Inode]] | None = None
 
-    def load_later(self, load: Callable[[], dict[bytes, Node]]) -> None:
+    def load_later(self, load: Callable[[], dict[bytes, Inode]]) -> None:
         """Has a directory's children made when they are first asked for."""
         self._names, self._load = None, load
 
-    def described(self) -> Node:
+    def described(self) -> Inode:
         """As it is now: a directory may be given other attributes by layers to come. It has no children."""
         if not self.is_directory:
             return self
-        copy = Node(self.kind, self.serial)
+        copy = Inode(self.kind, self.serial)
         copy.mode, copy.uid, copy.gid, copy.mtime = self.mode, self.uid, self.gid, self.mtime
         copy.xattrs = self.xattrs
         return copy
@@ -68,7 +68,7 @@ class Node:
         return self.kind == tarstream.DIR
 
     @property
-    def names(self) -> dict[bytes, Node]:
+    def names(self) -> dict[bytes, Inode]:
         """A directory's children."""
         if self._names is None:
             assert self._load is not None

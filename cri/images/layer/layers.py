@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Corrupt, Oversized
 from cri.images.layer import compression, tarstream
-from cri.images.layer.stream import Stream
-from cri.images.layer.tarstream import Entry
-from cri.images.settings import Limits
+from cri.images.layer.stream import PlainStream
+from cri.images.layer.tarstream import TarEntry
+from cri.images.settings import ImageLimits
 
-PIECE = 1 << 20
+CHUNK = 1 << 20
 
 
 class LayerIndex(NamedTuple):
@@ -23,17 +23,16 @@ class LayerIndex(NamedTuple):
     plain_bytes: the length of its tar stream; weight: roughly what the entries take in memory, in bytes.
     """
 
-    entries: list[Entry]
+    entries: list[TarEntry]
     plain_bytes: int
     weight: int
 
 
-class Budget:
-    """What the layers of one image may cost together; layers are read by several threads."""
+class LayerBudget:
+    """What the layers of one image may cost together."""
 
-    def __init__(self, subject: str, limits: Limits) -> None:
+    def __init__(self, subject: str, limits: ImageLimits) -> None:
         self._subject = subject
-        self._lock = threading.Lock()
         self._left = {
             "entries": limits.entries,
             "bytes of names and attributes": limits.index_bytes,
@@ -42,11 +41,10 @@ class Budget:
 
     def spend(self, entries: int, weight: int, plain_bytes: int) -> None:
         """For one layer or several (see LayerIndex); raises Oversized once the sum is beyond the limits."""
-        with self._lock:
-            for what, amount in zip(self._left, (entries, weight, plain_bytes), strict=True):
-                self._left[what] -= amount
-                if self._left[what] < 0:
-                    raise Oversized("unpack", self._subject, f"its layers have too many {what}")
+        for what, amount in zip(self._left, (entries, weight, plain_bytes), strict=True):
+            self._left[what] -= amount
+            if self._left[what] < 0:
+                raise Oversized("unpack", self._subject, f"its layers have too many {what}")
 
 
 class _Counted:
@@ -66,7 +64,7 @@ class _Counted:
             yield chunk
 
 
-def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: Limits) -> LayerIndex:
+def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: ImageLimits) -> LayerIndex:
     """Reads a compressed layer to its end.
 
     size: its compressed length, which bounds the plain one by the configured ratio.
@@ -80,8 +78,8 @@ def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: Limits)
 
     algorithm, _, wanted = diff_id.partition(":")
     counted = _Counted(compression.plain(chunks, diff_id), algorithm, within)
-    stream = Stream(iter(counted), diff_id)
-    found: list[Entry] = []
+    stream = PlainStream(iter(counted), diff_id)
+    found: list[TarEntry] = []
     weight = 0
     for entry in tarstream.entries(stream, limits.header_bytes):
         weight += _weight(entry)
@@ -97,7 +95,7 @@ def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: Limits)
     return LayerIndex(found, counted.bytes, weight)
 
 
-def _weight(entry: Entry) -> int:
+def _weight(entry: TarEntry) -> int:
     weight = len(entry.name) + len(entry.link)
     if entry.xattrs:
         weight += sum(len(key) + len(value) for key, value in entry.xattrs)
@@ -105,13 +103,14 @@ def _weight(entry: Entry) -> int:
     return weight + 120 * len(entry.extents or ())
 
 
-def file_chunks(path: Path) -> Iterator[bytes]:
-    """A blob's bytes in pieces of PIECE."""
+def file_chunks(path: Path, token: CancelToken) -> Iterator[bytes]:
+    """A blob's bytes in chunks of CHUNK; raises Cancelled."""
     with path.open("rb", buffering=0) as file:
-        while piece := file.read(PIECE):
-            yield piece
+        while chunk := file.read(CHUNK):
+            token.check()
+            yield chunk
 
 
-def plain_stream(path: Path, subject: str) -> Stream:
+def plain_stream(path: Path, subject: str, token: CancelToken) -> PlainStream:
     """A kept blob's plain bytes, once more."""
-    return Stream(compression.plain(file_chunks(path), subject), subject)
+    return PlainStream(compression.plain(file_chunks(path, token), subject), subject)

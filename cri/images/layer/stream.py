@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from cri.images.errors import Unpackable
 
 
-class Stream:
+class PlainStream:
     """Plain bytes with exact reads; chunks of any length come in."""
 
     def __init__(self, chunks: Iterator[bytes], subject: str) -> None:
@@ -19,21 +19,21 @@ class Stream:
 
     def take(self, size: int) -> bytes:
         """Up to size bytes; fewer only at the end of the stream."""
-        piece = self._chunk[self._at : self._at + size]
-        self._at += len(piece)
-        while len(piece) < size and self._refill():
-            more = self._chunk[: size - len(piece)]
+        data = self._chunk[self._at : self._at + size]
+        self._at += len(data)
+        while len(data) < size and self._refill():
+            more = self._chunk[: size - len(data)]
             self._at = len(more)
-            piece += more
-        self.offset += len(piece)
-        return piece
+            data += more
+        self.offset += len(data)
+        return data
 
     def exactly(self, size: int) -> bytes:
         """Raises Unpackable when the stream ends before."""
-        piece = self.take(size)
-        if len(piece) < size:
+        data = self.take(size)
+        if len(data) < size:
             raise Unpackable("read layer", self.subject, f"ends inside an entry, at byte {self.offset}")
-        return piece
+        return data
 
     def skip(self, size: int) -> None:
         """Passes over size bytes; raises Unpackable when the stream ends before."""

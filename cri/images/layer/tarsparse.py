@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cri.images.errors import Unpackable
-from cri.images.layer.stream import Stream
+from cri.images.layer.stream import PlainStream
 
 Extents = tuple[tuple[int, int], ...]
 # tar2sqfs takes no longer maps.
@@ -17,7 +17,7 @@ _BLOCK = 512
 _MAX_SIZE = 1 << 62
 
 
-def old_gnu_map(block: bytes, stream: Stream) -> tuple[Extents, int]:
+def old_gnu_map(block: bytes, stream: PlainStream) -> tuple[Extents, int]:
     """The map of a type S entry: in its header, then in as many further blocks as say so."""
     size = _octal(block[483:495], stream)
     pairs: list[int] = []
@@ -32,7 +32,7 @@ def old_gnu_map(block: bytes, stream: Stream) -> tuple[Extents, int]:
     return _checked(pairs, size, stream), size
 
 
-def pax_map(pax: dict[bytes, bytes], pairs: Sequence[bytes], stream: Stream) -> tuple[Extents, int]:
+def pax_map(pax: dict[bytes, bytes], pairs: Sequence[bytes], stream: PlainStream) -> tuple[Extents, int]:
     """The map of PAX 0.1 (one record) or 0.0 (a record for each number)."""
     size = _decimal(pax.get(b"GNU.sparse.size") or pax.get(b"GNU.sparse.realsize") or b"", stream)
     texts = pax[b"GNU.sparse.map"].split(b",") if b"GNU.sparse.map" in pax else pairs
@@ -41,7 +41,7 @@ def pax_map(pax: dict[bytes, bytes], pairs: Sequence[bytes], stream: Stream) -> 
     return _checked([_decimal(text, stream) for text in texts], size, stream), size
 
 
-def stored_map(pax: dict[bytes, bytes], stored: int, stream: Stream) -> tuple[Extents, int, int]:
+def stored_map(pax: dict[bytes, bytes], stored: int, stream: PlainStream) -> tuple[Extents, int, int]:
     """The map of PAX 1.0, which lies before the data; also how many bytes it took."""
     size = _decimal(pax.get(b"GNU.sparse.realsize", b""), stream)
     start, text = stream.offset, b""
@@ -61,14 +61,14 @@ def stored_map(pax: dict[bytes, bytes], stored: int, stream: Stream) -> tuple[Ex
     return _checked(numbers, size, stream), size, stream.offset - start
 
 
-def _old_pairs(field: bytes, pairs: list[int], stream: Stream) -> None:
+def _old_pairs(field: bytes, pairs: list[int], stream: PlainStream) -> None:
     for at in range(0, len(field), 24):
         if field[at] == 0:
             return
         pairs += [_octal(field[at : at + 12], stream), _octal(field[at + 12 : at + 24], stream)]
 
 
-def _checked(numbers: Sequence[int], size: int, stream: Stream) -> Extents:
+def _checked(numbers: Sequence[int], size: int, stream: PlainStream) -> Extents:
     if len(numbers) % 2:
         raise _bad(stream, "a part without a length")
     extents = tuple(zip(numbers[::2], numbers[1::2], strict=True))
@@ -82,7 +82,7 @@ def _checked(numbers: Sequence[int], size: int, stream: Stream) -> Extents:
     return tuple(extent for extent in extents if extent[1])
 
 
-def _octal(field: bytes, stream: Stream) -> int:
+def _octal(field: bytes, stream: PlainStream) -> int:
     if field[0] & 0x80:
         value = int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
     else:
@@ -95,11 +95,11 @@ def _octal(field: bytes, stream: Stream) -> int:
     return value
 
 
-def _decimal(text: bytes, stream: Stream) -> int:
+def _decimal(text: bytes, stream: PlainStream) -> int:
     if not text.isdigit() or len(text) > 19:
         raise _bad(stream, "a number that is not decimal")
     return int(text)
 
 
-def _bad(stream: Stream, cause: str) -> Unpackable:
+def _bad(stream: PlainStream, cause: str) -> Unpackable:
     return Unpackable("read layer", stream.subject, f"a sparse map has {cause}, at byte {stream.offset}")

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from cri.images.errors import Oversized, Unpackable
-from cri.images.layer.stream import Stream
+from cri.images.layer.stream import PlainStream
 from cri.images.layer.tarsparse import Extents, old_gnu_map, pax_map, stored_map
 
 BLOCK = 512
@@ -28,7 +28,7 @@ _XATTR = b"SCHILY.xattr."
 _TEXT = (b"path", b"linkpath", b"GNU.sparse.name")
 
 
-class Entry(NamedTuple):
+class TarEntry(NamedTuple):
     """One member of a layer. offset, stored: where its data lies in the plain stream, in bytes.
 
     size is the file's length; with extents (offset in file, length) the stored bytes are those ranges in
@@ -63,7 +63,7 @@ class _Extras:
         self.sparse_pairs: list[bytes] = []
 
 
-def entries(stream: Stream, header_bytes: int) -> Iterator[Entry]:
+def entries(stream: PlainStream, header_bytes: int) -> Iterator[TarEntry]:
     """The entries in their order; the caller must not read the stream meanwhile.
 
     header_bytes: the bound on one PAX or long-name header. Raises Unpackable and Oversized.
@@ -102,7 +102,7 @@ def entries(stream: Stream, header_bytes: int) -> Iterator[Entry]:
         stream.skip(entry.stored + -entry.stored % BLOCK)
 
 
-def _extra_header(stream: Stream, size: int, header_bytes: int) -> bytes:
+def _extra_header(stream: PlainStream, size: int, header_bytes: int) -> bytes:
     if size > header_bytes:
         raise Oversized("read layer", stream.subject, f"a header of {size} bytes, more than {header_bytes}")
     data = stream.exactly(size)
@@ -110,7 +110,7 @@ def _extra_header(stream: Stream, size: int, header_bytes: int) -> bytes:
     return data
 
 
-def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: Stream) -> Entry:
+def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: PlainStream) -> TarEntry:
     name, link = _names(block, extras)
     if len(name) > PATH_MAX or len(link) > PATH_MAX:
         raise _bad(stream, f"a name longer than {PATH_MAX} bytes")
@@ -139,7 +139,7 @@ def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: Stream
             extents, full = pax_map(pax, extras.sparse_pairs, stream)
     if extents is not None and sum(length for _, length in extents) != size:
         raise _bad(stream, f"the sparse map of {shown(name)} does not match its data")
-    return Entry(
+    return TarEntry(
         name,
         known,
         _number(block[100:108], stream) & 0o7777,
@@ -170,7 +170,7 @@ def _names(block: bytes, extras: _Extras) -> tuple[bytes, bytes]:
     return extras.pax.get(b"path", name), extras.pax.get(b"linkpath", link)
 
 
-def _read_pax(data: bytes, extras: _Extras, stream: Stream) -> None:
+def _read_pax(data: bytes, extras: _Extras, stream: PlainStream) -> None:
     at = 0
     while at < len(data):
         space = data.find(b" ", at, at + 20)
@@ -209,7 +209,7 @@ def _checksum_fits(block: bytes) -> bool:
     return signed == wanted
 
 
-def _number(field: bytes, stream: Stream) -> int:
+def _number(field: bytes, stream: PlainStream) -> int:
     if field[0] & 0x80:
         # Base 256 (GNU), two's complement without the top bit.
         value = int.from_bytes(field, "big") & ((1 << (8 * len(field) - 1)) - 1)
@@ -227,20 +227,20 @@ def _number(field: bytes, stream: Stream) -> int:
         raise _bad(stream, "a number that is not octal") from None
 
 
-def _decimal(text: bytes, stream: Stream) -> int:
+def _decimal(text: bytes, stream: PlainStream) -> int:
     if not text.isdigit() or len(text) > 19:
         raise _bad(stream, "a PAX number that is not decimal")
     return int(text)
 
 
-def _owner(pax: bytes | None, field: bytes, stream: Stream, name: bytes) -> int:
+def _owner(pax: bytes | None, field: bytes, stream: PlainStream, name: bytes) -> int:
     value = _decimal(pax, stream) if pax is not None else _number(field, stream)
     if not 0 <= value < 0xFFFFFFFF:
         raise _bad(stream, f"{shown(name)} has the owner {value}, which Linux cannot hold")
     return value
 
 
-def _mtime(pax: bytes | None, field: bytes, stream: Stream) -> int:
+def _mtime(pax: bytes | None, field: bytes, stream: PlainStream) -> int:
     """Whole seconds, held within what squashfs has room for (32 bits, unsigned)."""
     if pax is None:
         value = _number(field, stream)
@@ -252,14 +252,14 @@ def _mtime(pax: bytes | None, field: bytes, stream: Stream) -> int:
     return min(max(value, 0), 0xFFFFFFFF)
 
 
-def _device(block: bytes, stream: Stream) -> tuple[int, int]:
+def _device(block: bytes, stream: PlainStream) -> tuple[int, int]:
     major, minor = _number(block[329:337], stream), _number(block[337:345], stream)
     if not (0 <= major < 1 << 12 and 0 <= minor < 1 << 20):
         raise _bad(stream, f"the device number {major}:{minor}, which Linux cannot hold")
     return major, minor
 
 
-def _bad(stream: Stream, cause: str) -> Unpackable:
+def _bad(stream: PlainStream, cause: str) -> Unpackable:
     return Unpackable("read layer", stream.subject, f"{cause}, at byte {stream.offset}")
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import WorkerThreads
 from cri.images.errors import Rejected
-from cri.images.policy.globs import Globs
+from cri.images.globs import Globs
 from cri.images.policy.verifiers import judge, verifiers_in
 from cri.images.registry.manifests import Descriptor
 from cri.images.registry.names import Reference
@@ -17,8 +18,9 @@ from daemonkit.faults import Denied
 class Policy:
     """What an operator has configured.  Images that are there already, and imports, are not asked about."""
 
-    def __init__(self, settings: PolicySettings) -> None:
+    def __init__(self, settings: PolicySettings, threads: WorkerThreads) -> None:
         self._settings = settings
+        self._threads = threads
         self._allow, self._deny = Globs(settings.allow), Globs(settings.deny)
 
     def check_name(self, reference: Reference) -> None:
@@ -34,16 +36,15 @@ class Policy:
         if self._allow and not self._allow.matching(names):
             raise Denied("pull", str(reference), "nothing in images.policy.allow matches it")
 
-    def check_content(self, reference: Reference, target: Descriptor, cancel: Cancel) -> None:
-        """Asks each verifier about what the name stands for; Rejected when one says no, or cannot say."""
+    async def check_content(self, reference: Reference, target: Descriptor) -> None:
+        """Ask each verifier about what the name stands for; Rejected when one says no, or cannot say."""
         directory = self._settings.verifier_dir
         if directory is None:
             return
         descriptor = {"mediaType": target.media_type, "digest": target.digest, "size": target.size}
-        for program in verifiers_in(directory):
+        payload, seconds = json.dumps(descriptor).encode(), self._settings.verifier_timeout
+        for program in await self._threads.run(lambda _: verifiers_in(directory)):
             arguments = ("-name", str(reference), "-digest", target.digest)
-            verdict = judge(
-                program, arguments, json.dumps(descriptor).encode(), self._settings.verifier_timeout, cancel
-            )
+            verdict = await self._threads.run(partial(judge, program, arguments, payload, seconds))
             if not verdict.allowed:
                 raise Rejected("pull", f"{reference} ({target.digest})", f"{program.name}: {verdict.reason}")

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from daemonkit.faults import Refused
 from daemonkit.logs import fields
 
@@ -56,7 +56,9 @@ def verifiers_in(directory: Path) -> list[Path]:
     return found
 
 
-def judge(program: Path, arguments: Sequence[str], payload: bytes, seconds: float, cancel: Cancel) -> Verdict:
+def judge(
+    program: Path, arguments: Sequence[str], payload: bytes, seconds: float, token: CancelToken
+) -> Verdict:
     """Runs one verifier to its end, or that of its time.  Whatever goes wrong with it allows nothing."""
     with tempfile.TemporaryFile() as stdin:
         stdin.write(payload)
@@ -67,7 +69,7 @@ def judge(program: Path, arguments: Sequence[str], payload: bytes, seconds: floa
         except OSError as error:
             return Verdict(False, f"cannot be run: {error.strerror}")
         try:
-            with cancel.interrupting(lambda: _end(process)):
+            with token.unblocking(lambda: _end(process)):
                 said, heard = _listen(process, time.monotonic() + seconds)
         finally:
             _end(process)
@@ -75,7 +77,7 @@ def judge(program: Path, arguments: Sequence[str], payload: bytes, seconds: floa
             assert process.stdout is not None and process.stderr is not None
             process.stdout.close()
             process.stderr.close()
-    cancel.check()
+    token.check()
     if said is None:
         return Verdict(False, f"did not answer within {seconds:.0f} s")
     log.debug("image verifier", extra=fields(program=str(program), code=process.returncode, stderr=heard))

@@ -1,141 +1,125 @@
-"""Blobs fetched and verified: nothing leaves this module under a digest it does not have."""
+"""Manifests, configurations and layers out of one source, verified: all of it blocks, and runs in a thread.
+
+Nothing leaves this module under a digest that it does not have.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
+from cri.images.digests import VerifiedChunks, digest_of, matches
 from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full
 from cri.images.layer.layers import LayerIndex, read_layer
 from cri.images.pull.progress import Meter
-from cri.images.registry.manifests import Descriptor
-from cri.images.registry.places import Place, first_of
-from cri.images.settings import Limits
+from cri.images.registry import manifests
+from cri.images.registry.manifests import Descriptor, ImageConfig
+from cri.images.registry.names import Reference
+from cri.images.registry.sources import ImageSource
+from cri.images.settings import ImageLimits
 from daemonkit.disk_space import is_full
 
 
-def digest_of(data: bytes) -> str:
-    """The canonical digest of bytes."""
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+class Document(NamedTuple):
+    """A manifest or index: read, verified and parsed once.
+
+    said: the media type that came with it, "" when none did.
+    """
+
+    digest: str
+    data: bytes
+    json: dict[str, Any]
+    said: str
 
 
-def matches(data: bytes, digest: str) -> bool:
-    """Whether the bytes have the digest."""
-    algorithm, _, wanted = digest.partition(":")
-    return hashlib.new(algorithm, data).hexdigest() == wanted
+def read_tagged(
+    reference: Reference, limits: ImageLimits, source: ImageSource, token: CancelToken
+) -> Document:
+    """What a name stands for at a source: a manifest or an index."""
+    data, said = source.manifest(reference.target, limits.manifest_bytes, token)
+    subject = f"{reference} at {source.name}"
+    if reference.digest is not None and not matches(data, reference.digest):
+        raise Corrupt("pull", subject, "the manifest has another digest")
+    # A source that answers with a login page instead of a manifest does not have the image.
+    return Document(reference.digest or digest_of(data), data, manifests.parse_json(data, subject), said)
 
 
-def fetch_document(places: Sequence[Place], descriptor: Descriptor, most: int, cancel: Cancel) -> bytes:
-    """A small blob (a configuration) whole in memory."""
+def read_manifest(
+    descriptor: Descriptor, limits: ImageLimits, source: ImageSource, token: CancelToken
+) -> Document:
+    """The manifest or index that a descriptor promises."""
+    data, said = source.manifest(descriptor.digest, limits.manifest_bytes, token)
+    if len(data) != descriptor.size or not matches(data, descriptor.digest):
+        subject = f"{descriptor.digest} at {source.name}"
+        raise Corrupt("pull", subject, "the manifest has another digest or size")
+    return Document(descriptor.digest, data, manifests.parse_json(data, descriptor.digest), said)
+
+
+def read_config(
+    descriptor: Descriptor, layers: int, limits: ImageLimits, source: ImageSource, token: CancelToken
+) -> tuple[bytes, ImageConfig]:
+    """An image's configuration, as it is and parsed; layers: how many the manifest has."""
+    most = limits.config_bytes
     if descriptor.size > most:
         raise Oversized("pull", descriptor.digest, f"{descriptor.size} bytes, more than {most}")
-
-    def attempt(place: Place) -> bytes:
-        verified = _Verified(descriptor)
-        with place.blob(descriptor, cancel) as pieces:
-            data = b"".join(verified.passing(pieces))
-        verified.finish(place.name)
-        return data
-
-    return first_of(places, attempt, cancel)
+    verified = VerifiedChunks(descriptor.digest, descriptor.size)
+    with source.blob(descriptor, token) as chunks:
+        data = b"".join(verified.passing(chunks))
+    verified.finish(source.name)
+    return data, manifests.config(data, descriptor.digest, layers)
 
 
-def fetch_manifest(places: Sequence[Place], descriptor: Descriptor, most: int, cancel: Cancel) -> bytes:
-    """A manifest that an index promised."""
-    if descriptor.size > most:
-        raise Oversized("pull", descriptor.digest, f"a manifest of {descriptor.size} bytes, more than {most}")
-
-    def attempt(place: Place) -> bytes:
-        data, _ = place.manifest(descriptor.digest, most, cancel)
-        if len(data) != descriptor.size or not matches(data, descriptor.digest):
-            raise Corrupt(
-                "pull", f"{descriptor.digest} at {place.name}", "the manifest has another digest or size"
-            )
-        return data
-
-    return first_of(places, attempt, cancel)
-
-
-def fetch_layer(
-    places: Sequence[Place],
-    descriptor: Descriptor,
+def download_layer(
+    layer: Descriptor,
     diff_id: str,
     out: Path,
-    limits: Limits,
-    cancel: Cancel,
+    limits: ImageLimits,
     meter: Meter,
+    source: ImageSource,
+    token: CancelToken,
 ) -> LayerIndex:
-    """A layer into a new file, read through on the way; synced when this returns, removed when it raises."""
-    if descriptor.size > limits.layer_bytes:
-        raise Oversized("pull", descriptor.digest, f"{descriptor.size} bytes, more than {limits.layer_bytes}")
-
-    def attempt(place: Place) -> LayerIndex:
-        verified = _Verified(descriptor)
-        meter.restart()
-        with _new_file(out) as file, place.blob(descriptor, cancel) as pieces:
-            passing = _stored(verified.passing(pieces), file, cancel, meter)
-            index = _read_through(passing, verified, place, diff_id, limits)
-            file.flush()
-            os.fsync(file.fileno())
-        return index
-
-    return first_of(places, attempt, cancel)
-
-
-def _read_through(
-    passing: Iterator[bytes], verified: _Verified, place: Place, diff_id: str, limits: Limits
-) -> LayerIndex:
-    """The index; what looks broken is the transfer's fault if the digest is wrong, else the image's."""
-    try:
-        index = read_layer(passing, verified.descriptor.size, diff_id, limits)
-    except Misdelivered:
-        raise
-    except (Corrupt, Unpackable) as fault:
-        _drain(passing)
-        verified.finish(place.name)
-        raise Unpackable(fault.operation, fault.subject, fault.cause) from fault
-    _drain(passing)
-    verified.finish(place.name)
+    """A layer into a new file, indexed on the way; synced when this returns, removed when it raises."""
+    if layer.size > limits.layer_bytes:
+        raise Oversized("pull", layer.digest, f"{layer.size} bytes, more than {limits.layer_bytes}")
+    verified = VerifiedChunks(layer.digest, layer.size)
+    meter.restart()
+    with _new_file(out) as file, source.blob(layer, token) as chunks:
+        stored = _stored(verified.passing(chunks), file, meter, token)
+        index = _indexed(stored, verified, layer.size, diff_id, limits, source.name)
+        file.flush()
+        os.fsync(file.fileno())
     return index
 
 
-def _drain(pieces: Iterator[bytes]) -> None:
-    for _ in pieces:
+def _indexed(
+    chunks: Iterator[bytes],
+    verified: VerifiedChunks,
+    size: int,
+    diff_id: str,
+    limits: ImageLimits,
+    source: str,
+) -> LayerIndex:
+    """The index; what looks broken is the transfer's fault if the digest is wrong, else the image's."""
+    try:
+        index = read_layer(chunks, size, diff_id, limits)
+    except Misdelivered:
+        raise
+    except (Corrupt, Unpackable) as fault:
+        _drain(chunks)
+        verified.finish(source)
+        raise Unpackable(fault.operation, fault.subject, fault.cause) from fault
+    _drain(chunks)
+    verified.finish(source)
+    return index
+
+
+def _drain(chunks: Iterator[bytes]) -> None:
+    for _ in chunks:
         pass
-
-
-class _Verified:
-    """Pieces held against a descriptor while they pass."""
-
-    def __init__(self, descriptor: Descriptor) -> None:
-        self.descriptor = descriptor
-        algorithm, _, self._wanted = descriptor.digest.partition(":")
-        self._hash = hashlib.new(algorithm)
-        self._size = 0
-
-    def passing(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """The same pieces; stops with Corrupt once there are more bytes than promised."""
-        for piece in pieces:
-            self._size += len(piece)
-            if self._size > self.descriptor.size:
-                raise Corrupt(
-                    "pull", self.descriptor.digest, f"more than the promised {self.descriptor.size} bytes"
-                )
-            self._hash.update(piece)
-            yield piece
-
-    def finish(self, where: str) -> None:
-        """Raises Corrupt unless all that passed is what was promised."""
-        subject = f"{self.descriptor.digest} at {where}"
-        if self._size != self.descriptor.size:
-            raise Corrupt("pull", subject, f"{self._size} bytes instead of {self.descriptor.size}")
-        if self._hash.hexdigest() != self._wanted:
-            raise Corrupt("pull", subject, "the bytes have another digest")
 
 
 @contextmanager
@@ -150,9 +134,9 @@ def _new_file(out: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def _stored(pieces: Iterator[bytes], file: BinaryIO, cancel: Cancel, meter: Meter) -> Iterator[bytes]:
-    for piece in pieces:
-        cancel.check()
-        file.write(piece)
-        meter.add(len(piece))
-        yield piece
+def _stored(chunks: Iterator[bytes], file: BinaryIO, meter: Meter, token: CancelToken) -> Iterator[bytes]:
+    for chunk in chunks:
+        token.check()
+        file.write(chunk)
+        meter.add(len(chunk))
+        yield chunk

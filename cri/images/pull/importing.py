@@ -4,37 +4,48 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from cri.images.pull.progress import Job
+from cri.images.concurrency import WorkerThreads
+from cri.images.pull.progress import Progress
 from cri.images.pull.pull import Puller
-from cri.images.registry import archives, names
-from cri.images.registry.archives import Found, Layout
+from cri.images.registry import names
+from cri.images.registry.archives import ImageLayout, ListedImage, open_layout
 from cri.images.registry.names import Reference
-from cri.images.settings import Limits
-from cri.images.store.catalogue import Image
+from cri.images.settings import ImageLimits
+from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Invalid
 
 
-def import_images(
-    path: Path, name: Reference | None, puller: Puller, limits: Limits, job: Job
-) -> list[tuple[Image, str]]:
-    """The images of a layout, in the store, each with the name it got ("": none).
+class Importer:
+    """Imports by means of the puller; what it reads comes from files."""
 
-    name: for the one image there must then be.
-    """
-    layout = archives.open_layout(path, limits)
-    found = [item for item in layout.images() if puller.fits(item.target.platform)]
-    if not found:
-        raise Invalid("import", str(path), "it holds no image for this platform")
-    if name is not None and len({item.target.digest for item in found}) > 1:
-        raise Invalid("import", str(path), f"it holds {len(found)} images, one name is not enough for them")
-    return [_import_one(item, name, layout, puller, limits, job) for item in found]
+    def __init__(self, puller: Puller, limits: ImageLimits, threads: WorkerThreads) -> None:
+        self._puller = puller
+        self._limits = limits
+        self._threads = threads
 
+    async def run(
+        self, path: Path, name: Reference | None, progress: Progress
+    ) -> list[tuple[StoredImage, str]]:
+        """The images of a layout, in the store, each with the name it got ("": none).
 
-def _import_one(
-    item: Found, name: Reference | None, layout: Layout, puller: Puller, limits: Limits, job: Job
-) -> tuple[Image, str]:
-    reference = name or (names.parse(item.name) if item.name else None)
-    data, said = layout.manifest(item.target.digest, limits.manifest_bytes, job.cancel)
-    resolved = puller.from_manifest(item.target, data, said, (layout,), job.cancel)
-    given = (str(reference), reference.at(item.target.digest)) if reference is not None else ()
-    return puller.keep(resolved, given, (layout,), job), str(reference or "")
+        name: for the one image there must then be.
+        """
+        layout = await self._threads.run(lambda _: open_layout(path, self._limits))
+        listed = await self._threads.run(lambda _: layout.images())
+        found = [item for item in listed if self._puller.resolver.fits(item.target.platform)]
+        if not found:
+            raise Invalid("import", str(path), "it holds no image for this platform")
+        if name is not None and len({item.target.digest for item in found}) > 1:
+            raise Invalid(
+                "import", str(path), f"it holds {len(found)} images, one name is not enough for them"
+            )
+        return [await self._import(item, name, layout, progress) for item in found]
+
+    async def _import(
+        self, item: ListedImage, name: Reference | None, layout: ImageLayout, progress: Progress
+    ) -> tuple[StoredImage, str]:
+        reference = name or (names.parse(item.name) if item.name else None)
+        document = await self._puller.resolver.read(item.target, (layout,))
+        image = await self._puller.resolver.resolve(document, (layout,))
+        given = (str(reference), reference.at(item.target.digest)) if reference is not None else ()
+        return await self._puller.keep(image, given, (layout,), progress), str(reference or "")

@@ -1,19 +1,18 @@
-"""How far pulls have come: written by the threads that work, read by whoever wants to know.
+"""How far pulls have come: written by the threads that work, read on the event loop.
 
 Numbers may be read while they change: each is right by itself, and nothing is decided by several of them.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from enum import Enum
 from weakref import WeakValueDictionary
 
-from cri.images.cancel import Cancel
 from cri.images.registry.manifests import Descriptor
 
 
@@ -44,6 +43,15 @@ class Measured:
     bytes: int
     total: int
 
+    def as_json(self) -> dict[str, object]:
+        """As ``crictl info`` shows it."""
+        return {
+            "digest": self.name,
+            "state": self.state.value,
+            "bytes": self.bytes,
+            "totalBytes": self.total,
+        }
+
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -55,6 +63,16 @@ class Snapshot:
     layers: tuple[Measured, ...]
     filesystem: Measured | None
     """All of its filesystems together."""
+
+    def as_json(self) -> dict[str, object]:
+        """As ``crictl info`` shows it."""
+        return {
+            "image": self.name,
+            "stage": self.stage.value,
+            "startedAt": datetime.fromtimestamp(self.started_at / 1e9, UTC).isoformat(),
+            "layers": [layer.as_json() for layer in self.layers],
+            "filesystem": None if self.filesystem is None else self.filesystem.as_json(),
+        }
 
 
 class Meter:
@@ -70,7 +88,7 @@ class Meter:
 
     @contextmanager
     def running(self, total: int | None = None) -> Iterator[None]:
-        """While the body runs its bytes should be moving; when it ends well they are all there."""
+        """While the body runs, its bytes should be moving; when it ends well, they are all here."""
         self.total = self.total if total is None else total
         self.bytes, self.state = 0, State.ACTIVE
         try:
@@ -89,6 +107,11 @@ class Meter:
         self.bytes += size
         self.moved += size
 
+    def skip(self) -> None:
+        """Nobody has to move it."""
+        if self.state is State.WAITING:
+            self.done()
+
     def done(self) -> None:
         """All of it is here."""
         self.bytes, self.state = self.total, State.DONE
@@ -99,19 +122,18 @@ class Meter:
 
 
 class Meters:
-    """The meters of what is under way, by digest."""
+    """The meters of what is under way, by digest; used on the event loop."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._meters: WeakValueDictionary[str, Meter] = WeakValueDictionary()
 
     def of(self, name: str, total: int) -> Meter:
         """The one meter of that name while anybody has it."""
-        with self._lock:
-            meter = self._meters.get(name)
-            if meter is None:
-                meter = self._meters[name] = Meter(name, total)
-            return meter
+        return self._meters.setdefault(name, Meter(name, total))
+
+    def of_layers(self, layers: Sequence[Descriptor]) -> list[Meter]:
+        """One for each layer, in their order; an image may have the same one twice."""
+        return [self.of(layer.digest, layer.size) for layer in layers]
 
 
 class Progress:
@@ -164,16 +186,3 @@ def _together(parts: Sequence[Measured]) -> Measured | None:
     return Measured(
         parts[-1].name, state, sum(part.bytes for part in parts), sum(part.total for part in parts)
     )
-
-
-@dataclass(frozen=True)
-class Job:
-    """Long work: how it is called off, and how far it has come."""
-
-    cancel: Cancel
-    progress: Progress
-
-
-def layer_meters(meters: Meters, layers: Sequence[Descriptor]) -> list[Meter]:
-    """One for each layer, in their order; an image may have the same one twice."""
-    return [meters.of(layer.digest, layer.size) for layer in layers]

@@ -1,240 +1,203 @@
-"""Pulling one image, step by step; runs in threads, called off through a Cancel."""
+"""Pulling one image, from top to bottom: resolve, plan, fetch, build, name.
+
+The order of things is asyncio's.  Sources, layers, filesystems and the index are read and written in worker
+threads; a pull that is cancelled has ended once its threads have.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from weakref import WeakValueDictionary
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads, task_group
 from cri.images.errors import Corrupt
-from cri.images.layer.layers import Budget, LayerIndex, file_chunks, read_layer
+from cri.images.layer.layers import LayerBudget, LayerIndex, file_chunks, read_layer
 from cri.images.policy.policy import Policy
-from cri.images.pull import build
-from cri.images.pull.build import Builder
-from cri.images.pull.fetch import digest_of, fetch_document, fetch_layer, fetch_manifest, matches
-from cri.images.pull.progress import Job, Meter, Meters, Stage, State, layer_meters
-from cri.images.registry import manifests
-from cri.images.registry.manifests import Config, Descriptor, Manifest, Platform
+from cri.images.pull.build import FilesystemBuilder, LayeredImage
+from cri.images.pull.fetch import download_layer
+from cri.images.pull.progress import Meter, Meters, Progress, Stage
+from cri.images.pull.resolve import ResolvedImage, Resolver
+from cri.images.registry.credentials import Credentials
+from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
-from cri.images.registry.places import Place, first_of
+from cri.images.registry.sources import ImageSource, read_first, registry_sources
 from cri.images.rootfs.stack import Part, parts
 from cri.images.settings import ImageSettings
-from cri.images.sharing import Gates, Shared
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow
 from cri.images.store.store import ImageStore, now
-from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Missing
-
-_MAX_NESTING = 2
-declare(
-    "image-pull.resolved",
-    "image-pull.layer-fetched",
-    "image-pull.layer-named",
-    "image-pull.recorded",
-)
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """An image found: the digest it was asked for by (an index's or its own), and all but its layers."""
-
-    target_digest: str
-    manifest_digest: str
-    manifest_bytes: bytes
-    manifest: Manifest
-    config_bytes: bytes
-    config: Config
+from daemonkit.checkpoints import checkpoint
+from daemonkit.tasks import complete
 
 
 class Puller:
-    """Turns what places offer into images of the store. All pulls use one, to share work and bounds."""
+    """Turns what sources offer into images of the store. All pulls use one, to share work and bounds."""
 
-    def __init__(self, store: ImageStore, settings: ImageSettings, platform: Platform) -> None:
+    def __init__(
+        self, store: ImageStore, settings: ImageSettings, platform: Platform, threads: WorkerThreads
+    ) -> None:
+        self.resolver = Resolver(platform, settings.limits, threads)
         self._store = store
         self._settings = settings
-        self._platform = platform
-        self._layers: Shared[LayerIndex] = Shared()
+        self._threads = threads
+        self._policy = Policy(settings.policy, threads)
+        self._layers: SingleFlight[LayerIndex] = SingleFlight()
         # By host, so that one that stalls holds up nobody else's images.
-        self._downloads = Gates(2 * settings.downloads_per_image)
+        self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._meters = Meters()
-        self._builder = Builder(store, settings, self._meters)
-        self._policy = Policy(settings.policy)
+        self._builder = FilesystemBuilder(store, settings, self._meters, threads)
 
-    def pull(self, reference: Reference, places: Sequence[Place], job: Job) -> Image:
-        """The image a name stands for now, in the store under that name."""
+    async def pull(self, reference: Reference, credentials: Credentials, progress: Progress) -> StoredImage:
+        """The image a name stands for at its registry now, in the store under that name."""
         self._policy.check_name(reference)
-        resolved = self._resolve(reference, places, job.cancel)
-        names = [reference.at(resolved.target_digest)]
+        sources = await self._threads.run(lambda _: registry_sources(reference, credentials, self._settings))
+        target, document = await self.resolver.find(reference, sources)
+        await self._policy.check_content(reference, target)
+        image = await self.resolver.resolve(document, sources)
+        names = [reference.at(target.digest)]
         if reference.tag is not None:
             names.append(str(reference))
-        return self.keep(resolved, tuple(names), places, job)
+        return await self.keep(image, tuple(names), sources, progress)
 
-    def keep(self, resolved: Resolved, names: tuple[str, ...], places: Sequence[Place], job: Job) -> Image:
-        """Fetches what the store lacks of an image, builds its filesystems, and names it."""
-        store, manifest = self._store, resolved.manifest
-        stack = self._stack(resolved)
+    async def keep(
+        self, image: ResolvedImage, names: tuple[str, ...], sources: Sequence[ImageSource], progress: Progress
+    ) -> StoredImage:
+        """Fetch what the store lacks of an image, build its filesystems, and name it."""
+        layers, has = image.manifest.layers, self._store.has_filesystem
+        stack = parts(image.config.diff_ids, [layer.size for layer in layers], self._settings.part_bytes)
         chain_ids = [part.chain_id for part in stack]
-        meters = layer_meters(self._meters, manifest.layers)
-        job.progress.plan(meters, [self._meters.of(chain_id, 0) for chain_id in chain_ids])
-        job.progress.enter(Stage.FETCHING)
+        meters = self._meters.of_layers(layers)
+        progress.plan(meters, [self._meters.of(chain_id, 0) for chain_id in chain_ids])
+        progress.enter(Stage.FETCHING)
         checkpoint("image-pull.resolved")
-        known = store.stack(manifest.config.digest)
-        with store.leasing([*chain_ids, *known], [layer.digest for layer in manifest.layers]):
+        known = self._store.stack(image.manifest.config.digest)
+        async with self._leasing([*chain_ids, *known], [layer.digest for layer in layers]):
             # It may have been cut into other parts: by an earlier version, or by layers compressed otherwise.
-            if known and all(map(store.has_filesystem, known)):
+            if known and all(map(has, known)):
                 chain_ids = known
-            if all(map(store.has_filesystem, chain_ids)):
+            if all(map(has, chain_ids)):
                 _skip(meters)
             else:
-                self._build(resolved, stack, meters, places, job)
-            layers = tuple((layer.digest, layer.size) for layer in manifest.layers if _is_file(store, layer))
-            row = ImageRow(
-                manifest.config.digest,
-                chain_ids[-1],
-                resolved.manifest_digest,
-                resolved.manifest_bytes,
-                resolved.config_bytes,
-                layers,
-                now(),
-            )
-            job.cancel.check()
-            image = store.add_image(row, names)
-            checkpoint("image-pull.recorded")
-            return image
+                await self._fetch_and_build(image, stack, meters, sources, progress)
+            return await complete(self._threads.run(lambda _: self._name(image, chain_ids[-1], names)))
 
-    def _stack(self, resolved: Resolved) -> list[Part]:
-        sizes = [layer.size for layer in resolved.manifest.layers]
-        return parts(resolved.config.diff_ids, sizes, self._settings.part_bytes)
-
-    def fits(self, platform: Platform | None) -> bool:
-        """Whether something for this platform (None: not said) may run here."""
-        return platform is None or manifests.rank(platform, self._platform) is not None
-
-    def from_manifest(
-        self, target: Descriptor, data: bytes, said: str, places: Sequence[Place], cancel: Cancel
-    ) -> Resolved:
-        """Follows an index to the manifest for this platform, and a manifest to its configuration.
-
-        said: the media type its transport says, "" when it says none. Raises Corrupt when data is not the
-        target.
-        """
-        if len(data) != target.size or not matches(data, target.digest):
-            raise Corrupt("read", target.digest, "the manifest has another digest or size")
-        document = manifests.parse_json(data, target.digest)
-        limits, subject = self._settings.limits, target.digest
-        digest = target.digest
-        for _ in range(_MAX_NESTING + 1):
-            kind = manifests.kind_of(document, said, subject)
-            if kind in (manifests.OCI_MANIFEST, manifests.DOCKER_MANIFEST):
-                break
-            entries = manifests.index_entries(document, subject)
-            target = manifests.choose(entries, self._platform, subject)
-            said = target.media_type
-            data = fetch_manifest(places, target, limits.manifest_bytes, cancel)
-            document = manifests.parse_json(data, target.digest)
-        else:
-            raise Corrupt("read", subject, f"indexes nested deeper than {_MAX_NESTING}")
-        manifest = manifests.manifest(document, target.digest, limits.layers)
-        config_bytes = fetch_document(places, manifest.config, limits.config_bytes, cancel)
-        config = manifests.config(config_bytes, manifest.config.digest, len(manifest.layers))
-        if config.platform.os and manifests.rank(config.platform, self._platform) is None:
-            raise Missing("find platform", subject, f"it is for {config.platform}, not {self._platform}")
-        return Resolved(digest, target.digest, data, manifest, config_bytes, config)
-
-    def _resolve(self, reference: Reference, places: Sequence[Place], cancel: Cancel) -> Resolved:
-        most = self._settings.limits.manifest_bytes
-        asked = [place for place in places if place.resolves or reference.digest is not None]
-        if not asked:
-            raise Missing("pull", str(reference), "no configured host may resolve tags", "see hosts.toml")
-
-        def attempt(place: Place) -> tuple[bytes, str]:
-            data, said = place.manifest(reference.target, most, cancel)
-            if reference.digest is not None and not matches(data, reference.digest):
-                raise Corrupt("pull", f"{reference} at {place.name}", "the manifest has another digest")
-            # Whoever answers with a login page instead of a manifest does not have the image.
-            manifests.parse_json(data, f"{reference} at {place.name}")
-            return data, said
-
-        data, said = first_of(asked, attempt, cancel)
-        document = manifests.parse_json(data, str(reference))
-        kind = manifests.kind_of(document, said, str(reference))
-        target = Descriptor(kind, reference.digest or digest_of(data), len(data))
-        self._policy.check_content(reference, target, cancel)
-        return self.from_manifest(target, data, said, places, cancel)
-
-    def _build(
+    async def _fetch_and_build(
         self,
-        resolved: Resolved,
+        image: ResolvedImage,
         stack: Sequence[Part],
         meters: Sequence[Meter],
-        places: Sequence[Place],
-        job: Job,
+        sources: Sequence[ImageSource],
+        progress: Progress,
     ) -> None:
-        layers = resolved.manifest.layers
-        budget = Budget(resolved.manifest_digest, self._settings.limits)
-
-        def fetching(layer: Descriptor, diff_id: str, meter: Meter) -> Callable[[Cancel], LayerIndex]:
-            def fetch(cancel: Cancel) -> LayerIndex:
-                index = self._layer(layer, diff_id, meter, places, cancel)
-                budget.spend(len(index.entries), index.weight, index.plain_bytes)
-                return index
-
-            return fetch
-
-        image = build.Image(resolved.manifest_digest, stack, layers)
-        below = self._builder.below(image)
-        start = sum(len(one.layers) for one in below)
+        """Each filesystem is built as soon as its layers are here, while further ones are on their way."""
+        layers, diff_ids = image.manifest.layers, image.config.diff_ids
+        layered = LayeredImage(image.manifest_digest, stack, layers)
+        below, order, planner = await self._builder.begin(layered)
+        start = sum(len(cache.layers) for cache in below)
         _skip(meters[:start])
-        for one in below:
-            budget.spend(*one.spent[2:])
+        budget = LayerBudget(image.manifest_digest, self._settings.limits)
+        for cache in below:
+            budget.spend(*cache.spent[2:])
+        slots = asyncio.Semaphore(self._settings.downloads_per_image)
+        async with task_group() as group:
+            coming = {}
+            for number in order:
+                layer = self._layer(layers[number], diff_ids[number], meters[number], sources, slots, budget)
+                coming[number] = group.create_task(layer)
+            for part in stack[len(below) :]:
+                indexes = (coming.pop(number) for number in range(start, part.end))
+                planned = await self._builder.plan(layered, part, indexes, planner)
+                group.create_task(self._builder.build(layered, planned))
+                start = part.end
+            progress.enter(Stage.BUILDING)
 
-        def fetched() -> None:
-            job.progress.enter(Stage.BUILDING)
-
-        asked = list(zip(layers, resolved.config.diff_ids, meters, strict=True))
-        wanted = {number: fetching(*asked[number]) for number in range(start, len(asked))}
-        self._builder.build(image, below, wanted, fetched, job.cancel)
-
-    def _layer(
-        self, layer: Descriptor, diff_id: str, meter: Meter, places: Sequence[Place], cancel: Cancel
+    async def _layer(
+        self,
+        layer: Descriptor,
+        diff_id: str,
+        meter: Meter,
+        sources: Sequence[ImageSource],
+        slots: asyncio.Semaphore,
+        budget: LayerBudget,
     ) -> LayerIndex:
-        def fetch() -> LayerIndex:
-            return self._fetch_layer(layer, diff_id, meter, places, cancel)
+        """A layer's index, once the layer is in the store."""
+        async with slots:
+            index = await self._layers.run(
+                (layer.digest, diff_id), lambda: self._fetch(layer, diff_id, meter, sources)
+            )
+        budget.spend(len(index.entries), index.weight, index.plain_bytes)
+        return index
 
-        return self._layers.run((layer.digest, diff_id), fetch, cancel)
-
-    def _fetch_layer(
-        self, layer: Descriptor, diff_id: str, meter: Meter, places: Sequence[Place], cancel: Cancel
+    async def _fetch(
+        self, layer: Descriptor, diff_id: str, meter: Meter, sources: Sequence[ImageSource]
     ) -> LayerIndex:
-        cancel.check()
-        store, limits = self._store, self._settings.limits
-        path = store.files.blob_path(layer.digest)
-        if path.is_file():
-            if path.stat().st_size != layer.size:
-                raise Corrupt(
-                    "pull", layer.digest, f"the manifest says {layer.size} bytes, it has another length"
+        kept = await self._threads.run(partial(self._read_kept, layer, diff_id, meter))
+        if kept is not None:
+            return kept
+        most = 2 * self._settings.downloads_per_image
+        async with self._downloads.setdefault(sources[0].name, asyncio.Semaphore(most)):
+            with meter.running():
+                return await read_first(
+                    self._threads, sources, partial(self._download, layer, diff_id, meter)
                 )
-            meter.done()
-            return read_layer(file_chunks(path), layer.size, diff_id, limits)
-        with (
-            self._downloads.passing(places[0].name, cancel),
-            meter.running(),
-            store.files.work_file(layer.digest.partition(":")[2]) as work,
-        ):
-            index = fetch_layer(places, layer, diff_id, work, limits, cancel, meter)
+
+    def _read_kept(
+        self, layer: Descriptor, diff_id: str, meter: Meter, token: CancelToken
+    ) -> LayerIndex | None:
+        """The index of a layer that the store has; None: it has not."""
+        path = self._store.files.blob_path(layer.digest)
+        if not path.is_file():
+            return None
+        if path.stat().st_size != layer.size:
+            cause = f"the manifest says {layer.size} bytes, it has another length"
+            raise Corrupt("pull", layer.digest, cause)
+        meter.done()
+        return read_layer(file_chunks(path, token), layer.size, diff_id, self._settings.limits)
+
+    def _download(
+        self, layer: Descriptor, diff_id: str, meter: Meter, source: ImageSource, token: CancelToken
+    ) -> LayerIndex:
+        """A layer into the store, from one source."""
+        files = self._store.files
+        with files.work_file(layer.digest.partition(":")[2]) as work:
+            index = download_layer(layer, diff_id, work, self._settings.limits, meter, source, token)
             checkpoint("image-pull.layer-fetched")
-            store.files.put(work, path)
+            files.put(work, files.blob_path(layer.digest))
             checkpoint("image-pull.layer-named")
         return index
+
+    def _name(self, image: ResolvedImage, chain_id: str, names: tuple[str, ...]) -> StoredImage:
+        """The image under its names; its filesystems and layers are here."""
+        # An image whose filesystem was there already may have come with other blobs, or without any.
+        blob_path = self._store.files.blob_path
+        here = [layer for layer in image.manifest.layers if blob_path(layer.digest).is_file()]
+        row = ImageRow(
+            image.manifest.config.digest,
+            chain_id,
+            image.manifest_digest,
+            image.manifest_bytes,
+            image.config_bytes,
+            tuple((layer.digest, layer.size) for layer in here),
+            now(),
+        )
+        stored = self._store.add_image(row, names)
+        checkpoint("image-pull.recorded")
+        return stored
+
+    @asynccontextmanager
+    async def _leasing(self, chain_ids: Sequence[str], digests: Sequence[str]) -> AsyncIterator[None]:
+        """While the body runs, the store removes none of these filesystems and layers."""
+        store = self._store
+        try:
+            await complete(self._threads.run(lambda _: store.lease(chain_ids, digests)))
+            yield
+        finally:
+            await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests)))
 
 
 def _skip(meters: Sequence[Meter]) -> None:
     for meter in meters:
-        if meter.state is State.WAITING:
-            meter.done()
-
-
-def _is_file(store: ImageStore, layer: Descriptor) -> bool:
-    # An image whose filesystem was there already may have come with other blobs, or without any.
-    return store.files.blob_path(layer.digest).is_file()
+        meter.skip()

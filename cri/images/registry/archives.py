@@ -16,16 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Corrupt, Unpackable
 from cri.images.layer import tarstream
-from cri.images.layer.stream import Stream
+from cri.images.layer.stream import PlainStream
 from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor
-from cri.images.settings import Limits
+from cri.images.settings import ImageLimits
 from daemonkit.faults import Invalid, Missing
 
-PIECE = 1 << 20
+CHUNK = 1 << 20
 MAX_MEMBERS = 20_000
 
 
@@ -37,7 +37,7 @@ class Files(Protocol):
     def size(self, name: str) -> int | None:
         """A file's length in bytes; None: there is none."""
 
-    def pieces(self, name: str) -> Iterator[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """Its bytes; raises Missing."""
 
 
@@ -53,20 +53,20 @@ class DirectoryFiles:
         path = self._root / name
         return path.stat().st_size if path.is_file() and not path.is_symlink() else None
 
-    def pieces(self, name: str) -> Iterator[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """See Files."""
         if self.size(name) is None:
             raise Missing("import", self.subject, f"there is no {name}")
         handle = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
         with open(handle, "rb", buffering=0) as file:
-            while piece := file.read(PIECE):
-                yield piece
+            while chunk := file.read(CHUNK):
+                yield chunk
 
 
 class ArchiveFiles:
     """A layout in a tar archive, which is read where it lies: only the names are held in memory."""
 
-    def __init__(self, path: Path, limits: Limits) -> None:
+    def __init__(self, path: Path, limits: ImageLimits) -> None:
         self._path = path
         self.subject = str(path)
         self._members: dict[str, tuple[int, int]] = {}
@@ -76,7 +76,7 @@ class ArchiveFiles:
             for entry in tarstream.entries(stream, limits.header_bytes):
                 self._add(entry)
 
-    def _add(self, entry: tarstream.Entry) -> None:
+    def _add(self, entry: tarstream.TarEntry) -> None:
         if len(self._members) + len(self._links) >= MAX_MEMBERS:
             raise Unpackable("import", self.subject, f"more than {MAX_MEMBERS} members")
         name = os.path.normpath(entry.name.decode("utf-8", "replace"))
@@ -95,7 +95,7 @@ class ArchiveFiles:
         member = self._member(os.path.normpath(name))
         return None if member is None else member[1]
 
-    def pieces(self, name: str) -> Iterator[bytes]:
+    def chunks(self, name: str) -> Iterator[bytes]:
         """See Files."""
         member = self._member(os.path.normpath(name))
         if member is None:
@@ -104,14 +104,14 @@ class ArchiveFiles:
         with self._path.open("rb", buffering=0) as file:
             file.seek(offset)
             while left:
-                piece = file.read(min(PIECE, left))
-                if not piece:
+                chunk = file.read(min(CHUNK, left))
+                if not chunk:
                     raise Corrupt("import", self.subject, f"{name} ends early")
-                left -= len(piece)
-                yield piece
+                left -= len(chunk)
+                yield chunk
 
 
-class _SeekingStream(Stream):
+class _SeekingStream(PlainStream):
     """A stream over a file that jumps instead of reading what it skips."""
 
     def __init__(self, file: BinaryIO, size: int, subject: str) -> None:
@@ -133,19 +133,19 @@ class _SeekingStream(Stream):
 
 
 @dataclass(frozen=True)
-class Found:
+class ListedImage:
     """An image in a layout, and what the layout calls it ("": nothing)."""
 
     target: Descriptor
     name: str
 
 
-class Layout:
+class ImageLayout:
     """A layout as a Place: it has blobs by digest."""
 
     resolves = True
 
-    def __init__(self, files: Files, limits: Limits) -> None:
+    def __init__(self, files: Files, limits: ImageLimits) -> None:
         self._files = files
         self._limits = limits
         self.name = files.subject
@@ -153,12 +153,12 @@ class Layout:
         self._elsewhere: dict[str, str] = {}
         self._made: dict[str, bytes] = {}
 
-    def images(self) -> list[Found]:
+    def images(self) -> list[ListedImage]:
         """What the layout holds; raises Invalid when it is none."""
         if self._files.size("index.json") is not None:
             document = manifests.parse_json(self.read("index.json"), f"index.json of {self.name}")
             entries = manifests.index_entries(document, self.name)
-            return [Found(entry, _layout_name(entry)) for entry in entries]
+            return [ListedImage(entry, _layout_name(entry)) for entry in entries]
         if self._files.size("manifest.json") is not None:
             return self._docker_images()
         raise Invalid(
@@ -172,36 +172,36 @@ class Layout:
             raise Unpackable(
                 "import", self.name, f"{name} is larger than {self._limits.manifest_bytes} bytes"
             )
-        return b"".join(self._files.pieces(name))
+        return b"".join(self._files.chunks(name))
 
-    def manifest(self, target: str, most: int, cancel: Cancel) -> tuple[bytes, str]:
+    def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
         """See Place."""
         if target in self._made:
             return self._made[target], manifests.DOCKER_MANIFEST
         return self.read(self._path(target)), ""
 
     @contextmanager
-    def blob(self, descriptor: Descriptor, cancel: Cancel) -> Iterator[Iterator[bytes]]:
+    def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
         """See Place."""
-        yield self._files.pieces(self._path(descriptor.digest))
+        yield self._files.chunks(self._path(descriptor.digest))
 
     def _path(self, digest: str) -> str:
         algorithm, _, value = digest.partition(":")
         return self._elsewhere.get(digest, f"blobs/{algorithm}/{value}")
 
-    def _docker_images(self) -> list[Found]:
+    def _docker_images(self) -> list[ListedImage]:
         try:
             listed = json.loads(self.read("manifest.json"))
         except (ValueError, RecursionError) as error:
             raise Corrupt("import", self.name, f"manifest.json is not JSON: {error}") from error
-        found: list[Found] = []
+        found: list[ListedImage] = []
         for item in listed if isinstance(listed, list) else []:
             if not isinstance(item, dict):
                 raise Corrupt("import", self.name, "manifest.json is not a list of objects")
             found += self._docker_image(item)
         return found
 
-    def _docker_image(self, item: dict[str, Any]) -> list[Found]:
+    def _docker_image(self, item: dict[str, Any]) -> list[ListedImage]:
         config, layers, tags = item.get("Config"), item.get("Layers") or [], item.get("RepoTags") or []
         texts = [config, *layers, *tags] if isinstance(layers, list) and isinstance(tags, list) else [None]
         if not all(isinstance(text, str) for text in texts) or len(layers) > self._limits.layers:
@@ -218,15 +218,15 @@ class Layout:
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         self._made[digest] = data
         target = Descriptor(manifests.DOCKER_MANIFEST, digest, len(data))
-        return [Found(target, tag) for tag in tags] or [Found(target, "")]
+        return [ListedImage(target, tag) for tag in tags] or [ListedImage(target, "")]
 
     def _describe(self, name: str, media_type: str) -> dict[str, Any]:
         """A descriptor for a file that the archive names without one."""
         running = hashlib.sha256()
         size = 0
-        for piece in self._files.pieces(name):
-            running.update(piece)
-            size += len(piece)
+        for chunk in self._files.chunks(name):
+            running.update(chunk)
+            size += len(chunk)
         digest = f"sha256:{running.hexdigest()}"
         self._elsewhere[digest] = name
         return {"mediaType": media_type, "digest": digest, "size": size}
@@ -239,10 +239,10 @@ def _layout_name(entry: Descriptor) -> str:
     return full or (short if "/" in short or ":" in short else "")
 
 
-def open_layout(path: Path, limits: Limits) -> Layout:
+def open_layout(path: Path, limits: ImageLimits) -> ImageLayout:
     """The layout at a path of this host; raises Missing and Invalid."""
     if path.is_dir():
-        return Layout(DirectoryFiles(path), limits)
+        return ImageLayout(DirectoryFiles(path), limits)
     if not path.is_file():
         raise Missing("import", str(path), "there is no such file or directory")
-    return Layout(ArchiveFiles(path, limits), limits)
+    return ImageLayout(ArchiveFiles(path, limits), limits)

@@ -20,8 +20,8 @@ from oras.auth.token import TokenAuth
 
 from cri.images.errors import Interrupted
 from cri.images.registry.credentials import Credentials
-from cri.images.registry.hosts import Host
-from cri.images.registry.patience import retry_after
+from cri.images.registry.hosts import RegistryHost
+from cri.images.registry.retry import retry_after
 from daemonkit.faults import Denied, Unreachable
 
 _MAX_TOKEN_ANSWER = 1 << 20
@@ -31,7 +31,7 @@ _CHALLENGE = re.compile(r'([A-Za-z][A-Za-z0-9_-]*)=(?:"((?:[^"\\]|\\.)*)"|([^\s,
 class Authority(TokenAuth):  # type: ignore[misc]
     """The credentials of one pull at one host. oras asks it before and after each request."""
 
-    def __init__(self, session: requests.Session, credentials: Credentials, host: Host) -> None:
+    def __init__(self, session: requests.Session, credentials: Credentials, host: RegistryHost) -> None:
         super().__init__()
         self.session = session
         self._credentials = credentials

@@ -1,15 +1,10 @@
-"""What a caller may show to a registry: CRI's AuthConfig in all its forms. Never logged, never stored."""
+"""What a caller may show to a registry. Never logged, never stored."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
-
-from daemonkit.faults import Invalid
-from xenpod_proto.cri.v1 import runtime_pb2
 
 
 @dataclass(frozen=True)
@@ -43,36 +38,3 @@ class Credentials:
 
 
 ANONYMOUS = Credentials()
-
-
-def from_cri(auth: runtime_pb2.AuthConfig) -> Credentials:
-    """Raises Invalid, without saying any of the secret, for a malformed ``auth``."""
-    server = _server(auth.server_address)
-    if auth.registry_token:
-        return Credentials(registry_token=_sendable(auth.registry_token), server=server)
-    if auth.username:
-        return Credentials(auth.username, auth.password, server=server)
-    if auth.identity_token:
-        return Credentials(identity_token=auth.identity_token, server=server)
-    if not auth.auth:
-        return ANONYMOUS
-    try:
-        username, colon, password = base64.b64decode(auth.auth, validate=True).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
-        raise Invalid("read credentials", "", "auth is not base64 of user:password") from None
-    if not colon or not username:
-        raise Invalid("read credentials", "", "auth is not base64 of user:password")
-    # Docker pads this field with zero bytes.
-    return Credentials(username, password.strip("\0"), server=server)
-
-
-def _sendable(token: str) -> str:
-    if not token.isascii() or not token.isprintable():
-        raise Invalid("read credentials", "", "the registry token has a character no header may hold")
-    return token
-
-
-def _server(address: str) -> str:
-    """ "https://index.docker.io/v1/" is "docker.io"."""
-    host = urlsplit(address if "://" in address else f"//{address}").netloc if address else ""
-    return "docker.io" if host == "index.docker.io" else host

@@ -1,6 +1,6 @@
-"""One blob from one registry host: where the connection breaks, the next one continues.
+"""One blob from one registry host: where a connection breaks, the next one continues.
 
-What comes is untrusted; the digest that is held against it covers all of it, from whichever connections.
+The bytes are untrusted.  The caller checks the digest of all of them, whichever connections they came over.
 """
 
 from __future__ import annotations
@@ -13,67 +13,72 @@ from contextlib import suppress
 
 import requests
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Interrupted, Misdelivered, NoRanges, Stalled
+from cri.images.registry.client import RegistryClient
 from cri.images.registry.manifests import Descriptor
-from cri.images.registry.patience import Patience
-from cri.images.registry.registry import Registry
+from cri.images.registry.retry import RetryPolicy
 from cri.images.settings import ImageSettings
 
-PIECE = 1 << 20
-# Bytes a second; who sends less over the whole stall time does so to hold us up.
+CHUNK = 1 << 20
 SLOWEST = 1024
+"""Bytes a second; a host that sends less over the whole stall time counts as stalled."""
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)\Z")
 
 
-def pieces(
-    registry: Registry, descriptor: Descriptor, settings: ImageSettings, cancel: Cancel
+def chunks(
+    client: RegistryClient, descriptor: Descriptor, settings: ImageSettings, token: CancelToken
 ) -> Generator[bytes, None, None]:
     """The blob's bytes; raises Faults when the host gives up, or is given up."""
-    patience = Patience(settings, cancel)
+    policy = RetryPolicy(settings)
     at, ranges = 0, True
     while True:
         try:
-            for piece in _from(registry, descriptor, at, ranges, settings, cancel):
-                at += len(piece)
-                patience.moved(len(piece))
-                yield piece
+            for chunk in _chunks_from(client, descriptor, at if ranges else 0, at, settings, token):
+                at += len(chunk)
+                policy.received(len(chunk))
+                yield chunk
             if at >= descriptor.size:
                 return
             # Without a Content-Length an early end looks like the end.
-            raise Interrupted("pull", f"{descriptor.digest} at {registry.host}", f"it ends at byte {at}")
+            raise Interrupted("pull", f"{descriptor.digest} at {client.host}", f"it ends at byte {at}")
         except NoRanges:
             if not ranges:
                 raise
             ranges = False
         except (Interrupted, Stalled) as fault:
-            cancel.check()
-            patience.again(fault)
+            token.check()
+            token.sleep(policy.backoff(fault))
 
 
-def _from(
-    registry: Registry, descriptor: Descriptor, at: int, ranges: bool, settings: ImageSettings, cancel: Cancel
+def _chunks_from(
+    client: RegistryClient,
+    descriptor: Descriptor,
+    asked: int,
+    at: int,
+    settings: ImageSettings,
+    token: CancelToken,
 ) -> Iterator[bytes]:
-    """The blob from a byte on, over one connection."""
-    with registry.blob(descriptor.digest, at if ranges else 0) as response:
+    """The blob from byte ``at`` on, over one connection; asked: the byte the host is asked to begin with."""
+    with client.blob(descriptor.digest, asked) as response:
         start = _start(response)
         declared = response.headers.get("Content-Length", "")
-        subject = f"{descriptor.digest} at {registry.host}"
+        subject = f"{descriptor.digest} at {client.host}"
         if start > at:
             raise Misdelivered("pull", subject, f"the host was asked for byte {at}, and begins at {start}")
         if declared.isdigit() and int(declared) != descriptor.size - start:
             cause = f"the host offers {declared} bytes where the manifest says {descriptor.size - start}"
             raise Misdelivered("pull", subject, cause)
-        with cancel.interrupting(lambda: _hang_up(response)):
+        with token.unblocking(lambda: _hang_up(response)):
             skip = at - start
-            for piece in _timely(response, subject, settings.stall_seconds):
-                if skip < len(piece):
-                    yield piece[skip:]
-                skip = max(0, skip - len(piece))
+            for chunk in _timely(response, subject, settings.stall_seconds):
+                if skip < len(chunk):
+                    yield chunk[skip:]
+                skip = max(0, skip - len(chunk))
 
 
 def _start(response: requests.Response) -> int:
-    """The byte that an answer begins with."""
+    """The byte that a response begins with."""
     if response.status_code != requests.codes.partial_content:
         return 0
     found = _CONTENT_RANGE.match(response.headers.get("Content-Range", "").strip())
@@ -83,24 +88,24 @@ def _start(response: requests.Response) -> int:
 
 
 def _timely(response: requests.Response, subject: str, stall: float) -> Iterator[bytes]:
-    """The answer's bytes; Stalled when they trickle. Only the waiting counts, not what we do meanwhile."""
+    """The response's bytes; Stalled when they trickle. Only waiting counts, not our work between reads."""
     waited, came = 0.0, 0
     while True:
         asked = time.monotonic()
-        piece = response.raw.read1(PIECE, decode_content=False)
+        chunk = response.raw.read1(CHUNK, decode_content=False)
         waited += time.monotonic() - asked
-        if not piece:
+        if not chunk:
             return
-        came += len(piece)
+        came += len(chunk)
         if waited >= stall:
             if came < SLOWEST * stall:
                 raise Stalled("pull", subject, f"{came} bytes in {waited:.0f} s")
             waited, came = 0.0, 0
-        yield piece
+        yield chunk
 
 
 def _hang_up(response: requests.Response) -> None:
-    """Ends a read that another thread is blocked in."""
+    """End a read that another thread is blocked in."""
     connection = response.raw.connection
     if connection is not None and connection.sock is not None:
         with suppress(OSError):

@@ -35,7 +35,7 @@ class ClientPair:
 
 
 @dataclass(frozen=True)
-class Host:
+class RegistryHost:
     """One place to ask. path: what stands before the repository, "/v2" or another with override_path."""
 
     scheme: str
@@ -53,7 +53,7 @@ class Host:
         return f"{self.scheme}://{self.netloc}{self.path.removesuffix('/v2')}"
 
 
-def hosts_for(registry: str, certs_dir: Path) -> tuple[Host, ...]:
+def hosts_for(registry: str, certs_dir: Path) -> tuple[RegistryHost, ...]:
     """Where to look for a registry's images, in order; at least one. Raises Refused for a broken file."""
     own = _own_host(registry)
     for directory in _directories(registry, certs_dir):
@@ -71,10 +71,10 @@ def _directories(registry: str, certs_dir: Path) -> list[Path]:
     return [certs_dir / directory for directory in (*names, registry, "_default")]
 
 
-def _own_host(registry: str) -> Host:
+def _own_host(registry: str) -> RegistryHost:
     if registry == DOCKER_HUB[0]:
-        return Host("https", DOCKER_HUB[1])
-    return Host("http" if _is_local(registry) else "https", registry)
+        return RegistryHost("https", DOCKER_HUB[1])
+    return RegistryHost("http" if _is_local(registry) else "https", registry)
 
 
 def _is_local(registry: str) -> bool:
@@ -87,14 +87,14 @@ def _is_local(registry: str) -> bool:
         return False
 
 
-def _with_certificates(own: Host, directory: Path) -> Host:
+def _with_certificates(own: RegistryHost, directory: Path) -> RegistryHost:
     """Docker's older convention: bare certificate files in the host's directory."""
     ca = tuple(sorted(directory.glob("*.crt")))
     clients = tuple(ClientPair(c, c.with_suffix(".key")) for c in sorted(directory.glob("*.cert")))
     return replace(own, scheme="https" if ca or clients else own.scheme, ca=ca, clients=clients)
 
 
-def _read(file: Path, registry: str, own: Host) -> tuple[Host, ...]:
+def _read(file: Path, registry: str, own: RegistryHost) -> tuple[RegistryHost, ...]:
     try:
         if file.stat().st_size > _MAX_FILE:
             raise _wrong(file, "is larger than 1 MiB")
@@ -117,7 +117,7 @@ def _read(file: Path, registry: str, own: Host) -> tuple[Host, ...]:
     return (*hosts, last)
 
 
-def _host(url: str, table: dict[str, Any], file: Path, registry: str) -> Host:
+def _host(url: str, table: dict[str, Any], file: Path, registry: str) -> RegistryHost:
     text = url if "://" in url else f"https://{url}"
     try:
         parts = urlsplit(text)
@@ -133,7 +133,7 @@ def _host(url: str, table: dict[str, Any], file: Path, registry: str) -> Host:
     capabilities = frozenset(_strings(table.get("capabilities", sorted(_CAPABILITIES)), "capabilities", file))
     if capabilities - _CAPABILITIES:
         raise _wrong(file, f"unknown capabilities {sorted(capabilities - _CAPABILITIES)}")
-    return Host(
+    return RegistryHost(
         parts.scheme,
         netloc,
         path,

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from cri.images.digests import is_digest
 from cri.images.errors import Corrupt, Oversized
-from cri.images.registry.names import is_digest
 from daemonkit.faults import Invalid, Missing
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -69,7 +69,7 @@ class Manifest:
 
 
 @dataclass(frozen=True)
-class Config:
+class ImageConfig:
     """An image's configuration. document: the JSON object as it is, with ``config`` (Env, Cmd, ...) in it."""
 
     platform: Platform
@@ -154,7 +154,7 @@ def manifest(document: dict[str, Any], subject: str, max_layers: int) -> Manifes
     return Manifest(config, layers)
 
 
-def config(untrusted_bytes: bytes, subject: str, layers: int) -> Config:
+def config(untrusted_bytes: bytes, subject: str, layers: int) -> ImageConfig:
     """An image configuration whose diff ids match the manifest's layers."""
     document = parse_json(untrusted_bytes, subject)
     rootfs = document.get("rootfs")
@@ -170,7 +170,7 @@ def config(untrusted_bytes: bytes, subject: str, layers: int) -> Config:
     inner = document.get("config")
     if inner is not None and not isinstance(inner, dict):
         raise Corrupt("read", subject, "its config is not an object")
-    return Config(_platform(document) or Platform("", ""), tuple(untrusted_ids), document)
+    return ImageConfig(_platform(document) or Platform("", ""), tuple(untrusted_ids), document)
 
 
 def choose(entries: tuple[Descriptor, ...], wanted: Platform, subject: str) -> Descriptor:

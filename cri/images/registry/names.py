@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from cri.images.digests import is_digest
 from daemonkit.faults import Invalid
 
 DEFAULT_HOST = "docker.io"
@@ -18,13 +19,7 @@ _LABEL = r"(?:[a-zA-Z0-9]|[a-zA-Z0-9][a-zA-Z0-9-]*[a-zA-Z0-9])"
 _HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]{{1,5}})?\Z")
 _PART = re.compile(r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*\Z")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")
-_DIGEST = re.compile(r"(?:sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})\Z")
 _ID = re.compile(r"[0-9a-f]{64}\Z")
-
-
-def is_digest(text: str) -> bool:
-    """Whether the text is a digest we can verify (sha256 or sha512, lower case)."""
-    return _DIGEST.match(text) is not None
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import requests
 from requests.adapters import HTTPAdapter
 
-from cri.images.registry.hosts import Host
+from cri.images.registry.hosts import RegistryHost
 from daemonkit.faults import Refused
 
 MAX_REDIRECTS = 10
@@ -55,10 +55,10 @@ class Adapter(HTTPAdapter):
         return response
 
 
-class Session(requests.Session):
+class HostSession(requests.Session):
     """A session to one configured host; its own headers and credentials stay with that host."""
 
-    def __init__(self, host: Host, timeouts: tuple[float, float], connections: int) -> None:
+    def __init__(self, host: RegistryHost, timeouts: tuple[float, float], connections: int) -> None:
         super().__init__()
         self._host = host
         self.max_redirects = MAX_REDIRECTS
@@ -78,7 +78,7 @@ class Session(requests.Session):
                 prepared_request.headers.pop(name, None)
 
 
-def tls_context(host: Host) -> ssl.SSLContext:
+def tls_context(host: RegistryHost) -> ssl.SSLContext:
     """The system's trust anchors and the host's own; raises Refused for files that cannot be read."""
     context = ssl.create_default_context()
     try:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Node
+from cri.images.layer.inode import Inode
 
 # What overlayfs takes for "nothing is here" (Linux, Documentation/filesystems/overlayfs.rst, "whiteouts").
-NOTHING = Node(tarstream.CHAR, -1)
+NOTHING = Inode(tarstream.CHAR, -1)
 NOTHING.mode = 0
 
 
@@ -21,29 +21,29 @@ class Baseline:
     def __init__(self, serial: int) -> None:
         """serial: of the last inode that was there; below 0: nothing was, not even the root."""
         self._serial = serial
-        self._names: dict[int, dict[bytes, Node]] = {}
+        self._names: dict[int, dict[bytes, Inode]] = {}
         # Directories that changed, or have something below them that did.
         self._changed: set[int] = set()
         # Files from before that got another name: all their names must be in one filesystem.
         self._linked: set[int] = set()
 
-    def editing(self, directory: Node) -> dict[bytes, Node]:
+    def editing(self, directory: Inode) -> dict[bytes, Inode]:
         """The names of a directory, to be changed; what they were is kept."""
         serial = directory.serial
         if serial <= self._serial and serial not in self._names:
             self._names[serial] = dict(directory.names)
         return directory.names
 
-    def change(self, *directories: Node) -> None:
+    def change(self, *directories: Inode) -> None:
         """They changed: pass every directory on the way from the root."""
         self._changed.update(node.serial for node in directories if node.serial <= self._serial)
 
-    def link(self, node: Node) -> None:
+    def link(self, node: Inode) -> None:
         """An inode gets one more name."""
         if node.serial <= self._serial:
             self._linked.add(node.serial)
 
-    def difference(self, root: Node) -> Iterator[tuple[bytes, Node]]:
+    def difference(self, root: Inode) -> Iterator[tuple[bytes, Inode]]:
         """What must lie over the earlier tree to give that of root: parents first, names in byte order.
 
         The root's path is b"". A name that is no more has the inode NOTHING; a directory comes with its
@@ -52,7 +52,7 @@ class Baseline:
         """
         self._mark_links(root)
         before = root if self._serial >= root.serial else None
-        stack: list[tuple[bytes, Node | None, Node]] = [(b"", before, root)]
+        stack: list[tuple[bytes, Inode | None, Inode]] = [(b"", before, root)]
         while stack:
             path, before, node = stack.pop()
             yield path, node
@@ -66,19 +66,19 @@ class Baseline:
                 elif new is not None and (new is not old or self._differs(new)):
                     stack.append((prefix + name, old, new))
 
-    def _before(self, node: Node | None) -> Mapping[bytes, Node]:
+    def _before(self, node: Inode | None) -> Mapping[bytes, Inode]:
         if node is None or not node.is_directory:
             return {}
         return self._names.get(node.serial, node.names)
 
-    def _differs(self, node: Node) -> bool:
+    def _differs(self, node: Inode) -> bool:
         return node.serial in (self._changed if node.is_directory else self._linked)
 
-    def _mark_links(self, root: Node) -> None:
+    def _mark_links(self, root: Inode) -> None:
         """Makes every directory with a name of a linked inode one that changed."""
         if not self._linked:
             return
-        above: dict[int, Node] = {}
+        above: dict[int, Inode] = {}
         stack = [root]
         while stack:
             directory = stack.pop()
@@ -87,12 +87,12 @@ class Baseline:
                     above[node.serial] = directory
                     stack.append(node)
                 elif node.serial in self._linked:
-                    here: Node | None = directory
+                    here: Inode | None = directory
                     while here is not None and here.serial not in self._changed:
                         self._changed.add(here.serial)
                         here = above.get(here.serial)
 
 
-def _there(node: Node | None) -> Node | None:
+def _there(node: Inode | None) -> Inode | None:
     """A device 0:0 is a whiteout to overlayfs, whoever made it: nothing is there, as with containerd."""
     return None if node is not None and node.kind == tarstream.CHAR and node.device == (0, 0) else node

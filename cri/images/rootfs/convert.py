@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from cri.images.cancel import Cancel
-from cri.images.layer.inode import Content, Node
+from cri.images.concurrency import CancelToken
+from cri.images.layer.inode import Content, Inode
 from cri.images.layer.layers import file_chunks, plain_stream
-from cri.images.layer.stream import Stream
-from cri.images.pull.progress import Meter
+from cri.images.layer.stream import PlainStream
 from cri.images.rootfs import tarwrite
-from cri.images.rootfs.plan import Plan
+from cri.images.rootfs.plan import FilesystemPlan
 from cri.images.rootfs.squash import squashfs
 from cri.images.settings import ImageSettings
 
 
-class Filesystem(NamedTuple):
+class BuiltFilesystem(NamedTuple):
     """A finished one. digest: of its file; accounts: contents of Plan.accounts."""
 
     digest: str
@@ -31,51 +30,54 @@ class Filesystem(NamedTuple):
 
 
 def convert(
-    blobs: Sequence[Path], plan: Plan, out: Path, settings: ImageSettings, cancel: Cancel, meter: Meter
-) -> Filesystem:
+    blobs: Sequence[Path],
+    plan: FilesystemPlan,
+    out: Path,
+    settings: ImageSettings,
+    token: CancelToken,
+    moved: Callable[[int], None],
+) -> BuiltFilesystem:
     """Builds out from all of an image's layers, lowest first; the same plan gives the same bytes.
 
+    moved: is told of the bytes of files that were copied, plan.file_bytes in all.
     Raises Unpackable, Exhausted (disk), Cancelled; then nothing is left of out.
     """
-    accounts = _Accounts(plan)
+    accounts = _Accounts(plan, token)
 
     def feed(sink: BinaryIO) -> None:
         for path, node in plan.bare:
             sink.write(tarwrite.member(path, node)[0])
         for layer in sorted(plan.files):
-            cancel.check()
-            stream = plain_stream(blobs[layer], out.name)
-            _copy_files(plan.files[layer], stream, sink, accounts, cancel, meter)
+            token.check()
+            stream = plain_stream(blobs[layer], out.name, token)
+            _copy_files(plan.files[layer], stream, sink, accounts, token, moved)
         for path, target in plan.links:
             sink.write(tarwrite.hard_link(path, target))
         sink.write(tarwrite.END)
 
     jobs = max(1, len(os.sched_getaffinity(0)))
-    total = sum(content.stored for files in plan.files.values() for _, _, content in files)
-    with meter.running(total):
-        squashfs(out, feed, settings.compression, settings.compression_level, jobs, cancel)
-        return Filesystem(_digest(out, cancel), accounts.contents(blobs, out.name))
+    squashfs(out, feed, settings.compression, settings.compression_level, jobs, token)
+    return BuiltFilesystem(_digest(out, token), accounts.contents(blobs, out.name))
 
 
-def _digest(path: Path, cancel: Cancel) -> str:
+def _digest(path: Path, token: CancelToken) -> str:
     """Of the file, which is still in memory: it was written out of order."""
     running = hashlib.sha256()
-    for piece in file_chunks(path):
-        cancel.check()
-        running.update(piece)
+    for chunk in file_chunks(path, token):
+        running.update(chunk)
     return f"sha256:{running.hexdigest()}"
 
 
 def _copy_files(
-    files: Sequence[tuple[bytes, Node, Content]],
-    stream: Stream,
+    files: Sequence[tuple[bytes, Inode, Content]],
+    stream: PlainStream,
     sink: BinaryIO,
     accounts: _Accounts,
-    cancel: Cancel,
-    meter: Meter,
+    token: CancelToken,
+    moved: Callable[[int], None],
 ) -> None:
     for path, node, content in files:
-        cancel.check()
+        token.check()
         header, padding = tarwrite.member(path, node)
         sink.write(header)
         stream.skip(content.offset - stream.offset)
@@ -83,11 +85,11 @@ def _copy_files(
             data = stream.exactly(content.stored)
             accounts.keep(node, data)
             sink.write(data)
-            meter.add(len(data))
+            moved(len(data))
         else:
             for view in stream.views(content.stored):
                 sink.write(view)
-                meter.add(len(view))
+                moved(len(view))
         if padding:
             sink.write(bytes(padding))
 
@@ -95,16 +97,17 @@ def _copy_files(
 class _Accounts:
     """The account files, caught while their data passes by."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FilesystemPlan, token: CancelToken) -> None:
+        self._token = token
         self._nodes = plan.accounts
         self._wanted = {node.serial for node in plan.accounts.values() if node is not None}
         self._found: dict[int, bytes] = {}
 
-    def wants(self, node: Node) -> bool:
+    def wants(self, node: Inode) -> bool:
         """Whether the inode is an account file."""
         return node.serial in self._wanted
 
-    def keep(self, node: Node, data: bytes) -> None:
+    def keep(self, node: Inode, data: bytes) -> None:
         """Takes the file's data."""
         self._found[node.serial] = data
 
@@ -116,7 +119,7 @@ class _Accounts:
                 contents[path] = None if node is None else b""
                 continue
             if node.serial not in self._found:
-                stream = plain_stream(blobs[node.content.layer], subject)
+                stream = plain_stream(blobs[node.content.layer], subject, self._token)
                 stream.skip(node.content.offset)
                 self._found[node.serial] = stream.exactly(node.content.stored)
             contents[path] = self._found[node.serial]

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from cri.images.errors import Oversized, Unpackable
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Content, Node
-from cri.images.rootfs import shelf
-from cri.images.rootfs.shelf import Shelf
-from cri.images.rootfs.tree import Tree
-from cri.images.settings import Limits
+from cri.images.layer.inode import Content, Inode
+from cri.images.rootfs import tree_cache
+from cri.images.rootfs.tree import MergedTree
+from cri.images.rootfs.tree_cache import TreeCache
+from cri.images.settings import ImageLimits
 
 # squashfs names owners by an index of 16 bits.
 MAX_OWNERS = 0xFFFF
@@ -19,21 +19,26 @@ MAX_OWNERS = 0xFFFF
 ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
 
 
-class Plan(NamedTuple):
+class FilesystemPlan(NamedTuple):
     """What goes into the stream: bare inodes, then files by layer and offset, then further names.
 
     accounts: those account files that are others now than in the filesystems below; None: it is gone, or
     nothing that can be read. directories: see Shelf.
     """
 
-    bare: Sequence[tuple[bytes, Node]]
-    files: Mapping[int, Sequence[tuple[bytes, Node, Content]]]
+    bare: Sequence[tuple[bytes, Inode]]
+    files: Mapping[int, Sequence[tuple[bytes, Inode, Content]]]
     links: Sequence[tuple[bytes, bytes]]
-    accounts: Mapping[str, Node | None]
+    accounts: Mapping[str, Inode | None]
     directories: Mapping[int, bytes]
     root: tuple[Any, ...]
     serial: int
     spent: tuple[int, int]
+
+    @property
+    def file_bytes(self) -> int:
+        """What is copied out of the layers."""
+        return sum(content.stored for files in self.files.values() for _, _, content in files)
 
 
 class Planner:
@@ -42,32 +47,32 @@ class Planner:
     What is spent: bytes of paths, and of files.
     """
 
-    def __init__(self, subject: str, limits: Limits, below: Sequence[Shelf] = ()) -> None:
+    def __init__(self, subject: str, limits: ImageLimits, below: Sequence[TreeCache] = ()) -> None:
         """below: the filesystems that it goes on from."""
         self._subject = subject
         self._limits = limits
-        before = (shelf.root(below), below[-1].serial) if below else None
-        self._tree = Tree(subject, limits.unpacked_bytes, before)
+        before = (tree_cache.root(below), below[-1].serial) if below else None
+        self._tree = MergedTree(subject, limits.unpacked_bytes, before)
         self._layers = sum(len(one.layers) for one in below)
         self._names = self._bytes = 0
         for one in below:
             self._spend(one.spent[0], one.spent[1])
-        self._accounts: dict[str, Node | None] = dict.fromkeys(ACCOUNT_FILES)
+        self._accounts: dict[str, Inode | None] = dict.fromkeys(ACCOUNT_FILES)
         self._changed_accounts()
 
-    def apply(self, entries: list[tarstream.Entry]) -> None:
+    def apply(self, entries: list[tarstream.TarEntry]) -> None:
         """One more layer; raises Unpackable, Oversized."""
         self._tree.apply(self._layers, entries)
         self._layers += 1
 
-    def plan(self) -> Plan:
+    def plan(self) -> FilesystemPlan:
         """The filesystem of the layers since the last one; raises Unpackable, Oversized."""
-        bare: list[tuple[bytes, Node]] = []
-        files: dict[int, list[tuple[bytes, Node, Content]]] = {}
+        bare: list[tuple[bytes, Inode]] = []
+        files: dict[int, list[tuple[bytes, Inode, Content]]] = {}
         links: list[tuple[bytes, bytes]] = []
         first: dict[int, bytes] = {}
         owners: set[int] = set()
-        directories: list[Node] = []
+        directories: list[Inode] = []
         before = self._names, self._bytes
         for path, node in self._tree.difference():
             self._spend(len(path), 0)
@@ -92,8 +97,10 @@ class Planner:
         accounts = self._changed_accounts()
         self._tree.rebase()
         spent = self._names - before[0], self._bytes - before[1]
-        root = shelf.attributes(self._tree.root)
-        return Plan(bare, files, links, accounts, shelf.packed(directories), root, self._tree.serial, spent)
+        root = tree_cache.attributes(self._tree.root)
+        return FilesystemPlan(
+            bare, files, links, accounts, tree_cache.packed(directories), root, self._tree.serial, spent
+        )
 
     def _spend(self, names: int, size: int) -> None:
         self._names += names
@@ -103,7 +110,7 @@ class Planner:
         if self._bytes > self._limits.unpacked_bytes:
             raise Oversized("merge", self._subject, f"more than {self._limits.unpacked_bytes} bytes of files")
 
-    def _changed_accounts(self) -> dict[str, Node | None]:
+    def _changed_accounts(self) -> dict[str, Inode | None]:
         changed = {}
         for path in ACCOUNT_FILES:
             node = self._tree.find(path.encode())
@@ -113,6 +120,6 @@ class Planner:
                 self._accounts[path] = changed[path] = node
         return changed
 
-    def _is_account_file(self, node: Node) -> bool:
+    def _is_account_file(self, node: Inode) -> bool:
         sparse = node.content is not None and node.content.extents is not None
         return node.kind == tarstream.FILE and node.size <= self._limits.account_file_bytes and not sparse

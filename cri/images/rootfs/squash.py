@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.errors import disk_full
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Refused
@@ -24,7 +24,7 @@ _LEVELLED = ("zstd", "gzip")
 
 
 def squashfs(
-    out: Path, feed: Callable[[BinaryIO], None], compression: str, level: int, jobs: int, cancel: Cancel
+    out: Path, feed: Callable[[BinaryIO], None], compression: str, level: int, jobs: int, token: CancelToken
 ) -> None:
     """Makes the file from the tar stream that feed writes; it then stands synced and read-only.
 
@@ -38,10 +38,10 @@ def squashfs(
         command = [TOOL, "--quiet", "--force", "--no-skip", *options, "-b", str(BLOCK_BYTES), "-j", str(jobs)]
         process = _start([*command, target], errors, file.fileno())
         try:
-            with cancel.interrupting(process.kill):
+            with token.unblocking(process.kill):
                 broken = _pump(process, feed)
                 status = process.wait()
-            cancel.check()
+            token.check()
             if status or broken:
                 raise _failure(out, file, status, errors)
             os.fchmod(file.fileno(), 0o444)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cri.images.pull.fetch import digest_of
+from cri.images.digests import digest_of
 
 # A zone has each as a disk, and its mount options must hold the names of all.
 MAX_PARTS = 8

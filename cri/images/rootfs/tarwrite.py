@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Node
+from cri.images.layer.inode import Inode
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
 _OCTAL_MAX = 0o77777777777
 
 
-def member(path: bytes, node: Node) -> tuple[bytes, int]:
+def member(path: bytes, node: Inode) -> tuple[bytes, int]:
     """The headers before an inode's data, and how many zero bytes go behind it; the root's path is empty."""
     records: list[tuple[bytes, bytes]] = [(b"SCHILY.xattr." + key, value) for key, value in node.xattrs]
     stored = node.content.stored if node.content is not None else 0
@@ -29,7 +29,7 @@ def hard_link(path: bytes, target: bytes) -> bytes:
 
 
 def _headers(
-    path: bytes, kind: bytes, node: Node | None, records: list[tuple[bytes, bytes]], size: int, link: bytes
+    path: bytes, kind: bytes, node: Inode | None, records: list[tuple[bytes, bytes]], size: int, link: bytes
 ) -> bytes:
     owner = (node.uid, node.gid) if node is not None else (0, 0)
     if len(path) > 100:
@@ -50,7 +50,7 @@ def _headers(
     return _block(b"pax", b"x", None, len(text), b"") + text + bytes(-len(text) % BLOCK) + header
 
 
-def _block(path: bytes, kind: bytes, node: Node | None, size: int, link: bytes) -> bytes:
+def _block(path: bytes, kind: bytes, node: Inode | None, size: int, link: bytes) -> bytes:
     block = bytearray(BLOCK)
     block[0 : min(len(path), 100)] = path[:100]
     block[157 : 157 + min(len(link), 100)] = link[:100]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from cri.images.errors import Oversized, Unpackable
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Content, Node
-from cri.images.layer.tarstream import PATH_MAX, Entry
+from cri.images.layer.inode import Content, Inode
+from cri.images.layer.tarstream import PATH_MAX, TarEntry
 from cri.images.rootfs.baseline import Baseline
 
 WHITEOUT = b".wh."
@@ -34,14 +34,14 @@ _XATTR_OVERLAY = b"trusted.overlay."
 class _Trail(NamedTuple):
     """Directories from the root down, and the names that lead from each to the next."""
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[Inode, ...]
     names: tuple[bytes, ...]
 
 
-class Tree:
+class MergedTree:
     """Layers are applied lowest first; difference() tells what is there then, or what is new."""
 
-    def __init__(self, subject: str, max_bytes: int, before: tuple[Node, int] | None = None) -> None:
+    def __init__(self, subject: str, max_bytes: int, before: tuple[Inode, int] | None = None) -> None:
         """before: the root and the last serial of a tree that is gone on from, as if by rebase()."""
         self._subject = subject
         self._max_bytes = max_bytes
@@ -63,14 +63,14 @@ class Tree:
         """What is there now is what difference() starts from."""
         self._base = Baseline(self._serial)
 
-    def difference(self) -> Iterator[tuple[bytes, Node]]:
+    def difference(self) -> Iterator[tuple[bytes, Inode]]:
         """Every path (relative, the root b"") that differs from what was there at rebase(), with its inode.
 
         Without a rebase() all that is there; otherwise see Baseline.difference.
         """
         return self._base.difference(self.root)
 
-    def apply(self, layer: int, entries: list[Entry]) -> None:
+    def apply(self, layer: int, entries: list[TarEntry]) -> None:
         """Puts the entries of one layer over what is there; raises Unpackable."""
         self._layer = layer
         self._touched.clear()
@@ -85,14 +85,14 @@ class Tree:
             else:
                 self._place(entry, parts)
 
-    def find(self, path: bytes) -> Node | None:
+    def find(self, path: bytes) -> Inode | None:
         """The inode a process in the image would reach by this path, symlinks followed; None: nothing."""
         try:
             return self._follow(_clean(path))
         except (Unpackable, Oversized):
             return None
 
-    def _follow(self, parts: list[bytes]) -> Node | None:
+    def _follow(self, parts: list[bytes]) -> Inode | None:
         trail = self._resolve(parts[:-1], create=False)
         hops = 0
         base = parts[-1]
@@ -116,16 +116,16 @@ class Tree:
         if self._steps > MAX_STEPS:
             raise Oversized("merge", self._subject, f"its paths take more than {MAX_STEPS} steps to follow")
 
-    def _node(self, kind: bytes) -> Node:
+    def _node(self, kind: bytes) -> Inode:
         self._serial += 1
-        return Node(kind, self._serial)
+        return Inode(kind, self._serial)
 
-    def _set_root(self, entry: Entry) -> None:
+    def _set_root(self, entry: TarEntry) -> None:
         if entry.kind != tarstream.DIR:
             raise self._bad(entry, "would replace the root directory")
         self._describe(self.root, entry)
 
-    def _hide(self, entry: Entry, parts: list[bytes]) -> None:
+    def _hide(self, entry: TarEntry, parts: list[bytes]) -> None:
         base = parts[-1]
         hidden = base[len(WHITEOUT) :]
         if hidden in (b"", b".", b".."):
@@ -142,7 +142,7 @@ class Tree:
         elif hidden in parent.names:
             self._remove_lower(parent, hidden)
 
-    def _remove_lower(self, parent: Node, name: bytes) -> None:
+    def _remove_lower(self, parent: Inode, name: bytes) -> None:
         """Removes what lower layers brought under this name; what this layer brought stays."""
         stack = [(parent, name)]
         while stack:
@@ -155,7 +155,7 @@ class Tree:
                 self._spend(len(child.names))
                 stack += [(child, below) for below in child.names]
 
-    def _place(self, entry: Entry, parts: list[bytes]) -> None:
+    def _place(self, entry: TarEntry, parts: list[bytes]) -> None:
         base = parts[-1]
         if len(base) > NAME_MAX:
             raise self._bad(entry, f"has a name longer than {NAME_MAX}")
@@ -177,7 +177,7 @@ class Tree:
         for above, name in zip(trail.nodes, (*trail.names, base), strict=True):
             self._touched.add((above.serial, name))
 
-    def _parent(self, entry: Entry, parts: list[bytes]) -> _Trail:
+    def _parent(self, entry: TarEntry, parts: list[bytes]) -> _Trail:
         key = b"/".join(parts[:-1])
         if self._last is not None and self._last[0] == key:
             return self._last[1]
@@ -189,7 +189,7 @@ class Tree:
         self._last = (key, trail)
         return trail
 
-    def _link_target(self, entry: Entry) -> Node:
+    def _link_target(self, entry: TarEntry) -> Inode:
         parts = _clean(entry.link)
         trail = self._resolve(parts[:-1], create=False)
         node = trail.nodes[-1].names.get(parts[-1]) if trail is not None and parts else None
@@ -206,7 +206,7 @@ class Tree:
         Missing directories are made (root's, 0755) when create is set, as every unpacker does. Raises
         Unpackable for a loop of symlinks.
         """
-        nodes: list[Node | None] = [self.root]
+        nodes: list[Inode | None] = [self.root]
         names: list[bytes] = []
         pending = parts[::-1]
         self._spend(len(pending))
@@ -236,7 +236,7 @@ class Tree:
             names.append(part)
         return _Trail(tuple(self._made(nodes, names)), tuple(names))
 
-    def _made(self, nodes: list[Node | None], names: list[bytes]) -> Iterator[Node]:
+    def _made(self, nodes: list[Inode | None], names: list[bytes]) -> Iterator[Inode]:
         above = self.root
         yield above
         for node, name in zip(nodes[1:], names, strict=True):
@@ -246,7 +246,7 @@ class Tree:
             yield node
             above = node
 
-    def _describe(self, node: Node, entry: Entry) -> None:
+    def _describe(self, node: Inode, entry: TarEntry) -> None:
         node.mode, node.uid, node.gid, node.mtime = entry.mode, entry.uid, entry.gid, entry.mtime
         node.device = entry.device
         node.xattrs = self._kept_xattrs(entry)
@@ -264,7 +264,7 @@ class Tree:
                 Content(self._layer, entry.offset, entry.stored, entry.extents) if entry.size else None
             )
 
-    def _kept_xattrs(self, entry: Entry) -> tuple[tuple[bytes, bytes], ...]:
+    def _kept_xattrs(self, entry: TarEntry) -> tuple[tuple[bytes, bytes], ...]:
         """What squashfs has room for; POSIX ACLs (system.*) have none there."""
         if not entry.xattrs:
             return ()
@@ -280,7 +280,7 @@ class Tree:
             raise self._bad(entry, f"has extended attributes of more than {MAX_XATTRS} bytes")
         return kept
 
-    def _bad(self, entry: Entry, cause: str) -> Unpackable:
+    def _bad(self, entry: TarEntry, cause: str) -> Unpackable:
         return Unpackable("merge", self._subject, f"{tarstream.shown(entry.name)} {cause}")
 
 

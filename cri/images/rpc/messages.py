@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 
-from cri.images.kernels.cache import ZONE, KernelImage
+from cri.images.kernels.images import ZONE, KernelImage
 from cri.images.kernels.plan import ADDONS, INITRAMFS, KERNEL
 from cri.images.pull.progress import Measured, Snapshot, Stage, State
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from xenpod_proto.images.v1 import images_pb2 as pb
 
 _STAGES: Mapping[Stage, pb.PullStage.ValueType] = {
@@ -23,7 +22,7 @@ _STATES: Mapping[State, pb.PartState.ValueType] = {
 }
 
 
-def image_message(image: Image, holders: Sequence[str]) -> pb.Image:
+def image_message(image: StoredImage, holders: Sequence[str]) -> pb.Image:
     """holders: as the store has them."""
     zones = [holder.removeprefix(ZONE) for holder in holders if holder.startswith(ZONE)]
     return pb.Image(
@@ -65,17 +64,6 @@ def pull_message(snapshot: Snapshot) -> pb.PullProgress:
     return message
 
 
-def pull_json(snapshot: Snapshot) -> dict[str, object]:
-    """A pull as ``crictl info`` shows it."""
-    return {
-        "image": snapshot.name,
-        "stage": snapshot.stage.value,
-        "startedAt": datetime.fromtimestamp(snapshot.started_at / 1e9, UTC).isoformat(),
-        "layers": [_part_json(layer) for layer in snapshot.layers],
-        "filesystem": None if snapshot.filesystem is None else _part_json(snapshot.filesystem),
-    }
-
-
 def _part(measured: Measured) -> pb.PartProgress:
     return pb.PartProgress(
         name=measured.name,
@@ -83,12 +71,3 @@ def _part(measured: Measured) -> pb.PartProgress:
         bytes=measured.bytes,
         total_bytes=measured.total,
     )
-
-
-def _part_json(measured: Measured) -> dict[str, object]:
-    return {
-        "digest": measured.name,
-        "state": measured.state.value,
-        "bytes": measured.bytes,
-        "totalBytes": measured.total,
-    }

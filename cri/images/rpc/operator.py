@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import grpc
 
-from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
-from cri.images.pull.importing import import_images
 from cri.images.pull.progress import Progress, Snapshot
-from cri.images.pull.verify import verify
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.rpc.messages import image_message, kernel_message, pull_message
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Invalid
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
@@ -45,10 +41,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
         name = names.parse(request.name) if request.name else None
         if name is not None and name.digest is not None:
             raise Invalid("import", str(name), "an image gets a tag, not a digest")
-        limits, puller = self._manager.settings.limits, self._manager.puller
-        images = await self._manager.flights.shared(
-            object(), str(path), lambda job: import_images(path, name, puller, limits, job)
-        )
+        images = await self._manager.import_layout(path, name)
         imported = [
             pb.ImportedImage(
                 name=given, id=image.id, manifest_digest=image.manifest_digest, size_bytes=image.size
@@ -83,10 +76,10 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
         self, request: pb.WatchPullsRequest, context: _Context
     ) -> AsyncIterator[pb.WatchPullsEvent]:
         """All pulls at once, and again whenever anything of them has changed."""
-        flights = self._manager.flights
+        pulls = self._manager.pulls
         before: list[Snapshot] | None = None
         while True:
-            change, now = flights.next_change(), flights.snapshots()
+            change, now = pulls.next_change(), pulls.snapshots()
             if now != before:
                 before = now
                 yield pb.WatchPullsEvent(pulls=[pull_message(snapshot) for snapshot in now])
@@ -138,17 +131,11 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     ) -> AsyncIterator[pb.VerifyEvent]:
         """One event for each image, as soon as it is read."""
         asked = [self._store.resolve(_named(text)) for text in request.images] or self._store.images()
-        cancel = Cancel()
-        try:
-            for image in asked:
-                if not self._store.has(image.id):
-                    continue  # it was removed since
-                verdict = await self._manager.run(partial(verify, self._store, image, cancel))
-                yield pb.VerifyEvent(
-                    image=self._message(image), faults=verdict.faults, read_bytes=verdict.read
-                )
-        finally:
-            cancel.set()
+        for image in asked:
+            if not self._store.has(image.id):
+                continue  # it was removed since
+            found = await self._manager.verify(image)
+            yield pb.VerifyEvent(image=self._message(image), faults=found.faults, read_bytes=found.read)
 
     async def Collect(  # noqa: N802
         self, request: pb.CollectRequest, context: _Context
@@ -168,15 +155,11 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
         self, request: pb.ListKernelsRequest, context: _Context
     ) -> pb.ListKernelsResponse:
         """What is wrong with one of them is told with it."""
-        cancel = Cancel()
-        try:
-            found = await self._manager.run(partial(self._manager.kernels.listed, cancel))
-        finally:
-            cancel.set()
+        found = await self._manager.kernels.listed()
         holders = self._store.holders
         return pb.ListKernelsResponse(kernels=[kernel_message(one, holders(one.image.id)) for one in found])
 
-    def _message(self, image: Image) -> pb.Image:
+    def _message(self, image: StoredImage) -> pb.Image:
         return image_message(image, self._store.holders(image.id))
 
 

@@ -11,12 +11,11 @@ import grpc
 from cri.images.errors import Rejected
 from cri.images.manager import ImageManager
 from cri.images.registry import names
-from cri.images.registry.credentials import from_cri
+from cri.images.rpc.cri_messages import credentials_from, image_message, verbose_info
 from cri.images.rpc.operator import OperatorService
-from cri.images.rpc.status import image_message, verbose_info
-from cri.images.store.catalogue import Image
-from cri.rpc.batches import batches
+from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Invalid
+from daemonkit.grpc_server import batches
 from daemonkit.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
 from xenpod_proto.images.v1 import images_pb2_grpc
@@ -43,7 +42,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         """Answers with the image's id once it is ready to run."""
         reference = names.parse(_asked(request.image))
         try:
-            image = await self._manager.pull(reference, from_cri(request.auth))
+            image = await self._manager.pull(reference, credentials_from(request.auth))
         except Rejected as fault:
             # The kubelet knows this error by these words, and looks for them in UNKNOWN alone
             # (k8s.io/cri-api/pkg/errors; pkg/kubelet/images).
@@ -97,7 +96,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
 
     def _selected(self, asked: runtime_pb2.ImageFilter) -> list[runtime_pb2.Image]:
         wanted = asked.image.image
-        found: list[Image] = self._store.images()
+        found: list[StoredImage] = self._store.images()
         if wanted:
             one = self._store.find(wanted)
             found = [one] if one is not None else []

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cri.images.policy.globs import Globs
+from cri.images.digests import is_digest
+from cri.images.globs import Globs
 from cri.images.registry import manifests, names
 from cri.images.store.db import FilesystemRow, ImageRow
 from daemonkit.faults import Invalid
@@ -16,7 +17,7 @@ MIN_PREFIX = 4
 
 
 @dataclass(frozen=True)
-class Image:
+class StoredImage:
     """An image as the rest of the daemon sees it.
 
     id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
@@ -52,7 +53,7 @@ class Catalogue:
         named: Sequence[tuple[str, str]],
         filesystems: Sequence[FilesystemRow],
         fs_path: Callable[[str], Path],
-        known: Mapping[str, Image],
+        known: Mapping[str, StoredImage],
         pins: Globs,
     ) -> None:
         """known: images of an earlier moment, whose configurations need not be parsed again."""
@@ -62,7 +63,7 @@ class Catalogue:
         names_of: dict[str, list[str]] = {}
         for name, image_id in named:
             names_of.setdefault(image_id, []).append(name)
-        self.images: dict[str, Image] = {}
+        self.images: dict[str, StoredImage] = {}
         for row in self.rows.values():
             config = known[row.id].config if row.id in known else manifests.parse_json(row.config, row.id)
             stack = [(fs_path(one.chain_id), one) for one in self.stack(row.chain_id)]
@@ -76,17 +77,17 @@ class Catalogue:
             chain_id = row.below
         return found[::-1]
 
-    def listed(self) -> list[Image]:
+    def listed(self) -> list[StoredImage]:
         """All that were not removed, in the order of their ids."""
         return [image for image in self.images.values() if not self.rows[image.id].removed]
 
-    def find(self, name_or_id: str) -> Image | None:
+    def find(self, name_or_id: str) -> StoredImage | None:
         """An image that was not removed, by name, id, or unique beginning of an id; raises Invalid."""
         text = name_or_id
         image_id: str | None = text if ":" in text else f"sha256:{text}"
         if image_id not in self.rows:
             image_id = None
-            if not names.is_digest(text) and not _is_hex(text, 64, 64):
+            if not is_digest(text) and not _is_hex(text, 64, 64):
                 image_id = self._by_name(text) or self._by_prefix(text)
         return None if image_id is None or self.rows[image_id].removed else self.images[image_id]
 
@@ -111,9 +112,9 @@ def _image(
     stack: Sequence[tuple[Path, FilesystemRow]],
     config: dict[str, Any],
     pins: Globs,
-) -> Image:
+) -> StoredImage:
     documents = len(row.manifest) + len(row.config)
-    return Image(
+    return StoredImage(
         row.id,
         tuple(name for name in mine if "@" not in name),
         tuple(name for name in mine if "@" in name),

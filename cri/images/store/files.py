@@ -1,9 +1,9 @@
 """The files of the store, as far as they need no index.
 
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
-layers), ``filesystems/<hex>.squashfs`` (of one layer or more), ``shelves/<hex>`` (the names in them),
+layers), ``filesystems/<hex>.squashfs`` (of one layer or more), ``shelves/<hex>`` (their tree caches),
 ``kernels/<hex>/`` (what was taken out of a kernel image), ``ingest/`` (work in progress). A file gets its
-name after its bytes are on the disk, but for shelves, which are made again where they are damaged.
+name after its bytes are on the disk, but for tree caches, which are made again where they are damaged.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class StoreFiles:
         self.ingest = root / "ingest"
         self.index = root / "images.db"
         self._blobs, self._filesystems = root / "blobs", root / "filesystems"
-        self._kernels, self._shelves = root / "kernels", root / "shelves"
+        self._kernels, self._tree_caches = root / "kernels", root / "shelves"
         self._lock = threading.Lock()
         self._serial = 0
-        for directory in (root, self._filesystems, self._blobs, self._shelves, self._kernels):
+        for directory in (root, self._filesystems, self._blobs, self._tree_caches, self._kernels):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._guard = _only_one(root / "lock")
 
@@ -85,9 +85,9 @@ class StoreFiles:
             with suppress(FileNotFoundError):
                 shutil.rmtree(path)
 
-    def shelf_path(self, chain_id: str) -> Path:
-        """Where a filesystem's shelf lies, or would."""
-        return self._shelves / chain_id.partition(":")[2]
+    def tree_cache_path(self, chain_id: str) -> Path:
+        """Where a filesystem's tree cache lies, or would."""
+        return self._tree_caches / chain_id.partition(":")[2]
 
     @contextmanager
     def work_file(self, stem: str) -> Iterator[Path]:
@@ -112,8 +112,8 @@ class StoreFiles:
         sync_directory(final.parent)
 
     def named(self) -> list[Path]:
-        """Every blob, filesystem and shelf."""
-        return [*self._filesystems.iterdir(), *self._blobs.glob("*/*"), *self._shelves.iterdir()]
+        """Every blob, filesystem and tree cache."""
+        return [*self._filesystems.iterdir(), *self._blobs.glob("*/*"), *self._tree_caches.iterdir()]
 
     def usage(self) -> Usage:
         """What lies under the store now."""

@@ -14,22 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cri.images.policy.globs import Globs
+from cri.images.globs import Globs
 from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import Catalogue, Image
+from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageDb, ImageRow
 from cri.images.store.files import FS_TYPE, StoreFiles
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Missing
-
-declare(
-    "image-start.cleared",
-    "image-pull.filesystem-named",
-    "image-remove.unnamed",
-    "image-remove.forgotten",
-    "image-remove.filesystem-forgotten",
-    "image-remove.file-removed",
-)
 
 
 class ImageStore:
@@ -64,38 +55,38 @@ class ImageStore:
 
     # What there is.
 
-    def images(self) -> list[Image]:
+    def images(self) -> list[StoredImage]:
         """Every image that was not removed, in the order of their ids."""
         return self._now.listed()
 
-    def resolve(self, name_or_id: str) -> Image:
+    def resolve(self, name_or_id: str) -> StoredImage:
         """The image by name, id, or unique beginning of an id; raises Missing and Invalid."""
         found = self.find(name_or_id)
         if found is None:
             raise Missing("find image", name_or_id[:300], "no such image", "pull it first")
         return found
 
-    def find(self, name_or_id: str) -> Image | None:
+    def find(self, name_or_id: str) -> StoredImage | None:
         """As resolve(), but None when there is no such image."""
         return self._now.find(name_or_id)
 
-    def get(self, image_id: str) -> Image:
+    def get(self, image_id: str) -> StoredImage:
         """The image by its full id, even when it was removed while in use."""
         image = self._now.images.get(image_id)
         if image is None:
             raise Missing("find image", image_id[:100], "no such image")
         return image
 
-    def read_file(self, image: Image, path: str, limit: int) -> bytes | None:
+    def read_file(self, image: StoredImage, path: str, limit: int) -> bytes | None:
         """/etc/passwd or /etc/group of the image (untrusted); None: none there, or larger than limit."""
         data = self._db.account_file(self.stack(image.id), path)
         return data if data is not None and len(data) <= limit else None
 
-    def manifest(self, image: Image) -> bytes:
+    def manifest(self, image: StoredImage) -> bytes:
         """The manifest the image was pulled by, byte for byte."""
         return self._now.rows[image.id].manifest
 
-    def stored(self, image: Image) -> tuple[ImageRow, list[FilesystemRow]]:
+    def stored(self, image: StoredImage) -> tuple[ImageRow, list[FilesystemRow]]:
         """What the index says of an image and its filesystems, lowest first; raises Missing."""
         now = self._now
         row = now.rows.get(image.id)
@@ -153,13 +144,13 @@ class ImageStore:
             self._load()
             self._drop_if_unneeded(image.id)
 
-    def unused(self) -> list[Image]:
+    def unused(self) -> list[StoredImage]:
         """Images that nobody holds and that are not pinned."""
         with self._lock:
             needed = {image_id for held in self._holds.values() for image_id in held}
             return [image for image in self.images() if image.id not in needed and not image.pinned]
 
-    def remove_unused(self) -> list[Image]:
+    def remove_unused(self) -> list[StoredImage]:
         """Removes them; what came to be held meanwhile stays."""
         with self._lock:
             found = self.unused()
@@ -170,23 +161,30 @@ class ImageStore:
     # Pulling: what comes in.
 
     def has_filesystem(self, chain_id: str) -> bool:
-        """Whether it is there, complete, whatever lies below it."""
+        """Whether it is there, complete, whatever lies below it; stays true only while it is leased."""
+        return chain_id in self._now.filesystems
+
+    def lease(self, chain_ids: Sequence[str], digests: Sequence[str]) -> None:
+        """Keep these filesystems and layers until end_lease(), whoever else needs them or not."""
         with self._lock:
-            return chain_id in self._now.filesystems
+            self._leases.update(self._files_of(chain_ids, digests))
+
+    def end_lease(self, chain_ids: Sequence[str], digests: Sequence[str]) -> None:
+        """End one lease; what no image has and nobody leases is removed."""
+        paths = self._files_of(chain_ids, digests)
+        with self._lock:
+            self._leases.subtract(paths)
+            self._leases += Counter()
+            self._sweep(chain_ids, paths)
 
     @contextmanager
     def leasing(self, chain_ids: Sequence[str], digests: Sequence[str]) -> Iterator[None]:
-        """While the body runs filesystems and layers stay; then those that no image has are removed."""
-        paths = self._files_of(chain_ids, digests)
-        with self._lock:
-            self._leases.update(paths)
+        """Hold a lease while the body runs."""
+        self.lease(chain_ids, digests)
         try:
             yield
         finally:
-            with self._lock:
-                self._leases.subtract(paths)
-                self._leases += Counter()
-                self._sweep(chain_ids, paths)
+            self.end_lease(chain_ids, digests)
 
     def add_filesystem(
         self, work: Path, chain_id: str, below: str, accounts: Mapping[str, bytes | None], digest: str
@@ -202,7 +200,7 @@ class ImageStore:
             self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size, digest, below), accounts)
             self._load()
 
-    def add_image(self, row: ImageRow, image_names: tuple[str, ...]) -> Image:
+    def add_image(self, row: ImageRow, image_names: tuple[str, ...]) -> StoredImage:
         """Names an image whose filesystems and layers are there."""
         with self._lock:
             self._db.add_image(row, image_names)
@@ -245,7 +243,7 @@ class ImageStore:
         files = self.files
         return [
             *map(files.fs_path, chain_ids),
-            *map(files.shelf_path, chain_ids),
+            *map(files.tree_cache_path, chain_ids),
             *map(files.blob_path, digests),
         ]
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from daemonkit.faults import Exists, Invalid
 from protect.host.loops import Loop, adopt_loop, attach_loop, backing_file
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.toolstack import DiskSpec
 from protect.toolstack.fake import devnodes
 from protect.toolstack.fake.domain import Domain, write_atomically
-from protect.toolstack.port import DiskSpec
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ async def detach(domain: Domain, vdev: str) -> None:
 
 
 def adopt(domain: Domain) -> None:
-    """Hold again the disks that outlived the daemon; forget the others."""
+    """Open again the disks that outlived the daemon; forget the others."""
     directory = domain.directory / "disks"
     if not directory.is_dir():
         return
@@ -103,7 +103,7 @@ def _publish(domain: Domain, disk: DiskSpec, loop: Loop | None) -> None:
 
 
 def _withdraw(domain: Domain, vdev: str) -> None:
-    """Remove node and record.  What the zone did to its own tree cannot keep us from letting go."""
+    """Remove node and record, whatever the zone did to its own tree."""
     try:
         if domain.process is not None and domain.process.stat():
             devnodes.remove_node(domain.id, vdev)

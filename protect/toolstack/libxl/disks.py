@@ -14,10 +14,10 @@ from pathlib import Path
 
 from daemonkit.faults import Exists, Invalid
 from protect.host.loops import Loop, attach_loop
+from protect.model.toolstack import DiskSpec
 from protect.toolstack.libxl.config import NO_SCRIPT
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers
-from protect.toolstack.port import DiskSpec
 from xenbind import disk as vbd
 from xenbind import errors
 
@@ -58,7 +58,7 @@ class Disks:
 
     async def _attach(self, domid: int, disk: DiskSpec, device: Path) -> None:
         number = os.stat(device).st_rdev
-        wanted = vbd.Disk(disk.vdev, str(device), disk.readonly, NO_SCRIPT)
+        wanted = vbd.BlockDevice(disk.vdev, str(device), disk.readonly, NO_SCRIPT)
         backend = await self._workers.run(vbd.add, domid, wanted)
         try:
             value = f"{os.major(number):x}:{os.minor(number):x}"
@@ -68,7 +68,7 @@ class Disks:
             raise
 
     async def detach(self, domid: int, vdev: str) -> None:
-        """An unknown vdev succeeds.  A guest that does not let go in time loses it by force."""
+        """An unknown vdev succeeds.  A guest that does not agree in time loses it by force."""
         with suppress(errors.DeviceNotFound):
             try:
                 await self._workers.run(vbd.remove, domid, vdev)
@@ -84,12 +84,12 @@ class Disks:
         return sorted(disk.vdev for disk in await self._workers.run(vbd.disks, domid))
 
     def forget(self, domid: int) -> None:
-        """The domain is gone: let go of its loop devices."""
+        """The domain is gone: close its loop devices."""
         for loop in self._loops.pop(domid, {}).values():
             loop.close()
 
     def close(self) -> None:
-        """Let go of all; blkback keeps those that domains use."""
+        """Close all loop devices; blkback keeps those that domains use."""
         for domid in list(self._loops):
             self.forget(domid)
 

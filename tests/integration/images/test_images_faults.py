@@ -26,8 +26,8 @@ from cri.images.errors import Corrupt, Oversized, Unpackable
 from cri.images.manager import ImageManager
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.settings import ImageSettings, Limits
-from cri.images.store.catalogue import Image
+from cri.images.settings import ImageLimits, ImageSettings
+from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Denied, Exhausted, Fault, TooLate, Unreachable
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, packed
@@ -48,7 +48,7 @@ async def managing(directory: Path, **more: object) -> AsyncIterator[ImageManage
         yield manager
 
 
-async def _pull(manager: ImageManager, netloc: str, credentials: Credentials = ANONYMOUS) -> Image:
+async def _pull(manager: ImageManager, netloc: str, credentials: Credentials = ANONYMOUS) -> StoredImage:
     return await manager.pull(names.parse(f"{netloc}/app:1"), credentials)
 
 
@@ -142,7 +142,7 @@ async def test_a_hostile_layer(tmp_path: Path, name: str) -> None:
     plain = bomb if name.endswith("bomb") else packed(data, "")
     image = build([good, type(plain)(data, plain.diff_id, plain.media_type)])
     with LyingRegistry("app", "1", image) as registry:
-        async with managing(tmp_path, limits=Limits(ratio=50, unpacked_floor_bytes=1 << 20)) as manager:
+        async with managing(tmp_path, limits=ImageLimits(ratio=50, unpacked_floor_bytes=1 << 20)) as manager:
             with pytest.raises(fault):
                 await _pull(manager, registry.netloc)
             assert _leftovers(manager) == []
@@ -151,10 +151,10 @@ async def test_a_hostile_layer(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [Limits(entries=25), Limits(index_bytes=2000), Limits(unpacked_bytes=70_000)],
+    [ImageLimits(entries=25), ImageLimits(index_bytes=2000), ImageLimits(unpacked_bytes=70_000)],
     ids=["entries", "names", "bytes"],
 )
-async def test_layers_that_are_small_each_and_too_much_together(tmp_path: Path, limits: Limits) -> None:
+async def test_layers_that_are_small_each_and_too_much_together(tmp_path: Path, limits: ImageLimits) -> None:
     layers = []
     for number in range(4):
         layer = Layer()

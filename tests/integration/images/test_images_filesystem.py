@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cri.images.errors import Unpackable
-from cri.images.rootfs.convert import Filesystem
+from cri.images.rootfs.convert import BuiltFilesystem
 from daemonkit.faults import Fault
 from tests.support.images.images import BuiltImage, Layer, Seen, build, digest, packed, seen, write_layout
 from tests.support.images.stacks import built, mounted
@@ -32,9 +32,9 @@ def _tools() -> None:
 
 
 def _ours(
-    image: BuiltImage, directory: Path, ends: Sequence[int] = (), shelved: bool = False
+    image: BuiltImage, directory: Path, ends: Sequence[int] = (), cached: bool = False
 ) -> dict[bytes, Seen]:
-    made = built(image, directory, ends, shelved)
+    made = built(image, directory, ends, cached)
     with mounted([out for out, _ in made], directory / "mounted") as root:
         return seen(root)
 
@@ -162,9 +162,9 @@ def test_a_random_stack_is_what_its_layers_are_as_one(tmp_path: Path, seed: int)
         return
     # Times too: they are ours on both sides.
     assert _ours(image, tmp_path / "stack", ends) == one
-    again = built(image, tmp_path / "shelved", ends, shelved=True)
+    again = built(image, tmp_path / "cached", ends, cached=True)
     for out, made in again:
-        assert made == Filesystem(digest((tmp_path / "stack" / out.name).read_bytes()), made.accounts)
+        assert made == BuiltFilesystem(digest((tmp_path / "stack" / out.name).read_bytes()), made.accounts)
 
 
 def _stacked() -> list[Layer]:

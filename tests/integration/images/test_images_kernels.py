@@ -10,19 +10,14 @@ import sys
 import tarfile
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from cri.container.images import StoredImages
-from cri.images.cancel import Cancel
 from cri.images.kernels.metadata import Metadata
-from cri.images.kernels.settings import KernelSettings
 from cri.images.manager import ImageManager
-from cri.images.pull.importing import import_images
-from cri.images.pull.verify import verify
-from cri.images.settings import ImageSettings
+from cri.images.settings import ImageSettings, KernelSettings
 from daemonkit.config import Bytes
 from daemonkit.faults import Broken, Exhausted, Fault, Refused
 from tests.support.images.image_victim import ROOT, Order, Victims
@@ -49,8 +44,7 @@ async def manager(tmp_path: Path) -> AsyncIterator[ImageManager]:
 
 async def _put(manager: ImageManager, image: BuiltImage, folder: Path, name: str = NAME) -> str:
     path = write_layout(folder / f"layout-{image.id[7:19]}", image, name)
-    limits, puller = manager.settings.limits, manager.puller
-    await manager.flights.shared(object(), name, lambda job: import_images(path, None, puller, limits, job))
+    await manager.import_layout(path, None)
     return image.id
 
 
@@ -65,7 +59,7 @@ async def _refused(manager: ImageManager, image: BuiltImage, folder: Path) -> Fa
         await StoredImages(manager).kernel(image_id)
     assert _folders(manager) == []
     assert list(manager.store.files.ingest.iterdir()) == []
-    (told,) = manager.kernels.listed(Cancel()) or [None]
+    (told,) = (await manager.kernels.listed()) or [None]
     if told is not None:
         assert told.fault and not told.taken_out
     return caught.value
@@ -73,7 +67,7 @@ async def _refused(manager: ImageManager, image: BuiltImage, folder: Path) -> Fa
 
 async def test_taken_out_once_and_kept_while_a_zone_needs_it(manager: ImageManager, tmp_path: Path) -> None:
     image_id = await _put(manager, kernel_image(initramfs=b"0707" * 1000), tmp_path)
-    (before,) = manager.kernels.listed(Cancel())
+    (before,) = await manager.kernels.listed()
     assert (before.metadata.version, before.metadata.flavor, before.taken_out) == ("6.12.4", "zone", False)
     assert (before.sizes["image"], before.sizes["initramfs"], before.fault) == (55_000, 4000, "")
     manager.store.hold(image_id, "zone:p")
@@ -86,12 +80,12 @@ async def test_taken_out_once_and_kept_while_a_zone_needs_it(manager: ImageManag
     assert Path(files.addons_path).read_bytes() == wanted["addons.squashfs"]
     assert Path(files.initramfs_path).read_bytes() == wanted["initramfs"]
     assert Path(files.image_path).stat().st_mode & 0o777 == 0o400
-    assert manager.kernels.listed(Cancel())[0].taken_out
+    assert (await manager.kernels.listed())[0].taken_out
     await manager.remove(NAME)
     assert Path(files.addons_path).is_file()
     manager.store.release("zone:p")
     assert _folders(manager) == manager.store.files.named() == []
-    assert manager.kernels.listed(Cancel()) == []
+    assert (await manager.kernels.listed()) == []
 
 
 async def test_layers_are_merged_as_in_any_image(manager: ImageManager, tmp_path: Path) -> None:
@@ -154,7 +148,7 @@ async def test_a_store_that_is_damaged(manager: ImageManager, tmp_path: Path) ->
     blob.unlink()
     with pytest.raises(Broken, match="pull it again"):
         await StoredImages(manager).kernel(image_id)
-    (told,) = manager.kernels.listed(Cancel())
+    (told,) = await manager.kernels.listed()
     assert "is gone" in told.fault
     blob.write_bytes(whole[:-20] + bytes(20))
     with pytest.raises(Refused):
@@ -162,11 +156,11 @@ async def test_a_store_that_is_damaged(manager: ImageManager, tmp_path: Path) ->
     assert _folders(manager) == []
     blob.write_bytes(whole)
     files = await StoredImages(manager).kernel(image_id)
-    assert verify(manager.store, manager.store.get(image_id), Cancel()).faults == ()
+    assert (await manager.verify(manager.store.get(image_id))).faults == ()
     Path(files.image_path).chmod(0o600)
     with Path(files.image_path).open("r+b") as file:
         file.write(b"X")
-    (fault,) = verify(manager.store, manager.store.get(image_id), Cancel()).faults
+    (fault,) = (await manager.verify(manager.store.get(image_id))).faults
     assert fault == "the kernel's image has another digest"
 
 
@@ -195,10 +189,9 @@ async def test_an_image_of_a_kernel_that_is_installed(manager: ImageManager, tmp
     roomy = ImageManager(replace(_settings(tmp_path / "roomy"), kernels=KernelSettings()))
     await roomy.start()
     try:
-        work = partial(import_images, made, None, roomy.puller, roomy.settings.limits)
-        ((image, name),) = await roomy.flights.shared(object(), "x", work)
+        ((image, name),) = await roomy.import_layout(made, None)
         assert name == f"localhost/kernel:{versions[-1]}"
-        (told,) = roomy.kernels.listed(Cancel())
+        (told,) = await roomy.kernels.listed()
         assert told.metadata == Metadata(versions[-1], "zone", platform.machine())
         roomy.store.hold(image.id, "zone:p")
         files = await StoredImages(roomy).kernel(image.id)
@@ -242,7 +235,7 @@ async def test_killed_while_it_is_taken_out(tmp_path: Path, victims: Victims, st
         manager.store.hold(image.id, "zone:p")
         files = await StoredImages(manager).kernel(image.id)
         assert Path(files.image_path).read_bytes() == kernel_files()["image"]
-        assert verify(manager.store, manager.store.get(image.id), Cancel()).faults == ()
+        assert (await manager.verify(manager.store.get(image.id))).faults == ()
         await manager.remove(name)
         manager.store.release("zone:p")
         assert _folders(manager) == manager.store.files.named() == []

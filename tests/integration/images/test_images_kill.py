@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
-from cri.images.pull.verify import verify
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings
@@ -75,7 +73,7 @@ async def _next_start(state: Path, name: str) -> None:
         assert found == (whole if images else set())
         pulled = await manager.pull(names.parse(name), ANONYMOUS)
         assert (pulled.id, len(pulled.stack)) == (IMAGE.id, len(LAYERS))
-        verdict = await manager.run(lambda: verify(manager.store, pulled, Cancel()))
+        verdict = await manager.verify(pulled)
         assert verdict.faults == ()
         await manager.remove(name)
         assert files.named() == []

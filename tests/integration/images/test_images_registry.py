@@ -19,7 +19,7 @@ from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.rpc.service import ImageService, add_image_services
 from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Denied, Invalid, Missing, Unreachable
 from tests.support.images import registry as registries
 from tests.support.images.image_manager import running
@@ -49,7 +49,7 @@ async def manager(tmp_path: Path) -> AsyncIterator[ImageManager]:
         yield made
 
 
-async def _pull(manager: ImageManager, name: str, credentials: Credentials = ANONYMOUS) -> Image:
+async def _pull(manager: ImageManager, name: str, credentials: Credentials = ANONYMOUS) -> StoredImage:
     return await manager.pull(names.parse(name), credentials)
 
 

@@ -19,7 +19,7 @@ from cri.images.manager import ImageManager
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Fault
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, packed
@@ -40,7 +40,7 @@ async def managing(directory: Path, **more: object) -> AsyncIterator[ImageManage
         yield manager
 
 
-async def _pull(manager: ImageManager, netloc: str) -> Image:
+async def _pull(manager: ImageManager, netloc: str) -> StoredImage:
     return await manager.pull(names.parse(f"{netloc}/app:1"), ANONYMOUS)
 
 

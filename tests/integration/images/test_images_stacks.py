@@ -12,13 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
-from cri.images.pull.verify import verify
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Fault
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
 from tests.support.images.registry import LyingRegistry, content
@@ -42,12 +40,12 @@ async def managing(directory: Path, part_bytes: int = 1) -> AsyncIterator[ImageM
         await manager.stop()
 
 
-async def _pull(manager: ImageManager, registry: LyingRegistry) -> Image:
+async def _pull(manager: ImageManager, registry: LyingRegistry) -> StoredImage:
     return await manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS)
 
 
-async def _sound(manager: ImageManager, image: Image) -> bool:
-    return not (await manager.run(lambda: verify(manager.store, image, Cancel()))).faults
+async def _sound(manager: ImageManager, image: StoredImage) -> bool:
+    return not (await manager.verify(image)).faults
 
 
 def _fetched(registry: LyingRegistry, image: BuiltImage) -> list[int]:
@@ -106,26 +104,26 @@ async def test_several_at_once_build_what_they_share_once(
 
 
 @pytest.mark.parametrize("harm", ["gone", "short", "changed", "other"])
-async def test_a_shelf_that_is_of_no_use_is_made_again(tmp_path: Path, harm: str) -> None:
+async def test_a_tree_cache_that_is_of_no_use_is_made_again(tmp_path: Path, harm: str) -> None:
     one, two = _image(Layer().file("a", b"1")), _image(Layer().link("b", "shared/1").file(".wh.shared"))
     async with managing(tmp_path) as manager:
         with LyingRegistry("app", "1", one) as registry:
             first = await _pull(manager, registry)
-        shelves = [manager.store.files.shelf_path(f"sha256:{path.stem}") for path in first.stack]
-        sound = shelves[1].read_bytes()
+        trees = [manager.store.files.tree_cache_path(f"sha256:{path.stem}") for path in first.stack]
+        sound = trees[1].read_bytes()
         harmed = {
             "short": sound[:-5],
             "changed": sound[:-9] + b"!" + sound[-8:],
-            "other": shelves[0].read_bytes(),
+            "other": trees[0].read_bytes(),
         }
         if harm == "gone":
-            shelves[1].unlink()
+            trees[1].unlink()
         else:
-            shelves[1].write_bytes(harmed[harm])
+            trees[1].write_bytes(harmed[harm])
         with LyingRegistry("app", "1", two) as registry:
             image = await _pull(manager, registry)
             assert _fetched(registry, two) == [3]
-        assert shelves[1].read_bytes() == sound
+        assert trees[1].read_bytes() == sound
         assert await _sound(manager, image)
 
 

@@ -18,7 +18,6 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from cri.images.cancel import Cancel
 from cri.images.manager import ImageManager
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
@@ -129,7 +128,7 @@ async def _work(order: Order, told: int) -> None:
     image = await manager.pull(names.parse(order.name), ANONYMOUS)
     if order.kernel:
         manager.store.hold(image.id, "zone:victim")
-        manager.kernels.files(image.id, Cancel())
+        await manager.kernels.files(image.id)
     if order.remove:
         await manager.remove(order.name)
     await manager.stop()

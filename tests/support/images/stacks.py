@@ -7,31 +7,30 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cri.images.cancel import Cancel
+from cri.images.concurrency import CancelToken
 from cri.images.layer.layers import read_layer
-from cri.images.pull.progress import Meter
-from cri.images.rootfs import shelf
-from cri.images.rootfs.convert import Filesystem, convert
+from cri.images.rootfs import tree_cache
+from cri.images.rootfs.convert import BuiltFilesystem, convert
 from cri.images.rootfs.plan import Planner
-from cri.images.rootfs.shelf import Shelf
+from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
 from tests.support.images.images import BuiltImage
 
 
 def built(
-    image: BuiltImage, directory: Path, ends: Sequence[int] = (), shelved: bool = False
-) -> list[tuple[Path, Filesystem]]:
+    image: BuiltImage, directory: Path, ends: Sequence[int] = (), cached: bool = False
+) -> list[tuple[Path, BuiltFilesystem]]:
     """The filesystems of an image, lowest first.
 
-    ends: how many layers lie below the end of each filesystem but the topmost; none: all are one. shelved:
+    ends: how many layers lie below the end of each filesystem but the topmost; none: all are one. cached:
     each is planned from what was put on the disk of those below.
     """
     settings = ImageSettings(directory)
     directory.mkdir()
     planner = Planner("image", settings.limits)
     blobs: list[Path] = []
-    stack: list[tuple[Path, Filesystem]] = []
-    shelves: list[Shelf] = []
+    stack: list[tuple[Path, BuiltFilesystem]] = []
+    trees: list[TreeCache] = []
     start = 0
     for number, blob in enumerate(image.layers):
         blobs.append(directory / f"layer{number}")
@@ -41,16 +40,16 @@ def built(
             continue
         plan = planner.plan()
         out = directory / f"fs{number}"
-        stack.append((out, convert(blobs, plan, out, settings, Cancel(), Meter("fs", 0))))
-        if shelved:
+        stack.append((out, convert(blobs, plan, out, settings, CancelToken(), lambda _: None)))
+        if cached:
             names = tuple(one.diff_id for one in image.layers[start : number + 1])
             spent = (*plan.spent, 0, 0, 0)
-            made = Shelf(str(number), names, plan.serial, spent, plan.root, plan.directories)
-            (directory / f"shelf{number}").write_bytes(shelf.pack(made))
-            loaded = shelf.load(directory / f"shelf{number}")
+            made = TreeCache(str(number), names, plan.serial, spent, plan.root, plan.directories)
+            (directory / f"cache{number}").write_bytes(tree_cache.pack(made))
+            loaded = tree_cache.load(directory / f"cache{number}")
             assert loaded == made
-            shelves.append(loaded)
-            planner = Planner("image", settings.limits, shelves)
+            trees.append(loaded)
+            planner = Planner("image", settings.limits, trees)
             start = number + 1
     return stack
 

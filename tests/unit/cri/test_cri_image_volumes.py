@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from cri.checks.mounts import is_image
 from cri.state.database import Database
-from cri.volumes.images import is_image
 from daemonkit.faults import Broken
 from tests.support.cri.cri_node import IMAGE, FakeImages, FakeNetwork, rig
 from tests.support.cri.fake_protect import FakeProtect

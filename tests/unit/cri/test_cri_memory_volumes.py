@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cri.volumes.memory import Place, find
+from cri.container.memory_volumes import MemoryVolumeSource, find
 from daemonkit.faults import Unsupported
 
 POD = "/var/lib/kubelet/pods/1-2-3"
@@ -37,15 +37,15 @@ def mountinfo(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        (WHOLE, Place("cache", Path(WHOLE))),
-        (f"{POD}/volume-subpaths/cache/web/0", Place("cache", Path(WHOLE), "a/b")),
+        (WHOLE, MemoryVolumeSource("cache", Path(WHOLE))),
+        (f"{POD}/volume-subpaths/cache/web/0", MemoryVolumeSource("cache", Path(WHOLE), "a/b")),
         (
             f"{POD}/volume-subpaths/blank/web/1",
-            Place("blank", Path(f"{POD}/volumes/kubernetes.io~empty-dir/blank"), "with blank"),
+            MemoryVolumeSource("blank", Path(f"{POD}/volumes/kubernetes.io~empty-dir/blank"), "with blank"),
         ),
     ],
 )
-def test_what_is_the_zones_memory(mountinfo: Path, path: str, place: Place) -> None:
+def test_what_is_the_zones_memory(mountinfo: Path, path: str, place: MemoryVolumeSource) -> None:
     assert find([path, "/etc"], mountinfo) == {path: place}
 
 

@@ -19,7 +19,7 @@ from cri.oci.process import process
 from cri.oci.seccomp import DEFAULT as DEFAULT_PROFILE
 from cri.oci.seccomp import seccomp
 from cri.oci.seccomp_bpf import compiled
-from cri.oci.seccomp_profile import MACHINES, Container, resolve
+from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve
 from cri.oci.spec import spec
 from cri.oci.user import User
 from daemonkit.faults import Broken, Fault, Invalid, Refused, Unsupported
@@ -28,15 +28,15 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 Security = cri.LinuxContainerSecurityContext
 Profile = cri.SecurityProfile
-X86 = Container(frozenset({"CAP_CHOWN"}), MACHINES["x86_64"])
+X86 = ContainerFacts(frozenset({"CAP_CHOWN"}), MACHINES["x86_64"])
 ALLOW_ALL: dict[str, Any] = {"defaultAction": "SCMP_ACT_ALLOW"}
 
 
-def _resolved(profile: object, container: Container = X86) -> dict[str, Any]:
+def _resolved(profile: object, container: ContainerFacts = X86) -> dict[str, Any]:
     return dict(resolve(json.dumps(profile).encode(), "p", container))
 
 
-def _rules(*rules: dict[str, Any], container: Container = X86) -> list[dict[str, Any]]:
+def _rules(*rules: dict[str, Any], container: ContainerFacts = X86) -> list[dict[str, Any]]:
     made = _resolved(ALLOW_ALL | {"syscalls": list(rules)}, container)["syscalls"]
     assert isinstance(made, list)
     return made

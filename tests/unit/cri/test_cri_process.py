@@ -8,7 +8,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri.zones.process import Process
+from cri.zones.process import ProcessStreams
 from daemonkit.faults import Broken
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -29,12 +29,12 @@ class Ending:
 async def test_a_write_that_meets_the_end_does_not_hide_it() -> None:
     """As in ``yes | kubectl exec -i pod -- head -1``."""
     exited = pb.ExecOutput(exit=pb.ProcessExit(exit_code=3))
-    process = Process(Ending(pb.ExecOutput(stdout=b"y\n"), exited), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
+    process = ProcessStreams(Ending(pb.ExecOutput(stdout=b"y\n"), exited), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
     assert [output async for output in process.outputs()][-1] == exited
 
 
 async def test_an_end_without_an_exit_is_a_failure() -> None:
-    process = Process(Ending(pb.ExecOutput(stdout=b"y\n")), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
+    process = ProcessStreams(Ending(pb.ExecOutput(stdout=b"y\n")), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
     with pytest.raises(Broken, match="Internal error"):
         async for _ in process.outputs():
             pass

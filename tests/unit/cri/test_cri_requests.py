@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from cri.sandbox import logdir
+from cri.container import logs
 from daemonkit.faults import Exhausted
 from tests.support.cri.cri_node import Rig, rig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -231,9 +231,9 @@ async def test_a_log_directory_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("cri.sandbox.logdir.Path.mkdir", full)
+    monkeypatch.setattr("cri.container.logs.Path.mkdir", full)
     with pytest.raises(Exhausted, match="/logs: No space left"):
-        logdir.make("/logs")
+        logs.make_directory("/logs")
 
 
 async def test_an_id_that_is_empty(node: Rig) -> None:

@@ -217,10 +217,10 @@ TEMPLATE = """{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "brid
 {"type": "host-local", "ranges": $POD_CIDR_RANGES, "routes": $ROUTES}}], "first": "$POD_CIDR"}"""
 
 
-def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
+async def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
     source, directory = tmp_path / "template", tmp_path / "net.d"
     source.write_text(TEMPLATE)
-    path = template.write(source, directory, template.networks("10.1.0.0/24, fd00::/64"))
+    path = await template.write(source, directory, template.networks("10.1.0.0/24, fd00::/64"))
     made = json.loads(path.read_text())
     assert made["plugins"][0]["ipam"]["ranges"] == [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]]
     assert made["plugins"][0]["ipam"]["routes"] == [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
@@ -231,20 +231,20 @@ def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", "$NOTHING", "$", '{"cniVersion": "$POD_CIDR"}'])
-def test_templates_that_are_none(tmp_path: Path, text: str) -> None:
+async def test_templates_that_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "template").write_text(text)
     with pytest.raises(Refused):
-        template.write(tmp_path / "template", tmp_path / "net.d", template.networks("10.1.0.0/24"))
+        await template.write(tmp_path / "template", tmp_path / "net.d", template.networks("10.1.0.0/24"))
     assert not (tmp_path / "net.d").exists()
 
 
-def test_templates_that_cannot_be_read_or_put(tmp_path: Path) -> None:
+async def test_templates_that_cannot_be_read_or_put(tmp_path: Path) -> None:
     with pytest.raises(Refused):
-        template.write(tmp_path / "nothing", tmp_path, template.networks("10.1.0.0/24"))
+        await template.write(tmp_path / "nothing", tmp_path, template.networks("10.1.0.0/24"))
     (tmp_path / "template").write_text(TEMPLATE)
     (tmp_path / "file").touch()
     with pytest.raises(Broken):
-        template.write(tmp_path / "template", tmp_path / "file", template.networks("10.1.0.0/24"))
+        await template.write(tmp_path / "template", tmp_path / "file", template.networks("10.1.0.0/24"))
     with pytest.raises(Invalid):
         template.networks("10.1.0.0/24,")
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from cri.checks.mounts import LIMIT, check_mounts
-from cri.checks.userns import IdMapping
-from cri.volumes.places import arranged, place
-from cri.volumes.plan import plan
+from cri.checks.mounts import LIMIT, check_mounts, place
+from cri.checks.userns import PodIdMapping
+from cri.container.volumes import plan
+from cri.oci.mounts import arranged
 from daemonkit.faults import Fault, Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -78,12 +78,12 @@ def test_what_is_honoured() -> None:
     ]
     check_mounts(fine, None)
     ids = [cri.IDMapping(host_id=9, length=5)]
-    check_mounts([mount(uidMappings=ids, gidMappings=ids)], IdMapping(9, 5))
+    check_mounts([mount(uidMappings=ids, gidMappings=ids)], PodIdMapping(9, 5))
     for uids, gids in ((ids, []), (ids, [cri.IDMapping(host_id=9, length=6)]), (ids * 2, ids)):
         with pytest.raises(Invalid):
-            check_mounts([mount(uidMappings=uids, gidMappings=gids)], IdMapping(9, 5))
+            check_mounts([mount(uidMappings=uids, gidMappings=gids)], PodIdMapping(9, 5))
     with pytest.raises(Invalid, match="not those of its pod"):
-        check_mounts([mount(uidMappings=ids, gidMappings=ids)], IdMapping(9, 6))
+        check_mounts([mount(uidMappings=ids, gidMappings=ids)], PodIdMapping(9, 6))
 
 
 def test_each_is_shared_and_bound_from_there() -> None:

@@ -6,7 +6,8 @@ import base64
 
 import pytest
 
-from cri.images.registry.credentials import ANONYMOUS, Credentials, from_cri
+from cri.images.registry.credentials import ANONYMOUS, Credentials
+from cri.images.rpc.cri_messages import credentials_from
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1.runtime_pb2 import AuthConfig
 
@@ -35,16 +36,16 @@ def _encoded(text: str) -> str:
     ],
 )
 def test_forms(auth: AuthConfig, expected: Credentials) -> None:
-    assert from_cri(auth) == expected
+    assert credentials_from(auth) == expected
 
 
 @pytest.mark.parametrize("text", ["%%%", _encoded("nocolon"), _encoded(":p"), "//79/A=="])
 def test_malformed_auth_is_refused_without_being_shown(text: str) -> None:
     with pytest.raises(Invalid) as caught:
-        from_cri(AuthConfig(auth=text))
+        credentials_from(AuthConfig(auth=text))
     assert text not in str(caught.value)
     with pytest.raises(Invalid):
-        from_cri(AuthConfig(registry_token="a\r\nb: c"))
+        credentials_from(AuthConfig(registry_token="a\r\nb: c"))
 
 
 def test_no_text_shows_a_secret() -> None:

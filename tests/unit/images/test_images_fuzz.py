@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 from cri.container.images import StoredImages
 from cri.images.errors import Corrupt, Oversized
+from cri.images.globs import Globs
 from cri.images.layer import compression, tarstream
 from cri.images.layer.layers import read_layer
-from cri.images.layer.stream import Stream
-from cri.images.policy.globs import Globs
+from cri.images.layer.stream import PlainStream
 from cri.images.registry import manifests
 from cri.images.registry.archives import open_layout
 from cri.images.registry.auth import _token
 from cri.images.registry.hosts import hosts_for
 from cri.images.registry.manifests import OCI_MANIFEST, Platform
-from cri.images.rpc.status import image_message, verbose_info
-from cri.images.settings import Limits
-from cri.images.store.catalogue import Catalogue, Image
+from cri.images.rpc.cri_messages import image_message, verbose_info
+from cri.images.settings import ImageLimits
+from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageRow
 from daemonkit.faults import Fault, Refused
 from tests.support.images.images import Layer, build, digest, packed, write_layout
@@ -68,7 +68,7 @@ def _cut(data: bytes, size: int) -> Iterator[bytes]:
 def test_mangled_layers(how: str, data: st.DataObject) -> None:
     blob = _mangled(data, STREAMS[how])
     pieces = _cut(blob, data.draw(st.sampled_from([1, 7, 512, 1 << 20])))
-    limits = Limits(unpacked_floor_bytes=1 << 20, header_bytes=4096, entries=100, index_bytes=10_000)
+    limits = ImageLimits(unpacked_floor_bytes=1 << 20, header_bytes=4096, entries=100, index_bytes=10_000)
     try:
         read_layer(pieces, len(blob), digest(TAR), limits)
     except Fault:
@@ -105,7 +105,7 @@ def test_any_pax_records(records: list[tuple[str, str]], kind: bytes, body: byte
             size += 1
         headers += str(size).encode() + rest
     layer = Layer().add("pax", b"x", headers).add("f", kind, body).file("after")
-    stream = Stream(iter([layer.tar()]), "x")
+    stream = PlainStream(iter([layer.tar()]), "x")
     try:
         found = list(tarstream.entries(stream, 1 << 16))
     except Fault:
@@ -155,14 +155,14 @@ _RUN = st.dictionaries(
 class _One:
     """A manager and its store, with one image."""
 
-    def __init__(self, image: Image) -> None:
+    def __init__(self, image: StoredImage) -> None:
         self.store = self
         self.image = image
 
-    def resolve(self, reference: str) -> Image:
+    def resolve(self, reference: str) -> StoredImage:
         return self.image
 
-    def read_file(self, image: Image, path: str, limit: int) -> bytes | None:
+    def read_file(self, image: StoredImage, path: str, limit: int) -> bytes | None:
         return b"\xff\0:::"
 
 
@@ -252,7 +252,7 @@ def test_mangled_archives(tmp_path: Path, data: st.DataObject) -> None:
         (tmp_path / "sound").write_bytes(layer.tar())
     archive.write_bytes(_mangled(data, (tmp_path / "sound").read_bytes()))
     try:
-        layout = open_layout(archive, Limits())
+        layout = open_layout(archive, ImageLimits())
         for found in layout.images():
             layout.manifest(found.target.digest, 1 << 20, None)  # type: ignore[arg-type]
     except Fault:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cri.images.registry.hosts import Host, hosts_for
+from cri.images.registry.hosts import RegistryHost, hosts_for
 from daemonkit.faults import Refused
 
 
@@ -17,7 +17,7 @@ def _write(certs: Path, name: str, text: str) -> None:
     (certs / name / "hosts.toml").write_text(text)
 
 
-def _urls(hosts: tuple[Host, ...]) -> list[str]:
+def _urls(hosts: tuple[RegistryHost, ...]) -> list[str]:
     return [f"{host.scheme}://{host.netloc}{host.path}" for host in hosts]
 
 

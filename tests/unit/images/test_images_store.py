@@ -14,7 +14,7 @@ import pytest
 
 from cri.images.rootfs.stack import parts
 from cri.images.settings import ImageSettings
-from cri.images.store.catalogue import Image
+from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow
 from cri.images.store.store import ImageStore
 from daemonkit.faults import Broken, Exhausted, Invalid, Missing, Refused
@@ -59,11 +59,11 @@ def _blob(store: ImageStore, text: str) -> tuple[str, int]:
     return _digest(text), len(text)
 
 
-def _add(store: ImageStore, label: str, layers: list[str], *names: str) -> Image:
+def _add(store: ImageStore, label: str, layers: list[str], *names: str) -> StoredImage:
     return _add_stack(store, label, layers, 1 << 30, *names)
 
 
-def _add_stack(store: ImageStore, label: str, layers: list[str], least: int, *names: str) -> Image:
+def _add_stack(store: ImageStore, label: str, layers: list[str], least: int, *names: str) -> StoredImage:
     digests = [_digest(layer) for layer in layers]
     stack = parts(digests, [len(layer) for layer in layers], least)
     with store.leasing([part.chain_id for part in stack], digests):

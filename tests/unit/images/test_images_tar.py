@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 from cri.images.errors import Corrupt, Oversized, Unpackable
 from cri.images.layer import compression, tarstream
 from cri.images.layer.layers import read_layer
-from cri.images.layer.stream import Stream
-from cri.images.layer.tarstream import Entry
-from cri.images.settings import Limits
+from cri.images.layer.stream import PlainStream
+from cri.images.layer.tarstream import TarEntry
+from cri.images.settings import ImageLimits
 from daemonkit.faults import Fault
 from tests.support.images.images import Layer, digest, packed
 
 SPARSE = ((0, 512), (1 << 20, 512))
 
 
-def _read(data: bytes, pieces: int = 700, header_bytes: int = 1 << 20) -> list[Entry]:
+def _read(data: bytes, pieces: int = 700, header_bytes: int = 1 << 20) -> list[TarEntry]:
     chunks = (data[at : at + pieces] for at in range(0, len(data), pieces))
-    return list(tarstream.entries(Stream(chunks, "layer"), header_bytes))
+    return list(tarstream.entries(PlainStream(chunks, "layer"), header_bytes))
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
@@ -170,7 +170,7 @@ def test_a_header_larger_than_allowed_is_not_read() -> None:
             yield bytes(1 << 16)
 
     with pytest.raises(Oversized):
-        list(tarstream.entries(Stream(endless(), "layer"), 1 << 20))  # type: ignore[arg-type]
+        list(tarstream.entries(PlainStream(endless(), "layer"), 1 << 20))  # type: ignore[arg-type]
 
 
 def test_many_headers_are_not_read_for_ever() -> None:
@@ -236,7 +236,7 @@ def test_skippable_zstd_frames_are_passed_over() -> None:
 @pytest.mark.parametrize("how", ["gzip", "zstd"])
 def test_a_bomb_is_stopped_in_little_memory(how: str) -> None:
     blob = packed(Layer().file("zeros", bytes(64 << 20)).tar(), how)
-    limits = Limits(ratio=100, unpacked_floor_bytes=1 << 20)
+    limits = ImageLimits(ratio=100, unpacked_floor_bytes=1 << 20)
     tracemalloc.start()
     with pytest.raises(Oversized):
         read_layer([blob.data], len(blob.data), blob.diff_id, limits)
@@ -254,14 +254,14 @@ def test_gzip_that_ends_early_or_is_damaged() -> None:
 
 def test_layer_is_held_against_its_diff_id() -> None:
     blob = packed(Layer().file("f", b"1").tar())
-    assert len(read_layer([blob.data], len(blob.data), blob.diff_id, Limits()).entries) == 1
+    assert len(read_layer([blob.data], len(blob.data), blob.diff_id, ImageLimits()).entries) == 1
     with pytest.raises(Corrupt):
-        read_layer([blob.data], len(blob.data), digest(b"other"), Limits())
+        read_layer([blob.data], len(blob.data), digest(b"other"), ImageLimits())
 
 
 def test_empty_layers_are_empty() -> None:
     for tar in (b"", bytes(1024)):
-        assert read_layer([tar], len(tar), digest(tar), Limits()).entries == []
+        assert read_layer([tar], len(tar), digest(tar), ImageLimits()).entries == []
 
 
 def test_too_many_bytes_of_names_and_attributes() -> None:
@@ -279,7 +279,7 @@ def test_too_many_bytes_of_names_and_attributes() -> None:
     ):
         blob = packed(layer.tar())
         with pytest.raises(Oversized):
-            read_layer([blob.data], len(blob.data), blob.diff_id, Limits(index_bytes=1700))
+            read_layer([blob.data], len(blob.data), blob.diff_id, ImageLimits(index_bytes=1700))
 
 
 def test_too_many_entries() -> None:
@@ -288,4 +288,4 @@ def test_too_many_entries() -> None:
         layer.file(str(number))
     blob = packed(layer.tar())
     with pytest.raises(Oversized):
-        read_layer([blob.data], len(blob.data), blob.diff_id, Limits(entries=49))
+        read_layer([blob.data], len(blob.data), blob.diff_id, ImageLimits(entries=49))

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 
 from cri.images.errors import Oversized, Unpackable
 from cri.images.layer import tarstream
-from cri.images.layer.stream import Stream
-from cri.images.rootfs.tree import Tree
+from cri.images.layer.stream import PlainStream
+from cri.images.rootfs.tree import MergedTree
 from tests.support.images.images import Layer
 
 
-def _tree(*layers: Layer) -> Tree:
-    tree = Tree("image", 1 << 40)
+def _tree(*layers: Layer) -> MergedTree:
+    tree = MergedTree("image", 1 << 40)
     for number, layer in enumerate(layers):
-        tree.apply(number, list(tarstream.entries(Stream(iter([layer.tar()]), "layer"), 1 << 20)))
+        tree.apply(number, list(tarstream.entries(PlainStream(iter([layer.tar()]), "layer"), 1 << 20)))
     return tree
 
 
-def _paths(tree: Tree) -> dict[str, str]:
+def _paths(tree: MergedTree) -> dict[str, str]:
     """Path to "d", "l:target" or "<layer>:<size>"."""
     shown: dict[str, str] = {}
     for path, node in tree.difference():
@@ -165,10 +165,10 @@ def test_what_would_take_hours_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_file_larger_than_allowed() -> None:
-    tree = Tree("image", 100)
+    tree = MergedTree("image", 100)
     with pytest.raises(Oversized):
         tree.apply(
-            0, list(tarstream.entries(Stream(iter([Layer().file("f", b"x" * 101).tar()]), ""), 1 << 20))
+            0, list(tarstream.entries(PlainStream(iter([Layer().file("f", b"x" * 101).tar()]), ""), 1 << 20))
         )
 
 

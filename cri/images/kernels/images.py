@@ -1,0 +1,145 @@
+"""Kernel images of the store: told, listed, and their files taken out when a zone first boots from one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
+from cri.images.errors import Corrupt, disk_full
+from cri.images.kernels import kconfig, metadata
+from cri.images.kernels.metadata import Metadata
+from cri.images.kernels.plan import ADDONS, CONFIG, INITRAMFS, KERNEL, METADATA, KernelPlan, find, name_of
+from cri.images.kernels.take import take
+from cri.images.settings import ImageLimits, KernelSettings
+from cri.images.store.catalogue import StoredImage
+from cri.images.store.store import ImageStore
+from daemonkit.checkpoints import checkpoint
+from daemonkit.disk_space import is_full
+from daemonkit.faults import Broken, Fault, Refused
+
+ZONE = "zone:"
+"""Before a pod's id: the holder of the image that its zone boots from.  Other holders are containers."""
+
+_TAKE = "take kernel out of image"
+
+
+@dataclass(frozen=True, slots=True)
+class KernelFiles:
+    """For protectd; None: the image has no such file."""
+
+    name: str
+    image: Path
+    initramfs: Path | None
+    addons: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelImage:
+    """An image that says it is one.  ``sizes``: of its files; ``fault``: why no zone can boot from it."""
+
+    image: StoredImage
+    metadata: Metadata
+    sizes: dict[str, int]
+    taken_out: bool
+    fault: str = ""
+
+
+class KernelImages:
+    """Whoever asks for the files of an image has to hold it."""
+
+    def __init__(
+        self, store: ImageStore, settings: KernelSettings, limits: ImageLimits, threads: WorkerThreads
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._limits = limits
+        self._threads = threads
+        self._taking: SingleFlight[None] = SingleFlight()
+        self._plans: dict[str, KernelPlan | Fault] = {}
+
+    async def files(self, image_id: str) -> KernelFiles:
+        """Where an image's files are; they are taken out of it when they are not there yet.
+
+        Refused: it is no kernel image, or none for zones; Oversized; Exhausted (disk); Corrupt, Broken.
+        """
+        image = self._store.get(image_id)
+        await self._taking.run(image.chain_id, lambda: self._threads.run(partial(self._take, image)))
+        return await self._threads.run(lambda _: self._files(image))
+
+    async def listed(self) -> list[KernelImage]:
+        """Every image that has /kernel/metadata."""
+        return await self._threads.run(self._listed)
+
+    def _files(self, image: StoredImage) -> KernelFiles:
+        folder = self._store.files.kernel_path(image.chain_id)
+        paths = [folder / name for name in (KERNEL, INITRAMFS, ADDONS)]
+        kernel, initramfs, addons = (path if path.is_file() else None for path in paths)
+        if kernel is None:
+            raise Broken(_TAKE, name_of(image), f"{paths[0]} is gone", "remove it, and pull it again")
+        return KernelFiles(name_of(image), kernel, initramfs, addons)
+
+    def _listed(self, token: CancelToken) -> list[KernelImage]:
+        found = []
+        for image in self._store.images():
+            untrusted = self._store.read_file(image, metadata.PATH, self._limits.account_file_bytes)
+            if untrusted is not None:
+                found.append(self._seen(image, untrusted, token))
+        self._forget()
+        return found
+
+    def _seen(self, image: StoredImage, untrusted: bytes, token: CancelToken) -> KernelImage:
+        said, sizes, fault = Metadata(), dict[str, int](), ""
+        try:
+            said = metadata.parse(untrusted, name_of(image))
+            sizes = {name: content.stored for name, content in self._plan(image, token).files.items()}
+        except Fault as wrong:
+            fault = wrong.cause
+        taken_out = self._store.files.kernel_path(image.chain_id).is_dir()
+        return KernelImage(image, said, sizes, taken_out, fault)
+
+    def _plan(self, image: StoredImage, token: CancelToken) -> KernelPlan:
+        """Kept, as reading all layers takes a while; not when the store is at fault, which may be mended."""
+        known = self._plans.get(image.id)
+        if known is None:
+            try:
+                known = find(self._store, image, self._settings, self._limits, token)
+            except (Broken, Corrupt):
+                raise
+            except Fault as fault:
+                known = fault
+            self._plans[image.id] = known
+        if isinstance(known, Fault):
+            raise known.with_traceback(None)
+        return known
+
+    def _forget(self) -> None:
+        for image_id in [one for one in self._plans if not self._store.has(one)]:
+            self._plans.pop(image_id, None)
+
+    def _take(self, image: StoredImage, token: CancelToken) -> None:
+        if self._store.files.kernel_path(image.chain_id).is_dir():
+            return
+        plan = self._plan(image, token)
+        try:
+            with self._store.files.work_folder("kernel") as work:
+                take(plan, work, token)
+                self._check(image, work, plan)
+                token.check()
+                self._store.add_kernel(work, image.chain_id)
+                checkpoint("kernel-take.named")
+        except OSError as error:
+            if is_full(error):
+                raise disk_full(_TAKE, plan.subject) from error
+            raise Broken(_TAKE, plan.subject, str(error)) from error
+
+    def _check(self, image: StoredImage, work: Path, plan: KernelPlan) -> None:
+        """Refused when the kernel says that it cannot be a zone's; that is told from then on."""
+        try:
+            metadata.parse((work / METADATA).read_bytes(), plan.subject)
+            if CONFIG in plan.files:
+                kconfig.check((work / CONFIG).read_bytes(), plan.subject, plan.files.keys())
+        except Refused as fault:
+            self._plans[image.id] = fault
+            raise

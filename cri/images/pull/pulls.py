@@ -1,0 +1,144 @@
+"""All pulls and imports under way: each is done once for all its callers, watched, and has deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Hashable
+from functools import partial
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+from cri.images.errors import disk_full
+from cri.images.pull.progress import Progress, Snapshot
+from cri.images.settings import ImageSettings
+from daemonkit.disk_space import is_full
+from daemonkit.faults import Broken, TooLate, Unreachable
+from daemonkit.tasks import race
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Work: TypeAlias = Callable[[Progress], Coroutine[Any, Any, T]]
+MAX_PULLS = 32
+"""More of them wait for their turn."""
+
+
+class Pulls:
+    """Concurrent callers of one key share one pull; it is cancelled when the last of them goes away."""
+
+    def __init__(self, settings: ImageSettings) -> None:
+        self._settings = settings
+        self._turns = asyncio.Semaphore(MAX_PULLS)
+        self._current: dict[Hashable, _Pull] = {}
+        # Those that were cancelled, too, until they have ended.
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._changed = asyncio.Event()
+
+    async def run(
+        self, key: Hashable, name: str, work: Work[T], watch: Callable[[Progress], None] = lambda _: None
+    ) -> T:
+        """The result of the pull for this key; begins it when nobody has.
+
+        name: what is pulled, for people; watch: is given its progress before anything is waited for.
+        """
+        pull = self._current.get(key)
+        if pull is None:
+            pull = self._begin(key, name, work)
+        watch(pull.progress)
+        pull.callers += 1
+        try:
+            await asyncio.wait([pull.task])
+        finally:
+            pull.callers -= 1
+            if not pull.callers:
+                self._forget(key, pull)
+                pull.task.cancel()
+        if pull.task.cancelled():
+            raise Unreachable("pull", name, "it was called off", "xenpod-cri stops; try again")
+        result: T = pull.task.result()
+        return result
+
+    async def stop(self) -> None:
+        """Cancel all pulls and wait until nothing of them is left."""
+        for task in self._tasks:
+            task.cancel()
+        await self.settle()
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way, or being cleaned up after it was cancelled."""
+        return bool(self._tasks)
+
+    async def settle(self) -> None:
+        """Wait until all pulls have ended, the cancelled ones too."""
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def snapshots(self) -> list[Snapshot]:
+        """All that are under way, the oldest first."""
+        found = (pull.progress.snapshot() for pull in self._current.values())
+        return sorted(found, key=lambda snapshot: snapshot.started_at)
+
+    def next_change(self) -> asyncio.Event:
+        """An event that is set as soon as a pull begins or ends."""
+        return self._changed
+
+    def _begin(self, key: Hashable, name: str, work: Work[Any]) -> _Pull:
+        progress = Progress(name)
+        pull = _Pull(progress, asyncio.create_task(self._timed(work, progress)))
+        self._current[key] = pull
+        self._tasks.add(pull.task)
+        pull.task.add_done_callback(partial(self._ended, key, pull))
+        self._announce()
+        return pull
+
+    async def _timed(self, work: Work[T], progress: Progress) -> T:
+        """The work with its deadlines, and with the system's errors as Faults."""
+        name, seconds = progress.name, self._settings.pull_seconds
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with asyncio.timeout(seconds) as deadline, self._turns:
+                result = await race(work(progress), self._standstill(progress))
+        except OSError as error:
+            if deadline.expired():
+                raise TooLate("pull", name, f"it took longer than {seconds:.0f} s") from None
+            if is_full(error):
+                raise disk_full("pull", name) from error
+            raise Broken("pull", name, str(error)) from error
+        log.info("pull %s: done in %.2f s", name, loop.time() - started)
+        return result
+
+    async def _standstill(self, progress: Progress) -> NoReturn:
+        """Raise TooLate once bytes should be moving and have not for so long (at most twice as long)."""
+        seconds = self._settings.pull_stall_seconds
+        before: int | None = None
+        while True:
+            now = progress.moved if progress.active else None
+            if now is not None and now == before:
+                raise TooLate("pull", progress.name, f"nothing of it moved for {seconds:.0f} s")
+            before = now
+            await asyncio.sleep(seconds)
+
+    def _ended(self, key: Hashable, pull: _Pull, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        self._forget(key, pull)
+        # Retrieved, or asyncio complains: perhaps no caller is left to look at it.
+        if not task.cancelled():
+            task.exception()
+
+    def _forget(self, key: Hashable, pull: _Pull) -> None:
+        """Whoever asks for the key from now on begins anew."""
+        if self._current.get(key) is pull:
+            del self._current[key]
+            self._announce()
+
+    def _announce(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class _Pull:
+    def __init__(self, progress: Progress, task: asyncio.Task[Any]) -> None:
+        self.progress = progress
+        self.task = task
+        self.callers = 0

@@ -1,0 +1,180 @@
+"""One registry host, spoken to through oras.
+
+Taken from oras: the session, challenges and repeats of ``Registry.do_request``, and the URLs of
+``Container``. Set aside: its retry decorator (it sleeps for minutes, where the next host should be tried),
+``get_blob`` (which knows no ranges), its ``get_manifest`` (which gives parsed JSON, so that no digest could
+be held against the bytes) and ``download_blob`` (which neither verifies nor bounds).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import oras.container
+import oras.provider
+import requests
+import urllib3
+
+from cri.images.errors import Corrupt, Interrupted, NoRanges, Stalled
+from cri.images.registry.auth import Authority
+from cri.images.registry.credentials import ANONYMOUS, Credentials
+from cri.images.registry.hosts import RegistryHost
+from cri.images.registry.manifests import ACCEPTED
+from cri.images.registry.names import Reference
+from cri.images.registry.retry import retry_after
+from cri.images.registry.transport import HostSession
+from cri.images.settings import ImageSettings
+from daemonkit.faults import Denied, Fault, Missing, Unreachable
+
+_FOUND = frozenset({200, 206})
+# Timeout, too many requests, and what gateways and overloaded servers say: another try may succeed.
+_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_NO_RANGE = 416
+
+
+class Repository(oras.container.Container):  # type: ignore[misc]
+    """A repository at a host: oras' URLs with the host's path, and the registry it stands in for."""
+
+    def __init__(self, host: RegistryHost, reference: Reference) -> None:
+        self.registry = host.netloc
+        self.namespace = None
+        self.repository = reference.repository
+        self.tag, self.digest = reference.tag, reference.digest
+        self._base = f"{host.netloc}{host.path}/{reference.repository}"
+        self._query = f"?ns={reference.host}" if host.mirror else ""
+
+    def manifest_url(self, tag: str | None = None) -> str:
+        """Without the scheme, as oras has it."""
+        return f"{self._base}/manifests/{tag or self.digest or self.tag}{self._query}"
+
+    def get_blob_url(self, digest: str) -> str:
+        """Without the scheme, as oras has it."""
+        return f"{self._base}/blobs/{digest}{self._query}"
+
+
+class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
+    """A host of a repository. Every failure of it is a Fault: Missing, Denied, Unreachable, TooLate.
+
+    What may go better at once is Interrupted or Stalled.
+    """
+
+    def __init__(
+        self, host: RegistryHost, reference: Reference, credentials: Credentials, settings: ImageSettings
+    ) -> None:
+        super().__init__(hostname=host.netloc, insecure=host.scheme == "http", tls_verify=True)
+        self.host = host
+        self._repository = Repository(host, reference)
+        self._subject = f"{reference} at {host}"
+        timeouts = (settings.connect_seconds, settings.stall_seconds)
+        self.session = HostSession(host, timeouts, settings.downloads_per_image)
+        self.headers = dict(host.headers)
+        shown = credentials if credentials.serve(reference.host, host.netloc) else ANONYMOUS
+        self.auth = Authority(self.session, shown, host)
+
+    def do_request(self, url: str, method: str = "GET", *args: Any, **kwargs: Any) -> requests.Response:
+        """oras' request without its retries; only an answer that found something comes back."""
+        kwargs["headers"] = {**self.headers, **(kwargs.get("headers") or {})}
+        with self._failures("pull"):
+            try:
+                response: requests.Response = oras.provider.Registry.do_request.__wrapped__(
+                    self, url, method, *args, **kwargs
+                )
+            except requests.RequestException:
+                raise
+            except ValueError as error:
+                # oras' word for a challenge that its backend had no answer to.
+                raise Denied("pull", self._subject, "access is denied", "check the credentials") from error
+        if response.status_code not in _FOUND:
+            with response:
+                raise self._refusal(response)
+        return response
+
+    def manifest(self, target: str, most: int) -> tuple[bytes, str]:
+        """The bytes of a manifest by tag or digest, unverified, and the media type the host says."""
+        url = f"{self.prefix}://{self._repository.manifest_url(target)}"
+        with self._failures("pull"):
+            with self.do_request(url, headers={"Accept": ", ".join(ACCEPTED)}, stream=True) as response:
+                body = response.raw.read(most + 1, decode_content=True)
+        if len(body) > most:
+            raise Corrupt("pull", self._subject, f"the manifest is larger than {most} bytes")
+        return body, response.headers.get("Content-Type", "")
+
+    @contextmanager
+    def blob(self, digest: str, start: int) -> Iterator[requests.Response]:
+        """An open download from a byte on; what fails while the body reads from it becomes a Fault too.
+
+        A host may answer with the whole blob all the same (200 instead of 206).
+        """
+        url = f"{self.prefix}://{self._repository.get_blob_url(digest)}"
+        headers = {"Range": f"bytes={start}-"} if start else {}
+        with self._failures("pull"), self.do_request(url, headers=headers, stream=True) as response:
+            yield response
+
+    @contextmanager
+    def _failures(self, operation: str) -> Iterator[None]:
+        """Foreign errors mapped once; their texts may hold URLs with tokens, so only their kind is told."""
+        try:
+            yield
+        except Fault:
+            raise
+        except (
+            requests.ConnectTimeout,
+            requests.ConnectionError,
+            urllib3.exceptions.NewConnectionError,
+        ) as error:
+            if _timed_out(error):
+                raise Stalled(operation, self._subject, "the registry stopped answering") from error
+            kind = Interrupted if _broke_off(error) else Unreachable
+            raise kind(operation, self._subject, _root_cause(error)) from error
+        except (requests.Timeout, urllib3.exceptions.TimeoutError) as error:
+            raise Stalled(operation, self._subject, "the registry stopped answering") from error
+        except urllib3.exceptions.ProtocolError as error:
+            raise Interrupted(
+                operation, self._subject, f"the connection broke off: {_root_cause(error)}"
+            ) from error
+        except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+            raise Unreachable(operation, self._subject, type(error).__name__) from error
+
+    def _refusal(self, response: requests.Response) -> Fault:
+        status = response.status_code
+        if status == 404:
+            return Missing("pull", self._subject, "no such image")
+        if status in (401, 403):
+            return Denied("pull", self._subject, f"access is denied ({status})", "check the credentials")
+        if status == _NO_RANGE:
+            return NoRanges("pull", self._subject, "the registry gives no part of a blob")
+        cause = f"the registry answers {status} {response.reason}"[:200]
+        if status in _PASSING:
+            after = retry_after(response.headers.get("Retry-After", ""), time.time())
+            return Interrupted("pull", self._subject, cause, after=after)
+        return Unreachable("pull", self._subject, cause)
+
+
+def _broke_off(error: BaseException) -> bool:
+    """Whether there was a connection; who refuses one will refuse the next, too."""
+    return any(isinstance(arg, urllib3.exceptions.ProtocolError) for arg in error.args)
+
+
+def _timed_out(error: BaseException) -> bool:
+    return any(isinstance(arg, urllib3.exceptions.ReadTimeoutError) for arg in error.args)
+
+
+def _root_cause(error: BaseException) -> str:
+    """The innermost system error, "[Errno 111] Connection refused": what a user can act on."""
+    seen: BaseException | None = error
+    while seen is not None:
+        reason = getattr(seen, "reason", None)
+        nested = (
+            reason
+            if isinstance(reason, BaseException)
+            else next((arg for arg in seen.args if isinstance(arg, BaseException)), None)
+        )
+        if nested is None:
+            nested = seen.__cause__ or seen.__context__
+        if isinstance(seen, OSError) and seen.strerror and not isinstance(seen, requests.RequestException):
+            return seen.strerror
+        seen = nested
+    return type(error).__name__

@@ -1,0 +1,106 @@
+"""Where an image's bytes come from: the hosts of a registry, or one layout on this machine.
+
+A source blocks, so it is read in a worker thread.  Each host is retried by its own policy (``retry``) in that
+thread; which source comes next is decided on the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from typing import Protocol, TypeVar
+
+from cri.images.concurrency import CancelToken, WorkerThreads
+from cri.images.errors import Oversized, Unpackable
+from cri.images.registry import download
+from cri.images.registry.client import RegistryClient
+from cri.images.registry.credentials import Credentials
+from cri.images.registry.hosts import PULL, RESOLVE, RegistryHost, hosts_for
+from cri.images.registry.manifests import Descriptor
+from cri.images.registry.names import Reference
+from cri.images.registry.retry import with_retries
+from cri.images.settings import ImageSettings
+from daemonkit.faults import Fault, Refused
+
+T = TypeVar("T")
+# The image itself is at fault, whichever source it comes from.
+_FINAL = (Unpackable, Oversized)
+
+
+class ImageSource(Protocol):
+    """May have an image.  What it gives is untrusted until it has been checked against its digest.
+
+    resolves: whether it may say what a tag stands for.
+    """
+
+    name: str
+    resolves: bool
+
+    def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
+        """At most so many bytes of a manifest by tag or digest, and its media type ("" when not known)."""
+
+    def blob(self, descriptor: Descriptor, token: CancelToken) -> AbstractContextManager[Iterator[bytes]]:
+        """A blob's bytes in chunks; raises Faults while they are read."""
+
+
+def registry_sources(
+    reference: Reference, credentials: Credentials, settings: ImageSettings
+) -> tuple[ImageSource, ...]:
+    """The configured hosts for a name that may give content, in the order to try them."""
+    hosts = [host for host in hosts_for(reference.host, settings.certs_dir) if PULL in host.capabilities]
+    if not hosts:
+        raise Refused("pull", str(reference), f"no host of {reference.host} has the capability {PULL!r}")
+    return tuple(_RegistrySource(host, reference, credentials, settings) for host in hosts)
+
+
+async def read_first(
+    threads: WorkerThreads, sources: Sequence[ImageSource], read: Callable[[ImageSource, CancelToken], T]
+) -> T:
+    """The result of ``read`` from the first source that can give it, each tried in a thread.
+
+    Otherwise the fault of the last one, which is the registry itself.
+    """
+    faults: list[Fault] = []
+    for source in sources:
+        try:
+            return await threads.run(partial(read, source))
+        except _FINAL:
+            raise
+        except Fault as fault:
+            faults.append(fault)
+    last = faults[-1]
+    # A mirror that is the server too, as some files have it, is named once.
+    before = "; ".join(dict.fromkeys(str(fault) for fault in faults[:-1] if str(fault) != str(last)))
+    if not before:
+        raise last
+    cause = f"{last.cause}; tried before: {before}"[:2000]
+    raise type(last)(last.operation, last.subject, cause, last.hint) from last
+
+
+class _RegistrySource:
+    def __init__(
+        self, host: RegistryHost, reference: Reference, credentials: Credentials, settings: ImageSettings
+    ) -> None:
+        self.name = str(host)
+        self.resolves = RESOLVE in host.capabilities
+        self._settings = settings
+        self._connect = partial(RegistryClient, host, reference, credentials, settings)
+        self._connected: RegistryClient | None = None
+
+    @property
+    def _client(self) -> RegistryClient:
+        # Made at first use: a broken certificate file of one host must not keep the others from being tried.
+        if self._connected is None:
+            self._connected = self._connect()
+        return self._connected
+
+    def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
+        """See ImageSource."""
+        return with_retries(lambda: self._client.manifest(target, most), self._settings, token)
+
+    @contextmanager
+    def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
+        """See ImageSource."""
+        with closing(download.chunks(self._client, descriptor, self._settings, token)) as chunks:
+            yield chunks

@@ -1,0 +1,97 @@
+"""How often, and after how long, one host is asked again."""
+
+from __future__ import annotations
+
+import time
+from email.utils import formatdate
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cri.images.concurrency import CancelToken
+from cri.images.errors import Cancelled, Interrupted, Stalled
+from cri.images.registry.retry import PROGRESS, RetryPolicy, retry_after, with_retries
+from cri.images.settings import ImageSettings
+
+BROKEN = Interrupted("pull", "x", "the connection broke off")
+SETTINGS = ImageSettings(Path("/nowhere"), tries_per_host=3, retry_seconds=0.001, retry_most_seconds=0.002)
+
+
+def test_so_many_tries_and_no_more() -> None:
+    tried: list[int] = []
+
+    def work() -> None:
+        tried.append(1)
+        raise BROKEN
+
+    with pytest.raises(Interrupted):
+        with_retries(work, SETTINGS, CancelToken())
+    assert len(tried) == 3
+
+
+def test_progress_gives_new_tries() -> None:
+    policy = RetryPolicy(SETTINGS)
+    for _ in range(10):
+        policy.received(PROGRESS)
+        policy.backoff(BROKEN)
+    policy.received(PROGRESS - 1)
+    policy.backoff(BROKEN)
+    with pytest.raises(Interrupted):
+        policy.backoff(BROKEN)
+
+
+def test_a_stall_costs_its_time_once_only() -> None:
+    stalled = Stalled("pull", "x", "it stopped answering")
+    with pytest.raises(Stalled):
+        RetryPolicy(SETTINGS).backoff(stalled)
+    policy = RetryPolicy(SETTINGS)
+    policy.received(PROGRESS)
+    policy.backoff(stalled)
+    with pytest.raises(Stalled):
+        policy.backoff(stalled)
+
+
+def test_pauses_grow_and_differ() -> None:
+    settings = ImageSettings(Path("/nowhere"), tries_per_host=100, retry_seconds=1, retry_most_seconds=8)
+    policy = RetryPolicy(settings)
+    pauses = [policy.backoff(BROKEN) for _ in range(20)]
+    for number, pause in enumerate(pauses):
+        longest = min(8, 2**number)
+        assert longest / 2 <= pause <= longest
+    assert len(set(pauses)) == 20
+    assert 5.5 <= RetryPolicy(settings).backoff(Interrupted("pull", "x", "busy", after=5)) <= 6
+    with pytest.raises(Interrupted, match="asked again in 9 s"):
+        RetryPolicy(settings).backoff(Interrupted("pull", "x", "busy", after=9))
+
+
+def test_whoever_is_called_off_does_not_pause() -> None:
+    tried, token = [], CancelToken()
+
+    def work() -> None:
+        tried.append(1)
+        token.cancel()
+        raise BROKEN
+
+    with pytest.raises(Cancelled):
+        with_retries(work, SETTINGS, token)
+    assert len(tried) == 1
+
+
+def test_retry_after() -> None:
+    now = time.time() // 1
+    assert retry_after("120", now) == 120
+    assert retry_after(" 0 ", now) == 0
+    assert retry_after(formatdate(now + 90, usegmt=True), now) == 90
+    assert retry_after(formatdate(now - 90, usegmt=True), now) == 0
+    for nonsense in ("", "soon", "-1", "1.5", "٣", "Wed, 99 Zzz"):
+        assert retry_after(nonsense, now) is None
+
+
+@given(
+    st.one_of(st.text(), st.from_regex(r"\w{3}, \d{1,9} \w{3} \d{1,9} \d\d:\d\d:\d\d ([A-Z]{3}|[+-]\d{1,9})"))
+)
+def test_retry_after_anything(untrusted: str) -> None:
+    found = retry_after(untrusted, 0)
+    assert found is None or found >= 0
