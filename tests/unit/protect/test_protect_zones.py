@@ -75,7 +75,7 @@ async def test_few_steps_lead_from_the_servicer_to_the_toolstack(
     monkeypatch.setattr(toolstack, "create", create)
     request = protect_pb2.CreateZoneRequest(id="z1", name="web")
     await manager.tasks.run(ZonesServicer(manager).CreateZone(request, None), "call")  # type: ignore[arg-type]
-    assert seen == ["CreateZone", "launch", "_boot"]
+    assert seen == ["CreateZone", "launch"]
 
 
 async def test_an_id_is_taken_once(manager: ZoneManager) -> None:
