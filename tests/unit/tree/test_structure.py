@@ -18,6 +18,9 @@ SIBLINGS = 16
 
 _PATH = re.compile(r"`((?:cri|protect|daemonkit|xenbind|localnode|zone|proto|packaging|tests|docs)/[^`\s]*)`")
 
+_PATTERN = re.compile(r"\.\.\.|NNNN")
+"""Of names that stand for many."""
+
 
 def tracked(*patterns: str) -> list[Path]:
     """What git knows, or would if it were added."""
