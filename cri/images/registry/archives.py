@@ -1,4 +1,4 @@
-"""Images on this machine as a source: OCI layouts (directory or tar archive), and what ``docker save`` writes.
+"""Images on this machine as a source: OCI layouts (directory or tar archive), and ``docker save`` archives.
 
 Sources: OCI image-spec, image-layout.md; Docker image spec v1.2, "Combined Image JSON + Filesystem Changeset
 Format".
