@@ -43,8 +43,8 @@ $(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbi
 compiled: $(BIN)/.installed
 	@$(PY) -m compileall -q cri protect daemonkit xenbind localnode proto
 
-check: parts  ## ruff, mypy, import rules, stub drift, sizes: all of them tests
-	$(PYTEST) -q tests/unit/tree/test_checks.py
+check: parts  ## linters, types, import rules, the order of the C, stub drift, sizes: all of them tests
+	$(PYTEST) -q tests/unit/tree
 
 test: setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
 	$(PYTEST) $(TWO) tests/unit tests/contract tests/zone tests/integration tests/conformance

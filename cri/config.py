@@ -1,7 +1,8 @@
-"""What xenpod-cri can be told: ``packaging/cri.toml`` documents every key."""
+"""The configuration file of xenpod-cri; every key is explained in packaging/cri.toml."""
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 from cri.images.globs import Globs
 from cri.images.registry import names
 from cri.images.settings import LEVELS, ImageLimits, ImageSettings, KernelSettings, PolicySettings
-from cri.streaming.settings import StreamingConfig
+from daemonkit.checkpoints import FaultInjection
 from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 from daemonkit.faults import Invalid
 
@@ -18,14 +19,14 @@ DEFAULT_HANDLER = "xenpod"
 
 @dataclass(frozen=True, slots=True)
 class CniConfig:
-    """Where network configurations and plugins are."""
+    """Where the network configurations and plugins are."""
 
     conf_dir: Path = Path("/etc/cni/net.d")
     bin_dirs: tuple[Path, ...] = (Path("/opt/cni/bin"), Path("/usr/lib/cni"))
     netns_dir: Path = Path("/run/netns")
     timeout: Seconds = Seconds(60.0)
     conf_template: Path | None = None
-    """Filled in with the pod CIDR that the kubelet tells, when ``conf_dir`` has no configuration."""
+    """Template, filled in with the kubelet's pod CIDR, for a ``conf_dir`` without a configuration."""
 
     def __post_init__(self) -> None:
         _absolute(conf_dir=self.conf_dir, netns_dir=self.netns_dir)
@@ -40,8 +41,10 @@ class CniConfig:
 
 @dataclass(frozen=True, slots=True)
 class HandlerConfig:
-    """A runtime handler: the profile of protectd that its zones have, and the image of the kernel they boot,
-    "" for protectd's own."""
+    """A runtime handler: the protectd profile of its zones, and the image of their kernel.
+
+    ``kernel`` is "" for protectd's own.
+    """
 
     profile: str = "default"
     kernel: str = ""
@@ -56,7 +59,7 @@ class HandlerConfig:
 
 @dataclass(frozen=True, slots=True)
 class ContainerDefaults:
-    """What a container gets when the request does not say."""
+    """Limits of a container whose request sets none."""
 
     nofile: int = 16_384
     pids_limit: int = 0
@@ -69,7 +72,7 @@ class ContainerDefaults:
 
 @dataclass(frozen=True, slots=True)
 class ZoneDefaults:
-    """How CRI resources become the size of a zone."""
+    """How the size of a zone follows from CRI resources."""
 
     memory_overhead: Bytes = Bytes(96 * 1024 * 1024)
     """Added to the pod's memory limit for the zone's kernel and agent when the request has no overhead."""
@@ -110,7 +113,7 @@ class ImagesConfig:
         Globs(self.pinned)
 
     def settings(self, state_dir: Path) -> ImageSettings:
-        """As the image part takes it."""
+        """The settings of the image part."""
         return ImageSettings(
             state_dir=state_dir,
             certs_dir=self.certs_dir,
@@ -133,22 +136,79 @@ class ImagesConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
-    """Fault injection, for tests; see daemonkit.checkpoints."""
+class TlsConfig:
+    """PEM files; all or none."""
 
-    kill_at: str = ""
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) is not (self.key is None):
+            raise ValueError("certificate and key belong together")
+        if self.client_ca is not None and self.certificate is None:
+            raise ValueError("client_ca is of no use without certificate and key")
+
+    @property
+    def on(self) -> bool:
+        """Whether the server speaks TLS."""
+        return self.certificate is not None
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
-    """The whole file."""
+class StreamingConfig:
+    """Where exec, attach and port-forward are served, and their limits."""
+
+    address: str = "127.0.0.1:0"
+    url_lifetime: Seconds = Seconds(60.0)
+    handshake_timeout: Seconds = Seconds(10.0)
+    stream_timeout: Seconds = Seconds(30.0)
+    idle_timeout: Seconds = Seconds(4 * 3600.0)
+    connections: int = 1024
+    tls: TlsConfig = field(default_factory=TlsConfig)
+
+    def __post_init__(self) -> None:
+        if not self.address.rpartition(":")[2].isdecimal():
+            raise ValueError(f"address {self.address!r} is not <IP address>:<port>")
+        host = ipaddress.ip_address(self.host)
+        if not 0 <= self.port <= 0xFFFF:
+            raise ValueError(f"address {self.address!r}: no such port")
+        if host.is_unspecified:
+            raise ValueError(
+                f"address {self.address!r}: clients are sent to it, so it must be one of this host"
+            )
+        if not host.is_loopback and (not self.tls.on or self.tls.client_ca is None):
+            raise ValueError(
+                f"address {self.address!r} is not a loopback address: tls.certificate, tls.key and"
+                " tls.client_ca are required, as whoever reaches a stream commands a container"
+            )
+        if self.connections < 1:
+            raise ValueError("connections must be at least 1")
+        for name in ("url_lifetime", "handshake_timeout", "stream_timeout", "idle_timeout"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} must be more than 0")
+
+    @property
+    def host(self) -> str:
+        """An IP address, without brackets."""
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """0: any."""
+        return int(self.address.rpartition(":")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class CriConfig:
+    """The whole of cri.toml."""
 
     state_dir: Path = Path("/var/lib/xenpod")
     run_dir: Path = Path("/run/xenpod")
     socket: Path | None = None
     protect_socket: Path = Path("/run/protect/protect.sock")
     log_level: str = "info"
-    faults: Faults = Faults()
+    faults: FaultInjection = FaultInjection()
     cni: CniConfig = field(default_factory=CniConfig)
     container: ContainerDefaults = field(default_factory=ContainerDefaults)
     zone: ZoneDefaults = field(default_factory=ZoneDefaults)
@@ -165,7 +225,7 @@ class Config:
             raise ValueError(f"handlers: the empty handler is always {DEFAULT_HANDLER!r}")
 
     def image_settings(self) -> ImageSettings:
-        """As the image part takes it; garbage collection leaves the kernels of handlers alone."""
+        """The settings of the image part; handlers' kernels are pinned, so garbage collection keeps them."""
         kernels = (str(names.parse(one.kernel)) for one in self.handlers.values() if one.kernel)
         settings = self.images.settings(self.state_dir)
         return replace(settings, pinned=(*settings.pinned, *kernels), kernels=self.kernels)

@@ -1,4 +1,4 @@
-"""xenpod-cri from its configuration to a node that serves."""
+"""Assembles xenpod-cri's state and ports, and runs its background tasks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
-from cri.config import Config
-from cri.leftovers import Leftovers
+from cri.config import CriConfig
+from cri.reconcile import Reconciler
+from cri.runtime import Images, PodNetwork, Runtime, now_ns
 from cri.sandbox import kernel
 from cri.state.changes import StateChanges
 from cri.state.container import NEXT as CONTAINER_NEXT
@@ -20,13 +21,11 @@ from cri.state.container import Container
 from cri.state.database import Database
 from cri.state.events import Events
 from cri.state.names import Names, container_name, sandbox_name
-from cri.state.node import Images, Node, PodNetwork, now_ns
-from cri.state.registry import Registry
+from cri.state.records import Records
 from cri.state.sandbox import NEXT as SANDBOX_NEXT
-from cri.state.sandbox import Phase, Sandbox
+from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.zones.client import Zones
-from cri.zones.follow import Follower
-from cri.zones.host import Host
+from cri.zones.follow import Follower, HostInfo
 from daemonkit.faults import Missing
 from daemonkit.grpc_server import channel
 from daemonkit.logs import fields
@@ -37,27 +36,29 @@ _FIRST_SWEEP = 10.0
 
 
 @contextlib.asynccontextmanager
-async def running(config: Config, images: Images, network: PodNetwork) -> AsyncIterator[Node]:
-    """A node with its records loaded and its tasks running; what was half-done is finished first if protectd
-    is there, else as soon as it is."""
+async def running(config: CriConfig, images: Images, network: PodNetwork) -> AsyncIterator[Runtime]:
+    """Load the records, and run the background tasks while the block does.
+
+    What an earlier daemon left half-done is finished before the block begins; without protectd, later.
+    """
     async with contextlib.AsyncExitStack() as undo:
         store = await Database.open(config.state_dir / "cri.db")
         undo.push_async_callback(store.close)
         link = channel(config.protect_socket)
         undo.push_async_callback(link.close, None)
-        node = await _node(config, images, store, Zones(link), network)
-        leftovers = Leftovers(node)
-        await undo.enter_async_context(_background(node.follower.run(), leftovers.run()))
+        runtime = await _runtime(config, images, store, Zones(link), network)
+        reconciler = Reconciler(runtime)
+        await undo.enter_async_context(_background(runtime.follower.run(), reconciler.run()))
         try:
             async with asyncio.timeout(_FIRST_SWEEP):
-                await leftovers.first_done.wait()
+                await reconciler.first_done.wait()
         except TimeoutError:
-            log.warning("serving before protectd answers", extra=fields(cause=node.follower.trouble))
-        yield node
+            log.warning("serving before protectd answers", extra=fields(cause=runtime.follower.trouble))
+        yield runtime
 
 
-def cni(config: Config) -> Network:
-    """The network that CNI makes."""
+def cni(config: CriConfig) -> Network:
+    """The pod network that CNI plugins make."""
     settings = config.cni
     return Network(
         ConfDir(settings.conf_dir),
@@ -68,13 +69,15 @@ def cni(config: Config) -> Network:
     )
 
 
-async def _node(config: Config, images: Images, store: Database, zones: Zones, network: PodNetwork) -> Node:
-    sandboxes = Registry("pod sandbox", SANDBOX_NEXT, store.save_sandbox, store.delete_sandbox)
-    containers = Registry("container", CONTAINER_NEXT, store.save_container, store.delete_container)
+async def _runtime(
+    config: CriConfig, images: Images, store: Database, zones: Zones, network: PodNetwork
+) -> Runtime:
+    sandboxes = Records("pod sandbox", SANDBOX_NEXT, store.save_sandbox, store.delete_sandbox)
+    containers = Records("container", CONTAINER_NEXT, store.save_container, store.delete_container)
     changes = StateChanges(sandboxes, containers, now_ns)
-    leftovers = asyncio.Event()
-    follower = Follower(zones, changes, leftovers.set)
-    node = Node(
+    unfinished = asyncio.Event()
+    follower = Follower(zones, changes, unfinished.set)
+    runtime = Runtime(
         config=config,
         sandboxes=sandboxes,
         containers=containers,
@@ -86,51 +89,53 @@ async def _node(config: Config, images: Images, store: Database, zones: Zones, n
         changes=changes,
         images=images,
         events=Events(sandboxes, containers, now_ns),
-        host=Host(zones, follower),
-        leftovers=leftovers,
+        host=HostInfo(zones, follower),
+        unfinished=unfinished,
     )
-    await _adopt(node, store)
-    return node
+    await _adopt(runtime, store)
+    return runtime
 
 
-async def _adopt(node: Node, store: Database) -> None:
+async def _adopt(runtime: Runtime, store: Database) -> None:
     sandboxes, containers = await store.load()
     for sandbox in sandboxes:
-        node.sandboxes.adopt(sandbox)
-        node.sandbox_names.reserve(sandbox_name(sandbox.config.metadata), sandbox.id)
-        _hold_kernel(node, sandbox)
+        runtime.sandboxes.adopt(sandbox)
+        runtime.sandbox_names.reserve(sandbox_name(sandbox.config.metadata), sandbox.id)
+        _hold_kernel(runtime, sandbox)
     for container in containers:
-        node.containers.adopt(container)
+        runtime.containers.adopt(container)
         name = container_name(container.config.metadata, container.sandbox_id)
-        node.container_names.reserve(name, container.id)
-        _hold_images(node, container)
-    node.images.collect()
+        runtime.container_names.reserve(name, container.id)
+        _hold_images(runtime, container)
+    runtime.images.collect()
     log.info("records loaded", extra=fields(sandboxes=len(sandboxes), containers=len(containers)))
 
 
-def _hold_kernel(node: Node, sandbox: Sandbox) -> None:
-    """Until its zone is gone; that has been torn down already where it says so."""
-    if sandbox.phase in (Phase.STOPPED, Phase.REMOVING):
+def _hold_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
+    """Hold the kernel image until the zone is gone, unless it is already."""
+    if sandbox.phase in (SandboxPhase.STOPPED, SandboxPhase.REMOVING):
         return
     try:
-        kernel.hold(node, sandbox.kernel, sandbox.id)
+        kernel.hold(runtime, sandbox.kernel, sandbox.id)
     except Missing as fault:
         log.error("a zone's kernel image is gone: %s", fault, extra=fields(sandbox=sandbox.id))
 
 
-def _hold_images(node: Node, container: Container) -> None:
-    """The zone has the image open in any case; a store that lost it can only be reported."""
+def _hold_images(runtime: Runtime, container: Container) -> None:
+    """Hold a container's images.  Its zone has them open in any case; a lost image can only be reported."""
     for image_id in container.images:
         try:
-            node.images.hold(image_id, container.id)
+            runtime.images.hold(image_id, container.id)
         except Missing as fault:
             log.error("a container's image is gone: %s", fault, extra=fields(container=container.id))
 
 
 @contextlib.asynccontextmanager
 async def _background(*runs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """The tasks run while the block does.  One that fails ends the block: a daemon that does not hear of its
-    zones any more must not go on as if it did; the service manager starts it again."""
+    """Run tasks while the block does.  One that fails ends the block.
+
+    A daemon that hears no more of its zones must not go on as if it did; the service manager restarts it.
+    """
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(run) for run in runs]
         try:

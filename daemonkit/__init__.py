@@ -1,8 +1,8 @@
-"""What both daemons need around their own work: faults, configuration, logging, readiness, the gRPC edge."""
+"""What both daemons share: start and stop, configuration, logging, faults, tasks, the gRPC server."""
 
 import os
 
-# gRPC's core would stop its threads for every fork of the process, and end the child when it cannot (its
-# assertions abort).  libxl forks from its own threads for hotplug scripts and to build domains, and those
-# children only exec.  gRPC reads this once, when it first starts; nothing may start it before this package.
+# Without this, gRPC's core stops its threads at every fork of the process, and aborts the child when it
+# cannot.  libxl forks from its own threads for hotplug scripts and to build domains; those children only
+# exec.  gRPC reads the variable once, when it first starts, so this package has to be imported before that.
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"

@@ -1,59 +1,95 @@
 """Named steps at which a test can have a daemon killed.
 
-In production ``checkpoint`` is one dictionary look-up.  With the configuration key ``kill_at``
+In production ``checkpoint`` is one look-up in an empty dictionary.  With the configuration key ``kill_at``
 (fault injection; e.g. ``kill_at = "run-pod.network-made"``, or ``"run-pod.network-made:3"`` for the third
 time that step is passed) the daemon sends itself SIGKILL there, as a power cut would: no handler,
 no cleanup, no flush.
+
+The call is the declaration: the names are collected from the source of the modules that import
+``checkpoint``, when they are asked for.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 
 from daemonkit.faults import Invalid
 
+
+@dataclass(frozen=True, slots=True)
+class FaultInjection:
+    """The configuration table ``[faults]``, for tests."""
+
+    kill_at: str = ""
+
+
 _NAME = re.compile(r"[a-z0-9]+(?:[.-][a-z0-9]+)*")
-_names: dict[str, None] = {}
 _armed: dict[str, int] = {}
 
 
-def declare(*names: str) -> None:
-    """Register step names (``verb.step``), once, where the module that passes them is defined."""
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise ValueError(f"checkpoint name {name!r}: want lower-case words joined by . or -")
-        _names[name] = None
-
-
-def names() -> list[str]:
-    """Every declared step, in the order of declaration (of the modules imported so far)."""
-    return list(_names)
-
-
-def arm(kill_at: str) -> None:
-    """Kill this process at a step: ``name`` or ``name:n`` (its n-th passing, from 1); ``""`` disarms.
-
-    Raises Invalid for a step that nobody declared, so that a test cannot pass by a misspelt name.
-    """
-    _armed.clear()
-    if not kill_at:
-        return
-    name, _, count = kill_at.partition(":")
-    if name not in _names:
-        raise Invalid("arm checkpoint", name, "no such step", f"known: {', '.join(_names) or 'none'}")
-    if count and not (count.isascii() and count.isdigit() and int(count) > 0):
-        raise Invalid("arm checkpoint", name, f"count {count!r} is not a positive number")
-    _armed[name] = int(count or 1)
-
-
 def checkpoint(name: str) -> None:
-    """Mark that the step ``name`` has been reached; ends the process when it is armed."""
-    if name not in _names:
-        raise LookupError(f"checkpoint {name!r} was never declared")
+    """Mark that the step ``name`` (``verb.step``, a literal) has been reached; ends the process if armed."""
     if name not in _armed:
         return
     _armed[name] -= 1
     if _armed[name] == 0:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def names() -> list[str]:
+    """Every step of the modules imported so far, by module in the order of import, then as in its source."""
+    found: dict[str, None] = {}
+    for name, module in list(sys.modules.items()):
+        if (
+            name != __name__
+            and isinstance(module, ModuleType)
+            and vars(module).get("checkpoint") is checkpoint
+        ):
+            found |= dict.fromkeys(_names_in(module))
+    return list(found)
+
+
+def arm(kill_at: str) -> None:
+    """Kill this process at a step: ``name`` or ``name:n`` (its n-th passing, from 1); ``""`` disarms.
+
+    Raises Invalid for a step that does not exist, so that a test cannot pass by a misspelt name.
+    """
+    _armed.clear()
+    if not kill_at:
+        return
+    name, _, count = kill_at.partition(":")
+    known = names()
+    if name not in known:
+        raise Invalid("arm checkpoint", name, "no such step", f"known: {', '.join(known) or 'none'}")
+    if count and not (count.isascii() and count.isdigit() and int(count) > 0):
+        raise Invalid("arm checkpoint", name, f"count {count!r} is not a positive number")
+    _armed[name] = int(count or 1)
+
+
+def _names_in(module: ModuleType) -> Iterator[str]:
+    """ValueError for a call whose argument is not a proper name in quotes: nobody could arm it."""
+    source = module.__file__
+    if source is None:
+        return
+    for line, call, argument in sorted(_calls(ast.parse(Path(source).read_bytes(), source))):
+        if not _NAME.fullmatch(argument):
+            raise ValueError(f"{source}:{line}: {call}: want lower-case words joined by . or -, in quotes")
+        yield argument
+
+
+def _calls(tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """Each call of ``checkpoint``: its line, its text and its argument, "" when that is not a literal."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="checkpoint"), args=[ast.Constant(value=str(name))]):
+                yield node.lineno, ast.unparse(node), name
+            case ast.Call(func=ast.Name(id="checkpoint")):
+                yield node.lineno, ast.unparse(node), ""

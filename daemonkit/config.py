@@ -1,4 +1,4 @@
-"""Configuration: one TOML file into one frozen dataclass, with errors that name the key.
+"""Configuration: reads one TOML file into one frozen dataclass; errors name the key.
 
 Supported field types: ``str``, ``int``, ``float``, ``bool``, ``Path``, ``Bytes``, ``Seconds``,
 enums (by value), ``X | None``, ``tuple[X, ...]``, ``Mapping[str, X]`` and nested dataclasses (TOML tables).
@@ -9,13 +9,13 @@ from __future__ import annotations
 import math
 import re
 import tomllib
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, is_dataclass
-from enum import Enum
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import NewType, TypeVar
 
+from cattrs import Converter
+
+from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Invalid, Missing
 
 Bytes = NewType("Bytes", int)
@@ -25,6 +25,7 @@ Seconds = NewType("Seconds", float)
 """A duration; in TOML a number of seconds or a text such as ``"10s"``, ``"250ms"``, ``"2m"``."""
 
 T = TypeVar("T")
+N = TypeVar("N", int, float)
 
 _READ = "read configuration"
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)?")
@@ -39,7 +40,7 @@ _TIME_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def load(cls: type[T], path: Path) -> T:
-    """Read ``path`` into ``cls``.  Missing: no such file; Invalid: anything wrong in it."""
+    """Read the file into a ``cls``.  Missing: there is no such file; Invalid: something in it is wrong."""
     try:
         with path.open("rb") as file:
             table = tomllib.load(file)
@@ -58,22 +59,8 @@ def load(cls: type[T], path: Path) -> T:
 
 
 def parse(cls: type[T], table: Mapping[str, object], at: str = "") -> T:
-    """Build ``cls`` from a table; ValueError names the key that is wrong."""
-    hints = get_type_hints(cls)
-    # cast: mypy has no type for "a dataclass type" that fields() takes here
-    known = {field.name: field for field in fields(cast(Any, cls))}
-    if unknown := sorted(set(table) - set(known)):
-        raise ValueError(f"unknown key {_join(at, unknown[0])!r}; known here: {', '.join(sorted(known))}")
-    values: dict[str, object] = {}
-    for name, field in known.items():
-        if name in table:
-            values[name] = _convert(hints[name], table[name], _join(at, name))
-        elif field.default is MISSING and field.default_factory is MISSING:
-            raise ValueError(f"key {_join(at, name)!r} is missing")
-    try:
-        return cls(**values)
-    except ValueError as error:
-        raise ValueError(f"{at}: {error}" if at else str(error)) from error
+    """Build ``cls`` from a table; ValueError names the key that is wrong, below the path ``at``."""
+    return structure(_toml, cls, table, at)
 
 
 def size(text: str) -> Bytes:
@@ -99,82 +86,58 @@ def duration(text: str) -> Seconds:
 
 
 def at_least(least: int, table: object, *keys: str) -> None:
-    """For a table's ``__post_init__``: ValueError for a key with less."""
+    """For a table's ``__post_init__``: raise ValueError when a key's value is less than ``least``."""
     for key in keys:
         if (value := getattr(table, key)) < least:
             raise ValueError(f"key {key!r}: {value} is less than {least}")
 
 
 def longer_than_nothing(table: object, *keys: str) -> None:
-    """For a table's ``__post_init__``: ValueError for a duration of 0."""
+    """For a table's ``__post_init__``: raise ValueError when a key's duration is 0."""
     for key in keys:
         if getattr(table, key) <= 0:
             raise ValueError(f"key {key!r}: want a duration of more than 0")
 
 
-def _join(at: str, name: str) -> str:
-    return f"{at}.{name}" if at else name
+def _bytes(value: object, _: object) -> Bytes:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Bytes(_not_negative(value))
+    return _parsed(size, value)
 
 
-def _convert(hint: Any, value: object, at: str) -> object:
-    """One TOML value as the type ``hint`` (a runtime annotation, hence Any)."""
-    if hint is Bytes or hint is Seconds:
-        return _quantity(hint, value, at)
-    origin = get_origin(hint)
-    if origin in (Union, UnionType):
-        inner = [arg for arg in get_args(hint) if arg is not NoneType]
-        return _convert(inner[0], value, at)
-    if origin is tuple:
-        items = _expect(list, value, at)
-        return tuple(_convert(get_args(hint)[0], item, f"{at}[{n}]") for n, item in enumerate(items))
-    if origin in (dict, Mapping):
-        entries = _expect(dict, value, at)
-        return {key: _convert(get_args(hint)[1], item, _join(at, key)) for key, item in entries.items()}
-    if is_dataclass(hint):
-        return parse(cast(type[object], hint), _expect(dict, value, at), at)
-    if issubclass(hint, Enum):
-        return _enum(hint, value, at)
-    if hint is Path:
-        if "\0" in (text := _expect(str, value, at)):
-            raise ValueError(f"key {at!r}: a path cannot contain a NUL character")
-        return Path(text)
-    if hint is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    return _expect(hint, value, at)
+def _seconds(value: object, _: object) -> Seconds:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not math.isfinite(_not_negative(value)):
+            raise wrong(f"{value} is no duration")
+        return Seconds(float(value))
+    return _parsed(duration, value)
 
 
-def _quantity(hint: Any, value: object, at: str) -> object:
-    number = isinstance(value, int) or (hint is Seconds and isinstance(value, float))
-    if number and not isinstance(value, bool):
-        if cast(float, value) < 0:
-            raise ValueError(f"key {at!r}: {value} is negative")
-        if not math.isfinite(cast(float, value)):
-            raise ValueError(f"key {at!r}: {value} is no duration")
-        return float(cast(float, value)) if hint is Seconds else value
-    text = _expect(str, value, at)
+def _not_negative(number: N) -> N:
+    if number < 0:
+        raise wrong(f"{number} is negative")
+    return number
+
+
+def _parsed(parser: Callable[[str], T], value: object) -> T:
+    text = expect(str, value)
     try:
-        return size(text) if hint is Bytes else duration(text)
+        return parser(text)
     except ValueError as error:
-        raise ValueError(f"key {at!r}: {error}") from None
+        raise wrong(str(error)) from None
 
 
-def _enum(hint: type[Enum], value: object, at: str) -> Enum:
-    try:
-        return hint(value)
-    except ValueError:
-        choices = ", ".join(repr(member.value) for member in hint)
-        raise ValueError(f"key {at!r}: {value!r} is not one of {choices}") from None
+def _float(value: object, _: object) -> float:
+    """TOML writes 2 for 2.0."""
+    return float(value) if isinstance(value, int) and not isinstance(value, bool) else expect(float, value)
 
 
-def _expect(kind: type[T], value: object, at: str) -> T:
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"key {at!r}: want {_TOML_NAMES.get(kind, kind.__name__)}, got {_name_of(value)}")
-    return value
+def _toml_converter() -> Converter:
+    converter = strict_converter(unknown_keys=False)
+    converter.register_structure_hook(Bytes, _bytes)
+    converter.register_structure_hook(Seconds, _seconds)
+    converter.register_structure_hook(float, _float)
+    return converter
 
 
-_TOML_NAMES: dict[type, str] = {str: "a string", int: "an integer", float: "a number", bool: "true or false",
-                                list: "an array", dict: "a table"}  # fmt: skip
-
-
-def _name_of(value: object) -> str:
-    return _TOML_NAMES.get(type(value), type(value).__name__)
+_toml = _toml_converter()

@@ -1,13 +1,13 @@
-"""What can go wrong, as the daemons say it to their callers.
+"""The errors that the daemons report to their callers.
 
-Inside the daemons these are raised; ``daemonkit.grpc_server`` turns each kind into one gRPC status code.
+Code of the daemons raises them; ``daemonkit.interceptors`` turns each kind into one gRPC status code.
 """
 
 from __future__ import annotations
 
 
 class Fault(Exception):
-    """An operation on an object failed for a cause; the hint says what to do about it."""
+    """An operation on a subject failed: why, and a hint at what to do about it."""
 
     def __init__(self, operation: str, subject: str, cause: str, hint: str = "") -> None:
         text = f"{operation} {subject}: {cause}" if subject else f"{operation}: {cause}"
@@ -27,32 +27,32 @@ class Missing(Fault):
 
 
 class Exists(Fault):
-    """The object is there already (ALREADY_EXISTS)."""
+    """The object exists already (ALREADY_EXISTS)."""
 
 
 class Refused(Fault):
-    """The object's or the host's state does not allow it (FAILED_PRECONDITION)."""
+    """The state of the object or of the host does not allow it (FAILED_PRECONDITION)."""
 
 
 class Exhausted(Fault):
-    """A limit would be passed (RESOURCE_EXHAUSTED)."""
+    """A limit would be exceeded (RESOURCE_EXHAUSTED)."""
 
 
 class TooLate(Fault):
-    """It took longer than it may (DEADLINE_EXCEEDED)."""
+    """It took too long (DEADLINE_EXCEEDED)."""
 
 
 class Unreachable(Fault):
-    """Something needed does not answer now; another try may succeed (UNAVAILABLE)."""
+    """A service it needs does not answer now; a retry may succeed (UNAVAILABLE)."""
 
 
 class Denied(Fault):
-    """The caller, or we at a registry, may not (PERMISSION_DENIED)."""
+    """The caller has no permission, or we have none at a registry (PERMISSION_DENIED)."""
 
 
 class Unsupported(Fault):
-    """Not there (UNIMPLEMENTED)."""
+    """This daemon or host cannot do it (UNIMPLEMENTED)."""
 
 
 class Broken(Fault):
-    """Something that must work did not (INTERNAL)."""
+    """Something failed that must not fail (INTERNAL)."""

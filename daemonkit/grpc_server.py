@@ -1,4 +1,4 @@
-"""The gRPC edge of a daemon: one guarded unix socket, faults as status codes, one log line a call."""
+"""The gRPC server of a daemon, on one guarded unix socket; and channels to such servers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import contextlib
 import logging
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import grpc
 import grpc.aio
@@ -15,12 +16,17 @@ import grpc.aio
 from daemonkit.faults import Broken
 from daemonkit.interceptors import CallGuard
 from daemonkit.logs import fields
-from daemonkit.peer_proxy import Gate, listen, own_lock
+from daemonkit.peer_proxy import PeerProxy, listen, own_lock
+from daemonkit.tasks import Background
 
 log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 16 * 1024 * 1024
 """Bytes of one gRPC message, in either direction; the kubelet's own limit."""
+BATCH = 64
+"""Items in one message of a streaming list: far below any message limit, and few messages for a full node."""
+
+T = TypeVar("T")
 
 _GRACE = 5.0
 _CALLS = 4096
@@ -58,36 +64,43 @@ async def serve_unix(
     *,
     name: str,
     grace: float = _GRACE,
+    tasks: Background | None = None,
 ) -> AsyncIterator[None]:
     """Serve gRPC on the unix socket ``path`` (mode 0600) while the block runs.
 
     Only root and the daemon's own user get through.  A dead daemon's socket is replaced; Refused when a
     live one serves the path.  On leaving, calls under way get ``grace`` seconds to finish.
+
+    ``tasks`` owns the handlers, with what they undo after their client has gone.  The caller closes it after
+    the server; None: the server has its own, and waits ``grace`` seconds for it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with own_lock(path):
-        guard = CallGuard(name)
+        owner = tasks or Background()
+        guard = CallGuard(name, owner)
         server = grpc.aio.server(
             interceptors=[guard], options=_SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS
         )
         add_services(server)
         async with contextlib.AsyncExitStack() as undo:
+            if tasks is None:
+                undo.push_async_callback(owner.close, grace)
             # a server never started must be stopped too, or its destructor complains
             undo.push_async_callback(server.stop, grace)
             inner = await _start_inner(server, path)
             undo.callback(os.close, inner)
-            gate = Gate(listen(path), f"/proc/self/fd/{inner}", name)
-            undo.callback(gate.close)
+            proxy = PeerProxy(listen(path), f"/proc/self/fd/{inner}", name)
+            undo.callback(proxy.close)
             undo.push_async_callback(server.stop, grace)
             undo.callback(guard.end_subscriptions)
-            undo.callback(_unlisten, gate, path)
-            gate.open()
+            undo.callback(_unlisten, proxy, path)
+            proxy.open()
             log.info("serving", extra=fields(server=name, socket=path))
             yield
 
 
-def _unlisten(gate: Gate, path: Path) -> None:
-    gate.close_listener()
+def _unlisten(proxy: PeerProxy, path: Path) -> None:
+    proxy.close_listener()
     path.unlink(missing_ok=True)
 
 
@@ -111,3 +124,9 @@ async def _start_inner(server: grpc.aio.Server, path: Path) -> int:
     finally:
         os.close(directory)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Cut the items of a streaming list into messages of a bounded size; none for no items."""
+    for start in range(0, len(items), BATCH):
+        yield items[start : start + BATCH]

@@ -1,4 +1,4 @@
-"""What surrounds every RPC: faults become status codes by one table, each call is logged."""
+"""What surrounds every RPC: a task of its own, faults as status codes by one table, a log line."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ import grpc.aio
 
 from daemonkit import faults
 from daemonkit.logs import fields
+from daemonkit.tasks import Background
 
 log = logging.getLogger(__name__)
 
@@ -69,10 +70,16 @@ class _Subscription:
 
 
 class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
-    """Wraps every handler of a server."""
+    """Wraps every handler of a server.
 
-    def __init__(self, server: str) -> None:
+    Each handler with one reply runs in a task of ``tasks``.  A client that goes away cancels that task once;
+    whatever cancels the call again, also the end of the server, does not reach its undo.  Streaming handlers
+    run in gRPC's own task.
+    """
+
+    def __init__(self, server: str, tasks: Background) -> None:
         self._server = server
+        self._tasks = tasks
         self._subscriptions: set[_Subscription] = set()
         self._stopping = False
         self._wrapped: dict[str, tuple[_Handler, _Handler]] = {}
@@ -120,7 +127,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             begun = time.monotonic()
             try:
-                reply = await inner(request, context)
+                reply = await self._tasks.run(inner(request, context), method)
             except BaseException as error:
                 await self._fail(method, begun, error, context)
             self._log(method, begun, "OK", slow=True)

@@ -1,18 +1,20 @@
-"""From ``main()`` to the event loop and back: signals, file descriptors, the exit status."""
+"""A daemon's process: the event loop, signals, the exit status, its directories, its service manager."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import gc
 import logging
+import os
 import resource
 import signal
-import sys
-from collections.abc import Awaitable, Callable
+import socket
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
-from daemonkit import ready
-from daemonkit.faults import Broken, Fault
+from daemonkit.faults import Broken, Fault, Refused
 
 log = logging.getLogger(__name__)
 
@@ -21,13 +23,13 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
-    """Run ``serve(stop)`` until it returns; the exit status: 0 orderly, 1 a fault (logged).
+    """Run ``serve(stop)`` until it returns; the exit status: 0 when it returns, 1 when it raises (logged).
 
-    SIGTERM or SIGINT sets ``stop``: serve then finishes what is open and returns.  A second one
-    cancels it.  Anything but Faults, alone or in groups, is a bug and keeps its traceback.
+    SIGTERM or SIGINT sets ``stop``: serve then finishes open work and returns.  A second signal cancels it.
+    A Fault, or a group of them, is logged as one line each; anything else is a bug and keeps its traceback.
     """
     _raise_file_limit()
-    # What was imported stays for good: full collections need not walk it, some 30 ms each time.
+    # Imported modules stay for good: a full collection need not walk them, which takes some 30 ms.
     gc.freeze()
     try:
         asyncio.run(_supervise(serve))
@@ -44,18 +46,8 @@ def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     return 0
 
 
-def _faults(error: BaseException) -> list[Fault]:
-    """A fault, or those that a task group has wrapped; none when there is anything else among them."""
-    if isinstance(error, Fault):
-        return [error]
-    if not isinstance(error, BaseExceptionGroup):
-        return []
-    found = [_faults(one) for one in error.exceptions]
-    return [fault for some in found for fault in some] if all(found) else []
-
-
 def make_directories(*directories: Path) -> None:
-    """The daemon's own (0700), with their parents; Broken, with the reason, when one cannot be."""
+    """Make the daemon's own directories (0700), and their parents; Broken when one cannot be made."""
     for directory in directories:
         try:
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -63,10 +55,52 @@ def make_directories(*directories: Path) -> None:
             raise Broken("make directory", str(directory), error.strerror or str(error)) from error
 
 
-def fail(message: str) -> int:
-    """Say on stderr why the daemon cannot even begin (before logging is set up); the exit status 2."""
-    sys.stderr.write(f"{message}\n")
-    return 2
+@contextlib.contextmanager
+def hold_lock(path: Path, refusal: Refused) -> Iterator[None]:
+    """Hold the lock file ``path`` (flock(2)); raises ``refusal`` when another live process holds it.
+
+    The kernel frees the lock when its owner ends, however that ends; the file itself stays.
+    """
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise refusal from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def ready(status: str = "") -> bool:
+    """Tell the service manager that the daemon serves; False when none listens."""
+    return _notify(f"READY=1\nSTATUS={status}" if status else "READY=1")
+
+
+def stopping() -> bool:
+    """Tell the service manager that the daemon has begun to stop; False when none listens."""
+    return _notify("STOPPING=1")
+
+
+def _notify(state: str) -> bool:
+    """Send ``state`` (lines of ``KEY=value``) to NOTIFY_SOCKET: sd_notify(3), without libsystemd.
+
+    A manager that cannot be reached is logged and otherwise ignored: it must not end the daemon.
+    """
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return False
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        # A full receive queue must not block the event loop.
+        sock.setblocking(False)
+        try:
+            sock.sendto(state.encode(), address)
+        except OSError as error:
+            log.warning("the service manager was not told %s: %s", state.split("\n")[0], error)
+            return False
+    return True
 
 
 async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
@@ -80,7 +114,7 @@ async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
             task.cancel()
             return
         log.info("%s: stopping", signal.Signals(number).name)
-        ready.stopping()
+        stopping()
         stop.set()
 
     for number in _SIGNALS:
@@ -92,8 +126,18 @@ async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
             loop.remove_signal_handler(number)
 
 
+def _faults(error: BaseException) -> list[Fault]:
+    """The faults in an error, unwrapped from task groups; none when it holds anything else as well."""
+    if isinstance(error, Fault):
+        return [error]
+    if not isinstance(error, BaseExceptionGroup):
+        return []
+    found = [_faults(one) for one in error.exceptions]
+    return [fault for some in found for fault in some] if all(found) else []
+
+
 def _raise_file_limit() -> None:
-    """Each zone and connection holds several descriptors; take what the hard limit allows."""
+    """Raise the soft limit of open files: each zone and connection holds several."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -1,7 +1,7 @@
-"""Logging on stderr: one line an entry, ``message key=value ...``, levels as journald reads them.
+"""Logging to stderr: one line per entry, ``message key=value ...``, with the levels that journald reads.
 
-``log.info("zone runs", extra=fields(zone=zone.id, seconds=0.12))``.  Control characters are escaped, so that
-text from a zone or an image cannot forge a line.
+Usage: ``log.info("zone runs", extra=fields(zone=zone.id, seconds=0.12))``.  Control characters are escaped,
+so that text from a zone or an image cannot forge a line.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 
 
 def fields(**values: object) -> Mapping[str, object]:
-    """The ``extra`` of a log call: values to be shown as ``key=value``."""
+    """The ``extra`` of a log call: values to show as ``key=value``."""
     return {_FIELDS: values}
 
 
 def setup(level: str = "info") -> None:
-    """Send all logging to stderr from ``level`` (debug, info, warning, error) on."""
+    """Log to stderr everything of at least ``level``: debug, info, warning or error; ValueError otherwise."""
     number = logging.getLevelNamesMapping().get(level.upper())
     if number is None:
         raise ValueError(f"log level {level!r} is not one of debug, info, warning, error")
@@ -31,13 +31,13 @@ def setup(level: str = "info") -> None:
     handler.setFormatter(LineFormatter(journal=_stderr_is_journal()))
     logging.root.handlers[:] = [handler]
     logging.root.setLevel(number)
-    # Chatty at info, and about connections we log ourselves.
+    # These say too much at info, and repeat what we log about connections.
     for name in ("urllib3", "oras", "pyroute2", "asyncio", "grpc"):
         logging.getLogger(name).setLevel(max(number, logging.WARNING))
 
 
 class LineFormatter(logging.Formatter):
-    """One entry as one line (tracebacks follow it, indented)."""
+    """Formats an entry as one line; a traceback follows it, indented."""
 
     def __init__(self, *, journal: bool) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ def _indent(text: str) -> str:
 
 
 def _stderr_is_journal() -> bool:
-    """systemd.exec(5): JOURNAL_STREAM holds the device and inode of the journal's stream."""
+    """JOURNAL_STREAM has the device and inode of the journal's stream (systemd.exec(5))."""
     device, _, inode = os.environ.get("JOURNAL_STREAM", "").partition(":")
     try:
         status = os.fstat(sys.stderr.fileno())

@@ -1,7 +1,7 @@
-"""The gate in front of a gRPC server: a unix socket of mode 0600 that asks who is there.
+"""The peer-credential proxy in front of a gRPC server: a unix socket of mode 0600 that checks who connects.
 
-grpc in Python neither shows a connection's file descriptor nor takes an accepted one, so it cannot check
-SO_PEERCRED itself (docs/adr/0003).  The gate listens on the public path, checks each connection, and pumps
+gRPC for Python neither shows a connection's file descriptor nor takes an accepted one, so it cannot check
+SO_PEERCRED itself (docs/adr/0003).  The proxy listens on the public path, checks each connection, and copies
 bytes between it and the gRPC server's own socket, which has no name in the file system any more.
 """
 
@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import logging
 import os
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Broken, Invalid, Refused
+from daemonkit.lifecycle import hold_lock
 from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ _ACCEPT_PAUSE = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """The process that connected, as the kernel vouches for it."""
+    """The process that connected, as the kernel identifies it."""
 
     pid: int
     uid: int
@@ -46,32 +46,14 @@ def peer_of(connection: socket.socket) -> Peer:
     return Peer(*_UCRED.unpack(raw))
 
 
-@contextlib.contextmanager
-def own_lock(path: Path) -> Iterator[None]:
-    """Hold ``<path>.lock``; Refused when another live process holds it.
-
-    The kernel frees the lock with its owner, however that ends; the file itself stays.
-    """
-    lock = path.with_name(path.name + ".lock")
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        _take(descriptor, path)
-        yield
-    finally:
-        os.close(descriptor)
-
-
-def _take(descriptor: int, path: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Refused(
-            "listen on", str(path), "another live daemon serves it", "stop it, or use another run_dir"
-        ) from None
+def own_lock(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold ``<path>.lock``; Refused when another live process holds it."""
+    cause, hint = "another live daemon serves it", "stop it, or use another run_dir"
+    return hold_lock(path.with_name(path.name + ".lock"), Refused("listen on", str(path), cause, hint))
 
 
 def listen(path: Path) -> socket.socket:
-    """Listen on ``path`` with mode 0600; the caller holds its lock, so a socket there is a dead daemon's."""
+    """Listen on ``path`` with mode 0600.  The caller holds its lock, so a socket there is a dead daemon's."""
     if len(os.fsencode(path)) > _PATH_LIMIT:
         raise Invalid("listen on", str(path), f"longer than {_PATH_LIMIT} bytes", "use a shorter run_dir")
     with contextlib.suppress(FileNotFoundError):
@@ -90,35 +72,36 @@ def listen(path: Path) -> socket.socket:
     return listener
 
 
-class Gate:
-    """Accepts on ``listener``, lets root and the daemon's own user in, pumps to ``inner``."""
+class PeerProxy:
+    """Accepts connections of root and of the daemon's own user, and joins each to the gRPC server."""
 
     def __init__(self, listener: socket.socket, inner: str, name: str) -> None:
+        """``inner``: path of the gRPC server's socket; ``name``: the server's, for the log."""
         self._listener = listener
         self._inner = inner
         self._name = name
         self._allowed = frozenset({0, os.geteuid()})
-        self._pumps: set[Pump] = set()
+        self._connections: set[ProxiedConnection] = set()
         self._loop = asyncio.get_running_loop()
         self._buffer = memoryview(bytearray(_CHUNK))
 
     def open(self) -> None:
-        """Begin to accept."""
+        """Start to accept connections."""
         self._loop.add_reader(self._listener, self._accept)
 
     def close_listener(self) -> None:
-        """Accept nobody any more; open connections go on."""
+        """Accept no more connections; those that are open stay open."""
         self._loop.remove_reader(self._listener)
         self._listener.close()
 
     def close(self) -> None:
-        """Cut every connection."""
-        for pump in tuple(self._pumps):
-            pump.close()
+        """Close every connection."""
+        for connection in tuple(self._connections):
+            connection.close()
 
     def _accept(self) -> None:
         try:
-            connection, _ = self._listener.accept()
+            client, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             return
         except OSError as error:  # out of descriptors or memory: the backlog waits, the loop must not spin
@@ -126,72 +109,75 @@ class Gate:
             self._loop.remove_reader(self._listener)
             self._loop.call_later(_ACCEPT_PAUSE, self._resume)
             return
-        if not self._admit(connection):
-            connection.close()
+        if not self._admit(client):
+            client.close()
 
     def _resume(self) -> None:
         if self._listener.fileno() >= 0:
             self.open()
 
-    def _admit(self, connection: socket.socket) -> bool:
-        peer = peer_of(connection)
+    def _admit(self, client: socket.socket) -> bool:
+        peer = peer_of(client)
         known = fields(server=self._name, pid=peer.pid, uid=peer.uid)
         if peer.uid not in self._allowed:
             log.warning("refused a caller that is neither root nor this daemon's user", extra=known)
             return False
-        if len(self._pumps) >= _CONNECTIONS:
-            log.warning("refused a caller: %d connections are open", len(self._pumps), extra=known)
+        if len(self._connections) >= _CONNECTIONS:
+            log.warning("refused a caller: %d connections are open", len(self._connections), extra=known)
             return False
-        inner = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        server = socket.socket(
+            socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
+        )
         try:
-            inner.connect(self._inner)
-            connection.setblocking(False)
+            server.connect(self._inner)
+            client.setblocking(False)
         except OSError as error:
             log.error("the gRPC server does not answer: %s", error, extra=known)
-            inner.close()
+            server.close()
             return False
         log.debug("connected", extra=known)
-        pump = Pump(self._loop, connection, inner, self._pumps.discard, self._buffer)
-        self._pumps.add(pump)
+        ended = self._connections.discard
+        self._connections.add(ProxiedConnection(self._loop, client, server, ended, self._buffer))
         return True
 
 
-class Pump:
-    """Two sockets joined: what one sends the other gets, with back-pressure and half-close."""
+class ProxiedConnection:
+    """Copies both ways between two sockets, with back-pressure and half-close."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        outer: socket.socket,
-        inner: socket.socket,
-        done: Callable[[Pump], None],
+        client: socket.socket,
+        server: socket.socket,
+        ended: Callable[[ProxiedConnection], None],
         buffer: memoryview,
     ) -> None:
-        """``buffer``: bytes are in it during a callback alone, so all pumps of a loop may have the same."""
-        self._sockets = (outer, inner)
-        self._done = done
-        self._ways = (
-            _Way(loop, outer, inner, self._ended, buffer),
-            _Way(loop, inner, outer, self._ended, buffer),
+        """``buffer`` is used within one callback only, so all connections of a loop may share it."""
+        self._sockets = (client, server)
+        self._ended = ended
+        self._directions = (
+            _Direction(loop, client, server, self._direction_ended, buffer),
+            _Direction(loop, server, client, self._direction_ended, buffer),
         )
 
     def close(self) -> None:
-        """Cut both directions; again: nothing."""
+        """Close both sockets; may be repeated."""
         if self._sockets[0].fileno() < 0:
             return
-        for way in self._ways:
-            way.stop()
+        for direction in self._directions:
+            direction.stop()
         for sock in self._sockets:
             sock.close()
-        self._done(self)
+        self._ended(self)
 
-    def _ended(self, broken: bool) -> None:
-        if broken or all(way.finished for way in self._ways):
+    def _direction_ended(self, broken: bool) -> None:
+        if broken or all(direction.finished for direction in self._directions):
             self.close()
 
 
-class _Way:
-    """One direction.  Usually a read is followed by one complete write, within one callback."""
+class _Direction:
+    """Copies from ``source`` to ``target``.  Usually each read is followed by one write that takes all of it,
+    within one callback."""
 
     def __init__(
         self,
@@ -201,12 +187,13 @@ class _Way:
         ended: Callable[[bool], None],
         buffer: memoryview,
     ) -> None:
+        """``ended`` is told whether a socket broke (True) or the source was read to its end."""
         self._loop = loop
         self._buffer = buffer
         self._source = source
         self._target = target
         self._ended = ended
-        self._waiting = memoryview(b"")
+        self._unsent = memoryview(b"")
         self.finished = False
         loop.add_reader(source, self._read)
 
@@ -226,14 +213,14 @@ class _Way:
         if not size:
             self._finish()
             return
-        rest = self._send(self._buffer[:size])
-        if rest:  # nothing more is read until it is gone
-            self._waiting = memoryview(bytes(rest))
+        unsent = self._send(self._buffer[:size])
+        if unsent:  # nothing more is read until it has been sent
+            self._unsent = memoryview(bytes(unsent))
             self._loop.remove_reader(self._source)
             self._loop.add_writer(self._target, self._flush)
 
     def _send(self, data: memoryview) -> memoryview:
-        """What did not fit."""
+        """Send what fits; the rest."""
         try:
             return data[self._target.send(data) :]
         except (BlockingIOError, InterruptedError):
@@ -243,8 +230,8 @@ class _Way:
             return data[:0]
 
     def _flush(self) -> None:
-        self._waiting = self._send(self._waiting)
-        if not self._waiting and not self.finished:
+        self._unsent = self._send(self._unsent)
+        if not self._unsent and not self.finished:
             self._loop.remove_writer(self._target)
             self._loop.add_reader(self._source, self._read)
 

@@ -1,4 +1,4 @@
-"""A CRI client's few steps, straight on the gRPC stubs: what crictl does, for the demo and the benchmark."""
+"""A small CRI client on the gRPC stubs: what crictl does, for the demo and the benchmark."""
 
 from __future__ import annotations
 
@@ -95,14 +95,14 @@ class Client:
         return await self.runtime.ExecSync(request, timeout=_TIMEOUT)
 
     async def remove_container(self, container: str) -> None:
-        """Stop at once, remove."""
+        """Stop it at once, and remove it."""
         stop = pb.StopContainerRequest(container_id=container, timeout=0)
         await self.runtime.StopContainer(stop, timeout=_TIMEOUT)
         remove = pb.RemoveContainerRequest(container_id=container)
         await self.runtime.RemoveContainer(remove, timeout=_TIMEOUT)
 
     async def remove_pod(self, sandbox: str) -> None:
-        """Stop and remove, with the containers in it."""
+        """Stop and remove it with its containers."""
         await self.runtime.StopPodSandbox(pb.StopPodSandboxRequest(pod_sandbox_id=sandbox), timeout=_TIMEOUT)
         await self.runtime.RemovePodSandbox(
             pb.RemovePodSandboxRequest(pod_sandbox_id=sandbox), timeout=_TIMEOUT

@@ -15,7 +15,7 @@ from grpc.aio import AioRpcError
 
 from localnode import images, network, node, registry
 from localnode.client import connect
-from localnode.processes import Failed
+from localnode.processes import ProgramFailed
 from localnode.screen import Screen
 from localnode.story import tell
 
@@ -33,7 +33,7 @@ def main() -> int:
     screen = Screen()
     try:
         asyncio.run(_demo(folder, arguments.toolstack, screen))
-    except (Failed, AioRpcError) as error:
+    except (ProgramFailed, AioRpcError) as error:
         details = error.details() if isinstance(error, AioRpcError) else str(error)
         screen.failed(details or str(error), _log_tails(folder))
         return 1
@@ -66,7 +66,7 @@ async def _demo(folder: Path, toolstack: str, screen: Screen) -> None:
 
 
 def _log_tails(folder: Path) -> str:
-    """The daemons' last words."""
+    """The last lines of the daemons' logs."""
     tails = []
     for log in sorted((folder / "log").glob("*.log")):
         last = log.read_text(errors="replace").splitlines()[-15:]

@@ -20,19 +20,19 @@ _TIMEOUT = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """Uncompressed layers and the ``config`` part of an OCI image configuration."""
+class PushedImage:
+    """An image to push: uncompressed layers and the ``config`` part of an OCI image configuration."""
 
     layers: Sequence[bytes]
     config: Mapping[str, object] = field(default_factory=dict)
 
 
-def busybox() -> Image:
+def busybox() -> PushedImage:
     """Debian's busybox; ``sh`` by default."""
-    return Image([layers.busybox()], {"Cmd": ["sh"]})
+    return PushedImage([layers.busybox()], {"Cmd": ["sh"]})
 
 
-def push(registry: str, name: str, image: Image) -> str:
+def push(registry: str, name: str, image: PushedImage) -> str:
     """Push to ``registry`` (``127.0.0.1:5000``) as ``name`` (``demo/busybox:1``); the manifest's digest."""
     blobs = [gzip.compress(layer, 6, mtime=0) for layer in image.layers]
     return push_packed(registry, name, blobs, [digest(layer) for layer in image.layers], image.config)
@@ -41,7 +41,7 @@ def push(registry: str, name: str, image: Image) -> str:
 def push_packed(
     registry: str, name: str, blobs: Sequence[bytes], diff_ids: Sequence[str], run: Mapping[str, object]
 ) -> str:
-    """The same of layers that are compressed by gzip already, with the digests of their tars."""
+    """Push layers that are gzip-compressed already; ``diff_ids`` are the digests of their tars."""
     repository, _, tag = name.partition(":")
     config = json.dumps(
         {

@@ -1,4 +1,4 @@
-"""Image layers made of what Debian's packages installed here: nothing is downloaded."""
+"""Image layers made of installed Debian packages: nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ int main(void) {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LayerEntry:
     """One member of a layer; ``target`` makes it a hard link, ``content`` a file, neither a directory."""
 
     path: str
@@ -40,7 +40,7 @@ class Entry:
     target: str = ""
 
 
-def layer(*entries: Entry) -> bytes:
+def layer(*entries: LayerEntry) -> bytes:
     """An uncompressed tar, the same for the same entries."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
@@ -62,33 +62,33 @@ def busybox() -> bytes:
 
     The applets are hard links to one file, so that masking one in a container masks that one alone.
     """
-    entries = [Entry(folder, 0o1777 if folder == "tmp" else 0o755) for folder in _FOLDERS]
-    entries += [Entry(name, 0o644, text.encode()) for name, text in _ACCOUNTS.items()]
-    entries.append(Entry("bin/busybox", content=BUSYBOX.read_bytes()))
+    entries = [LayerEntry(folder, 0o1777 if folder == "tmp" else 0o755) for folder in _FOLDERS]
+    entries += [LayerEntry(name, 0o644, text.encode()) for name, text in _ACCOUNTS.items()]
+    entries.append(LayerEntry("bin/busybox", content=BUSYBOX.read_bytes()))
     listed = subprocess.run([BUSYBOX, "--list"], check=True, capture_output=True, text=True).stdout.split()
-    entries += [Entry(f"bin/{name}", target="bin/busybox") for name in sorted(set(listed) - {"busybox"})]
+    entries += [LayerEntry(f"bin/{name}", target="bin/busybox") for name in sorted(set(listed) - {"busybox"})]
     for library in _libraries(BUSYBOX):
         entries += _with_folders(str(library).lstrip("/"), library.read_bytes(), entries)
     return layer(*entries)
 
 
 def pause(folder: Path) -> bytes:
-    """The pause program other runtimes start a sandbox with, compiled in ``folder``."""
+    """The pause program that other runtimes start a sandbox with, compiled in ``folder``."""
     program = folder / "pause"
     subprocess.run(
         ["gcc", "-Os", "-static", "-s", "-Wl,--build-id=none", "-x", "c", "-", "-o", program],
         input=_PAUSE.encode(),
         check=True,
     )
-    return layer(Entry("pause", content=program.read_bytes()))
+    return layer(LayerEntry("pause", content=program.read_bytes()))
 
 
-def _with_folders(path: str, content: bytes, before: list[Entry]) -> Iterator[Entry]:
+def _with_folders(path: str, content: bytes, before: list[LayerEntry]) -> Iterator[LayerEntry]:
     known = {entry.path for entry in before}
     for parent in reversed(Path(path).parents):
         if str(parent) != "." and str(parent) not in known:
-            yield Entry(str(parent))
-    yield Entry(path, content=content)
+            yield LayerEntry(str(parent))
+    yield LayerEntry(path, content=content)
 
 
 def _libraries(program: Path) -> list[Path]:

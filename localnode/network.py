@@ -1,4 +1,4 @@
-"""A CNI configuration of one's own: a bridge and a subnet that nothing else on this machine has."""
+"""A private CNI configuration: a bridge and a subnet that nothing else on this machine uses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Bridge:
 
 
 def bridge_for(owner: str) -> Bridge:
-    """The bridge of ``owner`` (e.g. a folder): the same at each call while nobody takes its subnet."""
+    """The bridge of ``owner`` (e.g. a folder): always the same one, unless another takes its subnet."""
     seed = hashlib.sha256(owner.encode()).digest()
     name = f"xp{seed.hex()[:10]}"
     taken = [] if (_LINKS / name).exists() else _routed()
@@ -66,7 +66,7 @@ def write(folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool) ->
 
 
 async def remove(bridge: Bridge) -> None:
-    """Delete the bridge itself, which the bridge plugin leaves; one that is gone is fine."""
+    """Delete the bridge, which the bridge plugin leaves behind; none there is fine."""
     async with AsyncIPRoute() as netlink:
         for index in await netlink.link_lookup(ifname=bridge.name):
             await netlink.link("del", index=index)

@@ -1,4 +1,4 @@
-"""Both daemons of a node, with everything of theirs under one folder."""
+"""Both daemons of a node, with all their files under one folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from localnode import network, toml
-from localnode.processes import Failed, Output, Readiness, background
+from localnode.processes import Output, ProgramFailed, Readiness, background
 
 ROOT = Path(__file__).resolve().parents[1]
 _READY = 180.0
@@ -25,7 +25,7 @@ _HEAD = """\
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NodeLayout:
     """Where a node's files are."""
 
     folder: Path
@@ -55,7 +55,7 @@ class Layout:
         return network.bridge_for(str(self.folder))
 
     def protectd_defaults(self, toolstack: str) -> toml.Table:
-        """What protectd's configuration says where the user's file is silent."""
+        """Configuration of protectd, for keys that the user's file leaves out."""
         return {
             "toolstack": toolstack,
             "guest_dir": str(ROOT / "zone" / "build"),
@@ -64,7 +64,7 @@ class Layout:
         }
 
     def cri_defaults(self, protect_socket: Path) -> toml.Table:
-        """The same for xenpod-cri, which talks to protectd at ``protect_socket``."""
+        """The same for xenpod-cri, whose protectd is at ``protect_socket``."""
         return {
             "run_dir": str(self.run / "xenpod"),
             "state_dir": str(self.folder / "state" / "xenpod"),
@@ -76,7 +76,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A daemon that serves."""
+    """A running daemon."""
 
     name: str
     process: Process
@@ -84,10 +84,10 @@ class Daemon:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A node that serves."""
+class LocalNode:
+    """A running node."""
 
-    layout: Layout
+    layout: NodeLayout
     cri_socket: Path
     protect_socket: Path
     protectd: Daemon
@@ -98,11 +98,13 @@ class Node:
         return self.protectd, self.cri
 
 
-def prepare(folder: Path, toolstack: str, *, masquerade: bool) -> Layout:
-    """Make the folder, write what is missing of its configuration; what is there is kept as it is."""
-    layout = Layout(folder.resolve())
+def prepare(folder: Path, toolstack: str, *, masquerade: bool) -> NodeLayout:
+    """Make the folder and the missing files of its configuration; existing ones stay as they are."""
+    layout = NodeLayout(folder.resolve())
     if len(str(layout.folder)) > _FOLDER_LIMIT:
-        raise Failed(f"{layout.folder} is longer than {_FOLDER_LIMIT} characters, too long for unix sockets")
+        raise ProgramFailed(
+            f"{layout.folder} is longer than {_FOLDER_LIMIT} characters, too long for unix sockets"
+        )
     for path in (layout.logs, layout.run, layout.certs, layout.networks, layout.run / "netns"):
         path.mkdir(parents=True, exist_ok=True)
     if not any(path.suffix in (".conf", ".conflist", ".json") for path in layout.networks.iterdir()):
@@ -119,7 +121,7 @@ def _write_missing(path: Path, defaults: toml.Table) -> None:
 
 
 @contextlib.asynccontextmanager
-async def serve(layout: Layout, toolstack: str) -> AsyncIterator[Node]:
+async def serve(layout: NodeLayout, toolstack: str) -> AsyncIterator[LocalNode]:
     """Both daemons serve while the block runs, and are stopped in order after it; zones stay."""
     settings = _settings(layout, "protectd.toml", layout.protectd_defaults(toolstack))
     protect_socket = _socket(settings, "protect.sock")
@@ -129,12 +131,12 @@ async def serve(layout: Layout, toolstack: str) -> AsyncIterator[Node]:
         _daemon(layout, "protectd", "protect", "protectd.toml") as protectd,
         _daemon(layout, "xenpod-cri", "cri", "cri.toml") as cri,
     ):
-        yield Node(layout, cri_socket, protect_socket, protectd, cri)
+        yield LocalNode(layout, cri_socket, protect_socket, protectd, cri)
 
 
 @contextlib.asynccontextmanager
-async def _daemon(layout: Layout, name: str, module: str, config: str) -> AsyncIterator[Daemon]:
-    """One daemon, ready; ``<log>/<name>.log`` has what it says."""
+async def _daemon(layout: NodeLayout, name: str, module: str, config: str) -> AsyncIterator[Daemon]:
+    """One daemon, ready; its output goes to ``<log>/<name>.log``."""
     output = Output(layout.logs / f"{name}.log")
     command = (sys.executable, "-m", module, "--config", str(layout.run / config))
     with Readiness(layout.run / f"{name}.ready") as readiness:
@@ -148,13 +150,13 @@ def _socket(settings: toml.Table, name: str) -> Path:
     return Path(str(settings.get("socket") or Path(str(settings["run_dir"])) / name))
 
 
-def _settings(layout: Layout, name: str, defaults: toml.Table) -> toml.Table:
+def _settings(layout: NodeLayout, name: str, defaults: toml.Table) -> toml.Table:
     """The user's file over ``defaults``, written to ``run/`` for the daemon to read."""
     own = layout.folder / name
     try:
         table = tomllib.loads(own.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise Failed(f"{own}: not TOML: {error}") from error
+        raise ProgramFailed(f"{own}: not TOML: {error}") from error
     settings = toml.merged(table, defaults)
     (layout.run / name).write_text(toml.dumps(settings))
     return settings

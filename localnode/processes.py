@@ -15,12 +15,12 @@ from pathlib import Path
 _STOP = 30.0
 
 
-class Failed(Exception):
-    """A program could not do its part; the text ends with what it said last."""
+class ProgramFailed(Exception):
+    """A program could not start, or ended; the text ends with its last output."""
 
 
 class Output:
-    """What a program writes: kept in a file, its last lines at hand, lines can be waited for."""
+    """The output of a program: kept in a file, with its last lines in memory; lines can be waited for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,17 +32,17 @@ class Output:
         return "\n".join(self._last)
 
     async def line_with(self, text: str, timeout: float) -> None:
-        """Return once a line has ``text``; Failed when the program ends or ``timeout`` seconds pass first."""
+        """Return once a line has ``text``; ProgramFailed: it has ended, or ``timeout`` seconds are over."""
         if any(text in line for line in self._last):
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if self._ended:
-            raise Failed(f"ended without saying {text!r}:\n{self.tail()}")
+            raise ProgramFailed(f"ended without saying {text!r}:\n{self.tail()}")
         self._waiting.append((text, future))
         try:
             await asyncio.wait_for(future, timeout)
         except TimeoutError:
-            raise Failed(f"did not say {text!r} within {timeout:.0f} s:\n{self.tail()}") from None
+            raise ProgramFailed(f"did not say {text!r} within {timeout:.0f} s:\n{self.tail()}") from None
 
     async def copy(self, reader: asyncio.StreamReader) -> None:
         """Run until the program closes its output."""
@@ -54,7 +54,7 @@ class Output:
         self._ended = True
         for text, future in self._waiting:
             if not future.done():
-                future.set_exception(Failed(f"ended without saying {text!r}:\n{self.tail()}"))
+                future.set_exception(ProgramFailed(f"ended without saying {text!r}:\n{self.tail()}"))
 
     def _take(self, line: str) -> None:
         self._last.append(line)
@@ -72,7 +72,7 @@ async def background(
 ) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run ``command`` in a session of its own while the block runs; then SIGTERM, later SIGKILL."""
     if shutil.which(command[0]) is None:
-        raise Failed(f"{command[0]} is not installed: run `make setup`")
+        raise ProgramFailed(f"{command[0]} is not installed: run `make setup`")
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -125,7 +125,7 @@ class Readiness:
         self._path.unlink(missing_ok=True)
 
     async def wait(self, process: asyncio.subprocess.Process, output: Output, timeout: float) -> None:
-        """Failed when the process ends, or ``timeout`` seconds pass, before it is ready."""
+        """ProgramFailed when the process ends, or ``timeout`` seconds pass, before it is ready."""
         ready = asyncio.create_task(self._ready())
         ended = asyncio.create_task(process.wait())
         try:
@@ -133,7 +133,7 @@ class Readiness:
             if ready.done():
                 return
             how = f"ended with status {process.returncode}" if ended.done() else "is not ready in time"
-            raise Failed(f"{output.path.stem} {how}; its log, {output.path}, ends:\n{output.tail()}")
+            raise ProgramFailed(f"{output.path.stem} {how}; its log, {output.path}, ends:\n{output.tail()}")
         finally:
             ready.cancel()
             ended.cancel()

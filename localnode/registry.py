@@ -1,4 +1,4 @@
-"""A private image registry on loopback (Debian's docker-registry), for as long as a block runs."""
+"""A private image registry on loopback (Debian's docker-registry), while a block runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def serve(folder: Path) -> AsyncIterator[str]:
 
 
 def mirror(certs: Path, host: str, registry: str) -> None:
-    """Have ``host`` resolved at ``registry``: containerd's ``certs.d/<host>/hosts.toml``."""
+    """Make ``registry`` the mirror of ``host``, by containerd's ``certs.d/<host>/hosts.toml``."""
     folder = certs / host
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hosts.toml").write_text(

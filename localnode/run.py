@@ -1,4 +1,4 @@
-"""``make run DIR=<folder>``: both daemons in the foreground, everything of theirs under the folder."""
+"""``make run DIR=<folder>``: both daemons in the foreground, with all their files under the folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from localnode import network, node
 from localnode.client import Client, connect
-from localnode.processes import Failed
+from localnode.processes import ProgramFailed
 
 
 def main() -> int:
@@ -22,8 +22,8 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         return asyncio.run(_run(arguments.folder, arguments.toolstack, arguments.remove_pods))
-    except Failed as error:
-        _say(f"error: {error}")
+    except ProgramFailed as error:
+        _print(f"error: {error}")
         return 1
 
 
@@ -42,25 +42,25 @@ async def _run(folder: Path, toolstack: str, remove_pods: bool) -> int:
             ended = await _until_stopped(served, stop)
             left = [] if ended else await client.pods()
     if ended:
-        raise Failed(f"{ended} ended by itself; its log ends:\n{_tail(served, ended)}")
-    _say("stopped both daemons")
+        raise ProgramFailed(f"{ended} ended by itself; its log ends:\n{_tail(served, ended)}")
+    _print("stopped both daemons")
     if not left:
         await network.remove(layout.bridge)
     else:
         again = f"{sys.executable} -m localnode.run --toolstack {toolstack}"
-        _say(f"{len(left)} pod(s) go on without them; `make run DIR={folder}` finds them again")
-        _say(f"to remove them: {again} --remove-pods {folder}")
+        _print(f"{len(left)} pod(s) go on without them; `make run DIR={folder}` finds them again")
+        _print(f"to remove them: {again} --remove-pods {folder}")
     return 0
 
 
-def _announce(served: node.Node) -> None:
-    _say(f"CRI endpoint: unix://{served.cri_socket}")
-    _say(f"protectd:     unix://{served.protect_socket}")
-    _say(f"logs:         {served.layout.logs}")
-    _say("Ctrl-C stops both daemons; pods go on")
+def _announce(served: node.LocalNode) -> None:
+    _print(f"CRI endpoint: unix://{served.cri_socket}")
+    _print(f"protectd:     unix://{served.protect_socket}")
+    _print(f"logs:         {served.layout.logs}")
+    _print("Ctrl-C stops both daemons; pods go on")
 
 
-async def _until_stopped(served: node.Node, stop: asyncio.Event) -> str:
+async def _until_stopped(served: node.LocalNode, stop: asyncio.Event) -> str:
     """Wait for a signal (gives ``""``) or the end of a daemon (gives its name)."""
     stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
     deaths: dict[asyncio.Task[object], str] = {
@@ -72,20 +72,20 @@ async def _until_stopped(served: node.Node, stop: asyncio.Event) -> str:
     return next((name for task, name in deaths.items() if task in done), "")
 
 
-def _tail(served: node.Node, name: str) -> str:
+def _tail(served: node.LocalNode, name: str) -> str:
     return next(daemon.output.tail() for daemon in served.daemons if daemon.name == name)
 
 
-async def _remove_pods(client: Client, layout: node.Layout) -> None:
+async def _remove_pods(client: Client, layout: node.NodeLayout) -> None:
     pods = await client.pods()
     for pod in pods:
         await client.remove_pod(pod)
     await network.remove(layout.bridge)
-    _say(f"removed {len(pods)} pod(s)")
+    _print(f"removed {len(pods)} pod(s)")
 
 
-def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201  # the program's own words
+def _print(text: str) -> None:
+    print(text, flush=True)  # noqa: T201  # this is its output
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the demo shows: steps with their time, output; coloured on a terminal, plain elsewhere."""
+"""Output of the demo: steps with their times, blocks of text; coloured on a terminal, plain elsewhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIMIT = 400
 
 
 class Screen:
-    """One line a step: mark, what, its time, an outcome."""
+    """One line for each step: a mark, what it does, its time, its result."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -25,12 +25,12 @@ class Screen:
 
     @contextlib.contextmanager
     def step(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Time the block; the function it is given takes the outcome's few words."""
-        outcome = ""
+        """Time the block; the function it is given takes a few words about the result."""
+        result = ""
 
         def done(text: str) -> None:
-            nonlocal outcome
-            outcome = text
+            nonlocal result
+            result = text
 
         begun = time.monotonic()
         busy = self._console.status(what) if self._console.is_terminal else contextlib.nullcontext()
@@ -40,7 +40,7 @@ class Screen:
         except BaseException:
             self._line("✗", "bold red", what, time.monotonic() - begun, "")
             raise
-        self._line("✓", "bold green", what, time.monotonic() - begun, outcome)
+        self._line("✓", "bold green", what, time.monotonic() - begun, result)
 
     def block(self, text: str) -> None:
         """Output of the container (untrusted: shown without control characters, and bounded)."""
@@ -69,7 +69,7 @@ class Screen:
         self._console.print(Text(f"\nfailed: {cause}", style="bold red"), soft_wrap=True)
         self._console.print(Text(logs, style="dim"), soft_wrap=True)
 
-    def _line(self, mark: str, style: str, what: str, seconds: float, outcome: str) -> None:
+    def _line(self, mark: str, style: str, what: str, seconds: float, result: str) -> None:
         line = Text("  ").append(mark, style=style).append(f" {what:<{_WHAT}}")
-        line.append(f"{seconds * 1000:7.0f} ms", style="magenta").append(f"   {outcome}", style="dim")
+        line.append(f"{seconds * 1000:7.0f} ms", style="magenta").append(f"   {result}", style="dim")
         self._console.print(line, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The story the demo tells: pull, run, look inside from every side, remove."""
+"""The steps of the demo: pull, run, look inside from every side, remove."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import requests
 
 from daemonkit.grpc_server import channel
 from localnode.client import Client, Pod
-from localnode.node import Node
-from localnode.processes import Failed
+from localnode.node import LocalNode
+from localnode.processes import ProgramFailed
 from localnode.screen import Screen
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as protect
@@ -27,11 +27,11 @@ exec httpd -f -p {_PORT} -h /srv
 """
 _MARK = "hello from"
 _TIMEOUT = 60.0
-_GLANCE = 0.02
+_POLL = 0.02
 
 
-async def tell(client: Client, node: Node, image: str, screen: Screen) -> None:
-    """Every step; what was made is removed even when a later step fails."""
+async def tell(client: Client, node: LocalNode, image: str, screen: Screen) -> None:
+    """Run every step; what was made is removed even when a later step fails."""
     async with AsyncExitStack() as undo:
         with screen.step("PullImage") as done:
             reference = await client.pull(image)
@@ -70,7 +70,7 @@ async def _look_inside(client: Client, pod: Pod, container: str, address: str, s
     with screen.step("ExecSync: ps, df /"):
         output = await client.exec(container, "sh", "-c", "ps -o pid,args; df -h /")
         if output.exit_code:
-            raise Failed(f"exec ended with {output.exit_code}: {output.stderr[:200]!r}")
+            raise ProgramFailed(f"exec ended with {output.exit_code}: {output.stderr[:200]!r}")
     screen.block(output.stdout.decode(errors="replace"))
     with screen.step("ContainerStats") as done:
         request = cri.ContainerStatsRequest(container_id=container)
@@ -80,8 +80,8 @@ async def _look_inside(client: Client, pod: Pod, container: str, address: str, s
         done(f"memory {memory:.0f} KiB, CPU {cpu:.0f} ms")
 
 
-async def _show_isolation(node: Node, pod: Pod, screen: Screen) -> None:
-    """What the zone says of itself, beside this host; and whether that is a security boundary."""
+async def _show_isolation(node: LocalNode, pod: Pod, screen: Screen) -> None:
+    """The zone's facts beside those of this host, and whether there is a security boundary."""
     async with channel(node.protect_socket) as link:
         with screen.step("ask the zone what it is"):
             request = protect.ZoneFactsRequest(id=pod.id)
@@ -105,23 +105,23 @@ async def _address(client: Client, pod: Pod) -> str:
     request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod.id)
     status = (await client.runtime.PodSandboxStatus(request, timeout=_TIMEOUT)).status
     if not status.network.ip:
-        raise Failed("the pod has no address")
+        raise ProgramFailed("the pod has no address")
     return status.network.ip
 
 
 async def _log_with(path: Path, text: str) -> str:
-    """The log once ``text`` is in it; the file is protectd's, so all there is to watch is the file."""
+    """The log once ``text`` is in it.  protectd writes the file, so we look at it again and again."""
     deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
         log = await asyncio.to_thread(_read, str(path))
         if text in log:
             return log
-        await asyncio.sleep(_GLANCE)
-    raise Failed(f"{path} never said {text!r}")
+        await asyncio.sleep(_POLL)
+    raise ProgramFailed(f"{path} never said {text!r}")
 
 
 async def _get(url: str) -> str:
-    """The page, once the server in the pod has got as far as to listen."""
+    """The page, once the server in the pod listens."""
     deadline = time.monotonic() + _TIMEOUT
     with requests.Session() as session:
         session.trust_env = False  # no proxy between this host and its own pod
@@ -132,8 +132,8 @@ async def _get(url: str) -> str:
                 return answer.text
             except requests.ConnectionError as error:
                 if time.monotonic() >= deadline:
-                    raise Failed(f"GET {url}: {error}") from error
-            await asyncio.sleep(_GLANCE)
+                    raise ProgramFailed(f"GET {url}: {error}") from error
+            await asyncio.sleep(_POLL)
 
 
 def _read(path: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes TOML: just what configuration files need (tables, strings, numbers, booleans, lists of them)."""
+"""Writes TOML, as far as configuration files need it: tables, strings, numbers, booleans, lists of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def dumps(table: Table) -> str:
 
 
 def merged(over: Table, under: Table) -> dict[str, object]:
-    """``over``, with what only ``under`` says added, table by table."""
+    """``over``, with the keys added that only ``under`` has, table by table."""
     result = dict(under)
     for key, value in over.items():
         below = result.get(key)
@@ -44,5 +44,5 @@ def _value(value: object) -> str:
 
 
 def _string(text: str) -> str:
-    """A basic string: JSON's, without surrogate pairs, which TOML has not, and with DEL escaped."""
+    """A basic string: as in JSON, but without surrogate pairs, which TOML lacks, and with DEL escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import fcntl
 import functools
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from daemonkit import checkpoints, lifecycle, logs, ready
-from daemonkit.config import Bytes, load
-from daemonkit.faults import Broken, Fault, Refused
+from daemonkit import daemon, lifecycle
+from daemonkit.config import Bytes
+from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
-from protect.config import Config, ToolstackKind
+from protect.config import ProtectdConfig, ToolstackKind
+from protect.model.toolstack import Toolstack
 from protect.network.splice import splice
 from protect.server import services
 from protect.state.ledger import Ledger
-from protect.state.node import Node
+from protect.state.manager import ZoneManager
 from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
-from protect.toolstack.port import Toolstack
 from protect.volumes.host import HostVolumes
 from protect.zones import deaths, reconcile
 
@@ -33,29 +30,12 @@ _WAL_PERIOD = 30.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="protectd", description="Keeps zones: one Xen virtual machine each."
-    )
-    parser.add_argument("--config", type=Path, default=_DEFAULT_CONFIG, metavar="FILE")
-    parser.add_argument(
-        "--list-checkpoints",
-        action="store_true",
-        help="print the steps that [faults] kill_at knows, and exit",
-    )
-    options = parser.parse_args(arguments)
-    if options.list_checkpoints:
-        sys.stdout.write("".join(f"{name}\n" for name in checkpoints.names()))
-        return 0
-    try:
-        config = load(Config, options.config)
-        logs.setup(config.log_level)
-        checkpoints.arm(config.faults.kill_at)
-    except (Fault, ValueError) as fault:
-        return lifecycle.fail(f"protectd: {fault}")
-    return lifecycle.run(functools.partial(serve, config))
+    """The console script."""
+    description = "Keeps zones: one Xen virtual machine each."
+    return daemon.main("protectd", description, ProtectdConfig, _DEFAULT_CONFIG, serve, arguments)
 
 
-async def serve(config: Config, stop: asyncio.Event) -> None:
+async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
     """Adopt what there is, serve, and leave the zones running when it ends."""
     async with AsyncExitStack() as stack:
         claim(config, stack)
@@ -64,23 +44,24 @@ async def serve(config: Config, stop: asyncio.Event) -> None:
         toolstack = build_toolstack(config)
         stack.push_async_callback(toolstack.close)
         await toolstack.start()
-        node = await _node(config, store, toolstack)
-        stack.push_async_callback(_let_go, node)
-        recorded = await reconcile.load(node)
+        manager = await _manager(config, store, toolstack)
+        stack.push_async_callback(manager.close)
+        recorded = await reconcile.load(manager)
         # After the load: an end told before would find no zone to be the end of.
-        watching = asyncio.ensure_future(deaths.watch(node))
+        watching = asyncio.ensure_future(deaths.watch(manager))
         stack.callback(watching.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
         stack.callback(copying.cancel)
-        for found in recorded:
-            node.tasks.spawn(reconcile.settle(node, found), f"reconcile zone {found.runtime.id}")
-        async with serve_unix(config.socket_path, functools.partial(services.add, node), name="protectd"):
-            ready.ready(f"serving with {len(node.zones)} zones")
-            await _until(stop, watching)
-            node.stop()
+        for zone in recorded:
+            manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile zone {zone.runtime.id}")
+        add = functools.partial(services.add, manager)
+        async with serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks):
+            lifecycle.ready(f"serving with {len(manager.zones)} zones")
+            await _wait(stop, watching)
+            manager.stop()
 
 
-def build_toolstack(config: Config) -> Toolstack:
+def build_toolstack(config: ProtectdConfig) -> Toolstack:
     """The one place that knows which there are."""
     if config.toolstack is ToolstackKind.FAKE:
         from protect.toolstack.fake import FakeToolstack
@@ -93,11 +74,11 @@ def build_toolstack(config: Config) -> Toolstack:
     return LibxlToolstack(config.state_dir / "libxl", config.guest_dir, settings=config.libxl)
 
 
-async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Node:
+async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack) -> ZoneManager:
     total = config.memory.total
     if not total:
         total = Bytes(max(0, (await toolstack.physical_info()).total_memory_bytes - config.memory.reserve))
-    return Node(
+    return ZoneManager(
         config=config,
         toolstack=toolstack,
         store=store,
@@ -109,24 +90,19 @@ async def _node(config: Config, store: SqliteStore, toolstack: Toolstack) -> Nod
     )
 
 
-def claim(config: Config, stack: AsyncExitStack) -> None:
+def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:
     """One protectd for each of its directories: it removes what it does not know in both."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
-    _lock("state directory", config.state_dir / "lock", stack)
-    _lock("run directory", config.run_dir / "protectd.lock", stack)
+    for what, lock in (
+        ("state directory", config.state_dir / "lock"),
+        ("run directory", config.run_dir / "protectd.lock"),
+    ):
+        refusal = Refused(f"use {what}", str(lock.parent), "another protectd runs on it")
+        stack.enter_context(lifecycle.hold_lock(lock, refusal))
 
 
-def _lock(what: str, path: Path, stack: AsyncExitStack) -> None:
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    stack.callback(os.close, lock)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Refused(f"use {what}", str(path.parent), "another protectd runs on it") from None
-
-
-async def _until(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
-    """Told to stop; or deaf to the ends of zones, which only a new start can mend."""
+async def _wait(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
+    """Wait for ``stop``; Broken when the watch for ends of zones fails, which only a restart can repair."""
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait([stopped, watching], return_when=asyncio.FIRST_COMPLETED)
     if not stopped.done():
@@ -139,14 +115,6 @@ async def _checkpoint_store(store: SqliteStore) -> None:
         await asyncio.sleep(_WAL_PERIOD)
         if store.wal_bytes() > LOG_LIMIT:
             await asyncio.to_thread(store.checkpoint)
-
-
-async def _let_go(node: Node) -> None:
-    await node.tasks.close(node.config.timeouts.stop)
-    links = [zone.link for zone in node.zones.values() if zone.link is not None]
-    await asyncio.gather(*(link.close() for link in links))
-    logs_open = [workload.outputs.log for workload in node.workloads.values() if workload.outputs is not None]
-    await asyncio.gather(*(log.close() for log in logs_open))
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
 from daemonkit.faults import Invalid
+from protect.model.toolstack import Mode
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings
-from protect.toolstack.port import Mode
 
 _MIB = 1 << 20
 DEFAULT_PROFILE = "default"
@@ -53,7 +53,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ZoneLimits:
     """Quotas against callers and zones that want too much."""
 
     zones: int = 512
@@ -84,15 +84,15 @@ class Timeouts:
 
 
 @dataclass(frozen=True, slots=True)
-class Faults:
-    """Fault injection, for tests of what is above and below; see daemonkit.checkpoints."""
+class ProtectdFaults:
+    """Faults that tests inject; see daemonkit.checkpoints."""
 
     kill_at: str = ""
     toolstack: FaultPlan = FaultPlan()
 
 
 @dataclass(frozen=True, slots=True)
-class Config:
+class ProtectdConfig:
     """protectd.toml."""
 
     run_dir: Path = Path("/run/protect")
@@ -103,11 +103,11 @@ class Config:
     log_level: str = "info"
     memory: Memory = Memory()
     profiles: Mapping[str, Profile] = field(default_factory=dict)
-    limits: Limits = Limits()
+    limits: ZoneLimits = ZoneLimits()
     timeouts: Timeouts = Timeouts()
     libxl: LibxlSettings = LibxlSettings()
     fake: FakeSettings = FakeSettings()
-    faults: Faults = Faults()
+    faults: ProtectdFaults = ProtectdFaults()
 
     def __post_init__(self) -> None:
         for key in ("run_dir", "state_dir", "guest_dir"):

@@ -1,4 +1,7 @@
-"""Which tests can run where: those that need root or a Xen dom0 are skipped elsewhere, with the reason."""
+"""For every test: where it can run, how long it may take, how hypothesis looks for examples.
+
+Those that need root or a Xen dom0 are skipped elsewhere, with the reason.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support.session import skips, timeouts
+
+# A machine that stands still for a moment is no fault of what is tested.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# The same examples in every run: one that fails fails again, and a run of a change tells of the change.
+settings.register_profile("ci", settings.get_profile("patient"), derandomize=True, print_blob=True)
+settings.load_profile("ci" if skips.in_ci() else "patient")
 
 _CAPABILITIES = Path("/proc/xen/capabilities")
 
@@ -25,6 +37,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="full",
         help="how much of tests/xen/suites.py runs in nested Xen",
     )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for plugin in (skips, timeouts):
+        config.pluginmanager.register(plugin)
 
 
 @pytest.fixture

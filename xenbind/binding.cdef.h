@@ -1,5 +1,25 @@
 /* What xenbind uses of libxl.h, libxl_event.h, libxl_utils.h, xenstore.h and libxenvchan.h (Xen 4.17),
- * and of binding.c.  "...;" lets the C compiler fill in what differs between Xen releases. */
+ * and of binding.c.  "..." lets the C compiler fill in what differs between Xen releases. */
+
+/* ---- codes: names only, the compiler knows the numbers ---- */
+typedef enum {
+	ERROR_NONSPECIFIC, ERROR_VERSION, ERROR_FAIL, ERROR_NI, ERROR_NOMEM, ERROR_INVAL, ERROR_BADFAIL,
+	ERROR_GUEST_TIMEDOUT, ERROR_TIMEDOUT, ERROR_NOPARAVIRT, ERROR_NOT_READY, ERROR_OSEVENT_REG_FAIL,
+	ERROR_BUFFERFULL, ERROR_UNKNOWN_CHILD, ERROR_LOCK_FAIL, ERROR_JSON_CONFIG_EMPTY, ERROR_DEVICE_EXISTS,
+	ERROR_CHECKPOINT_DEVOPS_DOES_NOT_MATCH, ERROR_CHECKPOINT_DEVICE_NOT_SUPPORTED,
+	ERROR_VNUMA_CONFIG_INVALID, ERROR_DOMAIN_NOTFOUND, ERROR_ABORTED, ERROR_NOTFOUND,
+	ERROR_DOMAIN_DESTROYED, ERROR_FEATURE_REMOVED, ERROR_PROTOCOL_ERROR_QMP, ERROR_UNKNOWN_QMP_ERROR,
+	ERROR_QMP_GENERIC_ERROR, ERROR_QMP_COMMAND_NOT_FOUND, ERROR_QMP_DEVICE_NOT_ACTIVE,
+	ERROR_QMP_DEVICE_NOT_FOUND, ERROR_QEMU_API, ...
+} libxl_error;
+typedef enum {
+	LIBXL_SHUTDOWN_REASON_UNKNOWN, LIBXL_SHUTDOWN_REASON_POWEROFF, LIBXL_SHUTDOWN_REASON_REBOOT,
+	LIBXL_SHUTDOWN_REASON_SUSPEND, LIBXL_SHUTDOWN_REASON_CRASH, LIBXL_SHUTDOWN_REASON_WATCHDOG,
+	LIBXL_SHUTDOWN_REASON_SOFT_RESET, ...
+} libxl_shutdown_reason;
+#define LIBXL_EVENT_TYPE_DOMAIN_SHUTDOWN ...
+#define LIBXL_EVENT_TYPE_DOMAIN_DEATH ...
+#define INVALID_DOMID ...
 
 /* ---- contexts (binding.c) ---- */
 typedef struct libxl__ctx libxl_ctx;
@@ -98,8 +118,6 @@ struct binding_event {
 	int type; /* libxl_event_type */
 	int shutdown_reason; /* for DOMAIN_SHUTDOWN */
 };
-#define LIBXL_EVENT_TYPE_DOMAIN_SHUTDOWN ...
-#define LIBXL_EVENT_TYPE_DOMAIN_DEATH ...
 
 int libxl_evenable_domain_death(libxl_ctx *ctx, uint32_t domid, uint64_t user, libxl_evgen_domain_death **out);
 void libxl_evdisable_domain_death(libxl_ctx *ctx, libxl_evgen_domain_death *generator);

@@ -8,7 +8,8 @@ or a pidfd for each child do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 
 from xenbind import errors
@@ -35,9 +36,9 @@ class Context:
             raise
         self.ctx: CData = lib.binding_ctx(self.binding)
 
-    def call(self, function: Callable[..., int], *arguments: object, name: str, subject: str = "") -> int:
-        """Call libxl with this context before ``arguments``; raise for a negative result."""
-        return self.check(name, function(self.ctx, *arguments), subject)
+    def call(self, function: str, *arguments: object, subject: str = "") -> int:
+        """Call a function of libxl with this context before ``arguments``; raise for a negative result."""
+        return self.check(function, getattr(lib, function)(self.ctx, *arguments), subject)
 
     def check(self, name: str, code: int, subject: str = "") -> int:
         """Raise the error for a negative ``code``; log what libxl warned of otherwise."""
@@ -47,7 +48,9 @@ class Context:
         if detail:
             log.debug("%s %s: %s", name, subject, detail.strip())
         if disaster := lib.binding_disaster(self.binding):
-            raise errors.XenError(name, -3, subject, f"libxl lost track of events (errno {disaster})")
+            raise errors.XenError(
+                name, lib.ERROR_FAIL, subject, f"libxl lost track of events (errno {disaster})"
+            )
         return code
 
     def take_log(self) -> str:
@@ -74,3 +77,14 @@ class Context:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@contextmanager
+def struct(kind: str) -> Iterator[CData]:
+    """A struct of libxl, initialised; what its members point to is freed at the end."""
+    value = ffi.new(f"{kind} *")
+    getattr(lib, f"{kind}_init")(value)
+    try:
+        yield value
+    finally:
+        getattr(lib, f"{kind}_dispose")(value)

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from xenbind import errors
-from xenbind.context import Context
-from xenbind.raw import CData, ffi, lib
+from xenbind.context import Context, struct
+from xenbind.raw import CData, ffi, lib, text
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class BlockDevice:
     """``device`` is a block device of dom0; ``script`` is run at attach and detach (absolute path)."""
 
     vdev: str
@@ -22,19 +22,9 @@ class Disk:
     script: str
 
 
-@contextmanager
-def _struct() -> Iterator[CData]:
-    disk = ffi.new("libxl_device_disk *")
-    lib.libxl_device_disk_init(disk)
-    try:
-        yield disk
-    finally:
-        lib.libxl_device_disk_dispose(disk)
-
-
-def add(context: Context, domid: int, disk: Disk) -> str:
+def add(context: Context, domid: int, disk: BlockDevice) -> str:
     """Attach; the backend's path in xenstore.  DeviceExists when the domain has such a vdev."""
-    text = json.dumps(
+    json_text = json.dumps(
         {
             "pdev_path": disk.device,
             "vdev": disk.vdev,
@@ -45,13 +35,9 @@ def add(context: Context, domid: int, disk: Disk) -> str:
         }
     )
     subject = f"{disk.vdev} of domain {domid}"
-    with _struct() as parsed:
-        context.call(
-            lib.libxl_device_disk_from_json, parsed, text.encode(), name="libxl_device_disk_from_json"
-        )
-        context.call(
-            lib.libxl_device_disk_add, domid, parsed, ffi.NULL, name="libxl_device_disk_add", subject=subject
-        )
+    with struct("libxl_device_disk") as parsed:
+        context.call("libxl_device_disk_from_json", parsed, json_text.encode())
+        context.call("libxl_device_disk_add", domid, parsed, ffi.NULL, subject=subject)
         return _backend(context, domid, parsed, subject)
 
 
@@ -63,47 +49,28 @@ def backend(context: Context, domid: int, vdev: str) -> str:
 
 def remove(context: Context, domid: int, vdev: str, *, force: bool = False) -> None:
     """Detach.  Without ``force`` the guest has to agree (TimedOut when it does not within 10 s)."""
-    call = lib.libxl_device_disk_destroy if force else lib.libxl_device_disk_remove
-    name = "libxl_device_disk_destroy" if force else "libxl_device_disk_remove"
+    function = "libxl_device_disk_destroy" if force else "libxl_device_disk_remove"
     with _found(context, domid, vdev) as disk:
-        context.call(call, domid, disk, ffi.NULL, name=name, subject=f"{vdev} of domain {domid}")
+        context.call(function, domid, disk, ffi.NULL, subject=f"{vdev} of domain {domid}")
 
 
 @contextmanager
 def _found(context: Context, domid: int, vdev: str) -> Iterator[CData]:
     subject = f"{vdev} of domain {domid}"
     if vdev not in [disk.vdev for disk in disks(context, domid)]:
-        raise errors.DeviceNotFound("libxl_vdev_to_device_disk", -23, subject)
-    with _struct() as disk:
-        context.call(
-            lib.libxl_vdev_to_device_disk,
-            domid,
-            vdev.encode(),
-            disk,
-            name="libxl_vdev_to_device_disk",
-            subject=subject,
-        )
+        raise errors.DeviceNotFound("libxl_vdev_to_device_disk", lib.ERROR_NOTFOUND, subject)
+    with struct("libxl_device_disk") as disk:
+        context.call("libxl_vdev_to_device_disk", domid, vdev.encode(), disk, subject=subject)
         yield disk
 
 
 def _backend(context: Context, domid: int, disk: CData, subject: str) -> str:
-    info = ffi.new("libxl_diskinfo *")
-    lib.libxl_diskinfo_init(info)
-    try:
-        context.call(
-            lib.libxl_device_disk_getinfo,
-            domid,
-            disk,
-            info,
-            name="libxl_device_disk_getinfo",
-            subject=subject,
-        )
-        return ffi.string(info.backend).decode()  # type: ignore[no-any-return]
-    finally:
-        lib.libxl_diskinfo_dispose(info)
+    with struct("libxl_diskinfo") as info:
+        context.call("libxl_device_disk_getinfo", domid, disk, info, subject=subject)
+        return text(info.backend)
 
 
-def disks(context: Context, domid: int) -> list[Disk]:
+def disks(context: Context, domid: int) -> list[BlockDevice]:
     """The disks it has now (``script`` is not told)."""
     count = ffi.new("int *")
     found = lib.libxl_device_disk_list(context.ctx, domid, count)
@@ -116,8 +83,6 @@ def disks(context: Context, domid: int) -> list[Disk]:
         lib.libxl_device_disk_list_free(found, count[0])
 
 
-def _disk(found: CData) -> Disk:
-    def text(value: CData) -> str:
-        return "" if value == ffi.NULL else ffi.string(value).decode(errors="replace")
-
-    return Disk(text(found.vdev), text(found.pdev_path), not found.readwrite, "")
+def _disk(found: CData) -> BlockDevice:
+    vdev, device = ("" if value == ffi.NULL else text(value) for value in (found.vdev, found.pdev_path))
+    return BlockDevice(vdev, device, not found.readwrite, "")

@@ -3,34 +3,38 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Enum
+from functools import cache
 from uuid import UUID
 
 from xenbind import errors
-from xenbind.context import Context
-from xenbind.raw import CData, ffi, lib
-
-_INVALID = 0xFFFFFFFF  # INVALID_DOMID
+from xenbind.context import Context, struct
+from xenbind.raw import CData, ffi, lib, names, text
 
 
-class Shutdown(IntEnum):
-    """libxl_shutdown_reason: why a domain ended by itself."""
+class Shutdown(Enum):
+    """Why a domain ended by itself: the names of libxl_shutdown_reason."""
 
-    UNKNOWN = -1
-    POWEROFF = 0
-    REBOOT = 1
-    SUSPEND = 2
-    CRASH = 3
-    WATCHDOG = 4
-    SOFT_RESET = 5
+    UNKNOWN = "UNKNOWN"
+    POWEROFF = "POWEROFF"
+    REBOOT = "REBOOT"
+    SUSPEND = "SUSPEND"
+    CRASH = "CRASH"
+    WATCHDOG = "WATCHDOG"
+    SOFT_RESET = "SOFT_RESET"
 
     @classmethod
     def of(cls, code: int) -> Shutdown:
         """The reason for libxl's number; UNKNOWN for one that is not in the list."""
-        return cls(code) if code in cls._value2member_map_ else cls.UNKNOWN
+        return cls(_reasons().get(code, "UNKNOWN"))
+
+
+@cache
+def _reasons() -> Mapping[int, str]:
+    return names("libxl_shutdown_reason", "LIBXL_SHUTDOWN_REASON_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,53 +54,39 @@ class Info:
     cpu_time_ns: int
 
 
-@contextmanager
-def _config(context: Context, json_text: str) -> Iterator[CData]:
-    """A parsed libxl_domain_config, whose members are freed at the end."""
-    config = ffi.new("libxl_domain_config *")
-    lib.libxl_domain_config_init(config)
-    try:
-        context.call(
-            lib.libxl_domain_config_from_json,
-            config,
-            json_text.encode(),
-            name="libxl_domain_config_from_json",
-        )
-        yield config
-    finally:
-        lib.libxl_domain_config_dispose(config)
-
-
 def create(context: Context, config: Mapping[str, object]) -> int:
     """Make a domain, paused; its number.  ``config`` is libxl's JSON (libxl_domain_config).
 
     When it fails, a domain that had come into being is destroyed again.
     """
-    domid = ffi.new("uint32_t *", _INVALID)
-    with _config(context, json.dumps(config)) as parsed:
-        code = lib.libxl_domain_create_new(context.ctx, parsed, domid, ffi.NULL, ffi.NULL)
-    try:
-        context.check("libxl_domain_create_new", code)
-    except errors.XenError:
-        if domid[0] not in (_INVALID, 0):
-            with suppress(errors.DomainNotFound):  # mostly libxl has done so itself
-                destroy(context, domid[0])
-        raise
+    invalid = int(ffi.cast("uint32_t", lib.INVALID_DOMID))
+    domid = ffi.new("uint32_t *", invalid)
+    with struct("libxl_domain_config") as parsed:
+        context.call("libxl_domain_config_from_json", parsed, json.dumps(config).encode())
+        try:
+            context.call("libxl_domain_create_new", parsed, domid, ffi.NULL, ffi.NULL)
+        except errors.XenError:
+            if domid[0] not in (invalid, 0):
+                with suppress(errors.DomainNotFound):  # mostly libxl has done so itself
+                    destroy(context, domid[0])
+            raise
     return int(domid[0])
 
 
 def unpause(context: Context, domid: int) -> None:
     """Let it run."""
-    context.call(
-        lib.libxl_domain_unpause, domid, ffi.NULL, name="libxl_domain_unpause", subject=f"domain {domid}"
-    )
+    context.call("libxl_domain_unpause", domid, ffi.NULL, subject=f"domain {domid}")
 
 
-def destroy(context: Context, domid: int) -> None:
-    """End it and free what it has.  DomainNotFound when there is none."""
-    context.call(
-        lib.libxl_domain_destroy, domid, ffi.NULL, name="libxl_domain_destroy", subject=f"domain {domid}"
-    )
+def destroy(context: Context, domid: int, uuid: UUID | None = None) -> None:
+    """End it and free what it has.  DomainNotFound when there is none.
+
+    ``uuid``: none of another uuid, which may have got the number meanwhile.
+    """
+    if uuid is not None and info(context, domid).uuid != uuid:
+        subject = f"domain {domid}, {uuid}"
+        raise errors.DomainNotFound("libxl_domain_destroy", lib.ERROR_DOMAIN_NOTFOUND, subject)
+    context.call("libxl_domain_destroy", domid, ffi.NULL, subject=f"domain {domid}")
 
 
 def domains(context: Context) -> list[Info]:
@@ -104,7 +94,7 @@ def domains(context: Context) -> list[Info]:
     count = ffi.new("int *")
     found = lib.libxl_list_domain(context.ctx, count)
     if found == ffi.NULL:
-        context.check("libxl_list_domain", -3)
+        context.check("libxl_list_domain", lib.ERROR_FAIL)
     try:
         return [_info(context, found[number]) for number in range(count[0])]
     finally:
@@ -113,13 +103,9 @@ def domains(context: Context) -> list[Info]:
 
 def info(context: Context, domid: int) -> Info:
     """One domain; DomainNotFound when there is none."""
-    found = ffi.new("libxl_dominfo *")
-    lib.libxl_dominfo_init(found)
-    try:
-        context.call(lib.libxl_domain_info, found, domid, name="libxl_domain_info", subject=f"domain {domid}")
+    with struct("libxl_dominfo") as found:
+        context.call("libxl_domain_info", found, domid, subject=f"domain {domid}")
         return _info(context, found[0])
-    finally:
-        lib.libxl_dominfo_dispose(found)
 
 
 def _info(context: Context, found: CData) -> Info:
@@ -145,6 +131,16 @@ def name(context: Context, domid: int) -> str:
         context.take_log()
         return ""
     try:
-        return ffi.string(found).decode(errors="replace")  # type: ignore[no-any-return]
+        return text(found)
     finally:
         lib.free(found)
+
+
+def console_tty(context: Context, domid: int) -> str:
+    """Path of the pseudo terminal at which xenconsoled offers its primary console (``/dev/pts/<n>``)."""
+    path = ffi.new("char **")
+    context.call("libxl_primary_console_get_tty", domid, path, subject=f"domain {domid}")
+    try:
+        return text(path[0])
+    finally:
+        lib.free(path[0])

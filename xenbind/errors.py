@@ -3,45 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
-NAMES: Mapping[int, str] = {
-    -1: "NONSPECIFIC",
-    -2: "VERSION",
-    -3: "FAIL",
-    -4: "NI",
-    -5: "NOMEM",
-    -6: "INVAL",
-    -7: "BADFAIL",
-    -8: "GUEST_TIMEDOUT",
-    -9: "TIMEDOUT",
-    -10: "NOPARAVIRT",
-    -11: "NOT_READY",
-    -12: "OSEVENT_REG_FAIL",
-    -13: "BUFFERFULL",
-    -14: "UNKNOWN_CHILD",
-    -15: "LOCK_FAIL",
-    -16: "JSON_CONFIG_EMPTY",
-    -17: "DEVICE_EXISTS",
-    -21: "DOMAIN_NOTFOUND",
-    -22: "ABORTED",
-    -23: "NOTFOUND",
-    -24: "DOMAIN_DESTROYED",
-    -25: "FEATURE_REMOVED",
-}
-"""libxl_error of _libxl_types.h, without those of migration, vNUMA and device models."""
+from xenbind import raw
 
 
-class Unavailable(Exception):
-    """xenbind cannot be used here: it is not built, or its libraries do not load."""
+@cache
+def _names() -> Mapping[int, str]:
+    return raw.names("libxl_error", "ERROR_")
 
 
 class XenError(Exception):
-    """A libxl call failed.  ``detail`` is what libxl logged meanwhile, most telling line first."""
+    """A libxl call failed.  ``detail`` is what libxl logged meanwhile, the cause first."""
 
     def __init__(self, call: str, code: int, subject: str = "", detail: str = "") -> None:
         self.call = call
         self.code = code
-        self.name = NAMES.get(code, "UNKNOWN")
+        self.name = _names().get(code, "UNKNOWN")
         self.subject = subject
         self.detail = detail.strip()
         text = f"{call} {subject}".rstrip() + f": ERROR_{self.name} ({code})"
@@ -68,19 +46,20 @@ class InvalidConfig(XenError):
     """libxl does not accept what it was given."""
 
 
-BY_CODE: Mapping[int, type[XenError]] = {
-    -6: InvalidConfig,
-    -8: TimedOut,
-    -9: TimedOut,
-    -17: DeviceExists,
-    -21: DomainNotFound,
-    -23: DeviceNotFound,
+BY_NAME: Mapping[str, type[XenError]] = {
+    "INVAL": InvalidConfig,
+    "GUEST_TIMEDOUT": TimedOut,
+    "TIMEDOUT": TimedOut,
+    "DEVICE_EXISTS": DeviceExists,
+    "DOMAIN_NOTFOUND": DomainNotFound,
+    "NOTFOUND": DeviceNotFound,
 }
+"""Errors of their own, by the name of the libxl_error; all others are XenError."""
 
 
 def of(call: str, code: int, subject: str = "", detail: str = "") -> XenError:
-    """The error that stands for ``code``."""
-    return BY_CODE.get(code, XenError)(call, code, subject, detail)
+    """The error that stands for ``code``, a libxl_error."""
+    return BY_NAME.get(_names().get(code, ""), XenError)(call, code, subject, detail)
 
 
 class StoreError(OSError):

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class DomainEnd:
     """A watched domain shut down (``reason`` tells why; it stays until destroyed), or is gone (None)."""
 
     domid: int
@@ -34,7 +34,7 @@ class DeathWatcher:
     ``failed`` is called at most once, from the same thread, when no more events will come.
     """
 
-    def __init__(self, tell: Callable[[Ended], None], failed: Callable[[Exception], None]) -> None:
+    def __init__(self, tell: Callable[[DomainEnd], None], failed: Callable[[Exception], None]) -> None:
         self._tell = tell
         self._failed = failed
         self._context = Context()
@@ -97,16 +97,11 @@ class DeathWatcher:
         generator = ffi.new("libxl_evgen_domain_death **")
         try:
             self._context.call(
-                lib.libxl_evenable_domain_death,
-                domid,
-                user,
-                generator,
-                name="libxl_evenable_domain_death",
-                subject=f"domain {domid}",
+                "libxl_evenable_domain_death", domid, user, generator, subject=f"domain {domid}"
             )
         except errors.XenError as error:
             log.warning("cannot watch domain %d: %s", domid, error)
-            self._tell(Ended(domid, user, None))
+            self._tell(DomainEnd(domid, user, None))
             return
         self._watched[user] = generator[0]
         self._look(domid, user)
@@ -116,16 +111,16 @@ class DeathWatcher:
         try:
             found = info(self._context, domid)
         except errors.DomainNotFound:
-            self._tell(Ended(domid, user, None))
+            self._tell(DomainEnd(domid, user, None))
             return
         if found.shutdown:
-            self._tell(Ended(domid, user, found.shutdown_reason))
+            self._tell(DomainEnd(domid, user, found.shutdown_reason))
 
     def _take(self, event: CData) -> None:
         if event.type == lib.LIBXL_EVENT_TYPE_DOMAIN_SHUTDOWN:
-            self._tell(Ended(event.domid, event.user, Shutdown.of(event.shutdown_reason)))
+            self._tell(DomainEnd(event.domid, event.user, Shutdown.of(event.shutdown_reason)))
         elif event.type == lib.LIBXL_EVENT_TYPE_DOMAIN_DEATH:
             generator = self._watched.pop(event.user, None)
             if generator is not None:
                 lib.libxl_evdisable_domain_death(self._context.ctx, generator)
-            self._tell(Ended(event.domid, event.user, None))
+            self._tell(DomainEnd(event.domid, event.user, None))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from xenbind.context import Context
-from xenbind.raw import CData, ffi, lib
+from xenbind.context import Context, struct
+from xenbind.raw import CData, ffi, lib, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,7 @@ def nics(context: Context, domid: int) -> list[Nic]:
 
 
 def _nic(context: Context, domid: int, found: CData) -> Nic:
-    info = ffi.new("libxl_nicinfo *")
-    lib.libxl_nicinfo_init(info)
-    try:
-        context.call(
-            lib.libxl_device_nic_getinfo,
-            domid,
-            found,
-            info,
-            name="libxl_device_nic_getinfo",
-            subject=f"{found.devid} of domain {domid}",
-        )
-        return Nic(info.devid, ffi.string(info.backend).decode())
-    finally:
-        lib.libxl_nicinfo_dispose(info)
+    with struct("libxl_nicinfo") as info:
+        subject = f"{found.devid} of domain {domid}"
+        context.call("libxl_device_nic_getinfo", domid, found, info, subject=subject)
+        return Nic(info.devid, text(info.backend))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from xenbind import errors
-from xenbind.context import Context
-from xenbind.raw import ffi, lib
+from xenbind.context import Context, struct
+from xenbind.raw import ffi, lib, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,19 +25,15 @@ def physinfo(context: Context) -> PhysInfo:
     """Ask the hypervisor.  Memory still being scrubbed counts as free, as it is for a new domain."""
     version = lib.libxl_get_version_info(context.ctx)
     if version == ffi.NULL:
-        raise errors.of("libxl_get_version_info", -3, detail=context.take_log())
-    extra = ffi.string(version.xen_version_extra).decode(errors="replace")
-    info = ffi.new("libxl_physinfo *")
-    lib.libxl_physinfo_init(info)
-    try:
-        context.call(lib.libxl_get_physinfo, info, name="libxl_get_physinfo")
+        raise errors.of("libxl_get_version_info", lib.ERROR_FAIL, detail=context.take_log())
+    with struct("libxl_physinfo") as info:
+        context.call("libxl_get_physinfo", info)
+        release = f"{version.xen_version_major}.{version.xen_version_minor}{text(version.xen_version_extra)}"
         return PhysInfo(
             total_bytes=info.total_pages * version.pagesize,
             free_bytes=(info.free_pages + info.scrub_pages) * version.pagesize,
             cpus=info.nr_cpus,
-            version=f"Xen {version.xen_version_major}.{version.xen_version_minor}{extra}",
+            version=f"Xen {release}",
             pv=info.cap_pv,
             pvh=info.cap_hvm,
         )
-    finally:
-        lib.libxl_physinfo_dispose(info)

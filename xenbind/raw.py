@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from xenbind.errors import Unavailable
+
+class Unavailable(Exception):
+    """xenbind cannot be used here: it is not built, or its libraries do not load."""
 
 
 class _Absent:
@@ -37,3 +39,13 @@ CData = Any
 def available() -> bool:
     """Whether the compiled module is there (not: whether Xen runs)."""
     return not isinstance(lib, _Absent)
+
+
+def text(value: CData) -> str:
+    """A C string."""
+    return str(ffi.string(value).decode(errors="replace"))
+
+
+def names(enum: str, prefix: str) -> dict[int, str]:
+    """The names of a C enum by their numbers, without their common prefix."""
+    return {code: name.removeprefix(prefix) for code, name in ffi.typeof(enum).elements.items()}

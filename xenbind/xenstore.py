@@ -7,12 +7,12 @@ import os
 from types import TracebackType
 
 from xenbind.errors import StoreError
-from xenbind.raw import ffi, lib
+from xenbind.raw import ffi, lib, text
 
 _NO_TRANSACTION = 0
 
 
-class Store:
+class Xenstore:
     """A connection.  Safe for use by several threads; values are bytes, of a guest's nodes untrusted."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Store:
                 return []
             raise error
         try:
-            return [ffi.string(found[number]).decode(errors="replace") for number in range(count[0])]
+            return [text(found[number]) for number in range(count[0])]
         finally:
             lib.free(found)
 
@@ -85,9 +85,7 @@ class Store:
                 return None
             raise _error("read watch of", "xenstored")
         try:
-            return ffi.string(found[0]).decode(errors="replace"), ffi.string(found[1]).decode(
-                errors="replace"
-            )
+            return text(found[0]), text(found[1])
         finally:
             lib.free(found)
 
@@ -97,7 +95,7 @@ class Store:
         if handle != ffi.NULL:
             lib.xs_close(handle)
 
-    def __enter__(self) -> Store:
+    def __enter__(self) -> Xenstore:
         return self
 
     def __exit__(

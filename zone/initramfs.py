@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Write a Xen guest's initramfs: the zone's tree, a kernel's modules and their order, two device nodes.
 
-Without --kernel there are no modules: for kernels that bring their own.  Without --root there is nothing
-else: what such a kernel brings (kernelimage.py).
+Without --kernel it has no modules: for kernels that bring their own.  Without --root it has only modules:
+that is what such a kernel brings (kernelimage.py).
 
-The format is cpio's "newc" (Documentation/driver-api/early-userspace/buffer-format.rst of the kernel);
-written here, because device nodes would need root otherwise, and the result is reproducible.
+The format is cpio's "newc" (Documentation/driver-api/early-userspace/buffer-format.rst of the kernel).  It is
+written here because a tool would need root for the device nodes, and to make the result reproducible.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ MODULES = (
     "erofs",
     "overlay",
 )
-"""What a zone needs, where the kernel does not have it built in."""
+"""The modules that a zone needs, unless they are built in."""
 
 SHARING = ("9pnet-xen", "9p")
-"""For volumes; Debian's cloud kernel has none of it."""
+"""The modules for volumes.  Debian's cloud kernel does not have them."""
 
 
 class Archive:
-    """Entries in the order they are added; owner root, time zero."""
+    """A cpio archive.  Entries keep the order they are added in, belong to root, and have time 0."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -58,12 +58,12 @@ class Archive:
 
 
 def stem(path: str) -> str:
-    """A module's name: without directories and endings, hyphens for underscores."""
+    """Return a module's name: no directories, no suffix, hyphens for underscores."""
     return Path(path).name.split(".ko")[0].replace("_", "-")
 
 
-def known(modules: Path) -> tuple[dict[str, tuple[str, list[str]]], set[str]]:
-    """By name: each module's file and those it needs; then what is built in."""
+def index_of(modules: Path) -> tuple[dict[str, tuple[str, list[str]]], set[str]]:
+    """Return each module's file and the files it needs, by name; and the names that are built in."""
     needs = {}
     for line in (modules / "modules.dep").read_text().splitlines():
         path, _, others = line.partition(":")
@@ -72,8 +72,8 @@ def known(modules: Path) -> tuple[dict[str, tuple[str, list[str]]], set[str]]:
 
 
 def sharing(modules: Path) -> tuple[str, ...]:
-    """SHARING, where the kernel has it."""
-    needs, built_in = known(modules)
+    """Return SHARING, or nothing if the kernel does not have it."""
+    needs, built_in = index_of(modules)
     if all(name in needs or name in built_in for name in SHARING):
         return SHARING
     sys.stderr.write(f"initramfs: {modules.name} has no 9p: its zones cannot have volumes\n")
@@ -81,12 +81,12 @@ def sharing(modules: Path) -> tuple[str, ...]:
 
 
 def load_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
-    """The modules' files, each after those it needs; built-in ones are left out."""
-    needs, built_in = known(modules)
+    """Return the modules' files, each after those it needs, without those that are built in."""
+    needs, built_in = index_of(modules)
     order: list[str] = []
 
     def visit(path: str) -> None:
-        # modules.dep lists all that a module needs, the nearest first.
+        # modules.dep lists everything a module needs, the nearest first.
         for other in reversed(needs[stem(path)][1]):
             if other not in order:
                 order.append(other)
@@ -105,7 +105,7 @@ def load_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
 
 
 def tree(root: Path) -> Iterator[tuple[str, int, bytes]]:
-    """Every directory, file and symlink below ``root``, parents first."""
+    """Yield every directory, file and symlink below ``root``, parents first."""
     for here, directories, files in os.walk(root):
         directories.sort()
         for name in sorted(directories + files):
@@ -119,7 +119,7 @@ def tree(root: Path) -> Iterator[tuple[str, int, bytes]]:
 
 
 def write(root: Path | None, modules: Path | None, output: Path, wanted: Sequence[str] = MODULES) -> None:
-    """The whole archive, in place only when it is complete.  Of what is None there is nothing in it."""
+    """Write the archive; it appears only when it is complete.  What is None is left out."""
     draft = output.with_suffix(f".{os.getpid()}.new")
     with draft.open("wb") as file:
         archive = Archive(file)
@@ -138,7 +138,7 @@ def write(root: Path | None, modules: Path | None, output: Path, wanted: Sequenc
 
 
 def add_modules(archive: Archive, files: Sequence[Path]) -> None:
-    """The files beside each other, and the order to load them in."""
+    """Add the files to lib/modules, and the order to load them in."""
     for path in files:
         archive.add(f"lib/modules/{path.name}", stat.S_IFREG | 0o644, path.read_bytes())
     names = "".join(f"{path.name}\n" for path in files)
@@ -158,7 +158,7 @@ def main() -> None:
 
 
 def installed(version: str) -> Path:
-    """Where a kernel's modules are."""
+    """Return the directory of an installed kernel's modules."""
     modules = Path("/lib/modules") / version
     if not (modules / "modules.dep").exists():
         raise SystemExit(f"initramfs: {modules}/modules.dep: not there; is the kernel's package installed?")

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Make a kernel image, an OCI archive for `protect image import`, of a kernel that is installed here.
 
-In its one layer: /kernel/image, /kernel/config.gz, /kernel/metadata, and /kernel/initramfs with the modules
-that a zone needs; with --addons also /kernel/addons.squashfs with all of its modules (squashfs-tools-ng).
+Its one layer has /kernel/image, /kernel/config.gz, /kernel/metadata, and /kernel/initramfs with the modules
+that a zone needs; with --addons also /kernel/addons.squashfs, with all modules (squashfs-tools-ng).
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def digest(data: bytes) -> str:
-    """As OCI writes it."""
+    """Return a digest as OCI writes it."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 def put(archive: tarfile.TarFile, name: str, data: bytes) -> None:
-    """A file of root's, of no particular time: the same files make the same image."""
+    """Add a file of root's with time 0, so that the same files make the same image."""
     member = tarfile.TarInfo(name)
     member.size, member.mode = len(data), 0o644
     archive.addfile(member, io.BytesIO(data))
 
 
 def layer(files: dict[str, bytes]) -> bytes:
-    """A tar with them in /kernel."""
+    """Return a tar with the files in /kernel."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         folder = tarfile.TarInfo("kernel")
@@ -50,7 +50,7 @@ def layer(files: dict[str, bytes]) -> bytes:
 
 
 def kernel_files(version: str, flavor: str, addons: bool, scratch: Path) -> dict[str, bytes]:
-    """What goes into /kernel."""
+    """Return what goes into /kernel, by name."""
     modules = initramfs.installed(version)
     config = Path(f"/boot/config-{version}").read_bytes()
     early = scratch / "early.cpio"
@@ -74,7 +74,7 @@ def kernel_files(version: str, flavor: str, addons: bool, scratch: Path) -> dict
 
 
 def squashfs(modules: Path, output: Path) -> None:
-    """The tree of modules as modules/, without the links to the kernel's source; gzip, which all can read."""
+    """Pack the modules as modules/, without links to the kernel's source; gzip, which every kernel reads."""
     pack = [
         *("tar", "-C", str(modules), "-c", "--sort=name", "--mtime=@0", "--owner=0", "--group=0"),
         *("--exclude=./build", "--exclude=./source", "--transform=s,^[.],modules,S", "."),
@@ -88,12 +88,12 @@ def squashfs(modules: Path, output: Path) -> None:
 
 
 def descriptor(kind: str, data: bytes) -> dict[str, Any]:
-    """Of a blob."""
+    """Return the descriptor of a blob."""
     return {"mediaType": _OCI + kind, "digest": digest(data), "size": len(data)}
 
 
 def write(files: dict[str, bytes], name: str, output: Path) -> None:
-    """The archive: layer, configuration, manifest, index."""
+    """Write the archive: layer, configuration, manifest, index."""
     plain = layer(files)
     packed = gzip.compress(plain, 6, mtime=0)
     architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())

@@ -1,13 +1,12 @@
 #!/bin/sh
-# Makes the zone's root tree at $1 with the agent $2, Debian's crun, and the libraries both need.
-# An existing tree is replaced by a rename, so that zones that have it as their root keep theirs (until the
-# build after the next).
+# Makes the zone's root tree at $1: the agent $2, Debian's crun, and the libraries that both need.
+# An existing tree is replaced by a rename: zones that run from it keep it until the build after the next.
 set -eu
 tree=$1
 agent=$2
 new=$tree.new
 
-# Builds of one checkout may run at the same time.
+# Two builds of one checkout may run at the same time.
 exec 9>"$tree.lock"
 flock 9
 rm -rf "$new"
@@ -17,7 +16,7 @@ done
 install -m 755 "$agent" "$new/init"
 install -m 755 /usr/bin/crun "$new/usr/bin/crun"
 for program in "$agent" /usr/bin/crun; do
-	# Static programs have none.
+	# ldd fails for a static program.
 	ldd "$program" 2>/dev/null | grep -o '/[^ ]*' || true
 done | sort -u | while read -r library; do
 	mkdir -p "$new$(dirname "$library")"

@@ -1,14 +1,13 @@
-"""What of a CreateContainer request can be honoured; everything else is refused by name."""
+"""Checks of a CreateContainer request: what cannot be honoured is refused by name."""
 
 from __future__ import annotations
 
 import re
 
-from cri.checks.fields import check_map, check_name, check_path
+from cri.checks.fields import CREATE, check_map, check_name, check_path
 from cri.checks.mounts import check_mounts
 from cri.checks.security import check_security
 from cri.checks.userns import pod_userns
-from cri.oci.values import CREATE
 from daemonkit.faults import Invalid, Refused, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 

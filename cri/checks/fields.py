@@ -1,4 +1,4 @@
-"""Checks that sandbox and container requests share; each raises Invalid with the field's name."""
+"""Checks that pod and container requests share; each raises Invalid with the field's name."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Mapping
 
 from daemonkit.faults import Invalid
 
-# Names go into CNI arguments, log lines and file names: nothing that could end or continue one of them.
+CREATE = "create container"
+RUN = "run pod sandbox"
+"""The operations that refuse a request, as faults name them."""
+
+# Names go into CNI arguments, log lines and file names, and must not be able to break out of any of them.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
 _HOSTNAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
 _TOTAL = 256 * 1024  # bytes of all annotations, as Kubernetes has it
@@ -22,13 +26,13 @@ def check_name(operation: str, field: str, value: str, *, required: bool = True)
 
 
 def check_hostname(operation: str, value: str) -> None:
-    """At most 64 characters (HOST_NAME_MAX, sethostname(2)); "" is fine."""
+    """At most 64 characters (HOST_NAME_MAX, sethostname(2)), or ""."""
     if value and not _HOSTNAME.fullmatch(value):
         raise Invalid(operation, f"hostname {value!r:.80}", "not a host name of at most 64 characters")
 
 
 def check_map(operation: str, field: str, values: Mapping[str, str]) -> None:
-    """Labels or annotations: keys not empty, all together not larger than 256 KiB."""
+    """Labels or annotations: no empty key, all together at most 256 KiB."""
     if "" in values:
         raise Invalid(operation, field, "an empty key")
     if sum(len(key) + len(value) for key, value in values.items()) > _TOTAL:

@@ -1,31 +1,30 @@
-"""What of a container's mounts can be honoured; everything else is refused by name."""
+"""Checks of a container's mounts: what cannot be honoured is refused by name."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import posixpath
+from collections.abc import Iterable, Sequence
 
-from cri.checks.fields import check_path
-from cri.checks.userns import IdMapping, volume_is_mapped
-from cri.oci.values import CREATE
-from cri.volumes.images import check_image, check_images, is_image
-from cri.volumes.places import place
+from cri.checks.fields import CREATE, check_path
+from cri.checks.userns import PodIdMapping, volume_is_mapped
 from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 LIMIT = 256
 """Mounts of one container; protectd's limit too."""
+_IMAGES = 32
 
 
-def check_mounts(mounts: Sequence[cri.Mount], pod: IdMapping | None) -> None:
-    """Invalid or Refused for what cannot be honoured; ``pod``: the mapping of its user namespace."""
+def check_mounts(mounts: Sequence[cri.Mount], pod: PodIdMapping | None) -> None:
+    """Invalid or Refused for what cannot be honoured; ``pod``: the id mapping of its user namespace."""
     if len(mounts) > LIMIT:
         raise Invalid(CREATE, "mounts", f"{len(mounts)} are more than {LIMIT}")
-    check_images(mounts)
+    _check_images(mounts)
     for mount in mounts:
         subject = f"mount {mount.container_path!r:.200}"
         _check_place(mount)
         _check_source(subject, mount)
-        _check_way(subject, mount)
+        _check_options(subject, mount)
         volume_is_mapped(CREATE, subject, mount, pod)
 
 
@@ -40,7 +39,7 @@ def _check_place(mount: cri.Mount) -> None:
 
 def _check_source(subject: str, mount: cri.Mount) -> None:
     if is_image(mount):
-        check_image(subject, mount)
+        _check_image(subject, mount)
         return
     if mount.image_sub_path:
         raise Invalid(CREATE, subject, "it has an image_sub_path and no image")
@@ -49,7 +48,7 @@ def _check_source(subject: str, mount: cri.Mount) -> None:
     check_path(CREATE, "host_path", mount.host_path, absolute=True)
 
 
-def _check_way(subject: str, mount: cri.Mount) -> None:
+def _check_options(subject: str, mount: cri.Mount) -> None:
     if mount.propagation not in cri.MountPropagation.values():
         raise Invalid(CREATE, subject, f"propagation {mount.propagation}: unknown")
     if mount.recursive_read_only:
@@ -61,3 +60,32 @@ def _check_way(subject: str, mount: cri.Mount) -> None:
         cause = "what a container mounts is in its zone, and cannot appear on the host"
         hint = "use HostToContainer, or a runtime handler of the host (RuntimeClass)"
         raise Refused(CREATE, subject, f"bidirectional propagation: {cause}", hint)
+
+
+def is_image(mount: cri.Mount) -> bool:
+    """Whether the mount is of an image; a nameless one without a host path counts as one, too."""
+    return mount.HasField("image") and bool(mount.image.image or not mount.host_path)
+
+
+def _check_images(mounts: Iterable[cri.Mount]) -> None:
+    """Invalid when there are too many images."""
+    found = sum(is_image(mount) for mount in mounts)
+    if found > _IMAGES:
+        raise Invalid(CREATE, "mounts", f"{found} images are more than {_IMAGES}")
+
+
+def _check_image(subject: str, mount: cri.Mount) -> None:
+    """Invalid for what CRI does not allow with an image."""
+    if not mount.image.image:
+        raise Invalid(CREATE, subject, "no image is named")
+    if mount.host_path:
+        raise Invalid(CREATE, subject, "it has an image and a host_path")
+    if not mount.readonly:
+        raise Invalid(CREATE, subject, "an image is mounted to be written", "set readonly")
+    if mount.image_sub_path:
+        check_path(CREATE, "image_sub_path", mount.image_sub_path, absolute=False)
+
+
+def place(container_path: str) -> str:
+    """The one spelling of a container path: ``//a/./b/`` is ``/a/b``."""
+    return posixpath.normpath("/" + container_path.strip("/"))

@@ -1,4 +1,4 @@
-"""What of a RunPodSandbox request can be honoured; everything else is refused by name."""
+"""Checks of a RunPodSandbox request: what cannot be honoured is refused by name."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
-from cri.checks.fields import check_hostname, check_map, check_name, check_path
+from cri.checks.fields import RUN, check_hostname, check_map, check_name, check_path
 from cri.checks.userns import pod_userns
 from cri.config import DEFAULT_HANDLER, HandlerConfig
 from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-_RUN = "run pod sandbox"
 _PORTS = 4096
-# Kubernetes' list of namespaced sysctls; a zone has a kernel of its own, but one rule for both toolstacks.
+# The sysctls that Kubernetes calls namespaced.  A zone has a kernel of its own; the fake's zones have not.
 _SYSCTL = re.compile(
     r"(kernel\.shm[a-z_]+|kernel\.msg[a-z_]+|kernel\.sem|fs\.mqueue\.[a-z_]+|net\.[A-Za-z0-9_.-]+)"
 )
@@ -24,26 +23,26 @@ _ELSEWHERE = "run the pod with a runtime handler of the host, e.g. runc (Runtime
 
 
 def handler_name(wanted: str, handlers: Mapping[str, HandlerConfig]) -> str:
-    """The handler meant by ``wanted``; Invalid when there is none of that name."""
+    """The handler that ``wanted`` names, "" being the default; Invalid when there is none of that name."""
     name = wanted or DEFAULT_HANDLER
     if name not in handlers:
         known = ", ".join(sorted(handlers)) or "none"
-        raise Invalid(_RUN, f"runtime handler {name!r:.80}", "not configured", f"there are: {known}")
+        raise Invalid(RUN, f"runtime handler {name!r:.80}", "not configured", f"there are: {known}")
     return name
 
 
 def check(config: cri.PodSandboxConfig) -> None:
     """Invalid, Refused or Unsupported for what cannot be honoured."""
-    check_name(_RUN, "metadata.name", config.metadata.name)
-    check_name(_RUN, "metadata.namespace", config.metadata.namespace, required=False)
-    check_name(_RUN, "metadata.uid", config.metadata.uid, required=False)
-    check_hostname(_RUN, config.hostname)
-    check_map(_RUN, "labels", config.labels)
-    check_map(_RUN, "annotations", config.annotations)
+    check_name(RUN, "metadata.name", config.metadata.name)
+    check_name(RUN, "metadata.namespace", config.metadata.namespace, required=False)
+    check_name(RUN, "metadata.uid", config.metadata.uid, required=False)
+    check_hostname(RUN, config.hostname)
+    check_map(RUN, "labels", config.labels)
+    check_map(RUN, "annotations", config.annotations)
     if config.log_directory:
-        check_path(_RUN, "log_directory", config.log_directory, absolute=True)
+        check_path(RUN, "log_directory", config.log_directory, absolute=True)
     if config.HasField("windows"):
-        raise Invalid(_RUN, config.metadata.name, "windows is set", "zones run Linux")
+        raise Invalid(RUN, config.metadata.name, "windows is set", "zones run Linux")
     _check_dns(config.dns_config)
     _check_ports(config)
     _check_sysctls(config.linux.sysctls)
@@ -53,55 +52,57 @@ def check(config: cri.PodSandboxConfig) -> None:
 def _check_dns(dns: cri.DNSConfig) -> None:
     for kind, values in (("servers", dns.servers), ("searches", dns.searches), ("options", dns.options)):
         if len(values) > 64:
-            raise Invalid(_RUN, f"dns_config.{kind}", "more than 64")
+            raise Invalid(RUN, f"dns_config.{kind}", "more than 64")
         for value in values:
             if not value or len(value) > 255 or any(c.isspace() or not c.isprintable() for c in value):
-                raise Invalid(_RUN, f"dns_config.{kind} {value!r:.80}", "not a word")
+                raise Invalid(RUN, f"dns_config.{kind} {value!r:.80}", "not a word")
     for server in dns.servers:
         try:
             ipaddress.ip_address(server)
         except ValueError:
-            raise Invalid(_RUN, f"dns_config.servers {server!r:.80}", "not an address") from None
+            raise Invalid(RUN, f"dns_config.servers {server!r:.80}", "not an address") from None
 
 
 def _check_ports(config: cri.PodSandboxConfig) -> None:
     if len(config.port_mappings) > _PORTS:
-        raise Invalid(_RUN, "port_mappings", f"more than {_PORTS}")
+        raise Invalid(RUN, "port_mappings", f"more than {_PORTS}")
     for mapping in config.port_mappings:
         if not (0 <= mapping.host_port < 65536 and 0 < mapping.container_port < 65536):
             raise Invalid(
-                _RUN, f"port mapping {mapping.host_port}:{mapping.container_port}", "not port numbers"
+                RUN, f"port mapping {mapping.host_port}:{mapping.container_port}", "not port numbers"
             )
         if mapping.protocol not in cri.Protocol.values():
-            raise Invalid(_RUN, f"port mapping protocol {mapping.protocol}", "unknown")
+            raise Invalid(RUN, f"port mapping protocol {mapping.protocol}", "unknown")
         if mapping.host_ip:
             try:
                 ipaddress.ip_address(mapping.host_ip)
             except ValueError:
                 raise Invalid(
-                    _RUN, f"port mapping host_ip {mapping.host_ip!r:.80}", "not an address"
+                    RUN, f"port mapping host_ip {mapping.host_ip!r:.80}", "not an address"
                 ) from None
 
 
 def _check_sysctls(sysctls: Mapping[str, str]) -> None:
     for name, value in sysctls.items():
         if not _SYSCTL.fullmatch(name) or ".." in name:
-            raise Invalid(_RUN, f"sysctl {name!r:.80}", "not one of the namespaced sysctls")
+            raise Invalid(RUN, f"sysctl {name!r:.80}", "not one of the namespaced sysctls")
         if not _SYSCTL_VALUE.fullmatch(value):
-            raise Invalid(_RUN, f"sysctl {name}", "its value is not a short line of text")
+            raise Invalid(RUN, f"sysctl {name}", "its value is not a short line of text")
 
 
 def _check_security(name: str, security: cri.LinuxSandboxSecurityContext) -> None:
-    """NODE means the zone's processes and IPC.  The run-as fields and profiles speak of a pause container,
-    which a zone does not have."""
+    """NODE means the zone's processes and IPC.
+
+    The run-as fields and profiles are about a pause container, which a zone does not have.
+    """
     options = security.namespace_options
     known = cri.NamespaceMode.values()
     if any(mode not in known for mode in (options.network, options.pid, options.ipc)):
-        raise Invalid(_RUN, name, "an unknown namespace mode")
+        raise Invalid(RUN, name, "an unknown namespace mode")
     if options.network == cri.NODE:
-        raise Refused(_RUN, name, f"it wants the host's network, and {_OWN_KERNEL}", _ELSEWHERE)
+        raise Refused(RUN, name, f"it wants the host's network, and {_OWN_KERNEL}", _ELSEWHERE)
     if options.network != cri.POD:
-        raise Invalid(_RUN, name, "network namespace mode: neither POD nor NODE")
+        raise Invalid(RUN, name, "network namespace mode: neither POD nor NODE")
     if options.ipc == cri.TARGET or options.pid == cri.TARGET:
-        raise Invalid(_RUN, name, "namespace mode TARGET is for containers")
-    pod_userns(_RUN, name, options)
+        raise Invalid(RUN, name, "namespace mode TARGET is for containers")
+    pod_userns(RUN, name, options)

@@ -1,13 +1,18 @@
-"""What of a container's security context can be honoured; everything else is refused by name."""
+"""Checks of a container's security context: what cannot be honoured is refused by name.
+
+Profiles (seccomp, AppArmor) come in a message of CRI, or in its deprecated text.
+"""
 
 from __future__ import annotations
 
-from cri.checks.fields import check_path
+from cri.checks.fields import CREATE, check_path
 from cri.checks.userns import container_userns
-from cri.oci.security_profile import chosen
-from cri.oci.values import CREATE
 from daemonkit.faults import Invalid, Refused, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+_LOCAL = "localhost/"
+_DEFAULTS = ("runtime/default", "docker/default")
+Type = cri.SecurityProfile
 
 
 def check_security(
@@ -33,7 +38,7 @@ def check_security(
 
 
 def _check_namespaces(name: str, options: cri.NamespaceOption) -> None:
-    """NODE means the zone's processes and IPC; the network of the host is out of a zone's reach."""
+    """NODE means the zone's processes and IPC; the host's network is out of a zone's reach."""
     known = cri.NamespaceMode.values()
     if any(mode not in known for mode in (options.network, options.pid, options.ipc)):
         raise Invalid(CREATE, name, "an unknown namespace mode")
@@ -48,7 +53,7 @@ def _check_namespaces(name: str, options: cri.NamespaceOption) -> None:
 
 
 def _check_apparmor(name: str, security: cri.LinuxContainerSecurityContext) -> None:
-    """RuntimeDefault is no profile: a container's confinement is its zone."""
+    """RuntimeDefault means no profile: the zone confines a container."""
     message = security.apparmor if security.HasField("apparmor") else None
     asked = chosen("AppArmor", message, security.apparmor_profile)
     if asked.profile_type == cri.SecurityProfile.Localhost:
@@ -57,3 +62,36 @@ def _check_apparmor(name: str, security: cri.LinuxContainerSecurityContext) -> N
             f"AppArmor profile {asked.localhost_ref!r:.80}",
             "not loaded: zones have no profiles loaded",
         )
+
+
+def chosen(kind: str, profile: cri.SecurityProfile | None, old: str) -> cri.SecurityProfile:
+    """The profile asked for: ``profile``, else the text ``old``, else Unconfined.  Invalid: malformed."""
+    asked = profile if profile is not None else _of_text(kind, old)
+    if asked.profile_type not in Type.ProfileType.values():
+        raise Invalid(CREATE, f"{kind} profile type {asked.profile_type}", "unknown")
+    if asked.profile_type != Type.Localhost:
+        if asked.localhost_ref:
+            raise Invalid(CREATE, f"{kind} profile", "localhost_ref is set, and its type is not Localhost")
+        return asked
+    reference = asked.localhost_ref.removeprefix(_LOCAL)
+    if not reference:
+        raise Invalid(CREATE, f"{kind} profile", "its type is Localhost, and localhost_ref is empty")
+    return Type(profile_type=Type.Localhost, localhost_ref=reference)
+
+
+def local_path(kind: str, asked: cri.SecurityProfile) -> str:
+    """The file of a Localhost profile; Invalid unless its path is absolute and clean."""
+    check_path(CREATE, f"{kind} profile", asked.localhost_ref, absolute=True)
+    return asked.localhost_ref
+
+
+def _of_text(kind: str, old: str) -> cri.SecurityProfile:
+    if old in ("", "unconfined"):
+        return Type(profile_type=Type.Unconfined)
+    if old in _DEFAULTS:
+        return Type(profile_type=Type.RuntimeDefault)
+    if old.startswith(_LOCAL):
+        return Type(profile_type=Type.Localhost, localhost_ref=old)
+    raise Invalid(
+        CREATE, f"{kind} profile {old!r:.80}", "not known", "runtime/default, unconfined or localhost/..."
+    )

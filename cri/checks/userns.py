@@ -1,7 +1,7 @@
-"""User namespaces: what CRI allows to ask for.
+"""Checks of user namespaces.
 
-A pod has one, that of all its containers; its ids are those of the zone: within the virtual machine it is a
-second wall.
+A pod has one user namespace, which all its containers share.  It maps to ids of the zone: within the virtual
+machine it is a second wall.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _IDS = 2**32 - 1
-"""The last one stands for none (user_namespaces(7))."""
+"""Number of valid ids: the last of 32 bits stands for none (user_namespaces(7))."""
 
 
 @dataclass(frozen=True, slots=True)
-class IdMapping:
-    """Users and groups 0 to ``length`` - 1 are ``host_id`` and up of the zone."""
+class PodIdMapping:
+    """Maps users and groups 0 to ``length`` - 1 to the zone's ``host_id`` and up."""
 
     host_id: int
     length: int
 
 
-def pod_userns(operation: str, name: str, options: cri.NamespaceOption) -> IdMapping | None:
-    """CRI: NODE without mappings, which is none, or POD with exactly one mapping of container id 0, the same
-    for users and groups.  Invalid for anything else."""
+def pod_userns(operation: str, name: str, options: cri.NamespaceOption) -> PodIdMapping | None:
+    """The mapping of a pod's user namespace; None when it has none.
+
+    CRI allows NODE without mappings, which means none, and POD with exactly one mapping of container id 0,
+    the same for users and groups.  Invalid for anything else.
+    """
     if not options.HasField("userns_options"):
         return None
     asked = options.userns_options
@@ -47,16 +50,16 @@ def pod_userns(operation: str, name: str, options: cri.NamespaceOption) -> IdMap
 
 def container_userns(
     operation: str, name: str, options: cri.NamespaceOption, pod: cri.NamespaceOption
-) -> IdMapping | None:
-    """Invalid when it is not its pod's."""
+) -> PodIdMapping | None:
+    """The mapping of a container's user namespace; Invalid when it is not its pod's."""
     mine = pod_userns(operation, name, options)
     if mine != pod_userns(operation, name, pod):
         raise Invalid(operation, name, "its user namespace is not that of its pod sandbox")
     return mine
 
 
-def volume_is_mapped(operation: str, subject: str, mount: cri.Mount, pod: IdMapping | None) -> bool:
-    """Whether a mount wants its ids seen as the pod sees them; Invalid for any other mapping."""
+def volume_is_mapped(operation: str, subject: str, mount: cri.Mount, pod: PodIdMapping | None) -> bool:
+    """Whether a mount is id-mapped as its pod is; Invalid for any other mapping."""
     if not mount.uidMappings and not mount.gidMappings:
         return False
     if pod is None:
@@ -70,7 +73,7 @@ def volume_is_mapped(operation: str, subject: str, mount: cri.Mount, pod: IdMapp
     return True
 
 
-def _mapping(operation: str, name: str, kind: str, mappings: Iterable[cri.IDMapping]) -> IdMapping:
+def _mapping(operation: str, name: str, kind: str, mappings: Iterable[cri.IDMapping]) -> PodIdMapping:
     found = [(mapping.container_id, mapping.host_id, mapping.length) for mapping in mappings]
     if len(found) != 1:
         raise Invalid(operation, name, f"user namespace: {len(found)} mappings of {kind}, not one")
@@ -79,4 +82,4 @@ def _mapping(operation: str, name: str, kind: str, mappings: Iterable[cri.IDMapp
         raise Invalid(operation, name, f"user namespace: {kind} do not map 0")
     if length == 0 or host + length > _IDS:
         raise Invalid(operation, name, f"user namespace: {kind} map {length} ids from {host}")
-    return IdMapping(host, length)
+    return PodIdMapping(host, length)

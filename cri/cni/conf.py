@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cri.cni.attachment import Chain, Json, Plugin
+from cri.state.attachment import Chain, Json, Plugin
 from daemonkit.faults import Refused
 
 VERSIONS = frozenset({"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"})
 _SUFFIXES = (".conf", ".conflist", ".json")
 _SIZE = 1024 * 1024
 _PLUGINS = 32
-# Both end up in paths or in plugins' own file names.
+# Both become parts of paths, or of plugins' own file names.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TYPE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _LOAD = "load network configuration"
@@ -25,7 +25,7 @@ _HINT = "put a CNI .conflist there; it is read again for every pod"
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """Tells whether a file is still the one that was read."""
+    """Identifies a file's version: whether it is still the one that was read."""
 
     path: Path
     inode: int

@@ -1,8 +1,8 @@
 """Named network namespaces as ip-netns(8) makes them, in a thread of their own.
 
-``unshare(2)`` concerns the calling thread only, so a thread that ends right after can do it, and binds its
-namespace to the name.  pyroute2 can do it too, but forks, which a process with gRPC's threads must not, and
-would be ten megabytes of memory for this alone.
+``unshare(2)`` affects the calling thread only, so a short-lived thread does it, and binds its namespace to
+the name.  pyroute2 can do it too, but it forks, which a process with gRPC's threads must not, and would cost
+ten megabytes of memory for this alone.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ import threading
 from concurrent.futures import Future
 from pathlib import Path
 
-from cri.together import to_end
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken
-
-declare("network.namespace-named")
+from daemonkit.tasks import complete
 
 _CLONE_NEWNET = 0x40000000
 _MNT_DETACH = 2
@@ -34,32 +32,36 @@ _directory = threading.Lock()
 async def create(path: Path) -> None:
     """Make a network namespace that lives as long as its name ``path``."""
     try:
-        # to its end: a thread left behind by a cancelled call would make the name after its removal
-        await to_end(_made(path))
+        # A thread left behind by a cancelled call would make the name after its removal.
+        await complete(_made(path))
     except OSError as error:
         raise Broken("create network namespace", str(path), error.strerror or str(error)) from error
 
 
 def is_there(path: Path) -> bool:
-    """Whether it names a namespace: a maker that was killed, or a reboot, leaves a name of nothing."""
+    """Whether ``path`` names a namespace: a killed daemon, or a reboot, leaves a name without one."""
     try:
         return path.stat().st_dev == os.stat("/proc/self/ns/net").st_dev
     except FileNotFoundError:
         return False
 
 
-def remove(path: Path) -> None:
+async def remove(path: Path) -> None:
     """Take the name away, and with it the namespace; an unknown one succeeds.
 
     Detaching is instant; the kernel dismantles the namespace on its own time.
     """
+    await complete(asyncio.to_thread(_remove, path))
+
+
+def _remove(path: Path) -> None:
     while _libc.umount2(os.fsencode(path), _MNT_DETACH) == 0:
         pass  # a name may have been bound more than once
     with _directory:
         path.unlink(missing_ok=True)
         if path.parent not in _SYSTEM and path.parent.is_dir() and not any(path.parent.iterdir()):
-            # _share() mounted a directory of our own on itself; that it is not mounted is fine. Detached, for
-            # somebody who just looks into it would keep it, and nobody would come back for it.
+            # _share() mounted a directory of our own on itself; it may be unmounted already.  Detached, since
+            # a process that happens to look into it would keep it mounted for good.
             _libc.umount2(os.fsencode(path.parent), _MNT_DETACH)
 
 
@@ -89,7 +91,7 @@ def _create(path: Path) -> None:
 
 
 def _share(directory: bytes) -> None:
-    """So that a name taken away here is gone in every mount namespace that has the directory."""
+    """Make the mount shared: a name removed here is then gone in every mount namespace."""
     if _libc.mount(b"", directory, b"none", _MS_SHARED_ALL, None) != 0:  # not a mount yet
         _check(_libc.mount(directory, directory, b"none", _MS_BIND, None))
         _check(_libc.mount(b"", directory, b"none", _MS_SHARED_ALL, None))

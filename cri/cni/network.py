@@ -12,15 +12,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from cri.cni import netns, pod
-from cri.cni.attachment import Attachment, Chain, Json, Plugin, addresses_of
 from cri.cni.conf import ConfDir
 from cri.cni.plugin import Call, Plugins
-from daemonkit.checkpoints import checkpoint, declare
+from cri.state.attachment import Attachment, Chain, Json, Plugin, addresses_of
+from daemonkit.checkpoints import checkpoint
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Exhausted, TooLate
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
-
-declare("network.namespace-made", "network.plugin-added", "network.plugin-deleted", "network.namespace-gone")
 
 
 class Network:
@@ -43,7 +41,7 @@ class Network:
         return chain
 
     def plan(self, sandbox_id: str, config: cri.PodSandboxConfig) -> Attachment:
-        """What ``attach`` will do for a pod; nothing is done yet.  Refused when it cannot be done."""
+        """Plan a pod's attachment, without doing anything yet.  Refused when it cannot be done."""
         netns_path = self._netns_dir / f"xenpod-{sandbox_id[:32]}"
         return pod.attachment(sandbox_id, config, self.check(), netns_path)
 
@@ -52,7 +50,7 @@ class Network:
 
         ``made`` is called once the namespace is there, before ADD.
         """
-        async with _told("attach pod", attachment), self._hold(attachment) as hold:
+        async with _faults("attach pod", attachment), self._hold(attachment) as hold:
             await netns.create(attachment.netns)
             checkpoint("network.namespace-made")
             made()
@@ -75,7 +73,7 @@ class Network:
         Every plugin is called even when one fails; the first failure is raised, and the namespace kept, so
         that another try can finish.
         """
-        async with _told("detach pod", attachment), self._hold(attachment) as hold:
+        async with _faults("detach pod", attachment), self._hold(attachment) as hold:
             failure: Exception | None = None
             for plugin in reversed(attachment.chain.plugins):
                 try:
@@ -85,7 +83,7 @@ class Network:
                 checkpoint("network.plugin-deleted")
             if failure is not None:
                 raise failure
-            await asyncio.to_thread(netns.remove, attachment.netns)
+            await netns.remove(attachment.netns)
             checkpoint("network.namespace-gone")
             self._hold_path(attachment).unlink(missing_ok=True)
 
@@ -94,8 +92,11 @@ class Network:
 
     @contextlib.asynccontextmanager
     async def _hold(self, attachment: Attachment) -> AsyncIterator[int]:
-        """A lock that our plugins inherit: a daemon started after a SIGKILL waits until the plugins that the
-        dead one called are through, lest their ADD comes after its DEL."""
+        """Hold a lock that our plugins inherit.
+
+        After a SIGKILL, the next daemon waits for the plugins of the dead one, or their ADD might come after
+        its DEL.
+        """
         self._hold_dir.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._hold_path(attachment), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -108,7 +109,7 @@ class Network:
             os.close(descriptor)
 
     async def _wait(self, descriptor: int, attachment: Attachment) -> None:
-        own = os.dup(descriptor)  # the thread's: it may outlast this call
+        own = os.dup(descriptor)  # for the thread, which may outlast this call
 
         def lock() -> None:
             try:
@@ -124,8 +125,8 @@ class Network:
 
 
 @contextlib.asynccontextmanager
-async def _told(operation: str, attachment: Attachment) -> AsyncIterator[None]:
-    """What the kernel refuses on the way (no space for the lock, no memory for a plugin) as a fault."""
+async def _faults(operation: str, attachment: Attachment) -> AsyncIterator[None]:
+    """Turn what the kernel refuses (no space for the lock, no memory for a plugin) into faults."""
     try:
         yield
     except OSError as error:
@@ -136,7 +137,7 @@ async def _told(operation: str, attachment: Attachment) -> AsyncIterator[None]:
 
 
 def _call(command: str, plugin: Plugin, attachment: Attachment, previous: Json | None, hold: int) -> Call:
-    """What a plugin gets on standard input and in its environment (specification, sections 3 and 5)."""
+    """A plugin's standard input and environment (specification, sections 3 and 5)."""
     config = {**plugin.config, "cniVersion": attachment.chain.version, "name": attachment.chain.name}
     wanted = {k: v for k, v in attachment.runtime_config.items() if k in plugin.capabilities}
     if wanted:

@@ -1,4 +1,4 @@
-"""Calling one CNI plugin (specification section 3): the one door to plugin processes."""
+"""Call CNI plugins (specification section 3): the only place that starts plugin processes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cri.cni.attachment import Json
-from cri.together import to_end
+from cri.state.attachment import Json
 from daemonkit.faults import Broken, Exhausted, Fault, Invalid, Refused, TooLate, Unreachable
+from daemonkit.tasks import complete, gather
 
 _OUTPUT = 1024 * 1024
 _CALL = "call CNI plugin"
@@ -30,7 +30,7 @@ _NO_ADDRESSES = "no IP addresses available"  # host-local, which has no code of 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: what the plugin gets."""
+    """One call of a plugin: its input and environment."""
 
     command: str
     type: str
@@ -60,12 +60,12 @@ class Plugins:
         raise Refused("find CNI plugin", kind, f"it is not in {self.path}", "install the CNI plugins")
 
     async def call(self, call: Call) -> bytes:
-        """Run the plugin; its standard output when it succeeds, else the fault that it told.
+        """Run the plugin; its standard output when it succeeds, else the fault that it reported.
 
-        It runs to its end, or the timeout, also when nobody waits for it any more: host-local, killed between
-        making a lease's file and writing it, leaves an address that no DEL can free.
+        It runs to its end, or the timeout, even if the caller is cancelled: host-local, killed between making
+        a lease's file and writing it, leaves an address that no DEL can free.
         """
-        return await to_end(self._call(call))
+        return await complete(self._call(call))
 
     async def _call(self, call: Call) -> bytes:
         process = await asyncio.create_subprocess_exec(
@@ -83,7 +83,7 @@ class Plugins:
         except TimeoutError:
             raise TooLate(_CALL, f"{call.type} {call.command}", f"no answer in {self._timeout:g} s") from None
         finally:
-            await to_end(_reap(process))
+            await _reap(process)
         if process.returncode == 0:
             return stdout
         raise _fault(call, process.returncode, stdout, stderr)
@@ -91,17 +91,17 @@ class Plugins:
 
 async def _converse(process: asyncio.subprocess.Process, given: bytes) -> tuple[bytes, bytes]:
     assert process.stdin and process.stdout and process.stderr  # all three were asked for
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read what it does not need
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read its input
         process.stdin.write(given)
         await process.stdin.drain()
     process.stdin.close()
-    stdout, stderr = await asyncio.gather(_read(process.stdout), _read(process.stderr))
+    stdout, stderr = await gather(_read(process.stdout), _read(process.stderr))
     await process.wait()
     return stdout, stderr
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:
-    """All that comes, but keep no more than the limit."""
+    """Read to the end, but keep no more than the limit."""
     kept = bytearray()
     while chunk := await stream.read(65_536):
         if len(kept) <= _OUTPUT:
@@ -110,7 +110,7 @@ async def _read(stream: asyncio.StreamReader) -> bytes:
 
 
 async def _reap(process: asyncio.subprocess.Process) -> None:
-    """End a plugin that still runs, with its children: it leads its own process group."""
+    """Kill a plugin that still runs, with its children: it leads its own process group."""
     if process.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -132,5 +132,5 @@ def _fault(call: Call, status: int | None, stdout: bytes, stderr: bytes) -> Faul
 
 
 def _inherited() -> dict[str, str]:
-    """What a plugin needs of our environment: where iptables and the like are."""
+    """The part of our environment that a plugin needs: where iptables and the like are."""
     return {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")}

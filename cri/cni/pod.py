@@ -1,19 +1,19 @@
-"""From a pod's configuration to what CNI is asked for."""
+"""Turn a pod's configuration into what CNI is asked for."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from cri.checks.quantity import quantity
-from cri.cni.attachment import Attachment, Chain, Json
+from cri.state.attachment import Attachment, Chain, Json
 from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 INTERFACE = "eth0"
 _BURST = 2**31 - 1
-"""Bits; the bandwidth plugin wants one, and a burst has no annotation of its own (as in containerd)."""
+"""Bits.  The bandwidth plugin requires a burst, which has no annotation of its own (as in containerd)."""
 _NEEDS = {"portMappings": "portmap", "bandwidth": "bandwidth"}
-"""What must not be left out silently, and the plugin that gives it."""
+"""Capabilities that must not be left out silently, and the plugins that have them."""
 _MAX_RATE = 10**15
 
 

@@ -1,13 +1,15 @@
-"""A network configuration made of a template and the pod CIDR that the kubelet tells."""
+"""Make a network configuration of a template and the pod CIDR that the kubelet sends."""
 
 from __future__ import annotations
 
 import ipaddress
 import json
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
+
+import aiofiles
+import aiofiles.os
 
 from cri.cni.conf import parse
 from daemonkit.faults import Broken, Invalid, Refused
@@ -20,7 +22,7 @@ _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 def networks(pod_cidr: str) -> list[_Network]:
-    """ "10.0.0.0/24", or several with commas between them; Invalid otherwise."""
+    """Parse "10.0.0.0/24", or several separated by commas; Invalid otherwise."""
     try:
         found = [ipaddress.ip_network(one.strip()) for one in pod_cidr.split(",")]
     except ValueError as error:
@@ -28,36 +30,38 @@ def networks(pod_cidr: str) -> list[_Network]:
     return found
 
 
-def write(template: Path, directory: Path, cidrs: Sequence[_Network]) -> Path:
+async def write(template: Path, directory: Path, cidrs: Sequence[_Network]) -> Path:
     """Fill the template in, and put it into the directory of configurations.
 
     ``$POD_CIDR`` is the first network, ``$POD_CIDR_RANGES`` and ``$ROUTES`` are JSON arrays as host-local
     takes them.  Refused when the result is no configuration.
     """
     path = directory / NAME
-    text = _filled(template, cidrs)
+    text = await _filled(template, cidrs)
     try:
         parse(text, str(path))
     except ValueError as error:
         raise Refused(_WRITE, str(template), f"with the pod CIDR it is no configuration: {error}") from None
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        await aiofiles.os.makedirs(directory, exist_ok=True)
         part = path.with_name(f".{NAME}.part")
-        part.write_text(text)
-        os.replace(part, path)
+        async with aiofiles.open(part, "w") as file:
+            await file.write(text)
+        await aiofiles.os.replace(part, path)
     except OSError as error:
         raise Broken(_WRITE, str(path), error.strerror or str(error)) from None
     return path
 
 
-def _filled(template: Path, cidrs: Sequence[_Network]) -> str:
+async def _filled(template: Path, cidrs: Sequence[_Network]) -> str:
     values = {
         "POD_CIDR": str(cidrs[0]),
         "POD_CIDR_RANGES": json.dumps([[{"subnet": str(one)}] for one in cidrs]),
         "ROUTES": json.dumps([{"dst": _ANY[one.version]} for one in cidrs]),
     }
     try:
-        return Template(template.read_text()).substitute(values)
+        async with aiofiles.open(template) as file:
+            return Template(await file.read()).substitute(values)
     except OSError as error:
         raise Refused(_WRITE, str(template), error.strerror or str(error)) from None
     except (KeyError, ValueError) as error:

@@ -1,65 +1,60 @@
-"""CreateContainer: the OCI configuration is written here, the container prepared in its zone by protectd."""
+"""CreateContainer: this daemon writes the OCI configuration, protectd prepares the container in its zone."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cri.checks import container as request
+from cri.checks.fields import CREATE
+from cri.checks.mounts import is_image
+from cri.container import logs
+from cri.container.remove import finish_leftover, undo
 from cri.container.signals import stop_signal
-from cri.container.target import target_pid
-from cri.container.undo import make_room, undo
-from cri.oci.capabilities import held
+from cri.container.volumes import plan, set_image_ids
+from cri.oci.capabilities import grantable
 from cri.oci.files import pod_files
 from cri.oci.process import bounding, process
 from cri.oci.seccomp import seccomp
 from cri.oci.spec import spec
 from cri.oci.user import user
-from cri.oci.values import CREATE
-from cri.sandbox import logdir
-from cri.state.container import Container, Image, Phase
-from cri.state.ids import new_id
-from cri.state.names import container_name
-from cri.state.node import Node, RootImage, now_ns
-from cri.state.sandbox import Phase as SandboxPhase
-from cri.state.sandbox import Sandbox
-from cri.together import to_end
-from cri.volumes import images
-from cri.volumes.plan import plan
-from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Refused
+from cri.oci.values import RootImage
+from cri.runtime import Runtime, now_ns
+from cri.state.container import Container, ContainerImage, ContainerPhase
+from cri.state.names import container_name, new_id
+from cri.state.sandbox import Sandbox, SandboxPhase
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Invalid, Refused
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-declare("create-container.recorded", "create-container.prepared", "create-container.created")
-
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A container to be, and what protectd needs to prepare it."""
+class ContainerPlan:
+    """A new container's record, and the request that has protectd prepare it."""
 
     container: Container
     workload: pb.CreateWorkloadRequest
 
 
-async def create(node: Node, asked: cri.CreateContainerRequest) -> str:
-    """The new container's id.  When this fails nothing of it is left, or a leftover is being removed."""
-    sandbox_id = node.sandboxes.find(asked.pod_sandbox_id).id
-    async with node.locks.hold(sandbox_id):
-        sandbox = _ready(node, sandbox_id)
+async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
+    """Create a container; its id.  When this fails, nothing is left, or ``cri.reconcile`` removes what is."""
+    sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
+    async with runtime.locks.hold(sandbox_id):
+        sandbox = _ready(runtime, sandbox_id)
         request.check(asked.config, sandbox.config)
-        image = node.images.resolve(asked.config.image.image)
-        volume_images = images.resolve(node.images, asked.config.mounts)
-        pid = await target_pid(node, sandbox_id, asked.config.linux.security_context.namespace_options)
-        plan = _plan(node, sandbox, asked.config, image, volume_images, pid)
-        await _make(node, plan)
+        image = runtime.images.resolve(asked.config.image.image)
+        volume_images = _volume_images(runtime, asked.config.mounts)
+        pid = await _target_pid(runtime, sandbox_id, asked.config.linux.security_context.namespace_options)
+        plan = _plan(runtime, sandbox, asked.config, image, volume_images, pid)
+        await _make(runtime, plan)
     checkpoint("create-container.created")
     log.info(
         "container created", extra=fields(container=plan.container.id, sandbox=sandbox_id, image=image.id)
@@ -67,26 +62,26 @@ async def create(node: Node, asked: cri.CreateContainerRequest) -> str:
     return plan.container.id
 
 
-async def _make(node: Node, plan: Plan) -> None:
+async def _make(runtime: Runtime, plan: ContainerPlan) -> None:
     container = plan.container
     name = container_name(container.config.metadata, container.sandbox_id)
-    await make_room(node, name)
+    await finish_leftover(runtime, name)
     async with AsyncExitStack() as steps:
-        node.container_names.reserve(name, container.id)
-        steps.push_async_callback(_undo, node, container.id)
-        await node.containers.add(container)
+        runtime.container_names.reserve(name, container.id)
+        steps.push_async_callback(undo, runtime, container.id)
+        await runtime.containers.add(container)
         for image_id in container.images:
-            node.images.hold(image_id, container.id)
+            runtime.images.hold(image_id, container.id)
         checkpoint("create-container.recorded")
-        await node.zones.create_workload(plan.workload)
+        await runtime.zones.create_workload(plan.workload)
         checkpoint("create-container.prepared")
-        _ready(node, container.sandbox_id)
-        await node.containers.put(replace(container, phase=Phase.CREATED))
+        _ready(runtime, container.sandbox_id)
+        await runtime.containers.put(replace(container, phase=ContainerPhase.CREATED))
         steps.pop_all()
 
 
-def _ready(node: Node, sandbox_id: str) -> Sandbox:
-    sandbox = node.sandboxes.get(sandbox_id)
+def _ready(runtime: Runtime, sandbox_id: str) -> Sandbox:
+    sandbox = runtime.sandboxes.get(sandbox_id)
     if sandbox.phase is not SandboxPhase.READY:
         cause = f"its pod sandbox {sandbox_id} is {sandbox.phase.value}"
         raise Refused(CREATE, "", f"{cause}: {sandbox.death_reason}" if sandbox.death_reason else cause)
@@ -94,29 +89,29 @@ def _ready(node: Node, sandbox_id: str) -> Sandbox:
 
 
 def _plan(
-    node: Node,
+    runtime: Runtime,
     sandbox: Sandbox,
     config: cri.ContainerConfig,
     image: RootImage,
     volume_images: Sequence[RootImage],
     target: int,
-) -> Plan:
-    """Everything decided before the first side effect (but the log's directory)."""
+) -> ContainerPlan:
+    """Decide everything before the first side effect (but make the log's directory)."""
     container_id = new_id()
-    defaults = node.config.container
+    defaults = runtime.config.container
     who = user(config.linux.security_context, image)
-    first = process(config, image, who, sandbox.hostname, defaults.nofile, held())
+    first = process(config, image, who, sandbox.hostname, defaults.nofile, grantable())
     filters = seccomp(config.linux.security_context, bounding(first))
     volumes = plan(container_id, config.mounts, volume_images)
-    oci = spec(container_id, config, first, defaults, filters, target, volumes)
+    oci = spec(container_id, config, first, defaults, filters, target, volumes.mounts, volumes.follows_host)
     files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses)
     container = Container(
         id=container_id,
         sandbox_id=sandbox.id,
-        phase=Phase.CREATING,
+        phase=ContainerPhase.CREATING,
         created_ns=now_ns(),
         config=_named(config, image, volume_images),
-        image=Image(image.id, image.reference),
+        image=ContainerImage(image.id, image.reference),
         log_path=_log_path(sandbox, config),
         process=json.dumps(first),
         stop_signal=stop_signal(config.stop_signal, image.stop_signal),
@@ -136,28 +131,50 @@ def _plan(
         image_volumes=volumes.images,
         memory_volumes=volumes.memory,
     )
-    return Plan(container, workload)
+    return ContainerPlan(container, workload)
+
+
+async def _target_pid(runtime: Runtime, sandbox_id: str, options: cri.NamespaceOption) -> int:
+    """The pid, in the zone, of a process of the container whose processes this one shares (mode TARGET).
+
+    0 when the zone's own process namespace is meant.  Missing, Invalid or Refused for a target that is not
+    there, is of another pod, or does not run.
+    """
+    if options.pid != cri.TARGET:
+        return 0
+    target = runtime.containers.find(options.target_id)
+    if target.sandbox_id != sandbox_id:
+        raise Invalid(CREATE, f"target container {target.id}", "it is of another pod")
+    if target.phase is not ContainerPhase.RUNNING:
+        raise Refused(CREATE, f"target container {target.id}", f"it is {target.phase.value}")
+    if target.config.linux.security_context.namespace_options.pid in (cri.POD, cri.NODE):
+        return 0
+    pid = (await runtime.zones.get_workload(target.id)).pid
+    if pid < 2:
+        raise Refused(CREATE, f"target container {target.id}", "it has ended")
+    return pid
 
 
 def _named(
     config: cri.ContainerConfig, image: RootImage, volume_images: Sequence[RootImage]
 ) -> cri.ContainerConfig:
-    """The kubelet asks by id; what it is told is shown to people.  Volumes are told with their digests."""
+    """The config as people see it: with the image's name (the kubelet gives its id) and volumes' digests."""
     named = cri.ContainerConfig()
     named.CopyFrom(config)
     named.image.image = image.name
-    images.tell(named.mounts, volume_images)
+    set_image_ids(named.mounts, volume_images)
     return named
 
 
+def _volume_images(runtime: Runtime, mounts: Iterable[cri.Mount]) -> tuple[RootImage, ...]:
+    """The images among mounts that have been checked; Missing when one is not here."""
+    return tuple(runtime.images.resolve(mount.image.image) for mount in mounts if is_image(mount))
+
+
 def _log_path(sandbox: Sandbox, config: cri.ContainerConfig) -> str:
-    """ "" when either part is missing: then there is no log, as CRI has it."""
+    """The log's path, its directory made; "" when either part is missing: as in CRI, there is no log then."""
     if not sandbox.config.log_directory or not config.log_path:
         return ""
     path = Path(sandbox.config.log_directory) / config.log_path
-    logdir.make(str(path.parent))
+    logs.make_directory(str(path.parent))
     return str(path)
-
-
-async def _undo(node: Node, container_id: str) -> None:
-    await to_end(undo(node, container_id))

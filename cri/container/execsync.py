@@ -1,15 +1,13 @@
-"""ExecSync: a command in a running container, its output and exit code."""
+"""ExecSync: run a command in a running container; its output and exit code."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
-from collections.abc import Sequence
 
-from cri.oci.process import check_words
-from cri.state.container import Container, Phase
-from cri.state.node import Node
+from cri.oci.process import exec_process
+from cri.runtime import Runtime
+from cri.state.container import ContainerPhase
 from daemonkit.faults import Invalid, Refused, TooLate
 from daemonkit.grpc_server import MESSAGE_LIMIT
 from daemonkit.logs import fields
@@ -19,20 +17,20 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 log = logging.getLogger(__name__)
 
 OUTPUT_LIMIT = MESSAGE_LIMIT - 64 * 1024
-"""Bytes of both streams together: an answer must fit into one message."""
+"""Bytes of both streams together: the reply must fit into one message."""
 
 _LONGEST = 7 * 24 * 3600
 _ANSWER = 5
-"""Seconds that a zone has beyond a process's timeout, to start it and to tell its end."""
+"""Seconds beyond the process's own timeout for the zone to start it and to report its end."""
 
 
-async def exec_sync(node: Node, asked: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
-    """``timeout`` in seconds, 0 for none; TooLate when it is over, and the process is killed.
+async def exec_sync(runtime: Runtime, asked: cri.ExecSyncRequest) -> cri.ExecSyncResponse:
+    """Run a command.  ``timeout`` in seconds, 0 for none; TooLate when it is over, and the process is killed.
 
-    Output beyond the limit is read and dropped: a probe that talks too much must not fail for it.
+    Output beyond the limit is read and dropped: a probe that writes too much must not fail for it.
     """
-    container = node.containers.find(asked.container_id)
-    if container.phase is not Phase.RUNNING:
+    container = runtime.containers.find(asked.container_id)
+    if container.phase is not ContainerPhase.RUNNING:
         raise Refused("exec in", container.id, f"it is {container.phase.value}")
     if asked.timeout < 0:
         raise Invalid("exec in", container.id, f"timeout {asked.timeout} is negative")
@@ -44,32 +42,20 @@ async def exec_sync(node: Node, asked: cri.ExecSyncRequest) -> cri.ExecSyncRespo
     most = min(asked.timeout, _LONGEST) + _ANSWER if asked.timeout else None
     try:
         async with asyncio.timeout(most):
-            return await _collect(node, start)
+            return await _collect(runtime, start)
     except TimeoutError:
         raise TooLate("exec in", container.id, f"its zone did not answer within {most} s") from None
 
 
-async def _collect(node: Node, start: pb.ExecStart) -> cri.ExecSyncResponse:
+async def _collect(runtime: Runtime, start: pb.ExecStart) -> cri.ExecSyncResponse:
     stdout, stderr, code, dropped = bytearray(), bytearray(), 0, 0
-    async for output in node.zones.exec(start):
-        room = OUTPUT_LIMIT - len(stdout) - len(stderr)
-        dropped += max(0, len(output.stdout) + len(output.stderr) - room)
-        stdout += output.stdout[:room]
-        stderr += output.stderr[:room]
+    async for output in runtime.zones.exec(start):
+        left = OUTPUT_LIMIT - len(stdout) - len(stderr)
+        dropped += max(0, len(output.stdout) + len(output.stderr) - left)
+        stdout += output.stdout[:left]
+        stderr += output.stderr[:left]
         if output.HasField("exit"):
             code = output.exit.exit_code
     if dropped:
         log.warning("exec output cut off", extra=fields(container=start.workload_id, dropped=dropped))
     return cri.ExecSyncResponse(stdout=bytes(stdout), stderr=bytes(stderr), exit_code=code)
-
-
-def exec_process(container: Container, command: Sequence[str], *, tty: bool) -> str:
-    """The container's own OCI process object with another command and its own terminal or none."""
-    if not command or not command[0]:
-        raise Invalid("exec in", container.id, "no command")
-    check_words("cmd", command)
-    process = json.loads(container.process)
-    env = process.get("env", [])
-    if tty and not any(entry.startswith("TERM=") for entry in env):
-        env = [*env, "TERM=xterm"]
-    return json.dumps({**process, "args": list(command), "terminal": tty, "env": env})

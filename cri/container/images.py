@@ -7,14 +7,14 @@ from typing import Any
 
 from cri.images.manager import ImageManager
 from cri.images.store.catalogue import StoredImage
-from cri.state.node import RootImage
+from cri.oci.values import RootImage
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _ACCOUNTS = 1024 * 1024
 
 
 class StoredImages:
-    """``cri.state.node.Images`` over the store."""
+    """``cri.runtime.Images`` over the store."""
 
     def __init__(self, manager: ImageManager) -> None:
         self._manager = manager
@@ -54,11 +54,11 @@ class StoredImages:
         self._store.collect()
 
     def pulls(self) -> list[dict[str, object]]:
-        """See ``cri.state.node.Images``."""
+        """See ``cri.runtime.Images``."""
         return [snapshot.as_json() for snapshot in self._manager.pulls.snapshots()]
 
     async def kernel(self, image_id: str) -> pb.ZoneKernel:
-        """See ``cri.state.node.Images``."""
+        """See ``cri.runtime.Images``."""
         found = await self._manager.kernels.files(image_id)
         return pb.ZoneKernel(
             name=found.name,

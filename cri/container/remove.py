@@ -1,55 +1,77 @@
-"""RemoveContainer: ended by force if need be, then forgotten.  Its log file is the caller's."""
+"""The end of a container's record: RemoveContainer, and the undo of a container that was never created.
+
+Log files are the caller's.
+"""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
 
-from cri.state.container import Phase
+from cri.runtime import Runtime
+from cri.state.container import ContainerPhase
 from cri.state.names import container_name
-from cri.state.node import Node
-from cri.state.sandbox import Phase as SandboxPhase
-from cri.together import to_end
-from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Missing
+from cri.state.sandbox import SandboxPhase
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Fault
 from daemonkit.logs import fields
+from daemonkit.tasks import complete
 
 log = logging.getLogger(__name__)
-
-declare("remove-container.recorded", "remove-container.deleted", "remove-container.forgotten")
 
 _ZONE_GONE = frozenset({SandboxPhase.STOPPED, SandboxPhase.REMOVING})
 
 
-async def remove_found(node: Node, wanted: str) -> None:
-    """Idempotent; an unknown id succeeds."""
+async def remove(runtime: Runtime, wanted: str) -> None:
+    """End a container by force if need be, then forget it.  Idempotent; an unknown id succeeds."""
+    if found := runtime.containers.find_or_none(wanted):
+        await remove_by_id(runtime, found.id)
+
+
+async def remove_by_id(runtime: Runtime, container_id: str) -> None:
+    """The same by whole id, for hidden ones too; goes on even if the caller goes away meanwhile."""
+    async with runtime.locks.hold(container_id):
+        if runtime.containers.has(container_id):
+            await complete(_remove(runtime, container_id))
+
+
+async def undo(runtime: Runtime, container_id: str) -> bool:
+    """Take away a container that was never created; whether all of it is gone.
+
+    What is not stays recorded, and ``cri.reconcile`` tries again.
+    """
+    if not runtime.containers.has(container_id):
+        return True
     try:
-        container_id = node.containers.find(wanted).id
-    except Missing:
-        return
-    await remove(node, container_id)
+        container = runtime.containers.get(container_id)
+        if container.phase is ContainerPhase.CREATING:
+            await runtime.containers.note(replace(container, phase=ContainerPhase.UNDOING))
+        await remove_by_id(runtime, container_id)
+    except Fault as fault:
+        runtime.left_over("container", container_id, fault)
+        return False
+    return True
 
 
-async def remove(node: Node, container_id: str) -> None:
-    """The same by whole id, for hidden ones too."""
-    async with node.locks.hold(container_id):
-        if node.containers.has(container_id):
-            await to_end(_remove(node, container_id))
+async def finish_leftover(runtime: Runtime, name: str) -> None:
+    """When a half-removed container holds ``name``, finish that first: this is the same request again."""
+    holder = runtime.container_names.holder(name)
+    if holder and runtime.containers.phase(holder) is ContainerPhase.UNDOING:
+        await undo(runtime, holder)
 
 
-async def _remove(node: Node, container_id: str) -> None:
-    container = node.containers.get(container_id)
+async def _remove(runtime: Runtime, container_id: str) -> None:
+    container = runtime.containers.get(container_id)
     if not container.hidden:
-        await node.containers.put(replace(container, phase=Phase.REMOVING))
+        await runtime.containers.put(replace(container, phase=ContainerPhase.REMOVING))
     checkpoint("remove-container.recorded")
     # With its zone protectd has forgotten it.
-    if node.sandboxes.get(container.sandbox_id).phase not in _ZONE_GONE:
-        await node.zones.delete_workload(container_id)
+    if runtime.sandboxes.get(container.sandbox_id).phase not in _ZONE_GONE:
+        await runtime.zones.delete_workload(container_id)
     checkpoint("remove-container.deleted")
-    await node.containers.drop(container_id)
-    node.images.release(container_id)
+    await runtime.containers.drop(container_id)
+    runtime.images.release(container_id)
     checkpoint("remove-container.forgotten")
-    node.container_names.release(
-        container_name(container.config.metadata, container.sandbox_id), container_id
-    )
+    name = container_name(container.config.metadata, container.sandbox_id)
+    runtime.container_names.release(name, container_id)
     log.info("container removed", extra=fields(container=container_id))

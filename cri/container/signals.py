@@ -14,7 +14,7 @@ _ALIASES = {"CLD": "CHLD", "POLL": "IO", "IOT": "ABRT"}
 
 
 def number(name: str) -> int:
-    """``SIGTERM``, ``TERM``, ``15``, ``SIGRTMIN+3`` as a number; ValueError otherwise."""
+    """Parse ``SIGTERM``, ``TERM``, ``15`` or ``SIGRTMIN+3``; ValueError for anything else."""
     text = name.strip().upper()
     if text.isascii() and text.isdigit():
         if 1 <= int(text[:4]) <= _RTMAX:
@@ -33,7 +33,7 @@ def number(name: str) -> int:
 
 
 def stop_signal(asked: cri.Signal.ValueType, image_signal: str) -> int:
-    """CRI's choice, else the image's, else SIGTERM; a signal that an image misspells is SIGTERM too."""
+    """CRI's choice, else the image's, else SIGTERM (also when the image misspells its signal)."""
     if asked != cri.RUNTIME_DEFAULT:
         return number(cri.Signal.Name(asked))
     try:

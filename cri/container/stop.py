@@ -1,37 +1,63 @@
-"""StopContainer: its stop signal, then SIGKILL when its time is over."""
+"""StopContainer: its stop signal, then SIGKILL when its time is over; pods' ends use its kill too."""
 
 from __future__ import annotations
 
+import logging
 import signal
 
-from cri.container.kill import kill, signal_it, wait
-from cri.state.container import Phase
-from cri.state.node import Node
-from daemonkit.faults import Missing, TooLate
+from cri.runtime import Runtime
+from cri.state.container import Container, ContainerPhase
+from daemonkit.faults import Missing, Refused, TooLate
+from daemonkit.logs import fields
 
-_LONGEST = 7 * 24 * 3600
+log = logging.getLogger(__name__)
+
+_LONGEST_GRACE = 7 * 24 * 3600
+_KILL_TIMEOUT = 15.0
 
 
-async def stop(node: Node, wanted: str, grace: int) -> None:
-    """``grace`` in seconds; 0 kills at once.  Idempotent; an unknown id, or one that does not run, succeeds.
+async def stop(runtime: Runtime, wanted: str, grace: int) -> None:
+    """End a container after ``grace`` seconds at the latest; 0 kills at once.
 
-    No lock is held: a second call with less patience must get through.
+    Idempotent; an unknown id, or one that does not run, succeeds.  No lock is held: a second call with a
+    shorter grace period must get through.
     """
-    try:
-        container = node.containers.find(wanted)
-    except Missing:
-        return
-    if container.phase is not Phase.RUNNING:
+    container = runtime.containers.find_or_none(wanted)
+    if container is None or container.phase is not ContainerPhase.RUNNING:
         return
     if grace > 0 and container.stop_signal != signal.SIGKILL:
-        await signal_it(node, container, container.stop_signal)
+        await _signal(runtime, container, container.stop_signal)
         try:
-            await wait(node, container, min(grace, _LONGEST))
+            await _wait(runtime, container, min(grace, _LONGEST_GRACE))
         except TooLate:
             pass
         else:
             return
-    await kill(node, container)
-    after = node.containers.has(container.id) and node.containers.get(container.id)
-    if after and after.phase is Phase.RUNNING:
+    await kill(runtime, container)
+    if runtime.containers.phase(container.id) is ContainerPhase.RUNNING:
         raise TooLate("stop container", container.id, "killed, but its zone does not say that it ended")
+
+
+async def kill(runtime: Runtime, container: Container) -> None:
+    """Send SIGKILL and wait; a container that does not end in time is left to whoever destroys its zone."""
+    try:
+        await _signal(runtime, container, signal.SIGKILL)
+        await _wait(runtime, container, _KILL_TIMEOUT)
+    except TooLate:
+        log.warning("killed, but not seen to end", extra=fields(container=container.id))
+
+
+async def _signal(runtime: Runtime, container: Container, number: int) -> None:
+    """Send a signal; a container that has ended meanwhile, or with its zone, is fine."""
+    try:
+        await runtime.zones.signal_workload(container.id, number)
+    except (Refused, Missing):
+        log.debug("it does not run any more", extra=fields(container=container.id))
+
+
+async def _wait(runtime: Runtime, container: Container, timeout: float) -> None:
+    """Wait until it has ended and its output is in the log; TooLate after ``timeout`` seconds."""
+    try:
+        await runtime.changes.workload(await runtime.zones.wait_workload(container.id, timeout))
+    except Missing:
+        await runtime.changes.workload_gone(container.id)

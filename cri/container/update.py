@@ -1,4 +1,4 @@
-"""UpdateContainerResources: in the cgroups of its zone; the new limits are shown from then on."""
+"""UpdateContainerResources: new limits in the zone's cgroups, which statuses show from then on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import logging
 from dataclasses import replace
 
 from cri.oci.resources import resources
+from cri.runtime import Runtime
 from cri.state.container import Container
-from cri.state.node import Node
-from cri.together import to_end
 from daemonkit.faults import Fault, Invalid, Refused
 from daemonkit.logs import fields
+from daemonkit.tasks import complete
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
@@ -25,48 +25,48 @@ _PARTS = (
     ("cpuset_mems",),
     ("unified",),
 )
-"""What the kernel takes or refuses together."""
-_PERIOD = 100_000  # the kernel's own, in microseconds
+"""Limits that the kernel takes or refuses together."""
+_PERIOD = 100_000  # the kernel's default, microseconds
 
 
-async def update(node: Node, asked: cri.UpdateContainerResourcesRequest) -> None:
-    """What is 0 or "" stays as it is.  Refused when it has ended, or when its zone's kernel says no."""
-    container_id = node.containers.find(asked.container_id).id
-    async with node.locks.hold(container_id):
-        container = node.containers.get(container_id)
+async def update(runtime: Runtime, asked: cri.UpdateContainerResourcesRequest) -> None:
+    """Change limits; what is 0 or "" stays as it is.  Refused: it has ended, or its zone's kernel says no."""
+    container_id = runtime.containers.find(asked.container_id).id
+    async with runtime.locks.hold(container_id):
+        container = runtime.containers.get(container_id)
         if not container.live:
             raise Refused(UPDATE, container_id, f"it is {container.phase.value}")
         if asked.HasField("windows"):
             raise Invalid(UPDATE, container_id, "windows is set", "zones run Linux")
         wanted = _wanted(container.config.linux.resources, asked.linux)
         changes = _changes(container, wanted)
-        # both or neither: what a caller that goes away leaves behind must be what status shows
-        await to_end(_update(node, container_id, wanted, changes))
+        # The zone and the record change together, even if the caller goes away.
+        await complete(_update(runtime, container_id, wanted, changes))
 
 
 async def _update(
-    node: Node, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
+    runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
 ) -> None:
     if not changes:
         return
     try:
-        await _apply(node, container_id, asked, changes)
+        await _apply(runtime, container_id, asked, changes)
     except Refused:
-        await _one_by_one(node, container_id, asked)
+        await _one_by_one(runtime, container_id, asked)
         raise
 
 
-async def _one_by_one(node: Node, container_id: str, asked: cri.LinuxContainerResources) -> None:
-    """The OCI runtime stops at the first limit that the kernel refuses, and those before it hold.
+async def _one_by_one(runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources) -> None:
+    """Ask for each limit alone, so that it is known, and shown, which of them hold.
 
-    Each is asked for alone, so that those that hold are known and shown.
+    The OCI runtime stops at the first limit that the kernel refuses, and those before it hold.
     """
     parts = [_part(asked, names) for names in _PARTS]
     parts = [part for part in parts if part.ByteSize()]
     for part in parts if len(parts) > 1 else ():
         try:
-            if changes := _changes(node.containers.get(container_id), part):
-                await _apply(node, container_id, part, changes)
+            if changes := _changes(runtime.containers.get(container_id), part):
+                await _apply(runtime, container_id, part, changes)
         except Refused as fault:
             log.info("not changed: %s", fault, extra=fields(container=container_id))
 
@@ -81,19 +81,19 @@ def _part(asked: cri.LinuxContainerResources, names: tuple[str, ...]) -> cri.Lin
 
 
 async def _apply(
-    node: Node, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
+    runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources, changes: dict[str, object]
 ) -> None:
-    await node.zones.update_workload(container_id, json.dumps(changes).encode())
-    container = node.containers.get(container_id)
+    await runtime.zones.update_workload(container_id, json.dumps(changes).encode())
+    container = runtime.containers.get(container_id)
     config = cri.ContainerConfig()
     config.CopyFrom(container.config)
     merge(config.linux.resources, asked)
-    await node.containers.put(replace(container, config=config))
+    await runtime.containers.put(replace(container, config=config))
     log.info("container updated", extra=fields(container=container_id, changes=",".join(sorted(changes))))
 
 
 def merge(into: cri.LinuxContainerResources, asked: cri.LinuxContainerResources) -> None:
-    """Fields that are said replace those of ``into``; maps and lists as a whole."""
+    """Replace the fields that ``asked`` sets; maps and lists as a whole."""
     for field, _ in asked.ListFields():
         into.ClearField(field.name)  # type: ignore[arg-type]  # a field of the same message
     into.MergeFrom(asked)
@@ -102,11 +102,11 @@ def merge(into: cri.LinuxContainerResources, asked: cri.LinuxContainerResources)
 def _wanted(
     now: cri.LinuxContainerResources, asked: cri.LinuxContainerResources
 ) -> cri.LinuxContainerResources:
-    """What is asked for, with what belongs to it.
+    """Complete the request with what belongs to it.
 
-    The limit of memory and swap together follows that of memory, unless it is said too.  Quota and period are
-    one limit to the kernel: who says one of them keeps the other.  A process has its oom_score_adj from its
-    start; the kubelet sends one with every update, and other runtimes leave it alone too.
+    The limit of memory and swap together follows the memory limit, unless it is set too.  Quota and period
+    are one limit to the kernel: setting one keeps the other.  oom_score_adj is fixed when a process starts;
+    the kubelet sends it with every update, and other runtimes ignore it too.
     """
     wanted = cri.LinuxContainerResources()
     wanted.CopyFrom(asked)
@@ -123,7 +123,7 @@ def _wanted(
 
 
 def _changes(container: Container, asked: cri.LinuxContainerResources) -> dict[str, object]:
-    """As OCI ``linux.resources``; only what is asked for, and never which devices it may use."""
+    """The changes as OCI ``linux.resources``: only what is asked for, and never the devices."""
     now = container.config.linux.resources
     try:
         wanted = resources(asked, 0)
@@ -131,7 +131,7 @@ def _changes(container: Container, asked: cri.LinuxContainerResources) -> dict[s
         raise type(fault)(UPDATE, container.id, f"{fault.subject}: {fault.cause}", fault.hint) from None
     changes = {key: value for key, value in wanted.items() if key != "devices"}
     if asked.cpu_quota < 0 < now.cpu_quota:
-        # there is a limit to be lifted; crun wants the period with it
+        # The limit is lifted; crun wants the period with it.
         cpu = changes.get("cpu")
         lifted = {"quota": -1, "period": asked.cpu_period or _PERIOD}
         changes["cpu"] = {**(cpu if isinstance(cpu, dict) else {}), **lifted}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from cri.oci.values import CREATE, Json
+from cri.checks.fields import CREATE
+from cri.oci.values import Json
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -25,13 +26,13 @@ DEFAULT = frozenset(
         "NET_BIND_SERVICE", "NET_RAW", "SYS_CHROOT", "MKNOD", "AUDIT_WRITE", "SETFCAP",
     }
 )  # fmt: skip
-"""What containers have by convention."""
+"""The capabilities that containers have by convention."""
 
 
-def held() -> frozenset[str]:
-    """What this daemon may hand on: its bounding set (proc(5), CapBnd).
+def grantable() -> frozenset[str]:
+    """The capabilities that this daemon can grant: its bounding set (proc(5), CapBnd).
 
-    Hosts that are themselves confined lack some; the fake toolstack's zones then lack them too.
+    A host that is itself confined lacks some; the fake toolstack's zones then lack them too.
     """
     status = Path("/proc/self/status").read_text()
     mask = next(int(line.split()[1], 16) for line in status.splitlines() if line.startswith("CapBnd:"))
@@ -39,7 +40,7 @@ def held() -> frozenset[str]:
 
 
 def capabilities(asked: cri.Capability, everything: frozenset[str], *, privileged: bool = False) -> Json:
-    """The OCI sets: none inheritable, so that file capabilities mean what they say (CVE-2022-24769).
+    """The OCI sets: none is inheritable, or file capabilities would grant too much (CVE-2022-24769).
 
     ``everything`` is what ALL stands for; a capability asked for by its name is never left out.  A privileged
     container has everything, whatever else it asks for.

@@ -22,7 +22,7 @@ def pod_files(config: cri.PodSandboxConfig, hostname: str, addresses: Sequence[s
 
 
 def _resolv(config: cri.PodSandboxConfig) -> bytes:
-    """The pod's DNS; without any, the host's, as every CRI runtime does."""
+    """The pod's DNS configuration; without one the host's, as in every CRI runtime."""
     if not config.HasField("dns_config"):
         return _host_resolv()
     dns = config.dns_config

@@ -17,7 +17,7 @@ READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trig
 
 
 def kernel_mounts(own_shm: int, *, privileged: bool = False, zone_proc: bool = False) -> list[Json]:
-    """As every OCI runtime has them; sysfs and cgroups read-only but for the privileged.
+    """The mounts of every OCI runtime; sysfs and cgroups are writable for the privileged alone.
 
     ``own_shm``: bytes of the container's own /dev/shm; 0: it shares the zone's, which is the pod's.
     ``zone_proc``: /proc is the zone's own mount.
@@ -59,17 +59,36 @@ def _shm(own: int) -> Json:
 
 
 def file_mounts(container_id: str, names: Iterable[str], *, readonly: bool) -> list[Json]:
-    """``files/<name>`` of the container's directory in the zone at ``/etc/<name>``."""
+    """Bind ``files/<name>`` of the container's directory in the zone to ``/etc/<name>``."""
     way = "ro" if readonly else "rw"
     base = f"{CONTAINERS}/{container_id}/files"
     return [_mount(f"/etc/{name}", "bind", f"{base}/{name}", "rbind", "rprivate", way) for name in names]
 
 
 def image_mount(container_id: str, name: str, destination: str) -> Json:
-    """An image that the zone has at ``volumes/<name>`` of the container's directory."""
+    """Bind the image that the zone has at ``volumes/<name>`` of the container's directory."""
     source = f"{CONTAINERS}/{container_id}/volumes/{name}"
     return _mount(destination, "bind", source, "rbind", "rprivate", "ro", "nodev")
 
 
 def _mount(destination: str, kind: str, source: str, *options: str) -> Json:
     return {"destination": destination, "type": kind, "source": source, "options": list(options)}
+
+
+def arranged(usual: Iterable[Json], asked: Iterable[Json]) -> list[Json]:
+    """All mounts in order: a mount that is asked for replaces the usual one, and a /dev all of /dev.
+
+    Mounts nearer to the root come first, so that none hides what is below it.
+    """
+    wanted = list(asked)
+    taken = {str(mount["destination"]) for mount in wanted}
+    kept = [mount for mount in usual if not _replaced(str(mount["destination"]), taken)]
+    return sorted([*kept, *wanted], key=_depth)
+
+
+def _replaced(destination: str, taken: set[str]) -> bool:
+    return destination in taken or ("/dev" in taken and destination.startswith("/dev/"))
+
+
+def _depth(mount: Json) -> int:
+    return str(mount["destination"]).count("/")

@@ -10,10 +10,11 @@ USERS = "/run/xenpod/ns/user"
 
 
 def namespaces(options: cri.NamespaceOption, target_pid: int = 0) -> list[Json]:
-    """POD, CRI's default, and NODE mean the zone's own; the kubelet asks for a CONTAINER process namespace
-    unless a pod says shareProcessNamespace.
+    """The namespaces that a container gets for itself, or joins.
 
-    ``target_pid``: of a process, in the zone, whose process namespace is joined.
+    POD, CRI's default, and NODE mean the zone's own; the kubelet asks for a CONTAINER process namespace
+    unless a pod sets shareProcessNamespace.  ``target_pid``: a process, in the zone, whose process namespace
+    the container joins.
     """
     made: list[Json] = [{"type": "mount"}, {"type": "cgroup"}]
     if options.userns_options.uids:
@@ -28,12 +29,12 @@ def namespaces(options: cri.NamespaceOption, target_pid: int = 0) -> list[Json]:
 
 
 def sees_zone(options: cri.NamespaceOption, target_pid: int) -> bool:
-    """Whether a user namespace sees the zone's own processes: it may not mount what shows them anew."""
+    """Whether a user namespace sees the zone's processes: its containers may not mount a new /proc then."""
     return bool(options.userns_options.uids) and options.pid != cri.CONTAINER and not target_pid
 
 
 def id_mappings(options: cri.NamespaceOption) -> Json:
-    """Of the pod's user namespace, as ``linux`` has them; they have been checked."""
+    """The pod's id mappings, which have been checked, as members of ``linux``."""
     return {
         f"{kind}Mappings": [
             {"containerID": mapping.container_id, "hostID": mapping.host_id, "size": mapping.length}

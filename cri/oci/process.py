@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from cri.checks.fields import CREATE
 from cri.oci.capabilities import ALL, capabilities
 from cri.oci.user import User
-from cri.oci.values import CREATE, Json
-from cri.state.node import RootImage
+from cri.oci.values import Json, RootImage
+from cri.state.container import Container
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -25,7 +27,7 @@ def process(
     nofile: int,
     everything: frozenset[str] = frozenset(ALL),
 ) -> dict[str, object]:
-    """The first process of a container; ``everything`` is what the capability ALL stands for."""
+    """A container's first process; ``everything`` is what the capability ALL stands for."""
     security = config.linux.security_context
     made: dict[str, object] = {
         "terminal": config.tty,
@@ -37,7 +39,7 @@ def process(
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": nofile, "hard": nofile}] if nofile else [],
         "noNewPrivileges": security.no_new_privs,
     }
-    # Lowering it needs CAP_SYS_RESOURCE, which not every host gives; within a zone only the order counts.
+    # Lowering it needs CAP_SYS_RESOURCE, which not every host grants; within a zone only the order counts.
     if 0 < (score := config.linux.resources.oom_score_adj) <= _OOM_MAX:
         made["oomScoreAdj"] = score
     return made
@@ -60,7 +62,7 @@ def arguments(config: cri.ContainerConfig, image: RootImage) -> list[str]:
 
 
 def check_words(field: str, words: Sequence[str]) -> None:
-    """Fit for execve(2): no NUL, not too large together."""
+    """Invalid unless execve(2) can take them: no NUL, not too large together."""
     if any("\0" in word for word in words):
         raise Invalid(CREATE, field, "it contains a NUL character")
     if sum(len(word.encode()) + 1 for word in words) > _WORDS:
@@ -85,7 +87,7 @@ def _last(pairs: Iterable[str]) -> Iterable[str]:
 
 
 def _text(key: str, value: bytes) -> str:
-    """JSON carries text only."""
+    """A value as text: JSON carries nothing else."""
     if not key or "=" in key:
         raise Invalid(CREATE, f"env {key!r:.80}", "not a variable's name")
     try:
@@ -103,3 +105,15 @@ def _directory(path: str) -> str:
 
 def _user(who: User) -> Json:
     return {"uid": who.uid, "gid": who.gid, "additionalGids": list(who.groups)}
+
+
+def exec_process(container: Container, command: Sequence[str], *, tty: bool) -> str:
+    """A container's OCI process object, JSON, with another command, and its own terminal or none."""
+    if not command or not command[0]:
+        raise Invalid("exec in", container.id, "no command")
+    check_words("cmd", command)
+    process = json.loads(container.process)
+    env = process.get("env", [])
+    if tty and not any(entry.startswith("TERM=") for entry in env):
+        env = [*env, "TERM=xterm"]
+    return json.dumps({**process, "args": list(command), "terminal": tty, "env": env})

@@ -1,8 +1,9 @@
-"""``linux.resources``: what a container may use of its zone."""
+"""``linux.resources``: a container's limits within its zone."""
 
 from __future__ import annotations
 
-from cri.oci.values import CREATE, Json
+from cri.checks.fields import CREATE
+from cri.oci.values import Json
 from daemonkit.faults import Invalid, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -10,7 +11,7 @@ _CPU_SHARES = range(2, 262_145)  # cpu.shares, kernel: sched/core.c
 
 
 def resources(asked: cri.LinuxContainerResources, pids_limit: int, *, privileged: bool = False) -> Json:
-    """Only what is asked for; 0 is "not said" throughout CRI.  The privileged have the zone's devices."""
+    """The limits asked for; 0 means none throughout CRI.  The privileged get the zone's devices."""
     made: dict[str, object] = {
         # The runtime adds the usual /dev/null, zero, full, random, urandom, tty, ptmx and pts itself.
         "devices": [{"allow": privileged, "access": "rwm"}],
@@ -35,8 +36,8 @@ def _cpu(asked: cri.LinuxContainerResources) -> Json:
         if asked.cpu_shares < 0:
             raise Invalid(CREATE, f"cpu_shares {asked.cpu_shares}", "negative")
         cpu["shares"] = min(max(asked.cpu_shares, _CPU_SHARES[0]), _CPU_SHARES[-1])
-    # Below 0 (the kubelet's for CPUs of one's own) is no limit, as without one; crun 1.8 writes it as a
-    # number beyond all limits where control groups are version 1.
+    # A negative quota (the kubelet's, for exclusive CPUs) means no limit, like none at all; crun 1.8 would
+    # write it as a number beyond all limits where control groups are version 1.
     if asked.cpu_quota > 0:
         cpu["quota"] = asked.cpu_quota
     if asked.cpu_period:

@@ -1,4 +1,4 @@
-"""Which seccomp profile a container has: none, ours, or one of the host's files."""
+"""A container's seccomp profile: none, ours, or one of the host's files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from cri.checks.fields import CREATE
+from cri.checks.security import chosen, local_path
 from cri.oci.seccomp_bpf import compiled
-from cri.oci.seccomp_profile import MACHINES, Container, resolve
-from cri.oci.security_profile import chosen, local_path
-from cri.oci.values import CREATE, Filter
+from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve
+from cri.oci.values import Filter
 from daemonkit.faults import Invalid, Refused, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -25,7 +26,7 @@ def seccomp(
     capabilities: Iterable[str],
     machine: str = platform.machine(),
 ) -> Filter | None:
-    """None for no filter: a privileged container has none whatever it asks for."""
+    """The filter; None for none.  A privileged container has none, whatever it asks for."""
     asked = chosen(
         "seccomp", security.seccomp if security.HasField("seccomp") else None, security.seccomp_profile_path
     )
@@ -33,29 +34,29 @@ def seccomp(
         return None
     if machine not in MACHINES:
         raise Unsupported(CREATE, f"seccomp on {machine!r:.40}", "zones run on x86_64 and aarch64")
-    container = Container(frozenset(capabilities), MACHINES[machine])
+    container = ContainerFacts(frozenset(capabilities), MACHINES[machine])
     if asked.profile_type == cri.SecurityProfile.RuntimeDefault:
         return _default(container)
     path = local_path("seccomp", asked)
-    # Not compiled here: what it costs is not known, and it is the zone's to bear.
+    # Not compiled here: compiling may cost any amount, and the zone should pay for it.
     return Filter(resolve(_read(path), f"seccomp profile {path!r:.200}", container))
 
 
 @functools.lru_cache(maxsize=64)
-def _default(container: Container) -> Filter:
-    """Most containers have the same few capabilities."""
+def _default(container: ContainerFacts) -> Filter:
+    """Cached, since most containers have the same few capabilities."""
     profile = resolve(DEFAULT.read_bytes(), "the default seccomp profile", container)
     here = MACHINES.get(platform.machine()) == container.machine
     return Filter(profile, compiled(profile) if here else "")
 
 
 def _opener(path: str, flags: int) -> int:
-    """A pipe would wait for its writer."""
+    """Opening a pipe must not wait for its writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _read(path: str) -> bytes:
-    """A profile of the host: a plain file, not large."""
+    """Read a profile of the host; Invalid unless it is a plain file, not too large."""
     subject = f"seccomp profile {path!r:.200}"
     try:
         with open(path, "rb", opener=_opener) as file:

@@ -1,7 +1,7 @@
 """A seccomp profile as the kernel's own program, for crun's annotation ``run.oci.seccomp_bpf_data``.
 
-crun would make the same one for every container by itself, which takes most of the time of its ``create``.
-A crun that does not know the annotation makes its own, from the same profile.
+crun would otherwise compile the same profile for every container, which takes most of the time of its
+``create``.  A crun that does not know the annotation does just that.
 
 Source: seccomp_init(3), seccomp_rule_add(3), seccomp_export_bpf(3), seccomp.h of libseccomp 2.5; crun(1).
 """
@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from cri.oci.values import CREATE
+from cri.checks.fields import CREATE
 from daemonkit.faults import Broken
 
 ANNOTATION = "run.oci.seccomp_bpf_data"
@@ -27,7 +27,7 @@ _NO_SYSCALL = -1  # __NR_SCMP_ERROR
 _OPERATORS = ("", *(f"SCMP_CMP_{name}" for name in ("NE", "LT", "LE", "EQ", "GE", "GT", "MASKED_EQ")))
 _EPERM = 1
 _MOST = 1 << 18
-"""Bytes: of the 4096 instructions that a filter may have, each takes eight."""
+"""Bytes read at most; the 4096 instructions that a filter may have take eight each."""
 
 
 class _Comparison(ctypes.Structure):
@@ -42,7 +42,7 @@ class _Comparison(ctypes.Structure):
 
 
 def compiled(profile: Mapping[str, Any]) -> str:
-    """The program in base64, for this machine and the older ones that the profile names.
+    """Compile a profile: the program in base64, for this machine and the older ones that the profile names.
 
     ``profile``: ``linux.seccomp``, trusted, of actions ALLOW and ERRNO alone.  Names of system calls that
     the library does not know are left out, as crun does.  Broken: the library is not there, or refuses.

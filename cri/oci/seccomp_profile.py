@@ -1,4 +1,4 @@
-"""A seccomp profile of a file, and what of it counts for one container.
+"""Parse a seccomp profile, and resolve its conditions for one container.
 
 The file has the shape of ``linux.seccomp`` (opencontainers/runtime-spec 1.0.2, config-linux.md), or the one
 that profiles are shipped in, which adds conditions: ``archMap``, and in each rule ``includes`` and
@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cri.oci.values import CREATE, Json
+from cri.checks.fields import CREATE
+from cri.oci.values import Json
 from daemonkit.faults import Invalid, Unsupported
 
 KERNEL = (6, 1)
@@ -41,7 +42,7 @@ _EPERM = 1
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A processor, in seccomp's words and in those of conditions."""
+    """A processor architecture, as seccomp names it and as conditions do."""
 
     architecture: str
     name: str
@@ -55,8 +56,8 @@ MACHINES: Mapping[str, Machine] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Container:
-    """What conditions are about."""
+class ContainerFacts:
+    """What a profile's conditions ask about."""
 
     capabilities: frozenset[str]
     """``CAP_...``"""
@@ -64,11 +65,11 @@ class Container:
 
 
 class _Wrong(Exception):
-    """The profile is not one, and why."""
+    """Why the profile is invalid."""
 
 
-def resolve(untrusted_text: bytes, subject: str, container: Container) -> Json:
-    """``linux.seccomp``; Invalid for what is no profile, Unsupported for what nobody in a zone could do."""
+def resolve(untrusted_text: bytes, subject: str, container: ContainerFacts) -> Json:
+    """Resolve to ``linux.seccomp``; Invalid for malformed profiles, Unsupported for what no zone can do."""
     try:
         return _resolve(_object(json.loads(untrusted_text), "profile", None), subject, container)
     except (ValueError, RecursionError):
@@ -77,7 +78,7 @@ def resolve(untrusted_text: bytes, subject: str, container: Container) -> Json:
         raise Invalid(CREATE, subject, str(wrong)) from None
 
 
-def _resolve(profile: Json, subject: str, container: Container) -> Json:
+def _resolve(profile: Json, subject: str, container: ContainerFacts) -> Json:
     if "listenerPath" in profile or "SCMP_ACT_NOTIFY" in _actions(profile):
         raise Unsupported(
             CREATE, subject, "nobody in a zone would answer its notifications (SCMP_ACT_NOTIFY)"
@@ -93,7 +94,7 @@ def _resolve(profile: Json, subject: str, container: Container) -> Json:
         **default,
         "architectures": _architectures(profile, container.machine),
         "flags": [_one_of(flag, _FLAGS, "flags") for flag in _list(profile.get("flags"), "flags", 16)],
-        # The library refuses rules that do what is done anyway.
+        # libseccomp refuses rules whose action is the default.
         "syscalls": [rule for rule in made if rule["names"] and not _is_default(rule, default)],
     }
 
@@ -107,7 +108,7 @@ def _actions(profile: Json) -> set[object]:
 
 
 def _architectures(profile: Json, machine: Machine) -> list[str]:
-    """Those named, or this machine's with its older ones."""
+    """The architectures named, or this machine's with its older ones."""
     named = [_matching(_ARCHITECTURE, item, "architectures") for item in _of(profile, "architectures", 32)]
     families = [
         _object(item, "archMap", frozenset({"architecture", "subArchitectures"}))
@@ -122,7 +123,7 @@ def _architectures(profile: Json, machine: Machine) -> list[str]:
     return named or [machine.architecture]
 
 
-def _applies(untrusted_rule: object, container: Container) -> bool:
+def _applies(untrusted_rule: object, container: ContainerFacts) -> bool:
     rule = _object(untrusted_rule, "a rule", _RULE)
     wanted = _object(rule.get("includes") or {}, "includes", _CONDITION)
     unwanted = _object(rule.get("excludes") or {}, "excludes", _CONDITION)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cri.config import ContainerDefaults
-from cri.oci.mounts import MASKED, READONLY, file_mounts, kernel_mounts
+from cri.oci.mounts import MASKED, READONLY, arranged, file_mounts, kernel_mounts
 from cri.oci.namespaces import id_mappings, namespaces, sees_zone
 from cri.oci.resources import resources
 from cri.oci.seccomp_bpf import ANNOTATION
 from cri.oci.values import Filter, Json
-from cri.volumes.places import arranged
-from cri.volumes.plan import Volumes
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 FILES = ("hostname", "hosts", "resolv.conf")
@@ -22,9 +22,14 @@ def spec(
     defaults: ContainerDefaults,
     seccomp: Filter | None = None,
     target_pid: int = 0,
-    volumes: Volumes = Volumes(),  # noqa: B008 - frozen
+    mounts: Iterable[Json] = (),
+    follows_host: bool = False,
 ) -> Json:
-    """``seccomp``: None for no filter; ``target_pid``: see ``namespaces``; ``volumes``: in any order."""
+    """Build the whole configuration.
+
+    ``seccomp``: None for no filter; ``target_pid``: see ``namespaces``; ``mounts``: of volumes, in any order;
+    ``follows_host``: mounts that the host makes later must reach the container.
+    """
     security = config.linux.security_context
     options = security.namespace_options
     own_shm = defaults.shm_size if options.ipc == cri.CONTAINER else 0
@@ -38,7 +43,7 @@ def spec(
     }
     if seccomp is not None:
         linux["seccomp"] = seccomp.profile
-    if volumes.follows_host:
+    if follows_host:
         linux["rootfsPropagation"] = "rslave"
     usual = [
         *kernel_mounts(own_shm, privileged=security.privileged, zone_proc=sees_zone(options, target_pid)),
@@ -48,7 +53,7 @@ def spec(
         "ociVersion": "1.0.2",
         "process": process,
         "root": {"path": "rootfs", "readonly": security.readonly_rootfs},
-        "mounts": arranged(usual, volumes.mounts),
+        "mounts": arranged(usual, mounts),
         "linux": linux,
         "annotations": {ANNOTATION: seccomp.program} if seccomp is not None and seccomp.program else {},
     }

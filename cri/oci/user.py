@@ -1,12 +1,12 @@
-"""Whom a container runs as: numbers, or names looked up in the image's own files (passwd(5), group(5))."""
+"""The user a container runs as: numbers, or names looked up in the image's passwd(5) and group(5)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from cri.oci.values import CREATE
-from cri.state.node import RootImage
+from cri.checks.fields import CREATE
+from cri.oci.values import RootImage
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -32,7 +32,7 @@ class _Account:
 
 
 def user(security: cri.LinuxContainerSecurityContext, image: RootImage) -> User:
-    """CRI's choice before the image's; Invalid for a name that the image does not know."""
+    """CRI's choice, else the image's; Invalid for a name that the image does not know."""
     wanted, group = _wanted(security, image.user)
     account = _account(wanted, image.passwd)
     gid = account.gid
@@ -56,7 +56,7 @@ def _wanted(security: cri.LinuxContainerSecurityContext, image_user: str) -> tup
 
 
 def _account(wanted: str, passwd: str) -> _Account:
-    """A number need not be in passwd (its group is then 0, as everywhere); a name must be."""
+    """Look up a user.  A number need not be in passwd (its group is then 0, as usual); a name must be."""
     for account in _accounts(passwd):
         if account.name == wanted or str(account.uid) == wanted:
             return account
@@ -95,7 +95,7 @@ def _accounts(passwd: str) -> Iterator[_Account]:
 
 
 def _lines(untrusted_text: str, least: int) -> Iterator[list[str]]:
-    """The lines with at least so many fields; others are passed over, as the C library does."""
+    """The lines with at least ``least`` fields; others are skipped, as the C library does."""
     for line in untrusted_text.split("\n")[:_LINES]:
         fields = line.strip().split(":")
         if len(fields) >= least and not fields[0].startswith("#"):

@@ -1,17 +1,41 @@
-"""What the parts of an OCI configuration share."""
+"""Values that the parts of an OCI configuration share."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-CREATE = "create container"
 Json = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Of system calls: ``linux.seccomp``, and the same compiled (see ``seccomp_bpf``) or ""."""
+    """A seccomp filter: ``linux.seccomp``, and the same compiled (see ``seccomp_bpf``) or ""."""
 
     profile: Json
     program: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RootImage:
+    """An image as a container needs it."""
+
+    id: str
+    """``sha256:...`` of its config."""
+    reference: str
+    """``repository@sha256:...`` where known, else the id."""
+    name: str
+    """What people call it: a tag where it has one, else the reference."""
+    filesystems: tuple[str, ...]
+    """Its filesystem images on the host, absolute, the lowest first."""
+    type: str
+    """Of each: ``squashfs`` or ``erofs``."""
+    env: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    cmd: tuple[str, ...] = ()
+    user: str = ""
+    working_dir: str = ""
+    stop_signal: str = ""
+    passwd: str = ""
+    """Its /etc/passwd and /etc/group, hostile text; "" where it has none."""
+    group: str = ""

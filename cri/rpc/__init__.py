@@ -1,1 +1,1 @@
-"""The CRI services: each RPC is handed to its verb."""
+"""The CRI RuntimeService: each RPC calls its verb, and turns records into messages."""

@@ -1,4 +1,4 @@
-"""Lists, statuses, and the stream of events: all of it answered from memory."""
+"""RPCs that only read: lists, statuses, and the stream of events, all answered from memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ from contextlib import aclosing
 
 import grpc.aio
 
-from cri.container import view
-from cri.rpc.batches import batches
+from cri.rpc import container_view, sandbox_view
 from cri.rpc.rendered import Rendered, encoded
-from cri.sandbox import view as sandbox_view
+from cri.runtime import Runtime
 from cri.state.container import Container
 from cri.state.events import Event
-from cri.state.node import Node
 from cri.state.sandbox import Sandbox
+from daemonkit.grpc_server import batches
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context = grpc.aio.ServicerContext[object, object]
@@ -23,12 +22,12 @@ _Context = grpc.aio.ServicerContext[object, object]
 class ListingRpcs:
     """A part of the RuntimeService."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-        self._pod_lines = Rendered(node.sandboxes, sandbox_view.item)
-        self._container_lines = Rendered(node.containers, view.item)
-        self._pod_statuses = Rendered(node.sandboxes, sandbox_view.status)
-        self._container_statuses = Rendered(node.containers, view.status)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._pod_lines = Rendered(runtime.sandboxes, sandbox_view.item)
+        self._container_lines = Rendered(runtime.containers, container_view.item)
+        self._pod_statuses = Rendered(runtime.sandboxes, sandbox_view.status)
+        self._container_statuses = Rendered(runtime.containers, container_view.status)
 
     async def ListPodSandbox(
         self, request: cri.ListPodSandboxRequest, context: _Context
@@ -40,7 +39,7 @@ class ListingRpcs:
     async def PodSandboxStatus(
         self, request: cri.PodSandboxStatusRequest, context: _Context
     ) -> cri.PodSandboxStatusResponse:
-        sandbox = self._node.sandboxes.find(request.pod_sandbox_id)
+        sandbox = self._runtime.sandboxes.find(request.pod_sandbox_id)
         if not request.verbose:
             return encoded(self._pod_statuses.one(sandbox))  # type: ignore[no-any-return]
         status = sandbox_view.status(sandbox)
@@ -63,29 +62,31 @@ class ListingRpcs:
     async def ContainerStatus(
         self, request: cri.ContainerStatusRequest, context: _Context
     ) -> cri.ContainerStatusResponse:
-        container = self._node.containers.find(request.container_id)
+        container = self._runtime.containers.find(request.container_id)
         if not request.verbose:
             return encoded(self._container_statuses.one(container))  # type: ignore[no-any-return]
-        return cri.ContainerStatusResponse(status=view.status(container), info=view.info(container))
+        return cri.ContainerStatusResponse(
+            status=container_view.status(container), info=container_view.info(container)
+        )
 
     async def StreamContainers(
         self, request: cri.StreamContainersRequest, context: _Context
     ) -> AsyncIterator[cri.StreamContainersResponse]:
         for batch in batches(self._containers(request.filter)):
-            yield cri.StreamContainersResponse(containers=[view.item(one) for one in batch])
+            yield cri.StreamContainersResponse(containers=[container_view.item(one) for one in batch])
 
     async def GetContainerEvents(
         self, request: cri.GetEventsRequest, context: _Context
     ) -> AsyncIterator[cri.ContainerEventResponse]:
-        async with aclosing(self._node.events.subscribe()) as events:
+        async with aclosing(self._runtime.events.subscribe()) as events:
             async for event in events:
                 yield _event(event)
 
     def _sandboxes(self, asked: cri.PodSandboxFilter) -> list[Sandbox]:
-        return [one for one in self._node.sandboxes.visible() if sandbox_view.selected(one, asked)]
+        return [one for one in self._runtime.sandboxes.visible() if sandbox_view.selected(one, asked)]
 
     def _containers(self, asked: cri.ContainerFilter) -> list[Container]:
-        return [one for one in self._node.containers.visible() if view.selected(one, asked)]
+        return [one for one in self._runtime.containers.visible() if container_view.selected(one, asked)]
 
 
 def _event(event: Event) -> cri.ContainerEventResponse:
@@ -94,5 +95,5 @@ def _event(event: Event) -> cri.ContainerEventResponse:
         container_event_type=event.kind,
         created_at=event.when_ns,
         pod_sandbox_status=sandbox_view.status(event.sandbox) if event.sandbox else None,
-        containers_statuses=[view.status(container) for container in event.containers],
+        containers_statuses=[container_view.status(container) for container in event.containers],
     )

@@ -1,4 +1,4 @@
-"""What is read often, answered from memory: a record is encoded once, until it changes."""
+"""Encoded responses for what is read often: a record is encoded once, until it changes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from cri.state.registry import Record
+from cri.state.records import Record
 
 R = TypeVar("R", bound=Record)
 
@@ -16,8 +16,8 @@ _TAG = b"\x0a"
 _SPARE = 64
 
 
-class Source(Protocol[R]):
-    """Where records are, as ``cri.state.registry`` has them."""
+class RecordSource(Protocol[R]):
+    """Where records are, as ``cri.state.records`` has them."""
 
     @property
     def version(self) -> int: ...
@@ -26,45 +26,45 @@ class Source(Protocol[R]):
 
 
 class Rendered(Generic[R]):
-    """Records' encoded messages, by id."""
+    """A cache of records' encoded messages, by id."""
 
-    def __init__(self, source: Source[R], message: Callable[[R], Message]) -> None:
+    def __init__(self, source: RecordSource[R], message: Callable[[R], Message]) -> None:
         self._source = source
         self._message = message
         self._fields: dict[str, tuple[R, bytes]] = {}
         self._whole = (-1, b"")
-        self._room = _SPARE
+        self._limit = _SPARE
 
     def one(self, record: R) -> bytes:
-        """A response that is this record's message alone."""
+        """The response that is this record's message alone."""
         known = self._fields.get(record.id)
         if known is None or known[0] is not record:
             known = (record, _field(self._message(record).SerializeToString()))
             self._fields[record.id] = known
-            if len(self._fields) > self._room:
-                self._forget_what_is_gone()
+            if len(self._fields) > self._limit:
+                self._forget_gone()
         return known[1]
 
     def some(self, records: Iterable[R]) -> bytes:
-        """A response that lists these."""
+        """The response that lists these records."""
         return b"".join(map(self.one, records))
 
     def every(self) -> bytes:
-        """A response that lists all that callers see."""
+        """The response that lists all records that callers see."""
         version, response = self._whole
         if version != self._source.version:
             response = self.some(self._source.visible())
             self._whole = (self._source.version, response)
         return response
 
-    def _forget_what_is_gone(self) -> None:
+    def _forget_gone(self) -> None:
         there = {record.id for record in self._source.visible()}
         self._fields = {key: known for key, known in self._fields.items() if key in there}
-        self._room = 2 * len(self._fields) + _SPARE
+        self._limit = 2 * len(self._fields) + _SPARE
 
 
 def encoded(response: bytes) -> Any:
-    """Given to a handler's caller instead of a message: ``daemonkit.interceptors`` sends it as it is."""
+    """An encoded response in place of a message: ``daemonkit.interceptors`` sends it as it is."""
     return response
 
 

@@ -1,16 +1,15 @@
-"""Changes of what runs, and of the runtime's own settings."""
+"""RPCs that change what runs, and the runtime's own settings."""
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 import grpc.aio
 
 from cri.cni import template
 from cri.container import update
+from cri.runtime import Runtime
 from cri.sandbox import update as sandbox_update
-from cri.state.node import Node
 from daemonkit.faults import Fault, Unsupported
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -23,25 +22,25 @@ _Context = grpc.aio.ServicerContext[object, object]
 class ResourcesRpcs:
     """A part of the RuntimeService."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     async def UpdateContainerResources(
         self, request: cri.UpdateContainerResourcesRequest, context: _Context
     ) -> cri.UpdateContainerResourcesResponse:
-        await update.update(self._node, request)
+        await update.update(self._runtime, request)
         return cri.UpdateContainerResourcesResponse()
 
     async def UpdatePodSandboxResources(
         self, request: cri.UpdatePodSandboxResourcesRequest, context: _Context
     ) -> cri.UpdatePodSandboxResourcesResponse:
-        await sandbox_update.update(self._node, request)
+        await sandbox_update.update(self._runtime, request)
         return cri.UpdatePodSandboxResourcesResponse()
 
     async def UpdateRuntimeConfig(
         self, request: cri.UpdateRuntimeConfigRequest, context: _Context
     ) -> cri.UpdateRuntimeConfigResponse:
-        """The pod CIDR fills the configured template in, unless there is a network configuration already."""
+        """Fill the template in with the pod CIDR, unless there is a network configuration already."""
         cidr = request.runtime_config.network_config.pod_cidr
         if cidr:
             await self._pod_cidr(cidr)
@@ -54,17 +53,19 @@ class ResourcesRpcs:
         raise Unsupported("CheckpointContainer", request.container_id[:64], cause)
 
     async def _pod_cidr(self, cidr: str) -> None:
-        node = self._node
+        runtime = self._runtime
         networks = template.networks(cidr)
-        node.told.pod_cidr = cidr
-        if node.config.cni.conf_template is None:
-            log.info("pod CIDR told; CNI's own configuration decides", extra=fields(cidr=cidr))
+        runtime.kubelet.pod_cidr = cidr
+        if runtime.config.cni.conf_template is None:
+            log.info("pod CIDR received; CNI's own configuration decides", extra=fields(cidr=cidr))
             return
         try:
-            chain = node.network.check()
+            chain = runtime.network.check()
         except Fault:
-            source, directory = node.config.cni.conf_template, node.config.cni.conf_dir
-            path = await asyncio.to_thread(template.write, source, directory, networks)
+            source, directory = runtime.config.cni.conf_template, runtime.config.cni.conf_dir
+            path = await template.write(source, directory, networks)
             log.info("network configuration written", extra=fields(cidr=cidr, path=path))
         else:
-            log.info("pod CIDR told; a network is configured", extra=fields(cidr=cidr, network=chain.name))
+            log.info(
+                "pod CIDR received; a network is configured", extra=fields(cidr=cidr, network=chain.name)
+            )

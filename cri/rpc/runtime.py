@@ -1,4 +1,4 @@
-"""RuntimeService: each RPC handed to its verb."""
+"""RuntimeService: each RPC calls its verb."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from pathlib import Path
 
 import grpc.aio
 
-from cri.container import create, execsync, remove, start, stop
+from cri.container import create, execsync, logs, remove, start, stop
 from cri.rpc import status
 from cri.rpc.listing import ListingRpcs
 from cri.rpc.resources import ResourcesRpcs
 from cri.rpc.statistics import StatisticsRpcs
+from cri.runtime import Runtime
 from cri.sandbox import remove as sandbox_remove
 from cri.sandbox import run as sandbox_run
 from cri.sandbox import stop as sandbox_stop
-from cri.state.node import Node
 from cri.streaming.forwarding.portforward import port_forward_url
-from cri.streaming.process.attach import attach_url
-from cri.streaming.process.exec import exec_url
+from cri.streaming.process.exec import attach_url, exec_url
 from cri.streaming.server import Server
-from daemonkit.faults import Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
@@ -32,17 +30,17 @@ KUBE_API_VERSION = "0.1.0"  # VersionResponse.version: the kubelet's runtime API
 _Context = grpc.aio.ServicerContext[object, object]
 
 
-def runtime_service(node: Node, streaming: Server) -> rpc.RuntimeServiceServicer:
+def runtime_service(runtime: Runtime, streaming: Server) -> rpc.RuntimeServiceServicer:
     """The service over ``node``; exec, attach and port-forward lead to ``streaming``."""
-    return RuntimeService(node, streaming)
+    return RuntimeService(runtime, streaming)
 
 
 class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServiceServicer):
     """``runtime.v1.RuntimeService``."""
 
-    def __init__(self, node: Node, streaming: Server) -> None:
-        ListingRpcs.__init__(self, node)
-        StatisticsRpcs.__init__(self, node)
+    def __init__(self, runtime: Runtime, streaming: Server) -> None:
+        ListingRpcs.__init__(self, runtime)
+        StatisticsRpcs.__init__(self, runtime)
         self._streaming = streaming
 
     async def Version(self, request: cri.VersionRequest, context: _Context) -> cri.VersionResponse:
@@ -54,7 +52,7 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
         )
 
     async def Status(self, request: cri.StatusRequest, context: _Context) -> cri.StatusResponse:
-        return await status.status(self._node, request.verbose)
+        return await status.status(self._runtime, request.verbose)
 
     async def RuntimeConfig(
         self, request: cri.RuntimeConfigRequest, context: _Context
@@ -65,67 +63,64 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
     async def RunPodSandbox(
         self, request: cri.RunPodSandboxRequest, context: _Context
     ) -> cri.RunPodSandboxResponse:
-        return cri.RunPodSandboxResponse(pod_sandbox_id=await sandbox_run.run(self._node, request))
+        return cri.RunPodSandboxResponse(pod_sandbox_id=await sandbox_run.run(self._runtime, request))
 
     async def StopPodSandbox(
         self, request: cri.StopPodSandboxRequest, context: _Context
     ) -> cri.StopPodSandboxResponse:
-        await sandbox_stop.stop(self._node, request.pod_sandbox_id)
+        await sandbox_stop.stop(self._runtime, request.pod_sandbox_id)
         return cri.StopPodSandboxResponse()
 
     async def RemovePodSandbox(
         self, request: cri.RemovePodSandboxRequest, context: _Context
     ) -> cri.RemovePodSandboxResponse:
-        await sandbox_remove.remove(self._node, request.pod_sandbox_id)
+        await sandbox_remove.remove(self._runtime, request.pod_sandbox_id)
         return cri.RemovePodSandboxResponse()
 
     async def CreateContainer(
         self, request: cri.CreateContainerRequest, context: _Context
     ) -> cri.CreateContainerResponse:
-        return cri.CreateContainerResponse(container_id=await create.create(self._node, request))
+        return cri.CreateContainerResponse(container_id=await create.create(self._runtime, request))
 
     async def StartContainer(
         self, request: cri.StartContainerRequest, context: _Context
     ) -> cri.StartContainerResponse:
-        await start.start(self._node, request.container_id)
+        await start.start(self._runtime, request.container_id)
         return cri.StartContainerResponse()
 
     async def StopContainer(
         self, request: cri.StopContainerRequest, context: _Context
     ) -> cri.StopContainerResponse:
-        await stop.stop(self._node, request.container_id, request.timeout)
+        await stop.stop(self._runtime, request.container_id, request.timeout)
         return cri.StopContainerResponse()
 
     async def RemoveContainer(
         self, request: cri.RemoveContainerRequest, context: _Context
     ) -> cri.RemoveContainerResponse:
-        await remove.remove_found(self._node, request.container_id)
+        await remove.remove(self._runtime, request.container_id)
         return cri.RemoveContainerResponse()
 
     async def ReopenContainerLog(
         self, request: cri.ReopenContainerLogRequest, context: _Context
     ) -> cri.ReopenContainerLogResponse:
-        container = self._node.containers.find(request.container_id)
-        if not container.live:
-            raise Refused("reopen log of", container.id, f"it is {container.phase.value}")
-        await self._node.zones.reopen_log(container.id)
+        await logs.reopen(self._runtime, request.container_id)
         return cri.ReopenContainerLogResponse()
 
     async def ExecSync(self, request: cri.ExecSyncRequest, context: _Context) -> cri.ExecSyncResponse:
-        return await execsync.exec_sync(self._node, request)
+        return await execsync.exec_sync(self._runtime, request)
 
     async def Exec(self, request: cri.ExecRequest, context: _Context) -> cri.ExecResponse:
-        return cri.ExecResponse(url=exec_url(self._node, self._streaming, request))
+        return cri.ExecResponse(url=exec_url(self._runtime, self._streaming, request))
 
     async def Attach(self, request: cri.AttachRequest, context: _Context) -> cri.AttachResponse:
-        return cri.AttachResponse(url=attach_url(self._node, self._streaming, request))
+        return cri.AttachResponse(url=attach_url(self._runtime, self._streaming, request))
 
     async def PortForward(
         self, request: cri.PortForwardRequest, context: _Context
     ) -> cri.PortForwardResponse:
-        return cri.PortForwardResponse(url=port_forward_url(self._node, self._streaming, request))
+        return cri.PortForwardResponse(url=port_forward_url(self._runtime, self._streaming, request))
 
 
 def _cgroup_driver() -> cri.CgroupDriver.ValueType:
-    """Who manages this host's cgroups, as sd_booted(3) tells it; pods' own are inside their zones."""
+    """Who manages this host's cgroups (sd_booted(3)); those of pods are inside their zones."""
     return cri.SYSTEMD if _SYSTEMD.is_dir() else cri.CGROUPFS

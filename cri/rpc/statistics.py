@@ -1,4 +1,4 @@
-"""Statistics and metrics: RPCs handed to their verbs."""
+"""RPCs for statistics and metrics: each calls its verb."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator
 
 import grpc.aio
 
-from cri.container import view
-from cri.rpc.batches import batches
+from cri.rpc import container_view
+from cri.runtime import Runtime
 from cri.state.container import Container
-from cri.state.node import Node
 from cri.stats import containers, metrics, pods
 from cri.stats.descriptors import descriptors
 from cri.stats.rates import Rates
+from daemonkit.grpc_server import batches
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context = grpc.aio.ServicerContext[object, object]
@@ -21,46 +21,46 @@ _Context = grpc.aio.ServicerContext[object, object]
 class StatisticsRpcs:
     """A part of the RuntimeService."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
         self._rates = Rates()
 
     async def ContainerStats(
         self, request: cri.ContainerStatsRequest, context: _Context
     ) -> cri.ContainerStatsResponse:
-        container = self._node.containers.find(request.container_id)
-        return cri.ContainerStatsResponse(stats=await containers.one(self._node, self._rates, container))
+        container = self._runtime.containers.find(request.container_id)
+        return cri.ContainerStatsResponse(stats=await containers.one(self._runtime, self._rates, container))
 
     async def ListContainerStats(
         self, request: cri.ListContainerStatsRequest, context: _Context
     ) -> cri.ListContainerStatsResponse:
         found = self._wanted(request.filter)
-        return cri.ListContainerStatsResponse(stats=await containers.stats(self._node, self._rates, found))
+        return cri.ListContainerStatsResponse(stats=await containers.stats(self._runtime, self._rates, found))
 
     async def StreamContainerStats(
         self, request: cri.StreamContainerStatsRequest, context: _Context
     ) -> AsyncIterator[cri.StreamContainerStatsResponse]:
-        found = await containers.stats(self._node, self._rates, self._wanted(request.filter))
+        found = await containers.stats(self._runtime, self._rates, self._wanted(request.filter))
         for batch in batches(found):
             yield cri.StreamContainerStatsResponse(container_stats=batch)
 
     async def PodSandboxStats(
         self, request: cri.PodSandboxStatsRequest, context: _Context
     ) -> cri.PodSandboxStatsResponse:
-        sandbox = self._node.sandboxes.find(request.pod_sandbox_id)
-        return cri.PodSandboxStatsResponse(stats=await pods.one(self._node, self._rates, sandbox))
+        sandbox = self._runtime.sandboxes.find(request.pod_sandbox_id)
+        return cri.PodSandboxStatsResponse(stats=await pods.one(self._runtime, self._rates, sandbox))
 
     async def ListPodSandboxStats(
         self, request: cri.ListPodSandboxStatsRequest, context: _Context
     ) -> cri.ListPodSandboxStatsResponse:
-        found = pods.selected(self._node, request.filter)
-        return cri.ListPodSandboxStatsResponse(stats=await pods.stats(self._node, self._rates, found))
+        found = pods.selected(self._runtime, request.filter)
+        return cri.ListPodSandboxStatsResponse(stats=await pods.stats(self._runtime, self._rates, found))
 
     async def StreamPodSandboxStats(
         self, request: cri.StreamPodSandboxStatsRequest, context: _Context
     ) -> AsyncIterator[cri.StreamPodSandboxStatsResponse]:
-        wanted = pods.selected(self._node, request.filter)
-        for batch in batches(await pods.stats(self._node, self._rates, wanted)):
+        wanted = pods.selected(self._runtime, request.filter)
+        for batch in batches(await pods.stats(self._runtime, self._rates, wanted)):
             yield cri.StreamPodSandboxStatsResponse(pod_sandbox_stats=batch)
 
     async def ListMetricDescriptors(
@@ -71,16 +71,16 @@ class StatisticsRpcs:
     async def ListPodSandboxMetrics(
         self, request: cri.ListPodSandboxMetricsRequest, context: _Context
     ) -> cri.ListPodSandboxMetricsResponse:
-        return cri.ListPodSandboxMetricsResponse(pod_metrics=await metrics.metrics(self._node))
+        return cri.ListPodSandboxMetricsResponse(pod_metrics=await metrics.metrics(self._runtime))
 
     async def StreamPodSandboxMetrics(
         self, request: cri.StreamPodSandboxMetricsRequest, context: _Context
     ) -> AsyncIterator[cri.StreamPodSandboxMetricsResponse]:
-        for batch in batches(await metrics.metrics(self._node)):
+        for batch in batches(await metrics.metrics(self._runtime)):
             yield cri.StreamPodSandboxMetricsResponse(pod_sandbox_metrics=batch)
 
     def _wanted(self, asked: cri.ContainerStatsFilter) -> list[Container]:
         wanted = cri.ContainerFilter(
             id=asked.id, pod_sandbox_id=asked.pod_sandbox_id, label_selector=asked.label_selector
         )
-        return [one for one in self._node.containers.visible() if view.selected(one, wanted)]
+        return [one for one in self._runtime.containers.visible() if container_view.selected(one, wanted)]

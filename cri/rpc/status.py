@@ -1,4 +1,4 @@
-"""Status: whether pods can be run now, and what an operator must know."""
+"""Status: whether pods can run now, and what an operator should know."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
 
-from cri.state.node import Node
+from cri.runtime import Runtime
 from daemonkit.faults import Fault
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
-async def status(node: Node, verbose: bool) -> cri.StatusResponse:
-    """RuntimeReady: protectd answers; NetworkReady: a CNI configuration whose plugins are there."""
-    host, trouble = await _host(node, fresh=verbose)
+async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
+    """RuntimeReady: protectd answers.  NetworkReady: there is a CNI configuration with all its plugins."""
+    host, trouble = await _host(runtime, fresh=verbose)
     reply = cri.StatusResponse(
         status=cri.RuntimeStatus(
             conditions=[
                 _condition("RuntimeReady", "ProtectdNotReady", trouble),
-                _condition("NetworkReady", "NetworkPluginNotReady", _network_trouble(node)),
+                _condition("NetworkReady", "NetworkPluginNotReady", _network_trouble(runtime)),
             ]
         ),
-        runtime_handlers=_handlers(node, host),
+        runtime_handlers=_handlers(runtime, host),
         features=cri.RuntimeFeatures(supplemental_groups_policy=True),
     )
     if verbose:
-        reply.info.update(_info(node, host))
+        reply.info.update(_info(runtime, host))
     return reply
 
 
-async def _host(node: Node, *, fresh: bool) -> tuple[pb.InfoResponse | None, str]:
-    """The kubelet asks every few seconds: what does not change is remembered."""
+async def _host(runtime: Runtime, *, fresh: bool) -> tuple[pb.InfoResponse | None, str]:
+    """The host, or why it is not known.  Cached where it does not change: the kubelet asks all the time."""
     try:
-        return await node.host.info(fresh=fresh), ""
+        return await runtime.host.info(fresh=fresh), ""
     except Fault as fault:
         return None, str(fault)
 
 
-def _network_trouble(node: Node) -> str:
+def _network_trouble(runtime: Runtime) -> str:
     try:
-        node.network.check()
+        runtime.network.check()
     except Fault as fault:
         return str(fault)
     return ""
@@ -56,27 +56,27 @@ def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:
     )
 
 
-def _handlers(node: Node, host: pb.InfoResponse | None) -> list[cri.RuntimeHandler]:
-    """Those whose profile protectd has; the first is the one meant by ""."""
+def _handlers(runtime: Runtime, host: pb.InfoResponse | None) -> list[cri.RuntimeHandler]:
+    """The handlers whose profile protectd has; the first one is the default, ""."""
     if host is None:
         return []
     have = set(host.profiles)
-    names = sorted(name for name, handler in node.config.handlers.items() if handler.profile in have)
+    names = sorted(name for name, handler in runtime.config.handlers.items() if handler.profile in have)
     features = cri.RuntimeHandlerFeatures(
         recursive_read_only_mounts=True, user_namespaces=host.user_namespaces
     )
     return [cri.RuntimeHandler(name=name, features=features) for name in ["", *names]]
 
 
-def _info(node: Node, host: pb.InfoResponse | None) -> dict[str, str]:
+def _info(runtime: Runtime, host: pb.InfoResponse | None) -> dict[str, str]:
     """Each value is JSON, as crictl expects."""
     return {
-        "config": json.dumps(asdict(node.config), default=_plain),
+        "config": json.dumps(asdict(runtime.config), default=_plain),
         "versions": json.dumps(_versions(host)),
-        "handlers": json.dumps(_handler_details(node, host)),
-        "cni": json.dumps(_cni(node)),
+        "handlers": json.dumps(_handler_details(runtime, host)),
+        "cni": json.dumps(_cni(runtime)),
         "toolstack": json.dumps(_toolstack(host)),
-        "pulls": json.dumps(node.images.pulls()),
+        "pulls": json.dumps(runtime.images.pulls()),
         "notices": json.dumps(list(host.notices) if host else []),
     }
 
@@ -92,11 +92,11 @@ def _versions(host: pb.InfoResponse | None) -> dict[str, str]:
     }
 
 
-def _handler_details(node: Node, host: pb.InfoResponse | None) -> dict[str, object]:
-    """Those that cannot be used too, with the reason."""
-    usable = {handler.name: handler.features for handler in _handlers(node, host)}
+def _handler_details(runtime: Runtime, host: pb.InfoResponse | None) -> dict[str, object]:
+    """All handlers; for those that cannot be used, the reason."""
+    usable = {handler.name: handler.features for handler in _handlers(runtime, host)}
     details: dict[str, object] = {}
-    for name, handler in node.config.handlers.items():
+    for name, handler in runtime.config.handlers.items():
         if name in usable:
             features = MessageToDict(usable[name], always_print_fields_with_no_presence=True)
             details[name] = {"profile": handler.profile, "features": features}
@@ -106,13 +106,13 @@ def _handler_details(node: Node, host: pb.InfoResponse | None) -> dict[str, obje
     return details
 
 
-def _cni(node: Node) -> dict[str, object]:
+def _cni(runtime: Runtime) -> dict[str, object]:
     try:
-        chain = node.network.check()
+        chain = runtime.network.check()
     except Fault as fault:
-        return {"error": str(fault), "podCIDR": node.told.pod_cidr}
+        return {"error": str(fault), "podCIDR": runtime.kubelet.pod_cidr}
     return {
-        "podCIDR": node.told.pod_cidr,
+        "podCIDR": runtime.kubelet.pod_cidr,
         "network": chain.name,
         "source": chain.source,
         "cniVersion": chain.version,

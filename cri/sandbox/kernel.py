@@ -1,24 +1,24 @@
-"""The kernel of a pod's zone: which image it comes from, and who holds that."""
+"""The kernel of a pod's zone: which image it comes from, and the hold that keeps the image."""
 
 from __future__ import annotations
 
+from cri.checks.fields import RUN
 from cri.config import HandlerConfig
 from cri.images.globs import Globs
 from cri.images.kernels.images import ZONE
 from cri.images.registry import names
 from cri.images.settings import KernelSettings
-from cri.state.node import Node
+from cri.runtime import Runtime
 from daemonkit.faults import Denied, Invalid, Missing
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 ANNOTATION = "xenpod.dev/kernel"
-_RUN = "run pod sandbox"
 
 
 def chosen(config: cri.PodSandboxConfig, handler: HandlerConfig, settings: KernelSettings) -> str:
     """The image's normalised name: the pod's own choice, else its handler's; "": the toolstack's kernel.
 
-    Invalid: no name of an image; Denied: one that pods may not choose.
+    Invalid: not the name of an image; Denied: one that pods may not choose.
     """
     if ANNOTATION not in config.annotations:
         return str(names.parse(handler.kernel)) if handler.kernel else ""
@@ -28,29 +28,29 @@ def chosen(config: cri.PodSandboxConfig, handler: HandlerConfig, settings: Kerne
         raise Invalid("read annotation", ANNOTATION, str(fault)) from None
     if not Globs(settings.allow).matching((str(wanted), wanted.name)):
         hint = "kernels.allow in cri.toml has those they may"
-        raise Denied(_RUN, config.metadata.name, f"pods may not choose the kernel {wanted}", hint)
+        raise Denied(RUN, config.metadata.name, f"pods may not choose the kernel {wanted}", hint)
     return str(wanted)
 
 
-def resolve(node: Node, name: str) -> str:
-    """The id of an image that is here ("" for ""); Missing: nothing is pulled for it."""
+def resolve(runtime: Runtime, name: str) -> str:
+    """Look an image up; its id ("" for "").  Missing when it is not here: nothing is pulled."""
     if not name:
         return ""
     try:
-        return node.images.resolve(name).id
+        return runtime.images.resolve(name).id
     except Missing:
         hint = f"protect image pull {name}"
         raise Missing(
-            _RUN, f"zone kernel {name}", "the image is not here, and is not pulled for it", hint
+            RUN, f"zone kernel {name}", "the image is not here, and is not pulled for it", hint
         ) from None
 
 
-def hold(node: Node, image_id: str, sandbox_id: str) -> None:
-    """The image stays until ``release``; Missing when it is gone."""
+def hold(runtime: Runtime, image_id: str, sandbox_id: str) -> None:
+    """Keep the image until ``release``; Missing when it is gone."""
     if image_id:
-        node.images.hold(image_id, ZONE + sandbox_id)
+        runtime.images.hold(image_id, ZONE + sandbox_id)
 
 
-def release(node: Node, sandbox_id: str) -> None:
-    """There is no zone that boots from it; none held is fine."""
-    node.images.release(ZONE + sandbox_id)
+def release(runtime: Runtime, sandbox_id: str) -> None:
+    """Give the image up once no zone boots from it; nothing to give up is fine."""
+    runtime.images.release(ZONE + sandbox_id)

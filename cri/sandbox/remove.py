@@ -1,44 +1,76 @@
-"""RemovePodSandbox: stopped first if need be, then its containers and itself are forgotten."""
+"""The end of a pod's record: RemovePodSandbox, and the undo of a pod that never became ready."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
 
-from cri.container.remove import remove as remove_container
-from cri.sandbox.stop import stop_held
+from cri.container.remove import remove_by_id as remove_container
+from cri.runtime import Runtime
+from cri.sandbox.stop import stop_locked, teardown
 from cri.state.names import sandbox_name
-from cri.state.node import Node
-from cri.state.sandbox import Phase, Sandbox
-from cri.together import each, to_end
-from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Missing
+from cri.state.sandbox import Sandbox, SandboxPhase
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Fault
 from daemonkit.logs import fields
+from daemonkit.tasks import complete, complete_all
 
 log = logging.getLogger(__name__)
 
-declare("remove-pod.recorded", "remove-pod.containers-removed", "remove-pod.forgotten")
 
+async def remove(runtime: Runtime, wanted: str) -> None:
+    """Stop a pod if need be, then forget it and its containers, even if the caller goes away meanwhile.
 
-async def remove(node: Node, wanted: str) -> None:
-    """Idempotent; an unknown id succeeds, a running pod is stopped by force."""
-    try:
-        sandbox_id = node.sandboxes.find(wanted).id
-    except Missing:
+    Idempotent; an unknown id succeeds.
+    """
+    found = runtime.sandboxes.find_or_none(wanted)
+    if found is None:
         return
-    async with node.locks.hold(sandbox_id):
-        if node.sandboxes.has(sandbox_id):
-            await to_end(remove_held(node, node.sandboxes.get(sandbox_id)))
+    async with runtime.locks.hold(found.id):
+        if runtime.sandboxes.has(found.id):
+            await complete(_remove(runtime, runtime.sandboxes.get(found.id)))
 
 
-async def remove_held(node: Node, sandbox: Sandbox) -> None:
-    """The same for one whose lock is held."""
-    await stop_held(node, sandbox)
-    await node.sandboxes.put(replace(node.sandboxes.get(sandbox.id), phase=Phase.REMOVING))
+async def _remove(runtime: Runtime, sandbox: Sandbox) -> None:
+    await stop_locked(runtime, sandbox)
+    await runtime.sandboxes.put(replace(runtime.sandboxes.get(sandbox.id), phase=SandboxPhase.REMOVING))
     checkpoint("remove-pod.recorded")
-    await each([remove_container(node, container.id) for container in node.containers_of(sandbox.id)])
+    await complete_all([remove_container(runtime, c.id) for c in runtime.containers_of(sandbox.id)])
     checkpoint("remove-pod.containers-removed")
-    await node.sandboxes.drop(sandbox.id)
+    await runtime.sandboxes.drop(sandbox.id)
     checkpoint("remove-pod.forgotten")
-    node.sandbox_names.release(sandbox_name(sandbox.config.metadata), sandbox.id)
+    runtime.sandbox_names.release(sandbox_name(sandbox.config.metadata), sandbox.id)
     log.info("pod removed", extra=fields(sandbox=sandbox.id))
+
+
+async def undo(runtime: Runtime, sandbox_id: str) -> bool:
+    """Take away a pod that never became ready; whether all of it is gone.
+
+    What is not stays recorded, and ``cri.reconcile`` tries again.
+    """
+    async with runtime.locks.hold(sandbox_id):
+        if not runtime.sandboxes.has(sandbox_id):
+            return True
+        try:
+            await _undo(runtime, runtime.sandboxes.get(sandbox_id))
+        except Fault as fault:
+            runtime.left_over("pod", sandbox_id, fault)
+            return False
+    return True
+
+
+async def finish_leftover(runtime: Runtime, name: str) -> None:
+    """When a half-removed pod holds ``name``, finish that first: this is the same request again."""
+    holder = runtime.sandbox_names.holder(name)
+    if holder and runtime.sandboxes.phase(holder) is SandboxPhase.UNDOING:
+        await undo(runtime, holder)
+
+
+async def _undo(runtime: Runtime, sandbox: Sandbox) -> None:
+    if sandbox.phase is SandboxPhase.CREATING:
+        await runtime.sandboxes.note(replace(sandbox, phase=SandboxPhase.UNDOING))
+    await teardown(runtime, sandbox)
+    checkpoint("undo-pod.torn-down")
+    await runtime.sandboxes.drop(sandbox.id)
+    checkpoint("undo-pod.forgotten")
+    runtime.sandbox_names.release(sandbox_name(sandbox.config.metadata), sandbox.id)

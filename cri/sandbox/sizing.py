@@ -19,7 +19,7 @@ _MAX_VCPUS = 1024
 
 
 def zone_resources(config: cri.PodSandboxConfig, memory_overhead: int) -> pb.ZoneResources:
-    """0 where nothing is said: protectd's profile decides.  Invalid: an annotation that cannot be read.
+    """The zone's size; 0 leaves it to protectd's profile.  Invalid: an annotation that cannot be read.
 
     ``memory_overhead``, in bytes, is what the zone's kernel takes when the request has no overhead.
     """

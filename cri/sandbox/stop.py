@@ -1,53 +1,68 @@
-"""StopPodSandbox: its containers end, then its zone and its network go; records and logs stay."""
+"""StopPodSandbox: a pod's containers end, then its zone and its network go; records and logs stay."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
 
-from cri.container.kill import kill
-from cri.sandbox.teardown import teardown
-from cri.state.container import Phase as ContainerPhase
-from cri.state.node import Node
-from cri.state.sandbox import Phase, Sandbox
-from cri.together import each, to_end
-from daemonkit.checkpoints import checkpoint, declare
-from daemonkit.faults import Missing
+from cri.container.stop import kill
+from cri.runtime import Runtime
+from cri.sandbox import kernel
+from cri.state.container import ContainerPhase
+from cri.state.sandbox import Sandbox, SandboxPhase
+from daemonkit.checkpoints import checkpoint
 from daemonkit.logs import fields
+from daemonkit.tasks import complete, complete_all
 
 log = logging.getLogger(__name__)
 
-declare("stop-pod.recorded", "stop-pod.containers-ended", "stop-pod.torn-down", "stop-pod.stopped")
-
-_STOPPED = frozenset({Phase.STOPPED, Phase.REMOVING})
+_STOPPED = frozenset({SandboxPhase.STOPPED, SandboxPhase.REMOVING})
 _KILLED = 128 + 9
 
 
-async def stop(node: Node, wanted: str) -> None:
-    """Idempotent; an unknown id succeeds."""
-    try:
-        sandbox_id = node.sandboxes.find(wanted).id
-    except Missing:
+async def stop(runtime: Runtime, wanted: str) -> None:
+    """Stop a pod, even if the caller goes away meanwhile.  Idempotent; an unknown id succeeds."""
+    found = runtime.sandboxes.find_or_none(wanted)
+    if found is None:
         return
-    async with node.locks.hold(sandbox_id):
-        if node.sandboxes.has(sandbox_id):
-            # Half-way is nowhere: a caller that goes away does not leave the pod between states.
-            await to_end(stop_held(node, node.sandboxes.get(sandbox_id)))
+    async with runtime.locks.hold(found.id):
+        if runtime.sandboxes.has(found.id):
+            await complete(stop_locked(runtime, runtime.sandboxes.get(found.id)))
 
 
-async def stop_held(node: Node, sandbox: Sandbox) -> None:
-    """The same for one whose lock is held."""
+async def stop_locked(runtime: Runtime, sandbox: Sandbox) -> None:
+    """Stop a pod whose lock the caller holds."""
     if sandbox.phase in _STOPPED:
         return
-    await node.sandboxes.put(replace(sandbox, phase=Phase.STOPPING))
+    await runtime.sandboxes.put(replace(sandbox, phase=SandboxPhase.STOPPING))
     checkpoint("stop-pod.recorded")
-    await each([kill(node, c) for c in node.containers_of(sandbox.id) if c.phase is ContainerPhase.RUNNING])
+    running = [c for c in runtime.containers_of(sandbox.id) if c.phase is ContainerPhase.RUNNING]
+    await complete_all([kill(runtime, container) for container in running])
     checkpoint("stop-pod.containers-ended")
-    await teardown(node, sandbox)
+    await teardown(runtime, sandbox)
     checkpoint("stop-pod.torn-down")
-    for container in node.containers_of(sandbox.id):
+    for container in runtime.containers_of(sandbox.id):
         if container.live:
-            await node.changes.lost(container.id, "Error", "its pod was stopped", _KILLED)
-    await node.sandboxes.put(replace(node.sandboxes.get(sandbox.id), phase=Phase.STOPPED))
+            await runtime.changes.lost(container.id, "Error", "its pod was stopped", _KILLED)
+    await runtime.sandboxes.put(replace(runtime.sandboxes.get(sandbox.id), phase=SandboxPhase.STOPPED))
     checkpoint("stop-pod.stopped")
     log.info("pod stopped", extra=fields(sandbox=sandbox.id))
+
+
+async def teardown(runtime: Runtime, sandbox: Sandbox) -> None:
+    """Take away what RunPodSandbox made outside this daemon: the zone and the network.  May be repeated.
+
+    Both are tried; the first failure is raised.
+    """
+    await complete_all([_destroy_zone(runtime, sandbox), _detach_network(runtime, sandbox)])
+
+
+async def _destroy_zone(runtime: Runtime, sandbox: Sandbox) -> None:
+    await runtime.zones.destroy_zone(sandbox.id)
+    kernel.release(runtime, sandbox.id)
+    checkpoint("teardown.zone-destroyed")
+
+
+async def _detach_network(runtime: Runtime, sandbox: Sandbox) -> None:
+    await runtime.network.detach(sandbox.attachment)
+    checkpoint("teardown.network-detached")

@@ -1,4 +1,4 @@
-"""UpdatePodSandboxResources: handed to protectd, which says what of the zone's size it could not change."""
+"""UpdatePodSandboxResources: protectd resizes the zone, and says what it could not change."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import logging
 from dataclasses import replace
 
 from cri.container.update import merge
+from cri.runtime import Runtime
 from cri.sandbox.sizing import zone_resources
-from cri.state.node import Node
-from cri.state.sandbox import Phase
-from cri.together import to_end
+from cri.state.sandbox import SandboxPhase
 from daemonkit.faults import Refused
 from daemonkit.logs import fields
+from daemonkit.tasks import complete
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
@@ -19,24 +19,24 @@ log = logging.getLogger(__name__)
 UPDATE = "update pod sandbox"
 
 
-async def update(node: Node, asked: cri.UpdatePodSandboxResourcesRequest) -> None:
-    """Refused, with all that could not be done, when the zone is too small for what is asked for."""
-    sandbox_id = node.sandboxes.find(asked.pod_sandbox_id).id
-    async with node.locks.hold(sandbox_id):
-        sandbox = node.sandboxes.get(sandbox_id)
-        if sandbox.phase is not Phase.READY:
+async def update(runtime: Runtime, asked: cri.UpdatePodSandboxResourcesRequest) -> None:
+    """Resize a pod's zone; Refused, with all that could not be done, when the zone is too small for it."""
+    sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
+    async with runtime.locks.hold(sandbox_id):
+        sandbox = runtime.sandboxes.get(sandbox_id)
+        if sandbox.phase is not SandboxPhase.READY:
             raise Refused(UPDATE, sandbox_id, f"it is {sandbox.phase.value}")
         config = cri.PodSandboxConfig()
         config.CopyFrom(sandbox.config)
         merge(config.linux.overhead, asked.overhead)
         merge(config.linux.resources, asked.resources)
-        await to_end(_update(node, sandbox_id, config))
+        await complete(_update(runtime, sandbox_id, config))
 
 
-async def _update(node: Node, sandbox_id: str, config: cri.PodSandboxConfig) -> None:
-    wanted = zone_resources(config, node.config.zone.memory_overhead)
-    not_done = await node.zones.resize_zone(sandbox_id, wanted)
+async def _update(runtime: Runtime, sandbox_id: str, config: cri.PodSandboxConfig) -> None:
+    wanted = zone_resources(config, runtime.config.zone.memory_overhead)
+    not_done = await runtime.zones.resize_zone(sandbox_id, wanted)
     if not_done:
         raise Refused(UPDATE, sandbox_id, "; ".join(not_done))
-    await node.sandboxes.put(replace(node.sandboxes.get(sandbox_id), config=config))
+    await runtime.sandboxes.put(replace(runtime.sandboxes.get(sandbox_id), config=config))
     log.info("pod updated", extra=fields(sandbox=sandbox_id))

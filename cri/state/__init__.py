@@ -1,1 +1,1 @@
-"""What xenpod-cri knows: records of sandboxes and containers, their store, and their events."""
+"""Records of pod sandboxes and containers, their database, and their events."""

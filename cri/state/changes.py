@@ -1,6 +1,6 @@
-"""What protectd tells about zones and workloads, brought into sandboxes and containers.
+"""Apply what protectd reports about zones and workloads to the records of sandboxes and containers.
 
-Answers to calls and the stream of changes both come here, in any order: records only ever go forward.
+Replies to calls and the stream of changes both come here, in any order: records only ever go forward.
 """
 
 from __future__ import annotations
@@ -9,11 +9,9 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from cri.state.container import Container, Exit
-from cri.state.container import Phase as ContainerPhase
-from cri.state.registry import Registry
-from cri.state.sandbox import Phase as SandboxPhase
-from cri.state.sandbox import Sandbox
+from cri.state.container import Container, ContainerExit, ContainerPhase
+from cri.state.records import Records
+from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit.logs import fields
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -22,19 +20,19 @@ log = logging.getLogger(__name__)
 REASONS = frozenset({"Completed", "Error", "OOMKilled", "StartError", "ZoneCrashed"})
 UNKNOWN_EXIT = 255
 _MARKED: Mapping[SandboxPhase, SandboxPhase] = {
-    SandboxPhase.CREATING: SandboxPhase.CREATING,  # RunPodSandbox looks at death_reason before READY
+    SandboxPhase.CREATING: SandboxPhase.CREATING,  # RunPodSandbox checks death_reason before READY
     SandboxPhase.READY: SandboxPhase.DEAD,
 }
 _HAS_ZONE = frozenset({SandboxPhase.READY, SandboxPhase.STOPPING})
 
 
 class StateChanges:
-    """``cri.zones.follow.Changes`` for our registries."""
+    """``cri.zones.follow.Changes`` over our records."""
 
     def __init__(
         self,
-        sandboxes: Registry[Sandbox],
-        containers: Registry[Container],
+        sandboxes: Records[Sandbox],
+        containers: Records[Container],
         now: Callable[[], int],
     ) -> None:
         self._sandboxes = sandboxes
@@ -68,7 +66,7 @@ class StateChanges:
             await self.lost(workload_id, "Unknown", "protectd does not know it any more")
 
     async def _ended(self, zone_id: str, reason: str) -> None:
-        """The zone does not run: its sandbox is not ready, and nothing in it runs."""
+        """Note that a zone has ended: its sandbox is not ready, and nothing in it runs."""
         if not self._sandboxes.has(zone_id) or self._stopping(zone_id):
             return
         for container in self._containers.all():
@@ -80,18 +78,18 @@ class StateChanges:
             await self._sandboxes.note(replace(sandbox, phase=_MARKED[sandbox.phase], death_reason=reason))
 
     def _stopping(self, sandbox_id: str) -> bool:
-        """StopPodSandbox itself says what became of the containers that it found alive."""
+        """Whether StopPodSandbox is at work: it notes itself how the containers that it found alive ended."""
         return self._sandboxes.get(sandbox_id).phase is SandboxPhase.STOPPING
 
     async def lost(self, container_id: str, reason: str, message: str, code: int = UNKNOWN_EXIT) -> None:
-        """A live container ended, and nobody can say how it did."""
-        end = Exit(self._now(), code, reason, message)
+        """Note that a live container has ended, and nobody knows how."""
+        end = ContainerExit(self._now(), code, reason, message)
         container = self._containers.get(container_id)
         await self._containers.note(replace(container, phase=ContainerPhase.EXITED, exit=end))
 
 
 def advanced(container: Container, workload: pb.Workload) -> Container:
-    """The container after protectd's word; the same object when that is no news."""
+    """The container as protectd reports it; the same object when that is nothing new."""
     if not container.live:
         return container
     if workload.state == pb.WORKLOAD_STATE_RUNNING and container.phase is ContainerPhase.CREATED:
@@ -99,7 +97,7 @@ def advanced(container: Container, workload: pb.Workload) -> Container:
     if workload.state == pb.WORKLOAD_STATE_EXITED:
         reason = workload.reason if workload.reason in REASONS else "Unknown"
         code = min(workload.exit_code, 2**31 - 1)
-        end = Exit(workload.finished_at_ns, code, reason, workload.message)
+        end = ContainerExit(workload.finished_at_ns, code, reason, workload.message)
         started = workload.started_at_ns or container.started_ns
         return replace(container, phase=ContainerPhase.EXITED, started_ns=started, exit=end)
     return container

@@ -1,6 +1,6 @@
 """A container as xenpod-cri remembers it.
 
-CREATING ──▶ CREATED ──▶ RUNNING ──▶ EXITED      (as protectd tells)
+CREATING ──▶ CREATED ──▶ RUNNING ──▶ EXITED      (as protectd reports)
    │            └───────────┴──────────┤
    ▼                                   ▼
 UNDOING ──▶ gone                   REMOVING ──▶ gone
@@ -15,7 +15,7 @@ from enum import Enum
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
-class Phase(Enum):
+class ContainerPhase(Enum):
     """Where a container is in its life."""
 
     CREATING = "creating"
@@ -26,21 +26,23 @@ class Phase(Enum):
     REMOVING = "removing"
 
 
-NEXT: Mapping[Phase, frozenset[Phase]] = {
-    Phase.CREATING: frozenset({Phase.CREATED, Phase.UNDOING}),
-    Phase.UNDOING: frozenset(),
-    Phase.CREATED: frozenset({Phase.RUNNING, Phase.EXITED, Phase.REMOVING}),
-    Phase.RUNNING: frozenset({Phase.EXITED, Phase.REMOVING}),
-    Phase.EXITED: frozenset({Phase.REMOVING}),
-    Phase.REMOVING: frozenset(),
+NEXT: Mapping[ContainerPhase, frozenset[ContainerPhase]] = {
+    ContainerPhase.CREATING: frozenset({ContainerPhase.CREATED, ContainerPhase.UNDOING}),
+    ContainerPhase.UNDOING: frozenset(),
+    ContainerPhase.CREATED: frozenset(
+        {ContainerPhase.RUNNING, ContainerPhase.EXITED, ContainerPhase.REMOVING}
+    ),
+    ContainerPhase.RUNNING: frozenset({ContainerPhase.EXITED, ContainerPhase.REMOVING}),
+    ContainerPhase.EXITED: frozenset({ContainerPhase.REMOVING}),
+    ContainerPhase.REMOVING: frozenset(),
 }
 
-LIVE = frozenset({Phase.CREATED, Phase.RUNNING})
-HIDDEN = frozenset({Phase.CREATING, Phase.UNDOING})
+LIVE = frozenset({ContainerPhase.CREATED, ContainerPhase.RUNNING})
+HIDDEN = frozenset({ContainerPhase.CREATING, ContainerPhase.UNDOING})
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class ContainerExit:
     """How a container ended."""
 
     finished_ns: int
@@ -51,8 +53,8 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
-    """The image that a container was made of, as it is told to callers."""
+class ContainerImage:
+    """The image that a container was made of, as callers see it."""
 
     id: str
     reference: str
@@ -65,27 +67,27 @@ class Container:
 
     id: str
     sandbox_id: str
-    phase: Phase
+    phase: ContainerPhase
     created_ns: int
     config: cri.ContainerConfig
-    image: Image
+    image: ContainerImage
     log_path: str
     process: str
     """The OCI ``process`` object, JSON; an exec is this with other arguments."""
     stop_signal: int
     started_ns: int = 0
-    exit: Exit | None = None
+    exit: ContainerExit | None = None
     volume_images: tuple[str, ...] = ()
     """Ids of the images that it has as volumes."""
 
     @property
     def images(self) -> tuple[str, ...]:
-        """Ids of all images it needs."""
+        """Ids of all images that it needs."""
         return tuple(dict.fromkeys((self.image.id, *self.volume_images)))
 
     @property
     def hidden(self) -> bool:
-        """Whether callers see it."""
+        """Whether callers do not see it."""
         return self.phase in HIDDEN
 
     @property

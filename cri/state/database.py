@@ -1,8 +1,8 @@
 """The daemon's SQLite file: sandboxes and containers, each as one row.
 
-All statements run in one thread, in the order they were asked for.  WAL with synchronous=NORMAL: a change is
-safe against SIGKILL once ``save`` returns; a power cut may take the last ones with it, and takes every zone
-with it anyway.
+All statements run in one thread, in the order they were asked for, and each to its end even if its caller is
+cancelled.  WAL with synchronous=NORMAL: a change is
+safe against SIGKILL once ``save`` returns; a power cut may lose the last ones, and every zone with them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from cri.state import rows
-from cri.state.container import Container
-from cri.state.container import Phase as ContainerPhase
-from cri.state.sandbox import Phase as SandboxPhase
-from cri.state.sandbox import Sandbox
+from cri.state.container import Container, ContainerPhase
+from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted
+from daemonkit.tasks import complete
 
 T = TypeVar("T")
 
 VERSION = 3
-# The log is begun anew after so many pages, half of the room that is kept for it: ends of what runs are
-# written even when the disk is full.
+# The write-ahead log starts over after this many pages, half of the disk space that is reserved for it: the
+# ends of containers must be written even when the disk is full.
 _LOG_PAGES = 256
 _LOG_BYTES = 2 * 1024 * 1024
 _SCHEMA = """
@@ -46,11 +45,11 @@ CREATE TABLE containers (
   volume_images TEXT NOT NULL DEFAULT '[]'
 ) WITHOUT ROWID;
 """
-_STEPS = (
+_MIGRATIONS = (
     "ALTER TABLE containers ADD COLUMN volume_images TEXT NOT NULL DEFAULT '[]';",
     "ALTER TABLE sandboxes ADD COLUMN kernel TEXT NOT NULL DEFAULT '';",
 )
-"""From version 1 on, each to the next."""
+"""Migrations: from version 1 on, each to the next."""
 
 
 class Database:
@@ -74,22 +73,22 @@ class Database:
         return cls(connection, thread, path)
 
     async def close(self) -> None:
-        """Finish what was asked for, and close."""
+        """Finish what is under way, and close."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
         self._thread.shutdown()
 
     async def load(self) -> tuple[list[Sandbox], list[Container]]:
-        """Everything there is."""
+        """All records."""
         return await self._run(_load)
 
     async def save_sandbox(self, sandbox: Sandbox) -> None:
-        """Insert or replace; Exhausted when there is no room for a new one."""
+        """Insert or replace; Exhausted when there is no disk space for a new one."""
         if sandbox.phase is SandboxPhase.CREATING:
             disk_space.check(self._path)
         await self._run(lambda c: _execute(c, rows.SAVE_SANDBOX, rows.of_sandbox(sandbox)))
 
     async def save_container(self, container: Container) -> None:
-        """Insert or replace; Exhausted when there is no room for a new one."""
+        """Insert or replace; Exhausted when there is no disk space for a new one."""
         if container.phase is ContainerPhase.CREATING:
             disk_space.check(self._path)
         await self._run(lambda c: _execute(c, rows.SAVE_CONTAINER, rows.of_container(container)))
@@ -104,9 +103,8 @@ class Database:
 
     async def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:
         loop = asyncio.get_running_loop()
-        work = loop.run_in_executor(self._thread, action, self._connection)
         try:
-            return await asyncio.shield(work)
+            return await complete(loop.run_in_executor(self._thread, action, self._connection))
         except sqlite3.Error as error:
             raise self._fault(error) from error
 
@@ -129,13 +127,13 @@ def _connect(path: Path) -> sqlite3.Connection:
         if version == 0:
             connection.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version in range(1, VERSION):
-            steps = " ".join(_STEPS[version - 1 :])
-            connection.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
+            migrations = " ".join(_MIGRATIONS[version - 1 :])
+            connection.executescript(f"BEGIN; {migrations} PRAGMA user_version = {VERSION}; COMMIT;")
         elif version != VERSION:
             raise Broken("open state", str(path), f"it has version {version}, this daemon knows {VERSION}")
     except sqlite3.Error as error:
         raise Broken("open state", str(path), str(error)) from error
-    disk_space.keep(path, _LOG_BYTES)
+    disk_space.reserve(path, _LOG_BYTES)
     return connection
 
 

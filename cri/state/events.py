@@ -1,7 +1,8 @@
-"""What happens to sandboxes and containers, as the kubelet's event stream has it (KEP-3386).
+"""Events of sandboxes and containers, as the kubelet's event stream has them (KEP-3386).
 
-Events come of what records become, so that every way to an end tells of it once: a call, protectd's word, or
-what protectd says after this daemon was away.  What happens while nobody listens is kept for who comes next.
+Events follow from changes of records, so that each end is reported once, however it is learnt: by a call,
+from protectd's stream, or after this daemon was away.  Events that nobody listens to are kept for the next
+subscriber.
 """
 
 from __future__ import annotations
@@ -13,11 +14,9 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from cri.state.container import Container
-from cri.state.container import Phase as ContainerPhase
-from cri.state.registry import Registry
-from cri.state.sandbox import Phase as SandboxPhase
-from cri.state.sandbox import Sandbox
+from cri.state.container import Container, ContainerPhase
+from cri.state.records import Records
+from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit.faults import Exhausted
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -25,7 +24,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 log = logging.getLogger(__name__)
 
 QUEUE_LIMIT = 1024
-"""Events a subscriber may be behind, and events kept while there is none."""
+"""Events that a subscriber may be behind, and that are kept while there is none."""
 SUBSCRIBER_LIMIT = 64
 
 Kind: TypeAlias = cri.ContainerEventType.ValueType
@@ -40,7 +39,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One, with the records as they were after it; ``id`` is a container's, or the pod's for its own."""
+    """An event, with the records as they were after it; ``id`` is a container's, or a pod's."""
 
     kind: Kind
     id: str
@@ -50,7 +49,7 @@ class Event:
 
 
 def container_kinds(before: Container | None, after: Container | None) -> list[Kind]:
-    """What a change of its record means."""
+    """The events that a change of a container's record means."""
     if after is None:
         return [] if before is None or before.hidden else [_DELETED]
     if before is None or after.hidden:
@@ -68,7 +67,7 @@ def container_kinds(before: Container | None, after: Container | None) -> list[K
 
 
 def sandbox_kinds(before: Sandbox | None, after: Sandbox | None) -> list[Kind]:
-    """What a change of its record means.  A zone that ended by itself has stopped already."""
+    """The events that a change of a pod's record means.  A zone that ended by itself has stopped already."""
     if after is None:
         return [] if before is None or before.hidden else [_DELETED]
     if before is None or after.phase is before.phase:
@@ -84,12 +83,12 @@ def sandbox_kinds(before: Sandbox | None, after: Sandbox | None) -> list[Kind]:
 
 
 class Events:
-    """Watches both registries."""
+    """Observes the records of both kinds."""
 
     def __init__(
         self,
-        sandboxes: Registry[Sandbox],
-        containers: Registry[Container],
+        sandboxes: Records[Sandbox],
+        containers: Records[Container],
         now: Callable[[], int],
         limit: int = QUEUE_LIMIT,
     ) -> None:
@@ -101,14 +100,14 @@ class Events:
         containers.observe(self._container)
 
     def subscribe(self) -> AsyncGenerator[Event, None]:
-        """Events from now on, and those that nobody has seen; Exhausted for a slow subscriber."""
+        """Events from now on, after those that nobody has seen; Exhausted for a slow subscriber."""
         return self._feed.subscribe()
 
     def _sandbox(self, before: Sandbox | None, after: Sandbox | None) -> None:
         known = after or before
         for kind in sandbox_kinds(before, after):
             assert known is not None
-            self._tell(kind, known.id, known, ())
+            self._publish(kind, known.id, known, ())
 
     def _container(self, before: Container | None, after: Container | None) -> None:
         known = after or before
@@ -116,9 +115,9 @@ class Events:
             assert known is not None
             has = self._sandboxes.has(known.sandbox_id)
             sandbox = self._sandboxes.get(known.sandbox_id) if has else None
-            self._tell(kind, known.id, sandbox, (after,) if after else ())
+            self._publish(kind, known.id, sandbox, (after,) if after else ())
 
-    def _tell(self, kind: Kind, subject: str, sandbox: Sandbox | None, own: tuple[Container, ...]) -> None:
+    def _publish(self, kind: Kind, subject: str, sandbox: Sandbox | None, own: tuple[Container, ...]) -> None:
         known = {container.id for container in own}
         others = (
             container
@@ -129,7 +128,7 @@ class Events:
 
 
 class Feed(Generic[T]):
-    """Fan-out to subscribers who never delay it: one that falls behind is cut off."""
+    """Fan-out to subscribers, none of which delays it: one that falls behind is cut off."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -145,7 +144,7 @@ class Feed(Generic[T]):
             subscriber.offer(item)
 
     async def subscribe(self) -> AsyncGenerator[T, None]:
-        """Items, those first that nobody has seen; Exhausted when there are too many, or this one is slow."""
+        """Items, first those that nobody has seen; Exhausted: too many subscribers, or this one is slow."""
         if len(self._subscribers) >= SUBSCRIBER_LIMIT:
             raise Exhausted("subscribe", "", f"there are {SUBSCRIBER_LIMIT} subscribers already")
         subscriber: _Subscriber[T] = _Subscriber(self._limit, self._unseen)
@@ -157,7 +156,7 @@ class Feed(Generic[T]):
         finally:
             self._subscribers.discard(subscriber)
             if not self._subscribers:
-                self._unseen.extend(subscriber.left())
+                self._unseen.extend(subscriber.unread())
 
 
 class _Subscriber(Generic[T]):
@@ -175,7 +174,7 @@ class _Subscriber(Generic[T]):
             self._queue.append(item)
         else:
             self._overrun = True
-            self._queue.clear()  # of no use any more, and its memory is wanted back
+            self._queue.clear()  # it will not be read any more
         self._changed.set()
 
     async def next(self) -> T:
@@ -187,5 +186,5 @@ class _Subscriber(Generic[T]):
             await self._changed.wait()
         return self._queue.popleft()
 
-    def left(self) -> list[T]:
+    def unread(self) -> list[T]:
         return list(self._queue)

@@ -1,20 +1,30 @@
-"""Names taken by sandboxes and containers: one holder each, so that a retried request cannot make a twin."""
+"""Ids, names and locks of sandboxes and containers."""
 
 from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from daemonkit.faults import Exists
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
+def new_id() -> str:
+    """A new random id: 64 hexadecimal digits, as CRI clients expect; also a valid zone and workload id."""
+    return secrets.token_hex(32)
+
+
 class Names:
-    """Reserved names and their holders' ids."""
+    """Reserved names and their holders' ids: one holder each, so that a retried request makes no twin."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._holders: dict[str, str] = {}
 
     def reserve(self, name: str, holder: str) -> None:
-        """Take ``name``; Exists, with the first holder's id, when it is taken."""
+        """Reserve ``name``; Exists, with the first holder's id, when it is taken."""
         first = self._holders.setdefault(name, holder)
         if first != holder:
             raise Exists(
@@ -22,11 +32,11 @@ class Names:
             )
 
     def holder(self, name: str) -> str | None:
-        """Who has it."""
+        """The id that holds ``name``, if any."""
         return self._holders.get(name)
 
     def release(self, name: str, holder: str) -> None:
-        """Give ``name`` back; nothing happens when another holds it."""
+        """Free ``name``; nothing happens when another holds it."""
         if self._holders.get(name) == holder:
             del self._holders[name]
 
@@ -39,3 +49,25 @@ def sandbox_name(metadata: cri.PodSandboxMetadata) -> str:
 def container_name(metadata: cri.ContainerMetadata, sandbox_id: str) -> str:
     """The name that a container reserves; names are unique within a sandbox."""
     return "_".join((metadata.name, sandbox_id, str(metadata.attempt)))
+
+
+class Locks:
+    """One lock for each id, made when first wanted, forgotten when nobody holds or awaits it."""
+
+    def __init__(self) -> None:
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+
+    @asynccontextmanager
+    async def hold(self, key: str) -> AsyncIterator[None]:
+        """Hold the lock of ``key``."""
+        lock, users = self._locks.get(key) or (asyncio.Lock(), 0)
+        self._locks[key] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks[key]
+            if users == 1:
+                del self._locks[key]
+            else:
+                self._locks[key] = (lock, users - 1)

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
-from cri.cni.attachment import Attachment
-from cri.state.container import Container, Exit, Image
-from cri.state.container import Phase as ContainerPhase
-from cri.state.sandbox import Phase as SandboxPhase
+from cattrs import Converter
+from google.protobuf.message import DecodeError, Message
+
+from cri.state.attachment import Attachment
+from cri.state.container import Container
 from cri.state.sandbox import Sandbox
+from daemonkit.convert import exactly, expect, strict_converter, structure, wrong
+from daemonkit.faults import Broken
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+T = TypeVar("T")
+
+Row = tuple[Any, ...]
+"""What SQLite takes and gives, in the order of the columns."""
 
 _SANDBOX = ("id", "phase", "created_ns", "handler", "config", "attachment", "death_reason", "kernel")
 _CONTAINER = (
@@ -18,6 +26,12 @@ _CONTAINER = (
     "log_path", "process", "stop_signal", "finished_ns", "exit_code", "reason", "message",
     "volume_images",
 )  # fmt: skip
+
+_Texts = tuple[str, ...]  # a column holds a JSON array
+
+# Fields of a container's image and exit, and their columns.
+_IMAGE = {"id": "image_id", "reference": "image_reference"}
+_EXIT = {"finished_ns": "finished_ns", "code": "exit_code", "reason": "reason", "message": "message"}
 
 
 def _save(table: str, columns: tuple[str, ...]) -> str:
@@ -34,67 +48,60 @@ LOAD_SANDBOXES = f"SELECT {', '.join(_SANDBOX)} FROM sandboxes ORDER BY created_
 LOAD_CONTAINERS = f"SELECT {', '.join(_CONTAINER)} FROM containers ORDER BY created_ns"
 
 
-def of_sandbox(sandbox: Sandbox) -> tuple[object, ...]:
-    """In the order of the columns."""
-    return (
-        sandbox.id,
-        sandbox.phase.value,
-        sandbox.created_ns,
-        sandbox.handler,
-        sandbox.config.SerializeToString(),
-        sandbox.attachment.to_json(),
-        sandbox.death_reason,
-        sandbox.kernel,
+def of_sandbox(sandbox: Sandbox) -> Row:
+    body = _converter.unstructure(sandbox)
+    return tuple(body[name] for name in _SANDBOX)
+
+
+def to_sandbox(row: Row) -> Sandbox:
+    """The inverse of ``of_sandbox``; Broken when the row is not a sandbox's."""
+    return _read("pod sandbox", Sandbox, dict(zip(_SANDBOX, row, strict=True)))
+
+
+def of_container(container: Container) -> Row:
+    body = _converter.unstructure(container)
+    for name, columns in (("image", _IMAGE), ("exit", _EXIT)):
+        inner = body[name] or {}
+        body.update({column: inner.get(key) for key, column in columns.items()})
+    return tuple(body[name] for name in _CONTAINER)
+
+
+def to_container(row: Row) -> Container:
+    """The inverse of ``of_container``; Broken when the row is not a container's."""
+    body = dict(zip(_CONTAINER, row, strict=True))
+    body["image"] = {key: body[column] for key, column in _IMAGE.items()}
+    ended = {key: body[column] for key, column in _EXIT.items()}
+    body["exit"] = None if body["finished_ns"] is None else ended
+    return _read("container", Container, body)
+
+
+def _read(kind: str, cls: type[T], body: dict[str, Any]) -> T:
+    try:
+        return structure(_converter, cls, body)
+    except ValueError as error:
+        raise Broken("read state", f"{kind} {body['id']}", str(error)) from error
+
+
+def _row_converter() -> Converter:
+    converter = strict_converter(unknown_keys=True)
+    for message in (cri.PodSandboxConfig, cri.ContainerConfig):
+        converter.register_structure_hook(message, _message)
+        converter.register_unstructure_hook(message, lambda message: message.SerializeToString())
+    converter.register_structure_hook(Attachment, lambda text, _: Attachment.from_json(expect(str, text)))
+    converter.register_unstructure_hook(Attachment, Attachment.to_json)
+    texts = converter.get_structure_hook(_Texts)
+    converter.register_structure_hook_func(
+        exactly(_Texts), lambda text, _: texts(json.loads(expect(str, text)), _Texts)
     )
+    converter.register_unstructure_hook_func(exactly(_Texts), json.dumps)
+    return converter
 
 
-def to_sandbox(row: tuple[Any, ...]) -> Sandbox:
-    """The inverse of ``of_sandbox``; what SQLite holds was written by it."""
-    return Sandbox(
-        id=row[0],
-        phase=SandboxPhase(row[1]),
-        created_ns=row[2],
-        handler=row[3],
-        config=cri.PodSandboxConfig.FromString(row[4]),
-        attachment=Attachment.from_json(row[5]),
-        death_reason=row[6],
-        kernel=row[7],
-    )
+def _message(data: object, cls: type[Message]) -> Message:
+    try:
+        return cls.FromString(expect(bytes, data))
+    except DecodeError as error:
+        raise wrong(f"not a {cls.__name__}: {error}") from error
 
 
-def of_container(container: Container) -> tuple[object, ...]:
-    """In the order of the columns."""
-    end = container.exit
-    return (
-        container.id,
-        container.sandbox_id,
-        container.phase.value,
-        container.created_ns,
-        container.started_ns,
-        container.config.SerializeToString(),
-        container.image.id,
-        container.image.reference,
-        container.log_path,
-        container.process,
-        container.stop_signal,
-        *((end.finished_ns, end.code, end.reason, end.message) if end else (None, None, None, None)),
-        json.dumps(container.volume_images),
-    )
-
-
-def to_container(row: tuple[Any, ...]) -> Container:
-    """The inverse of ``of_container``."""
-    return Container(
-        id=row[0],
-        sandbox_id=row[1],
-        phase=ContainerPhase(row[2]),
-        created_ns=row[3],
-        started_ns=row[4],
-        config=cri.ContainerConfig.FromString(row[5]),
-        image=Image(row[6], row[7]),
-        log_path=row[8],
-        process=row[9],
-        stop_signal=row[10],
-        exit=None if row[11] is None else Exit(row[11], row[12], row[13], row[14]),
-        volume_images=tuple(json.loads(row[15])),
-    )
+_converter = _row_converter()

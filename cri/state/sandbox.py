@@ -19,11 +19,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from cri.cni.attachment import Attachment
+from cri.state.attachment import Attachment
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
-class Phase(Enum):
+class SandboxPhase(Enum):
     """Where a sandbox is in its life."""
 
     CREATING = "creating"
@@ -35,18 +35,18 @@ class Phase(Enum):
     REMOVING = "removing"
 
 
-NEXT: Mapping[Phase, frozenset[Phase]] = {
-    Phase.CREATING: frozenset({Phase.READY, Phase.UNDOING}),
-    Phase.UNDOING: frozenset(),
-    Phase.READY: frozenset({Phase.DEAD, Phase.STOPPING}),
-    Phase.DEAD: frozenset({Phase.STOPPING}),
-    Phase.STOPPING: frozenset({Phase.STOPPED}),
-    Phase.STOPPED: frozenset({Phase.REMOVING}),
-    Phase.REMOVING: frozenset(),
+NEXT: Mapping[SandboxPhase, frozenset[SandboxPhase]] = {
+    SandboxPhase.CREATING: frozenset({SandboxPhase.READY, SandboxPhase.UNDOING}),
+    SandboxPhase.UNDOING: frozenset(),
+    SandboxPhase.READY: frozenset({SandboxPhase.DEAD, SandboxPhase.STOPPING}),
+    SandboxPhase.DEAD: frozenset({SandboxPhase.STOPPING}),
+    SandboxPhase.STOPPING: frozenset({SandboxPhase.STOPPED}),
+    SandboxPhase.STOPPED: frozenset({SandboxPhase.REMOVING}),
+    SandboxPhase.REMOVING: frozenset(),
 }
 
-HIDDEN = frozenset({Phase.CREATING, Phase.UNDOING})
-"""Not yet, or never, a sandbox to its caller."""
+HIDDEN = frozenset({SandboxPhase.CREATING, SandboxPhase.UNDOING})
+"""Not yet, or never, visible to callers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Sandbox:
     """One pod sandbox; its id is also its zone's.  ``config`` is never changed."""
 
     id: str
-    phase: Phase
+    phase: SandboxPhase
     created_ns: int
     handler: str
     config: cri.PodSandboxConfig
@@ -66,7 +66,7 @@ class Sandbox:
 
     @property
     def hidden(self) -> bool:
-        """Whether callers see it."""
+        """Whether callers do not see it."""
         return self.phase in HIDDEN
 
     @property
@@ -76,5 +76,5 @@ class Sandbox:
 
     @property
     def hostname(self) -> str:
-        """What the zone is called inside: the pod's hostname, or a name made of the pod's."""
+        """The zone's own host name: the pod's hostname, or one made of the pod's name."""
         return self.config.hostname or self.config.metadata.name.lower().replace("_", "-")[:63].strip("-.")

@@ -1,10 +1,10 @@
-"""ContainerStats: counters from the zones, a CPU rate from two of our own readings."""
+"""ContainerStats: counters from the zones, and a CPU rate from two of our readings."""
 
 from __future__ import annotations
 
+from cri.runtime import Runtime
 from cri.state.container import Container
-from cri.state.node import Node
-from cri.state.sandbox import Phase
+from cri.state.sandbox import SandboxPhase
 from cri.stats.rates import Rates
 from cri.stats.values import cpu_psi, io, memory_psi, value
 from daemonkit.faults import Unreachable
@@ -12,35 +12,37 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
-async def stats(node: Node, rates: Rates, containers: list[Container]) -> list[cri.ContainerStats]:
-    """Of those that are live; a silent zone's are left out."""
+async def stats(runtime: Runtime, rates: Rates, containers: list[Container]) -> list[cri.ContainerStats]:
+    """Statistics of the live ones; those of a silent zone are left out."""
     wanted = {container.id: container for container in containers if container.live}
     if not wanted:
         return []
-    every = len(wanted) == sum(container.live for container in node.containers.all())
-    rows = await node.zones.workload_stats(() if every else wanted)
-    forget_others(node, rates)
-    return [message(wanted[row.id], row, rates, node) for row in rows if row.id in wanted]
+    every = len(wanted) == sum(container.live for container in runtime.containers.all())
+    rows = await runtime.zones.workload_stats(() if every else wanted)
+    forget_others(runtime, rates)
+    return [message(wanted[row.id], row, rates, runtime) for row in rows if row.id in wanted]
 
 
-async def one(node: Node, rates: Rates, container: Container) -> cri.ContainerStats:
-    """Of one; with its attributes alone when it does not run, Unreachable when its zone is silent."""
+async def one(runtime: Runtime, rates: Rates, container: Container) -> cri.ContainerStats:
+    """Statistics of one; only its attributes when it does not run; Unreachable when its zone is silent."""
     if not container.live:
         return cri.ContainerStats(attributes=attributes(container))
-    found = await stats(node, rates, [container])
+    found = await stats(runtime, rates, [container])
     if not found:
         raise Unreachable("read stats of", container.id, "its zone does not answer")
     return found[0]
 
 
-def forget_others(node: Node, rates: Rates) -> None:
-    """Only what lives has a rate."""
-    live = [container.id for container in node.containers.all() if container.live]
-    rates.keep([*live, *(sandbox.id for sandbox in node.sandboxes.all() if sandbox.phase is Phase.READY)])
+def forget_others(runtime: Runtime, rates: Rates) -> None:
+    """Drop the rates of what does not run any more."""
+    live = [container.id for container in runtime.containers.all() if container.live]
+    rates.keep(
+        [*live, *(sandbox.id for sandbox in runtime.sandboxes.all() if sandbox.phase is SandboxPhase.READY)]
+    )
 
 
 def attributes(container: Container) -> cri.ContainerAttributes:
-    """Whose statistics they are."""
+    """The container that statistics are of."""
     return cri.ContainerAttributes(
         id=container.id,
         metadata=container.config.metadata,
@@ -49,8 +51,10 @@ def attributes(container: Container) -> cri.ContainerAttributes:
     )
 
 
-def message(container: Container, row: pb.WorkloadStatsRow, rates: Rates, node: Node) -> cri.ContainerStats:
-    """One container's."""
+def message(
+    container: Container, row: pb.WorkloadStatsRow, rates: Rates, runtime: Runtime
+) -> cri.ContainerStats:
+    """One container's statistics as a message."""
     when = row.timestamp_ns
     return cri.ContainerStats(
         attributes=attributes(container),
@@ -63,7 +67,7 @@ def message(container: Container, row: pb.WorkloadStatsRow, rates: Rates, node: 
         memory=_memory(row),
         writable_layer=cri.FilesystemUsage(
             timestamp=when,
-            fs_id=cri.FilesystemIdentifier(mountpoint=str(node.config.state_dir)),
+            fs_id=cri.FilesystemIdentifier(mountpoint=str(runtime.config.state_dir)),
             used_bytes=value(row.writable_layer_bytes),
             inodes_used=value(row.writable_layer_inodes),
         ),

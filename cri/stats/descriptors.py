@@ -1,7 +1,7 @@
-"""The metrics: names and labels as cAdvisor has them in the kubelet, and where each figure comes from.
+"""The metrics: names and labels as in cAdvisor, and the source of each figure.
 
 Source: https://github.com/google/cadvisor/blob/master/docs/storage/prometheus.md, and the list that the
-conformance suite wants.  A figure that cannot be had is left out rather than told as 0.
+conformance suite wants.  A figure that is not known is left out, not reported as 0.
 """
 
 from __future__ import annotations

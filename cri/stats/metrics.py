@@ -1,28 +1,28 @@
-"""ListPodSandboxMetrics: every pod that runs, its containers, its network."""
+"""ListPodSandboxMetrics: every running pod, its containers, its network."""
 
 from __future__ import annotations
 
+from cri.runtime import Runtime
 from cri.state.container import Container
-from cri.state.node import Node
-from cri.state.sandbox import Phase, Sandbox
+from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.stats import descriptors as known
 from cri.stats.pods import zone_rows
 from cri.stats.values import value
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-_POD = "POD"  # the kubelet's name for what belongs to the pod and none of its containers
+_POD = "POD"  # the kubelet's name for what belongs to the pod, not to a container
 
 
-async def metrics(node: Node) -> list[cri.PodSandboxMetrics]:
-    """One round trip for each zone; a silent one's pod is left out."""
-    ready = [sandbox for sandbox in node.sandboxes.visible() if sandbox.phase is Phase.READY]
-    rows = await zone_rows(node, ready, details=True)
-    return [_pod(node, sandbox, rows[sandbox.id]) for sandbox in ready if sandbox.id in rows]
+async def metrics(runtime: Runtime) -> list[cri.PodSandboxMetrics]:
+    """Metrics of every running pod; one whose zone is silent is left out."""
+    ready = [sandbox for sandbox in runtime.sandboxes.visible() if sandbox.phase is SandboxPhase.READY]
+    rows = await zone_rows(runtime, ready, details=True)
+    return [_pod(runtime, sandbox, rows[sandbox.id]) for sandbox in ready if sandbox.id in rows]
 
 
-def _pod(node: Node, sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.PodSandboxMetrics:
-    live = [(node.containers.get(one.id), one) for one in row.workloads if node.containers.has(one.id)]
+def _pod(runtime: Runtime, sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.PodSandboxMetrics:
+    live = [(runtime.containers.get(one.id), one) for one in row.workloads if runtime.containers.has(one.id)]
     return cri.PodSandboxMetrics(
         pod_sandbox_id=sandbox.id,
         metrics=[*_network(sandbox, row), *_whole(sandbox, row)],

@@ -1,10 +1,10 @@
-"""PodSandboxStats: the zone's own figures, its kernel and agent included, and its containers'."""
+"""PodSandboxStats: the zone's own figures, with its kernel and agent, and its containers'."""
 
 from __future__ import annotations
 
-from cri.state.filters import has_id, has_labels
-from cri.state.node import Node
-from cri.state.sandbox import Phase, Sandbox
+from cri.runtime import Runtime
+from cri.state.records import has_id, has_labels
+from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.stats.containers import forget_others, message
 from cri.stats.rates import Rates
 from cri.stats.values import cpu_psi, io, memory_psi, value
@@ -13,48 +13,50 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
-def selected(node: Node, asked: cri.PodSandboxStatsFilter) -> list[Sandbox]:
-    """Pods that run, and that the request wants."""
+def selected(runtime: Runtime, asked: cri.PodSandboxStatsFilter) -> list[Sandbox]:
+    """The running pods that the filter selects."""
     return [
         sandbox
-        for sandbox in node.sandboxes.visible()
-        if sandbox.phase is Phase.READY
+        for sandbox in runtime.sandboxes.visible()
+        if sandbox.phase is SandboxPhase.READY
         and has_id(sandbox.id, asked.id)
         and has_labels(sandbox.labels, asked.label_selector)
     ]
 
 
-async def stats(node: Node, rates: Rates, sandboxes: list[Sandbox]) -> list[cri.PodSandboxStats]:
-    """Of pods that run; one whose zone is silent is left out."""
-    rows = await zone_rows(node, sandboxes)
-    forget_others(node, rates)
-    return [_message(node, rates, sandbox, rows[sandbox.id]) for sandbox in sandboxes if sandbox.id in rows]
+async def stats(runtime: Runtime, rates: Rates, sandboxes: list[Sandbox]) -> list[cri.PodSandboxStats]:
+    """Statistics of running pods; one whose zone is silent is left out."""
+    rows = await zone_rows(runtime, sandboxes)
+    forget_others(runtime, rates)
+    return [
+        _message(runtime, rates, sandbox, rows[sandbox.id]) for sandbox in sandboxes if sandbox.id in rows
+    ]
 
 
-async def one(node: Node, rates: Rates, sandbox: Sandbox) -> cri.PodSandboxStats:
-    """Refused when the pod does not run, Unreachable when its zone is silent."""
-    if sandbox.phase is not Phase.READY:
+async def one(runtime: Runtime, rates: Rates, sandbox: Sandbox) -> cri.PodSandboxStats:
+    """Statistics of one pod; Refused when it does not run, Unreachable when its zone is silent."""
+    if sandbox.phase is not SandboxPhase.READY:
         raise Refused("read stats of pod", sandbox.id, f"it is {sandbox.phase.value}")
-    found = await stats(node, rates, [sandbox])
+    found = await stats(runtime, rates, [sandbox])
     if not found:
         raise Unreachable("read stats of pod", sandbox.id, "its zone does not answer")
     return found[0]
 
 
 async def zone_rows(
-    node: Node, sandboxes: list[Sandbox], *, details: bool = False
+    runtime: Runtime, sandboxes: list[Sandbox], *, details: bool = False
 ) -> dict[str, pb.ZoneStatsRow]:
-    """By sandbox id."""
+    """protectd's statistics by sandbox id."""
     if not sandboxes:
         return {}
-    every = len(sandboxes) == sum(sandbox.phase is Phase.READY for sandbox in node.sandboxes.all())
+    every = len(sandboxes) == sum(sandbox.phase is SandboxPhase.READY for sandbox in runtime.sandboxes.all())
     ids = () if every else [sandbox.id for sandbox in sandboxes]
-    return {row.zone_id: row for row in await node.zones.zone_stats(ids, details=details)}
+    return {row.zone_id: row for row in await runtime.zones.zone_stats(ids, details=details)}
 
 
-def _message(node: Node, rates: Rates, sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.PodSandboxStats:
+def _message(runtime: Runtime, rates: Rates, sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.PodSandboxStats:
     when = row.timestamp_ns
-    live = [(node.containers.get(one.id), one) for one in row.workloads if node.containers.has(one.id)]
+    live = [(runtime.containers.get(one.id), one) for one in row.workloads if runtime.containers.has(one.id)]
     return cri.PodSandboxStats(
         attributes=cri.PodSandboxAttributes(
             id=sandbox.id,
@@ -74,7 +76,7 @@ def _message(node: Node, rates: Rates, sandbox: Sandbox, row: pb.ZoneStatsRow) -
             process=cri.ProcessUsage(
                 timestamp=when, process_count=value(sum(one.pids_current for one in row.workloads))
             ),
-            containers=[message(container, one, rates, node) for container, one in live if container.live],
+            containers=[message(container, one, rates, runtime) for container, one in live if container.live],
             io=io(row),
         ),
     )

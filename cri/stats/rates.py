@@ -1,4 +1,4 @@
-"""A rate from two readings of a counter."""
+"""A rate, made of two readings of a counter."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rates:
         self._last: dict[str, _Reading] = {}
 
     def rate(self, subject: str, timestamp_ns: int, cpu_ns: int) -> int:
-        """Since the reading before; readings closer than 0.1 s apart repeat the rate."""
+        """The rate since the last reading; readings less than 0.1 s apart repeat it."""
         last = self._last.get(subject)
         passed = timestamp_ns - last.timestamp_ns if last else 0
         if last and 0 <= passed < _SHORTEST:

@@ -1,4 +1,4 @@
-"""Numbers as CRI's statistics have them."""
+"""Convert numbers into CRI's messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LARGEST = 2**64 - 1
 
 
 def value(number: int) -> cri.UInt64Value:
-    """Sums of what zones claim may be too large for the field."""
+    """A number as a message; sums of what zones report may be too large for the field."""
     return cri.UInt64Value(value=min(number, LARGEST))
 
 

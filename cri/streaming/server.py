@@ -1,4 +1,4 @@
-"""The streaming server: accepts, redeems tokens, serves jobs; bounded in every direction."""
+"""The streaming server: accepts connections, redeems tokens, serves jobs; everything is bounded."""
 
 from __future__ import annotations
 
@@ -10,23 +10,46 @@ import ssl
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from http import HTTPStatus
+from typing import Any, Protocol
 
+from cri.config import StreamingConfig, TlsConfig
 from cri.streaming.http.handshake import Bad, Handshake, Request
+from cri.streaming.http.negotiate import Chosen
 from cri.streaming.http.tokens import LENGTH, Tokens
-from cri.streaming.jobs import Job
-from cri.streaming.race import first_of
-from cri.streaming.settings import StreamingConfig, TlsConfig
-from cri.streaming.transport.wire import READ_SIZE, Activity, ClientGone, SocketWire
+from cri.streaming.transport.wire import READ_SIZE, Activity, ClientGone, ClientWire, SocketWire
 from daemonkit.faults import Broken, Invalid
 from daemonkit.logs import fields
+from daemonkit.tasks import Background, race
 
 log = logging.getLogger(__name__)
 
 PENDING = 256
-"""Connections that have not shown a token yet; one more ends the oldest of them."""
+"""Connections that have not shown a token yet; one more ends the oldest."""
 URLS = 1000
 _ACCEPT_PAUSE = 0.1
 _REFUSE = 5.0
+
+
+class StreamJob(Protocol):
+    """What a URL stands for until its client comes, and how it is served then."""
+
+    @property
+    def kind(self) -> str:
+        """The first part of the URL's path."""
+        ...
+
+    @property
+    def subject(self) -> str:
+        """The container's or sandbox's id, for the log."""
+        ...
+
+    def negotiate(self, request: Request) -> Chosen[Any]:
+        """Choose a transport and sub-protocol; Bad when there is none in common."""
+        ...
+
+    async def serve(self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float) -> None:
+        """Serve the client until the job has ended, or the client is gone."""
+        ...
 
 
 class Server:
@@ -37,48 +60,48 @@ class Server:
         self._config = config
         self._listener = listener
         self._tls = tls
-        self._tokens: Tokens[Job] = Tokens(config.url_lifetime, URLS, loop.time)
+        self._tokens: Tokens[StreamJob] = Tokens(config.url_lifetime, URLS, loop.time)
+        self._tasks = Background()
         self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self._serving: set[asyncio.Task[None]] = set()
         host, port = listener.getsockname()[:2]
         where = f"[{host}]" if ":" in host else host
         self.base = f"{'https' if tls else 'http'}://{where}:{port}"
 
-    def url(self, job: Job) -> str:
-        """Where the client of ``job`` must come to, once and soon."""
+    def url(self, job: StreamJob) -> str:
+        """A URL for the client of ``job``, good once and for a short time."""
         return f"{self.base}/{job.kind}/{self._tokens.issue(job)}"
 
-    async def run(self) -> None:
-        """Accept until cancelled; then every connection is cut."""
+    def start(self) -> None:
+        """Accept connections until ``close``."""
+        self._tasks.spawn(self._accept(), "streaming server")
+
+    async def close(self) -> None:
+        """Cut every connection."""
+        await self._tasks.close(0)
+
+    async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
-        try:
-            while True:
-                try:
-                    client, _ = await loop.sock_accept(self._listener)
-                except OSError as error:  # out of descriptors: the backlog waits
-                    log.error("accept failed: %s", error)
-                    await asyncio.sleep(_ACCEPT_PAUSE)
-                    continue
-                self._admit(client)
-        finally:
-            tasks = [*self._pending, *self._serving]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        while True:
+            try:
+                client, _ = await loop.sock_accept(self._listener)
+            except OSError as error:  # out of descriptors: the backlog waits
+                log.error("accept failed: %s", error)
+                await asyncio.sleep(_ACCEPT_PAUSE)
+                continue
+            self._admit(client)
 
     def _admit(self, client: socket.socket) -> None:
         if len(self._pending) >= PENDING:
             oldest, _ = self._pending.popitem(last=False)
             oldest.cancel()
-        task = asyncio.ensure_future(self._connection(client))
+        task = self._tasks.spawn(self._connection(client), "streaming connection")
         self._pending[task] = None
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._forget)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _forget(self, task: asyncio.Task[None]) -> None:
         self._pending.pop(task, None)
         self._serving.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.error("streaming connection failed", exc_info=error)
 
     async def _connection(self, client: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -129,13 +152,13 @@ class Server:
         known = fields(kind=job.kind, id=job.subject)
         try:
             serve = job.serve(wire, chosen, self._config.stream_timeout)
-            if not await first_of(serve, activity.idle(self._config.idle_timeout)):
+            if await race(serve, activity.idle(self._config.idle_timeout)):
                 log.info("stream ended: nothing came or went for too long", extra=known)
             await wire.close()
         except ClientGone as gone:
             log.info("stream ended: the client is gone: %s", gone, extra=known)
 
-    def _redeem(self, request: Request) -> Job:
+    def _redeem(self, request: Request) -> StreamJob:
         if len(self._serving) >= self._config.connections:
             raise Bad(HTTPStatus.SERVICE_UNAVAILABLE, "too many streams")
         _, _, rest = request.path.partition("/")
@@ -148,17 +171,16 @@ class Server:
 
 @contextlib.asynccontextmanager
 async def serving(config: StreamingConfig) -> AsyncIterator[Server]:
-    """A server for the time of the block."""
+    """Run a server while the block does."""
     listener = _listen(config)
     with listener:
         server = Server(config, listener, _context(config.tls))
-        task = asyncio.ensure_future(server.run())
+        server.start()
         log.info("streaming", extra=fields(url=server.base))
         try:
             yield server
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await server.close()
 
 
 def _listen(config: StreamingConfig) -> socket.socket:
@@ -172,7 +194,7 @@ def _listen(config: StreamingConfig) -> socket.socket:
 
 
 def _context(config: TlsConfig) -> ssl.SSLContext | None:
-    """TLS 1.2 or later; with a client CA only clients with a certificate of it get in."""
+    """TLS 1.2 or later; with a client CA, only clients with one of its certificates get in."""
     if config.certificate is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -1,1 +1,1 @@
-"""protectd as xenpod-cri sees it: its calls and its stream of changes."""
+"""The client of protectd: its calls, its streams, and its stream of changes."""

@@ -1,21 +1,22 @@
-"""The calls of protect.v1, each with its deadline, statuses as faults."""
+"""The calls of protect.v1, each with its deadline, statuses as faults.
+
+A cancelled caller cancels its call in protectd, which finishes or undoes the step it is at.  DestroyZone and
+DeleteWorkload wait there for what is under way, so undoing with them is safe at any moment.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterable
-from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 import grpc.aio
 
-from cri.zones.connection import Connection, dialled
-from cri.zones.process import Process, opened
+from cri.zones.connection import ZoneConnection, dialled
+from cri.zones.process import ProcessStreams, opened
 from daemonkit.faults import Broken
 from daemonkit.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
-
-T = TypeVar("T")
 
 _BOOT = 120.0
 _CHANGE = 60.0
@@ -32,77 +33,89 @@ class Zones:
 
     async def create_zone(self, request: pb.CreateZoneRequest) -> pb.Zone:
         """Boot a zone and wait until its agent answers."""
-        return await _call("create zone", request.id, self._zones.CreateZone(request, timeout=_BOOT))
+        with _faults("create zone", request.id):
+            return await self._zones.CreateZone(request, timeout=_BOOT)
 
     async def connect_network(self, zone_id: str, netns: str, interface: str) -> None:
         """Splice the zone's interface to CNI's."""
         request = pb.ConnectNetworkRequest(zone_id=zone_id, netns_path=netns, interface=interface)
-        await _call("connect network of zone", zone_id, self._zones.ConnectNetwork(request, timeout=_CHANGE))
+        with _faults("connect network of zone", zone_id):
+            await self._zones.ConnectNetwork(request, timeout=_CHANGE)
 
     async def destroy_zone(self, zone_id: str) -> None:
         """End a zone; unknown ids succeed."""
         request = pb.DestroyZoneRequest(id=zone_id)
-        await _call("destroy zone", zone_id, self._zones.DestroyZone(request, timeout=_CHANGE))
+        with _faults("destroy zone", zone_id):
+            await self._zones.DestroyZone(request, timeout=_CHANGE)
 
     async def create_workload(self, request: pb.CreateWorkloadRequest) -> pb.Workload:
         """Prepare a container in its zone."""
-        return await _call(
-            "create workload", request.id, self._workloads.CreateWorkload(request, timeout=_CHANGE)
-        )
+        with _faults("create workload", request.id):
+            return await self._workloads.CreateWorkload(request, timeout=_CHANGE)
 
     async def start_workload(self, workload_id: str) -> pb.Workload:
-        """Start it."""
+        """Start a workload."""
         call = self._workloads.StartWorkload(pb.StartWorkloadRequest(id=workload_id), timeout=_CHANGE)
-        return await _call("start workload", workload_id, call)
+        with _faults("start workload", workload_id):
+            return await call
 
     async def signal_workload(self, workload_id: str, signal: int) -> None:
         """Send a signal to its first process; Refused when it does not run."""
         request = pb.SignalWorkloadRequest(id=workload_id, signal=signal)
-        await _call("signal workload", workload_id, self._workloads.SignalWorkload(request, timeout=_READ))
+        with _faults("signal workload", workload_id):
+            await self._workloads.SignalWorkload(request, timeout=_READ)
 
     async def wait_workload(self, workload_id: str, timeout: float) -> pb.Workload:
         """Wait until it has ended and its output is in the log; TooLate after ``timeout`` seconds."""
         call = self._workloads.WaitWorkload(pb.WaitWorkloadRequest(id=workload_id), timeout=timeout)
-        return await _call("wait for workload", workload_id, call)
+        with _faults("wait for workload", workload_id):
+            return await call
 
     async def delete_workload(self, workload_id: str) -> None:
-        """End and forget it; unknown ids succeed."""
+        """End and forget a workload; unknown ids succeed."""
         call = self._workloads.DeleteWorkload(pb.DeleteWorkloadRequest(id=workload_id), timeout=_CHANGE)
-        await _call("delete workload", workload_id, call)
+        with _faults("delete workload", workload_id):
+            await call
 
     async def get_workload(self, workload_id: str) -> pb.Workload:
-        """As it is now."""
+        """A workload as it is now."""
         call = self._workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=_READ)
-        return await _call("get workload", workload_id, call)
+        with _faults("get workload", workload_id):
+            return await call
 
     async def workload_stats(self, ids: Iterable[str]) -> list[pb.WorkloadStatsRow]:
-        """Of these, or of all when empty."""
+        """Statistics of these workloads, or of all when empty."""
         request = pb.WorkloadStatsRequest(ids=ids)
-        reply = await _call("read stats", "", self._workloads.WorkloadStats(request, timeout=_READ))
+        with _faults("read stats", ""):
+            reply = await self._workloads.WorkloadStats(request, timeout=_READ)
         return list(reply.rows)
 
     async def zone_stats(self, ids: Iterable[str], *, details: bool) -> list[pb.ZoneStatsRow]:
-        """Of these zones and their workloads, or of all when empty; silent ones are left out."""
+        """Statistics of these zones and their workloads, or of all when empty; silent zones are left out."""
         request = pb.ZoneStatsRequest(ids=ids, details=details)
-        reply = await _call("read stats of", "zones", self._zones.ZoneStats(request, timeout=_READ))
+        with _faults("read stats of", "zones"):
+            reply = await self._zones.ZoneStats(request, timeout=_READ)
         return list(reply.rows)
 
     async def resize_zone(self, zone_id: str, resources: pb.ZoneResources) -> list[str]:
-        """What of it could not be done, one sentence each."""
+        """Resize a zone; what could not be done, one sentence each."""
         request = pb.ResizeZoneRequest(id=zone_id, resources=resources)
-        reply = await _call("resize zone", zone_id, self._zones.ResizeZone(request, timeout=_CHANGE))
+        with _faults("resize zone", zone_id):
+            reply = await self._zones.ResizeZone(request, timeout=_CHANGE)
         return list(reply.not_done)
 
     async def update_workload(self, workload_id: str, resources: bytes) -> None:
-        """``resources``: OCI ``linux.resources``, JSON; what it leaves out stays."""
+        """Change limits.  ``resources``: OCI ``linux.resources``, JSON; what it leaves out stays."""
         request = pb.UpdateWorkloadRequest(id=workload_id, resources=resources)
         call = self._workloads.UpdateWorkload(request, timeout=_CHANGE)
-        await _call("update workload", workload_id, call)
+        with _faults("update workload", workload_id):
+            await call
 
     async def reopen_log(self, workload_id: str) -> None:
-        """After its log file was renamed."""
+        """Open a workload's log file anew, after it was renamed."""
         call = self._workloads.ReopenLog(pb.ReopenLogRequest(id=workload_id), timeout=_READ)
-        await _call("reopen log", workload_id, call)
+        with _faults("reopen log", workload_id):
+            await call
 
     async def exec(self, start: pb.ExecStart) -> AsyncIterator[pb.ExecOutput]:
         """Run a process without standard input; its output, and its exit as the last item.
@@ -122,26 +135,29 @@ class Zones:
         if not exited:
             raise Broken("exec in", start.workload_id, "protectd ended the stream without an exit code")
 
-    def open_exec(self, start: pb.ExecStart) -> AbstractAsyncContextManager[Process[pb.ExecInput]]:
+    def open_exec(self, start: pb.ExecStart) -> AbstractAsyncContextManager[ProcessStreams[pb.ExecInput]]:
         """Run a process with its standard streams; it is killed at the end of the block."""
         call = self._workloads.Exec(None)  # written to, message by message
         return opened(call, pb.ExecInput(start=start), "exec in", start.workload_id)
 
-    def open_attach(self, start: pb.AttachStart) -> AbstractAsyncContextManager[Process[pb.AttachInput]]:
-        """The standard streams of a workload's first process, from now on."""
+    def open_attach(
+        self, start: pb.AttachStart
+    ) -> AbstractAsyncContextManager[ProcessStreams[pb.AttachInput]]:
+        """Attach to the standard streams of a workload's first process, from now on."""
         call = self._workloads.Attach(None)  # as above
         return opened(call, pb.AttachInput(start=start), "attach to", start.workload_id)
 
-    def dial(self, zone_id: str, port: int) -> AbstractAsyncContextManager[Connection]:
-        """A TCP connection to the zone's loopback for the time of the block; Refused when nobody listens."""
+    def dial(self, zone_id: str, port: int) -> AbstractAsyncContextManager[ZoneConnection]:
+        """Connect to a port of the zone's loopback for the time of the block; Refused when nobody listens."""
         return dialled(self._zones.Dial(None), pb.DialStart(zone_id=zone_id, port=port))
 
     async def info(self) -> pb.InfoResponse:
-        """The host."""
-        return await _call("ask protectd about", "the host", self._host.Info(pb.InfoRequest(), timeout=_READ))
+        """Facts about the host."""
+        with _faults("ask protectd about", "the host"):
+            return await self._host.Info(pb.InfoRequest(), timeout=_READ)
 
     async def watch(self) -> AsyncIterator[pb.WatchEvent]:
-        """Everything there is, SYNCED, then changes; waits until protectd is there, ends with Unreachable."""
+        """Everything there is, SYNCED, then changes.  Waits for protectd; Unreachable when it goes."""
         call = self._host.Watch(pb.WatchRequest(), wait_for_ready=True)
         try:
             async for event in call:
@@ -156,8 +172,10 @@ async def _only(item: pb.ExecInput) -> AsyncIterator[pb.ExecInput]:
     yield item
 
 
-async def _call(operation: str, subject: str, call: Awaitable[T]) -> T:
+@contextmanager
+def _faults(operation: str, subject: str) -> Iterator[None]:
+    """Turn protectd's status into our fault."""
     try:
-        return await call
+        yield
     except grpc.aio.AioRpcError as error:
         raise fault_of(error, operation, subject) from None

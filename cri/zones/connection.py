@@ -1,4 +1,4 @@
-"""A TCP connection into a zone: Dial of protect.v1 under way."""
+"""A TCP connection into a zone: a Dial call of protect.v1."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from daemonkit.faults import Broken
 from daemonkit.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-# grpc.aio's call type, open at this edge
+# grpc.aio's call type
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
 
 _CONNECT = 20.0
 _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 
 
-class Connection:
-    """One task reads, one writes."""
+class ZoneConnection:
+    """Bytes both ways; one task reads, one writes."""
 
     def __init__(self, call: _Call, subject: str) -> None:
         self._call = call
         self._subject = subject
 
     async def write(self, data: bytes) -> None:
-        """Back-pressured; nothing once the connection has ended, as ``pieces`` tells."""
+        """Write, back-pressured; nothing once the connection has ended, which ``chunks`` reports."""
         with contextlib.suppress(*_GONE):
             await self._call.write(pb.DialInput(data=data))
 
     async def write_eof(self) -> None:
-        """No more is written."""
+        """End our direction."""
         with contextlib.suppress(*_GONE):
             await self._call.write(pb.DialInput(eof=True))
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """What comes, until the other end sends no more."""
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """Read until the other end sends no more."""
         while (output := await self._read()).WhichOneof("output") == "data":
             yield output.data
 
-    async def over(self) -> None:
-        """After ``pieces``: returns when the other end has taken everything, too."""
+    async def drained(self) -> None:
+        """After ``chunks``: wait until the other end has taken everything, too."""
         with contextlib.suppress(grpc.aio.AioRpcError):
             await self._call.read()
 
     async def connected(self) -> None:
-        """Refused, with the agent's words, when nobody listens."""
+        """Wait for the connection; Refused, with the agent's words, when nobody listens."""
         if (await self._read()).WhichOneof("output") != "connected":
             raise Broken("dial", self._subject, "protectd answered with something else")
 
@@ -63,9 +63,9 @@ class Connection:
 
 
 @contextlib.asynccontextmanager
-async def dialled(call: _Call, start: pb.DialStart) -> AsyncIterator[Connection]:
+async def dialled(call: _Call, start: pb.DialStart) -> AsyncIterator[ZoneConnection]:
     """The connection, connected; it is closed at the end of the block."""
-    connection = Connection(call, f"port {start.port} of {start.zone_id}")
+    connection = ZoneConnection(call, f"port {start.port} of {start.zone_id}")
     try:
         with contextlib.suppress(*_GONE):
             await call.write(pb.DialInput(start=start))

@@ -1,4 +1,4 @@
-"""Follows protectd's stream of changes for as long as the daemon runs."""
+"""Follow protectd's stream of changes for as long as the daemon runs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cri.zones.client import Zones
-from daemonkit.faults import Fault
+from daemonkit.faults import Fault, Unreachable
 from daemonkit.logs import fields
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-_PAUSE = 0.5
+_RETRY = 0.5
 
 
 class Changes(Protocol):
-    """Who is told.  Ids are never used again, so a change that comes late can be told from news."""
+    """Receives the changes.  Ids are never reused, so a late change cannot be mistaken for a new one."""
 
     def known(self) -> tuple[frozenset[str], frozenset[str]]:
         """Ids of the zones and of the workloads that protectd should have."""
@@ -31,7 +31,7 @@ class Changes(Protocol):
 
 
 class Follower:
-    """Run ``run`` as a task; ``synced`` is set while what we know is what protectd says."""
+    """Run ``run`` as a task; ``synced`` is set while our records are what protectd says."""
 
     def __init__(self, zones: Zones, changes: Changes, on_synced: Callable[[], None]) -> None:
         self._zones = zones
@@ -39,11 +39,11 @@ class Follower:
         self._on_synced = on_synced
         self.synced = asyncio.Event()
         self.syncs = 0
-        """How often we came in step: another number, another start of protectd perhaps."""
+        """How often ``synced`` was set; a new number may mean that protectd was restarted."""
         self.trouble = "protectd has not answered yet"
 
     async def run(self) -> None:
-        """Follow, and follow again after protectd was away; ends only by cancellation."""
+        """Follow, and reconnect after protectd was away; ends only by cancellation."""
         while True:
             try:
                 await self._follow()
@@ -53,11 +53,11 @@ class Follower:
             finally:
                 self.synced.clear()
             log.warning("lost protectd", extra=fields(cause=self.trouble))
-            # The stream itself waits for a protectd that is away; this is for one that answers and refuses.
-            await asyncio.sleep(_PAUSE)
+            # The call itself waits while protectd is away; this is for a protectd that answers and refuses.
+            await asyncio.sleep(_RETRY)
 
     async def _follow(self) -> None:
-        # Taken before the call: what is made later may be missing in the snapshot, and is not gone.
+        # Taken before the call: what is made later may be missing in the snapshot without being gone.
         zones, workloads = (set(ids) for ids in self._changes.known())
         async for event in self._zones.watch():
             kind = event.WhichOneof("event")
@@ -89,3 +89,24 @@ class Follower:
                 await self._changes.workload(event.workload)
             case "workload_gone":
                 await self._changes.workload_gone(event.workload_gone)
+
+
+class HostInfo:
+    """protectd's facts about the host, cached for as long as the stream of changes goes on."""
+
+    def __init__(self, zones: Zones, follower: Follower) -> None:
+        self._zones = zones
+        self._follower = follower
+        self._kept: tuple[int, pb.InfoResponse] | None = None
+
+    async def info(self, *, fresh: bool = False) -> pb.InfoResponse:
+        """The facts; Unreachable, with the reason, while protectd is away.
+
+        Figures that change are those of the last call, unless ``fresh`` asks for a new one.
+        """
+        if not self._follower.synced.is_set():
+            raise Unreachable("ask protectd about", "the host", self._follower.trouble)
+        age = self._follower.syncs
+        if fresh or self._kept is None or self._kept[0] != age:
+            self._kept = (age, await self._zones.info())
+        return self._kept[1]

@@ -1,4 +1,4 @@
-"""A process of a zone with its standard streams: Exec and Attach of protect.v1 under way."""
+"""The standard streams of a process in a zone: an Exec or Attach call of protect.v1."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 Message = TypeVar("Message", pb.ExecInput, pb.AttachInput)
 
-# both of grpc.aio's call types, open at this edge
+# grpc.aio's call type, for Exec and for Attach
 _Call: TypeAlias = "grpc.aio.StreamStreamCall[Any, Any]"
 
 _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 
 
-class Process(Generic[Message]):
+class ProcessStreams(Generic[Message]):
     """Input may be written by several tasks; output is read by one."""
 
     def __init__(self, call: _Call, make: type[Message], operation: str, subject: str) -> None:
@@ -32,26 +32,26 @@ class Process(Generic[Message]):
         self._turn = asyncio.Lock()
 
     async def stdin(self, data: bytes) -> None:
-        """Back-pressured by the process; nothing once it has ended, as ``outputs`` tells."""
+        """Write input, back-pressured; nothing once the process has ended, which ``outputs`` reports."""
         await self._write(self._make(stdin=data))
 
     async def stdin_eof(self) -> None:
-        """No more stdin."""
+        """End its input."""
         await self._write(self._make(stdin_eof=True))
 
     async def resize(self, rows: int, columns: int) -> None:
-        """Of its terminal, in characters."""
+        """Set its terminal's size, in characters."""
         await self._write(self._make(resize=pb.TerminalSize(rows=rows, columns=columns)))
 
     async def outputs(self) -> AsyncIterator[pb.ExecOutput]:
-        """Its output, and its exit as the last item; else a fault says why there is none."""
+        """Its output, and its exit as the last item; a fault when there is none."""
         exited = False
         try:
             async for output in self._call:
                 exited = output.HasField("exit")
                 yield output
         except grpc.aio.AioRpcError as error:
-            # A write that meets the end of the call makes grpc forget how that ended: the exit has come.
+            # grpc forgets a call's status when a write meets its end; the exit has come before.
             if not exited:
                 raise fault_of(error, self._operation, self._subject) from None
         if not exited:
@@ -59,7 +59,7 @@ class Process(Generic[Message]):
 
     async def _write(self, message: Message) -> None:
         async with self._turn:
-            # the call has ended: whoever reads the output learns why
+            # The call has ended; whoever reads the output learns why.
             with contextlib.suppress(*_GONE):
                 await self._call.write(message)
 
@@ -67,11 +67,11 @@ class Process(Generic[Message]):
 @contextlib.asynccontextmanager
 async def opened(
     call: _Call, first: Message, operation: str, subject: str
-) -> AsyncIterator[Process[Message]]:
-    """The process for the time of the block; leaving it ends the call."""
+) -> AsyncIterator[ProcessStreams[Message]]:
+    """Open the streams for the time of the block; leaving it ends the call."""
     try:
         with contextlib.suppress(*_GONE):
             await call.write(first)
-        yield Process(call, type(first), operation, subject)
+        yield ProcessStreams(call, type(first), operation, subject)
     finally:
         call.cancel()

@@ -1,4 +1,4 @@
-"""The calls that are open in one connection, and what their replies mean."""
+"""The open calls of one connection, and the checks of their replies."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from daemonkit import faults
 from protect.channel.frames import MAX_STREAM, Frame, violation
-from protect.channel.hello import printable
+from protect.channel.messages import printable
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST_OPEN = 64
@@ -24,7 +24,7 @@ RESULTS: Mapping[str, str] = {
     "get_facts": "facts",
     "dial": "dialed",
 }
-"""Which result an operation answers with; all others answer ``done``."""
+"""The result that answers an operation; all other operations are answered by ``done``."""
 CREATING = frozenset({"create_container", "exec_process", "dial"})
 
 KINDS: Mapping[int, type[faults.Fault]] = {
@@ -42,7 +42,7 @@ KINDS: Mapping[int, type[faults.Fault]] = {
 
 
 def fault_of(operation: str, zone_id: str, untrusted_error: channel_pb2.Error) -> faults.Fault:
-    """What the agent's error means to the caller."""
+    """The fault for an error of the agent."""
     kind = KINDS.get(untrusted_error.code, faults.Broken)
     cause = printable(untrusted_error.message, LONGEST_MESSAGE) or "the agent gave no cause"
     return kind(operation.replace("_", " "), f"in zone {zone_id}", cause)
@@ -50,7 +50,7 @@ def fault_of(operation: str, zone_id: str, untrusted_error: channel_pb2.Error) -
 
 @dataclass(slots=True)
 class OpenCall:
-    """One call that the agent has not answered; its caller may have gone meanwhile."""
+    """A call that the agent has not answered; its caller may have gone meanwhile."""
 
     operation: str
     answer: asyncio.Future[channel_pb2.Reply]
@@ -78,8 +78,8 @@ class CallTable:
 
     def __init__(self) -> None:
         self._open: dict[int, OpenCall] = {}
-        self._waiting: dict[asyncio.Future[None], None] = {}
-        self._resumed = False
+        self._slots = asyncio.Semaphore(MOST_OPEN)
+        self._resumed = asyncio.Event()
         self._last_id = 0
         self._failure: Exception | None = None
 
@@ -88,30 +88,18 @@ class CallTable:
         """Whether a call that makes streams is open."""
         return any(call.operation in CREATING for call in self._open.values())
 
-    async def slot(self, operation: str, early: bool) -> None:
-        """Wait until one more call may be open.
+    async def open(self, operation: str, early: bool) -> tuple[int, OpenCall]:
+        """Open a call, with its id, once one more may be open.
 
         Unless ``early``, calls that make streams wait for ``resume``: streams made while the old ones
         are being listed could not be told from them.
         """
-        held = operation in CREATING and not early
-        while self._failure is None and (len(self._open) >= MOST_OPEN or (held and not self._resumed)):
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting[turn] = None
-            try:
-                await turn
-            finally:
-                self._waiting.pop(turn, None)
+        if operation in CREATING and not early:
+            await self._resumed.wait()
+        await self._slots.acquire()
         if self._failure is not None:
+            self._slots.release()  # the next one who waits gets the failure, too
             raise self._failure
-
-    def resume(self) -> None:
-        """The old streams are listed."""
-        self._resumed = True
-        self._wake()
-
-    def add(self, operation: str) -> tuple[int, OpenCall]:
-        """Open a call (after ``slot``, without waiting in between)."""
         call_id = self._last_id % MAX_STREAM + 1
         while call_id in self._open:
             call_id = call_id % MAX_STREAM + 1
@@ -120,13 +108,17 @@ class CallTable:
         self._open[call_id] = call
         return call_id, call
 
+    def resume(self) -> None:
+        """The old streams are listed."""
+        self._resumed.set()
+
     def close(self, call_id: int) -> None:
         """The call was answered, or never sent."""
-        self._open.pop(call_id, None)
-        self._wake()
+        if self._open.pop(call_id, None) is not None:
+            self._slots.release()
 
     def reply(self, frame: Frame) -> Answer:
-        """Read a REPLY; ProtocolViolation if it answers no open call, or not what was asked.
+        """Parse and check a REPLY; ProtocolViolation if it answers no open call, or not what was asked.
 
         The call stays open until ``close``.
         """
@@ -146,16 +138,11 @@ class CallTable:
         return Answer(call, untrusted)
 
     def fail(self, failure: Exception) -> None:
-        """The connection ended: nobody is answered any more."""
+        """The connection ended: open calls and those that wait fail, and so does every later one."""
         self._failure = failure
         for call in self._open.values():
             if not call.answer.done():
                 call.answer.set_exception(failure)
-        self._open.clear()
-        self._wake()
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for turn in waiting:
-            if not turn.done():
-                turn.set_result(None)
+        for call_id in list(self._open):
+            self.close(call_id)
+        self._resumed.set()

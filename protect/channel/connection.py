@@ -1,4 +1,4 @@
-"""A connection once it is greeted: frames to where they belong, calls and their answers."""
+"""One connection to an agent after HELLO: makes calls, matches their replies, hands on other frames."""
 
 from __future__ import annotations
 
@@ -7,24 +7,25 @@ from collections.abc import Callable
 
 from daemonkit.faults import Invalid
 from protect.channel.calls import CallTable, fault_of
-from protect.channel.events import EventGate, checked_exit
 from protect.channel.frames import RULES, Frame, Type, encode, violation
+from protect.channel.messages import EventGate, checked_exit
 from protect.channel.table import StreamTable
-from protect.channel.wire import Wire
+from protect.channel.wire import ChannelWire
+from protect.model.process import ProcessExited
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST_PROCESSES = 4096
 MOST_CONNECTIONS = 128
 
 
-class Connection:
-    """What one HELLO opened."""
+class AgentConnection:
+    """A connection to an agent, from its HELLO to its end."""
 
     def __init__(
         self,
-        wire: Wire,
+        wire: ChannelWire,
         streams: StreamTable,
-        process_exited: Callable[[channel_pb2.ProcessExited], None],
+        process_exited: Callable[[ProcessExited], None],
         zone_id: str,
     ) -> None:
         self.calls = CallTable()
@@ -35,33 +36,32 @@ class Connection:
         self._events = EventGate()
 
     async def call(self, operation: str, request: channel_pb2.Request, early: bool) -> channel_pb2.Reply:
-        """Ask and wait; ``early``: as part of setting the connection up.
+        """Make a call and wait for its reply; ``early``: while the connection is being set up.
 
-        Faults as the agent said them; LinkDown when the connection ends first.
+        The agent's error comes as its fault.  LinkDown: the connection ended first.
         """
         payload = request.SerializeToString()
         if len(payload) > RULES[Type.CALL].longest:
             name = operation.replace("_", " ")
             raise Invalid(name, f"in zone {self._zone_id}", f"the request has {len(payload)} bytes")
-        await self.calls.slot(operation, early)
-        call_id, call = self.calls.add(operation)
+        call_id, call = await self.calls.open(operation, early)
         self._wire.call(call_id, encode(Frame(Type.CALL, call_id, payload)))
         try:
             reply = await call.answer
         except asyncio.CancelledError:
             if call.answered:
-                # It came, and its caller went, at once.
+                # The reply came at the moment when its caller was cancelled.
                 self._streams.drop(_made_by(call.answer.result()))
             raise
         finally:
-            if self._wire.take_back(call_id):
+            if self._wire.withdraw(call_id):
                 self.calls.close(call_id)
         if reply.HasField("error"):
             raise fault_of(operation, self._zone_id, reply.error)
         return reply
 
     def handle(self, frame: Frame) -> None:
-        """Take a frame from the agent; ProtocolViolation if it breaks a rule."""
+        """Handle a frame from the agent; ProtocolViolation if it breaks a rule."""
         if frame.type is Type.DATA:
             self._streams.data(frame)
         elif frame.type is Type.CREDIT:
@@ -99,24 +99,24 @@ class Connection:
             answer.call.answer.set_result(reply)
 
     def _dialed(self, untrusted: channel_pb2.Dialed, wanted: bool) -> None:
-        """A connection that nobody waits for any more is closed at once, by giving up its output."""
+        """Announce a connection; one that nobody waits for any more is closed, by dropping its output."""
         streams = _streams_of(untrusted)
         if not (streams.stdin_stream and streams.stdout_stream):
             raise violation("REPLY to dial without two streams")
         self._announce(streams, wanted)
 
     def _announce(self, streams: channel_pb2.ProcessCreated, wanted: bool) -> None:
-        """New ones; nobody will ask for those of an answer that comes too late."""
+        """Announce new streams, and drop those of a reply that nobody waits for any more."""
         self._streams.announce(streams, listed=False, fresh=True, wanted=wanted)
         if not wanted:
             self._streams.drop(streams)
 
 
 def _made_by(reply: channel_pb2.Reply) -> channel_pb2.ProcessCreated:
-    """The streams that a call made, if it made any."""
+    """The streams that a call has made, if any."""
     return _streams_of(reply.dialed) if reply.HasField("dialed") else reply.created
 
 
 def _streams_of(dialed: channel_pb2.Dialed) -> channel_pb2.ProcessCreated:
-    """A connection's streams as those of a process without stderr."""
+    """The streams of a connection, in the form of a process without stderr."""
     return channel_pb2.ProcessCreated(stdin_stream=dialed.in_stream, stdout_stream=dialed.out_stream)

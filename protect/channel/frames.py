@@ -20,9 +20,9 @@ CREDIT = struct.Struct("<QQ")
 FIN = 0x01
 VERSION = 1
 WINDOW = 65_536
-"""Most bytes of one stream that may be under way or unconsumed."""
+"""Bytes of one stream that may be under way or unconsumed."""
 DATA_TURN = 16_384
-"""Most bytes one DATA frame of ours carries, so that streams get their turns."""
+"""Most bytes in one DATA frame that we send, so that streams take turns."""
 MAX_STREAM = 0xFFFF_FFFF
 
 
@@ -156,8 +156,8 @@ def credit_values(frame: Frame) -> tuple[int, int]:
     return consumed, limit
 
 
-class Decoder:
-    """Cuts one side's byte stream into frames, whatever pieces it comes in."""
+class FrameDecoder:
+    """Cuts one side's byte stream into frames, whatever chunks it comes in."""
 
     def __init__(self, sender: Side) -> None:
         self._sender = sender
@@ -166,7 +166,7 @@ class Decoder:
 
     @property
     def held(self) -> int:
-        """Bytes kept of a frame that has not come whole."""
+        """Bytes kept of an incomplete frame."""
         return len(self._rest)
 
     def feed(self, untrusted_bytes: bytes) -> list[Frame]:
@@ -188,7 +188,7 @@ class Decoder:
         return frames
 
     def _complete(self) -> bool:
-        """Whether the kept bytes hold a whole frame (its header is checked as soon as it is there)."""
+        """Whether the kept bytes hold a complete frame (a header is checked as soon as it is there)."""
         if len(self._rest) < HEADER.size:
             return False
         return len(self._rest) >= HEADER.size + self._length(self._rest, 0)

@@ -1,4 +1,4 @@
-"""Streams that go to the agent (stdin), with back-pressure for who writes them."""
+"""Streams that go to the agent (stdin), with back-pressure for their writers."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import asyncio
 from collections.abc import Callable
 
 from daemonkit.faults import Refused
-from protect.channel.streams import Credit, Piece, Sender
+from protect.channel.streams import Credit, DataChunk, Sender
 
 
 class InputStream:
-    """One input stream; what was written survives a broken connection, at most 65,536 bytes of it."""
+    """One input stream.  Up to 65,536 unconsumed bytes are kept, and survive a broken connection."""
 
     def __init__(self, number: int, *, fresh: bool, ready: Callable[[InputStream], None]) -> None:
         self.number = number
         self.sender = Sender(fresh=fresh)
         self._ready = ready
-        self._room = asyncio.Event()
+        self._space = asyncio.Event()
         self._failure: Exception | None = None
         self._turn = asyncio.Lock()
 
@@ -30,20 +30,20 @@ class InputStream:
             at = 0
             while at < len(data):
                 self._check()
-                room = self.sender.room
-                if room == 0:
-                    self._room.clear()
-                    await self._room.wait()
+                space = self.sender.space
+                if space == 0:
+                    self._space.clear()
+                    await self._space.wait()
                     continue
-                self.sender.add(data[at : at + room])
-                at += room
+                self.sender.add(data[at : at + space])
+                at += space
                 self._ready(self)
 
     async def finish(self) -> None:
         """No more bytes: the process reads end of file after the last.  Again: nothing."""
         async with self._turn:
             self.sender.close()
-            self._room.set()
+            self._space.set()
             self._ready(self)
 
     def _check(self) -> None:
@@ -52,22 +52,22 @@ class InputStream:
         if self.sender.closed:
             raise Refused("write", "standard input", "it is closed")
 
-    def take(self, most: int) -> Piece | None:
-        """For the writer of the connection."""
+    def take(self, most: int) -> DataChunk | None:
+        """The next chunk to send; None when there is none now."""
         return self.sender.take(most)
 
     def credit(self, credit: Credit) -> None:
         """Take the agent's CREDIT; ProtocolViolation if it breaks a rule."""
         self.sender.credit(credit)
-        self._room.set()
+        self._space.set()
         self._ready(self)
 
     def drop(self) -> None:
         """Nothing more is sent; writers are refused."""
         self.sender.credit(Credit(0, 0, fin=True))
-        self._room.set()
+        self._space.set()
 
     def fail(self, failure: Exception) -> None:
         """There will be no connection any more."""
         self._failure = failure
-        self._room.set()
+        self._space.set()

@@ -10,50 +10,26 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
-from typing import Protocol
 
+from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, TooLate
-from protect.channel.backoff import Backoff
-from protect.channel.connection import Connection
+from protect.channel.connection import AgentConnection
 from protect.channel.inputs import InputStream
-from protect.channel.outputs import Sink
 from protect.channel.table import StreamTable
-from protect.channel.wire import Wire
+from protect.channel.wire import ChannelWire
 from protect.model.errors import DomainGone, LinkDown, ProtocolViolation
-from protect.toolstack.port import Transport
+from protect.model.ports import LinkEvents, Sink
+from protect.model.process import AgentHello
+from protect.model.toolstack import Transport
 from xenpod_proto.channel.v1 import channel_pb2
-from xenpod_proto.channel.v1.channel_pb2 import Hello
-
-__all__ = ["Hello", "InputStream", "Link", "LinkEvents", "Sink"]
 
 log = logging.getLogger(__name__)
 
 STEADY = 10.0
-"""A connection that lasted so long (s) was a good one: its successor is tried for at once."""
+"""Seconds after which a connection was a good one: the next one is tried at once."""
 
 _connecting: ContextVar[bool] = ContextVar("connecting", default=False)
 """Set while ``LinkEvents.connected`` runs, so that its own calls need not wait for its end."""
-
-
-class LinkEvents(Protocol):
-    """What a link tells its owner."""
-
-    async def connected(self, hello: Hello, new_boot: bool) -> None:
-        """After every HELLO, before any stream moves: list the processes, register their outputs.
-
-        Listed outputs that are not registered by then are dropped for good.  ``new_boot``: the agent
-        is not the one of this link's previous connection (true for the first).  An error ends this
-        connection, and the next one tries again.
-        """
-        ...
-
-    def process_exited(self, exited: channel_pb2.ProcessExited) -> None:
-        """A process ended; may come twice, and may be lost with a connection (list after each)."""
-        ...
-
-    def violation(self, cause: str) -> None:
-        """The agent broke the rules and is cut off until ``open`` is called again; told once."""
-        ...
 
 
 class Link:
@@ -66,7 +42,7 @@ class Link:
         self._streams = StreamTable()
         self._boot: bytes | None = None
         self._runner: asyncio.Task[None] | None = None
-        self._connection: Connection | None = None
+        self._connection: AgentConnection | None = None
         self._backoff = Backoff()
         self._down: Fault = LinkDown("reach", f"zone {zone_id}", "its channel is not open")
 
@@ -75,14 +51,14 @@ class Link:
         """Whether calls can be made now."""
         return self._connection is not None
 
-    async def open(self, timeout: float) -> Hello:
+    async def open(self, timeout: float) -> AgentHello:
         """Connect for the first time, or again after a violation; returns after ``connected`` has.
 
         TooLate with the last failure in its cause; ProtocolViolation; DomainGone.  After an error the
         link is closed.
         """
         await self.close()
-        opened: asyncio.Future[Hello] = asyncio.get_running_loop().create_future()
+        opened: asyncio.Future[AgentHello] = asyncio.get_running_loop().create_future()
         self._runner = asyncio.create_task(self._run(opened), name=f"link {self._zone_id}")
         try:
             async with asyncio.timeout(timeout):
@@ -124,7 +100,7 @@ class Link:
         self._streams.output(stream, sink, consumed)
 
     def drop_output(self, stream: int) -> None:
-        """Want no more of this stream: its process can go on writing, nobody reads it."""
+        """Give this stream up: its process can go on writing, nobody reads it."""
         self._streams.drop_output(stream)
 
     def input(self, stream: int) -> InputStream:
@@ -132,15 +108,15 @@ class Link:
         return self._streams.input(stream)
 
     def drop_input(self, stream: int) -> None:
-        """Want to write no more: its process is removed, or about to be."""
+        """Give this stream up: its process is removed, or about to be."""
         self._streams.drop_input(stream)
 
     def drop(self, made: channel_pb2.ProcessCreated) -> None:
-        """Want nothing more of a process's streams, as its agent gave them."""
+        """Give up the streams of a process."""
         self._streams.drop(made)
 
     async def close(self) -> None:
-        """Disconnect and stay so; sinks get no more, and what they have not consumed stays in the zone."""
+        """Disconnect for good; sinks get no more, and what they have not consumed stays in the zone."""
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.cancel()
@@ -149,11 +125,11 @@ class Link:
         await self._forget(self._down)
 
     async def _forget(self, why: Fault) -> None:
-        """Everything of the current boot ends on our side."""
+        """End our side of everything that belongs to the current boot."""
         streams, self._streams, self._boot = self._streams, StreamTable(), None
         await streams.close(why)
 
-    async def _run(self, opened: asyncio.Future[Hello]) -> None:
+    async def _run(self, opened: asyncio.Future[AgentHello]) -> None:
         self._backoff = Backoff()
         while True:
             await asyncio.sleep(self._backoff.delay())
@@ -173,7 +149,7 @@ class Link:
         log.info("zone %s: channel down: %s", self._zone_id, cause)
         self._down = LinkDown("reach", f"zone {self._zone_id}", cause)
 
-    async def _cut_off(self, final: Fault, opened: asyncio.Future[Hello]) -> None:
+    async def _cut_off(self, final: Fault, opened: asyncio.Future[AgentHello]) -> None:
         self._down = type(final)("reach", f"zone {self._zone_id}", final.cause)
         await self._forget(self._down)
         if isinstance(final, ProtocolViolation):
@@ -182,11 +158,11 @@ class Link:
         if not opened.done():
             opened.set_exception(self._down)
 
-    async def _connect(self, opened: asyncio.Future[Hello]) -> None:
+    async def _connect(self, opened: asyncio.Future[AgentHello]) -> None:
         """One connection from dial to its end, which is always an exception."""
         transport = await self._dial()
         try:
-            wire = Wire(transport, self._zone_id)
+            wire = ChannelWire(transport, self._zone_id)
             hello = await wire.greet()
             new_boot = hello.boot_id != self._boot
             if new_boot:
@@ -196,8 +172,10 @@ class Link:
         finally:
             await transport.close()
 
-    async def _serve(self, wire: Wire, hello: Hello, new_boot: bool, opened: asyncio.Future[Hello]) -> None:
-        connection = Connection(wire, self._streams, self._events.process_exited, self._zone_id)
+    async def _serve(
+        self, wire: ChannelWire, hello: AgentHello, new_boot: bool, opened: asyncio.Future[AgentHello]
+    ) -> None:
+        connection = AgentConnection(wire, self._streams, self._events.process_exited, self._zone_id)
         began = asyncio.get_running_loop().time()
         end: Exception = LinkDown("reach", f"zone {self._zone_id}", "its channel is closed")
         self._streams.connected(wire)
@@ -226,13 +204,17 @@ class Link:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _set_up(
-        self, connection: Connection, hello: Hello, new_boot: bool, opened: asyncio.Future[Hello]
+        self,
+        connection: AgentConnection,
+        hello: AgentHello,
+        new_boot: bool,
+        opened: asyncio.Future[AgentHello],
     ) -> None:
         _connecting.set(True)
         try:
             await self._events.connected(hello, new_boot)
         except asyncio.CancelledError as error:
-            # Ours is heard by who waits for us; one that comes from inside must not leave us half set up.
+            # One from inside the set-up must not leave us half set up; our own reaches whoever waits for us.
             raise LinkDown("reach", f"zone {self._zone_id}", "its set-up was cancelled") from error
         self._streams.resume()
         connection.calls.resume()

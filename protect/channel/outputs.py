@@ -1,39 +1,18 @@
-"""Streams that come from the agent: each waits for its sink alone, and holds at most one window."""
+"""Streams that come from the agent: each waits for its own sink only, and holds at most one window."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from protect.channel.streams import Credit, Receiver
+from protect.model.ports import Sink
 
 log = logging.getLogger(__name__)
 
-MOST_PIECES = 64
-"""Held one by one; more are joined, or the smallest would take fifty times their bytes."""
-
-
-class Sink(Protocol):
-    """Receives one output stream, in order, each byte once within this process."""
-
-    async def write(self, data: bytes) -> int:
-        """Take the bytes; the absolute offset up to which the stream is dealt with for good.
-
-        What lies behind that offset comes again after a restart of this process.  May take as long as
-        it needs: only this stream waits.  Raising gives the stream up; BrokenPipeError says that its
-        reader has gone, anything else is logged.
-        """
-        ...
-
-    async def finish(self) -> None:
-        """FIN: everything has come.  On return all of it is dealt with for good.
-
-        The agent forgets the stream then, so remember it: a finished stream must not be registered
-        again after a restart.
-        """
-        ...
+MOST_CHUNKS = 64
+"""Held one by one.  More are joined: the smallest would take fifty times their bytes."""
 
 
 class OutputStream:
@@ -42,7 +21,7 @@ class OutputStream:
     def __init__(self, number: int, *, fresh: bool, credit: Callable[[int, Credit], None]) -> None:
         self.number = number
         self.claimable = False
-        """Made by a call whose caller has it: kept until the caller registers or drops it."""
+        """Made by a call: kept until its caller registers or drops it."""
         self.receiver = Receiver(fresh=fresh)
         self.sink: Sink | None = None
         self.forgotten: Callable[[int], None] = lambda number: None
@@ -62,7 +41,7 @@ class OutputStream:
         """Take a DATA frame; ProtocolViolation if it breaks a rule."""
         new = self.receiver.data(offset, content, fin)
         if new:
-            if len(self._held) >= MOST_PIECES:
+            if len(self._held) >= MOST_CHUNKS:
                 self._held = [b"".join(self._held)]
             self._held.append(new)
         self._grant()

@@ -1,7 +1,7 @@
-"""Offsets, credit and resumption of one stream, as values: no input or output (docs/channel.md, Streams).
+"""Offsets, credit and resumption of one stream, without input or output (docs/channel.md, Streams).
 
-A receiver or sender outlives connections.  ``disconnected`` ends its part in one, and it stays silent
-until a CREDIT resumes it in the next.
+A receiver or sender outlives connections: after ``disconnected`` it stays silent until a CREDIT resumes
+it in the next connection.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from protect.channel.frames import WINDOW, violation
 
 CREDIT_STEP = WINDOW // 4
-"""A CREDIT is sent when it widens the window by so much: few frames, and the sender never runs dry."""
+"""A CREDIT is sent when it widens the window by this much: few frames, and the sender never runs dry."""
 FARTHEST = 1 << 62
-"""Offsets beyond this (centuries of bytes) come from a peer that makes them up."""
+"""No honest peer gets beyond this offset (centuries of bytes)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class Receiver:
         return new
 
     def consume(self, consumed: int) -> None:
-        """Everything before ``consumed`` is dealt with for good."""
+        """Note that everything before ``consumed`` is consumed for good."""
         if not self.consumed <= consumed <= self.delivered:
             raise ValueError(f"consumed {consumed} is not within {self.consumed} to {self.delivered}")
         self.consumed = consumed
@@ -106,7 +106,7 @@ class Receiver:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class DataChunk:
     """Bytes to send in one DATA frame."""
 
     offset: int
@@ -131,7 +131,7 @@ class Sender:
         """The peer took everything, or wants no more."""
 
     @property
-    def room(self) -> int:
+    def space(self) -> int:
         """How many bytes may be added now."""
         return 0 if self.closed else WINDOW - len(self._kept)
 
@@ -146,9 +146,9 @@ class Sender:
         return len(self._kept)
 
     def add(self, content: bytes) -> None:
-        """Queue bytes, at most ``room``."""
-        if len(content) > self.room:
-            raise ValueError(f"{len(content)} bytes where {self.room} may be added")
+        """Queue bytes, at most ``space``."""
+        if len(content) > self.space:
+            raise ValueError(f"{len(content)} bytes where {self.space} may be added")
         self._kept += content
 
     def close(self) -> None:
@@ -168,17 +168,17 @@ class Sender:
         end = self._base + len(self._kept)
         return min(end, self._limit) > self._sent or (self._closing and self._sent == end)
 
-    def take(self, most: int) -> Piece | None:
+    def take(self, most: int) -> DataChunk | None:
         """The next bytes to send, at most ``most``; None while there are none or no credit."""
         if not self.ready or self._base is None:
             return None
         end = self._base + len(self._kept)
         stop = min(end, self._limit, self._sent + most)
         content = bytes(self._kept[self._sent - self._base : stop - self._base])
-        piece = Piece(self._sent, content, self._closing and stop == end)
-        self._sent, self._fin_sent = stop, piece.fin
+        chunk = DataChunk(self._sent, content, self._closing and stop == end)
+        self._sent, self._fin_sent = stop, chunk.fin
         self._highest = max(self._highest, stop)
-        return piece
+        return chunk
 
     def credit(self, credit: Credit) -> None:
         """Take the peer's CREDIT; ProtocolViolation if it breaks a rule."""

@@ -1,18 +1,20 @@
-"""All streams of one boot of an agent: who knows them, who wants them, what a reconnect asks for."""
+"""All streams of one boot of an agent: which are wanted, and which to resume after a reconnect."""
 
 from __future__ import annotations
+
+from bisect import bisect_right
 
 from daemonkit.faults import Missing
 from protect.channel.frames import Frame, credit_values, data_offset, violation
 from protect.channel.inputs import InputStream
-from protect.channel.numbers import NumberSet
-from protect.channel.outputs import OutputStream, Sink
+from protect.channel.outputs import OutputStream
 from protect.channel.streams import Credit
-from protect.channel.wire import Wire
+from protect.channel.wire import ChannelWire
+from protect.model.ports import Sink
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST_STREAMS = 4096
-"""Streams known at once; far above what the containers of one pod and their execs have."""
+"""Streams known at once; the containers of one pod and their execs have far fewer."""
 MOST_RANGES = 65_536
 GIVEN_UP = Credit(0, 0, fin=True)
 
@@ -24,13 +26,13 @@ class StreamTable:
         self._inputs: dict[int, InputStream] = {}
         self._outputs: dict[int, OutputStream] = {}
         self._used = NumberSet()
-        self._wire: Wire | None = None
+        self._wire: ChannelWire | None = None
         self._resumed = False
         self._listed = False
         self._early: dict[int, Credit] = {}
         self._unwanted: set[int] = set()
 
-    def connected(self, wire: Wire) -> None:
+    def connected(self, wire: ChannelWire) -> None:
         """A connection begins: nothing moves before ``resume``."""
         self._wire = wire
         self._resumed = self._listed = False
@@ -147,7 +149,7 @@ class StreamTable:
             self._send_credit(number, output.receiver.resume())
 
     def drop_output(self, number: int) -> None:
-        """Want no more of a stream; also how a finished one ends.  Unknown or dropped: nothing."""
+        """Give a stream up; finished ones end so, too.  Unknown or dropped: nothing."""
         output = self._outputs.pop(number, None)
         if output is None:
             return
@@ -164,7 +166,7 @@ class StreamTable:
         return source
 
     def drop_input(self, number: int) -> None:
-        """Write no more to a stream whose process is removed: the agent forgets it without a word."""
+        """Give up a stream whose process is removed: the agent forgets it without telling."""
         source = self._inputs.pop(number, None)
         if source is not None:
             source.drop()
@@ -191,3 +193,38 @@ class StreamTable:
     def _ready(self, source: InputStream) -> None:
         if self._wire is not None and source.sender.ready:
             self._wire.ready(source)
+
+
+class NumberSet:
+    """A set of numbers, kept as ranges: small as long as they are given out mostly in order."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []
+
+    @property
+    def ranges(self) -> int:
+        """How many ranges it takes."""
+        return len(self._starts)
+
+    def __contains__(self, number: int) -> bool:
+        at = bisect_right(self._starts, number) - 1
+        return at >= 0 and number < self._ends[at]
+
+    def add(self, number: int) -> None:
+        """Add one (again: nothing)."""
+        if number in self:
+            return
+        at = bisect_right(self._starts, number)
+        joins_left = at > 0 and self._ends[at - 1] == number
+        joins_right = at < len(self._starts) and self._starts[at] == number + 1
+        if joins_left and joins_right:
+            self._ends[at - 1] = self._ends.pop(at)
+            del self._starts[at]
+        elif joins_left:
+            self._ends[at - 1] = number + 1
+        elif joins_right:
+            self._starts[at] = number
+        else:
+            self._starts.insert(at, number)
+            self._ends.insert(at, number + 1)

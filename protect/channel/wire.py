@@ -1,4 +1,4 @@
-"""One connection to an agent: the greeting, one task that reads, one that writes."""
+"""The frames of one connection: the HELLO, one task that reads, one that writes."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from protect.channel.frames import DATA_TURN, Decoder, Frame, Side, credit, data, encode
-from protect.channel.hello import agent_hello, host_hello
-from protect.channel.streams import Credit, Piece
+from protect.channel.frames import DATA_TURN, Frame, FrameDecoder, Side, credit, data, encode
+from protect.channel.messages import agent_hello, host_hello
+from protect.channel.streams import Credit, DataChunk
 from protect.model.errors import LinkDown
-from protect.toolstack.port import Transport
-from xenpod_proto.channel.v1 import channel_pb2
+from protect.model.process import AgentHello
+from protect.model.toolstack import Transport
 
 HELLO_DEADLINE = 10.0
 READ_SIZE = 65_536
-"""Bounds how long one zone's frames, be they the smallest, keep the loop from the others."""
+"""Bounds how long one zone's frames, however small, keep the event loop busy."""
 WRITE_SIZE = 262_144
-"""A write takes whole frames until it is about so long."""
+"""A write collects whole frames up to about this many bytes."""
 
 
-class Source(Protocol):
-    """A stream that goes out."""
+class OutgoingStream(Protocol):
+    """A stream that has bytes to send, now and then."""
 
     number: int
 
-    def take(self, most: int) -> Piece | None: ...
+    def take(self, most: int) -> DataChunk | None: ...
 
 
-class Wire:
+class ChannelWire:
     """Frames out: calls first, then credits, then one DATA frame of each ready stream in turn."""
 
     def __init__(self, transport: Transport, zone_id: str) -> None:
@@ -37,9 +37,9 @@ class Wire:
         self._zone_id = zone_id
         self._calls: dict[int, bytes] = {}
         self._credits: dict[int, Credit] = {}
-        self._ready: deque[Source] = deque()
+        self._ready: deque[OutgoingStream] = deque()
         self._work = asyncio.Event()
-        self._decoder = Decoder(Side.AGENT)
+        self._decoder = FrameDecoder(Side.AGENT)
         self._early: list[Frame] = []
 
     def call(self, call_id: int, frame: bytes) -> None:
@@ -47,7 +47,7 @@ class Wire:
         self._calls[call_id] = frame
         self._work.set()
 
-    def take_back(self, call_id: int) -> bool:
+    def withdraw(self, call_id: int) -> bool:
         """Do not send this CALL; False when it has gone out."""
         return self._calls.pop(call_id, None) is not None
 
@@ -56,13 +56,13 @@ class Wire:
         self._credits[stream] = value
         self._work.set()
 
-    def ready(self, source: Source) -> None:
+    def ready(self, source: OutgoingStream) -> None:
         """This stream may have something to send."""
         if source not in self._ready:
             self._ready.append(source)
             self._work.set()
 
-    async def greet(self) -> channel_pb2.Hello:
+    async def greet(self) -> AgentHello:
         """HELLO both ways, before anything else.
 
         LinkDown when the agent goes or keeps silent for 10 s, ProtocolViolation when it breaks a rule.
@@ -91,7 +91,7 @@ class Wire:
         while True:
             for frame in frames:
                 handle(frame)
-            # A transport that always has bytes would never let go of the loop: other zones have turns too.
+            # A transport that always has bytes would keep the loop: other zones get their turns here.
             await asyncio.sleep(0)
             frames = self._decoder.feed(await self._read())
 
@@ -117,8 +117,8 @@ class Wire:
         self._credits.clear()
         for _ in range(len(self._ready)):
             source = self._ready.popleft()
-            piece = source.take(DATA_TURN)
-            if piece is not None:
-                parts.append(encode(data(source.number, piece.offset, piece.content, piece.fin)))
+            chunk = source.take(DATA_TURN)
+            if chunk is not None:
+                parts.append(encode(data(source.number, chunk.offset, chunk.content, chunk.fin)))
                 self._ready.append(source)
         return b"".join(parts)

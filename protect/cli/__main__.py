@@ -17,7 +17,7 @@ import grpc.aio
 
 from protect.cli import show
 from protect.cli.commands import COMMANDS
-from protect.cli.images import Failed
+from protect.cli.images import CheckFailed
 
 _PROTECT_SOCKET = Path("/run/protect/protect.sock")
 _CRI_SOCKET = Path("/run/xenpod/cri.sock")
@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         asyncio.run(COMMANDS[options.command](options))
-    except Failed:
+    except CheckFailed:
         return 1
     except grpc.aio.AioRpcError as error:
         return _explain(error, options)

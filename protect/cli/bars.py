@@ -19,7 +19,7 @@ _SHORT = 12
 
 
 class Bars:
-    """On stderr, while the block runs; invisible when that is no terminal."""
+    """Progress bars on stderr while the block runs; hidden when it is no terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
@@ -46,7 +46,7 @@ class Bars:
         self._progress.stop()
 
     def show(self, pull: pb.PullProgress) -> None:
-        """The pull as it stands."""
+        """Show how far the pull has come."""
         if pull.stage == pb.PULL_STAGE_RESOLVING:
             if self._head is None:
                 self._head = self._progress.add_task(pull.name, total=None, state="resolving")
@@ -60,7 +60,7 @@ class Bars:
             self._bar(_FILESYSTEM, _FILESYSTEM, pull.filesystem)
 
     def done(self) -> None:
-        """All of it is there."""
+        """Show every bar as complete."""
         for task in self._tasks.values():
             total = self._progress.tasks[self._progress.task_ids.index(task)].total
             self._progress.update(task, completed=total or 0, state="done")

@@ -1,4 +1,4 @@
-"""What each sub-command asks, and shows."""
+"""The sub-commands: a request to protectd, and its answer shown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def zone_list(options: argparse.Namespace) -> None:
 
 
 async def zone_inspect(options: argparse.Namespace) -> None:
-    """The zone, and what it says of itself if it answers."""
+    """The zone, and its own facts if it answers."""
     async with _zones(options) as zones:
         zone = await zones.GetZone(pb.GetZoneRequest(id=options.id), timeout=_TIMEOUT)
         facts: pb.ZoneFactsResponse | None = None

@@ -21,8 +21,8 @@ _MOST_PASSWORD = 1 << 16
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, None]]
 
 
-class Failed(Exception):
-    """What was asked was done, and what was found is not good; it has been shown."""
+class CheckFailed(Exception):
+    """The command ran, and found something damaged, which it has shown."""
 
 
 @contextlib.asynccontextmanager
@@ -74,14 +74,14 @@ async def image_inspect(options: argparse.Namespace) -> None:
 
 
 async def image_verify(options: argparse.Namespace) -> None:
-    """One line an image, as it comes; Failed when one is damaged."""
+    """One line for each image, as it comes; CheckFailed when one is damaged."""
     sound = True
     async with _images(options) as images:
         async for event in images.Verify(pb.VerifyRequest(images=options.images)):
             show_images.verified(event, options.output)
             sound = sound and not event.faults
     if not sound:
-        raise Failed
+        raise CheckFailed
 
 
 async def image_gc(options: argparse.Namespace) -> None:
@@ -93,7 +93,7 @@ async def image_gc(options: argparse.Namespace) -> None:
 
 
 async def image_list_kernels(options: argparse.Namespace) -> None:
-    """Images that were not looked into before are read through, hence the time."""
+    """May take long: images that were never looked into are read as a whole."""
     async with _images(options) as images:
         answer = await images.ListKernels(pb.ListKernelsRequest(), timeout=_LONG)
         show_images.kernels(answer, options.output)

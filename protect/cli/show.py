@@ -120,12 +120,12 @@ def event(answer: pb.WatchEvent, output: str) -> None:
 
 
 def note(text: str) -> None:
-    """An aside, on stderr."""
+    """A remark, on stderr."""
     sys.stderr.write(f"{plain(text)}\n")
 
 
 def plain(untrusted: str) -> str:
-    """Without control characters: zones and registries have a say in errors, and terminals obey them."""
+    """Without control characters: errors hold text of zones and registries, and terminals obey such."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in untrusted)
 
 
@@ -147,14 +147,14 @@ def _event_line(answer: pb.WatchEvent) -> str:
 
 
 def json(*messages: Message | None) -> None:
-    """One JSON object a message, with the contract's own field names."""
+    """One JSON object for each message, with the field names of the contract."""
     for message in messages:
         if message is not None:
             sys.stdout.write(json_text(message, indent=2) + "\n")
 
 
 def json_text(message: Message, indent: int | None) -> str:
-    """Every field, under the contract's own name; without indent one line."""
+    """All fields, by the names of the contract; without ``indent`` on one line."""
     return json_format.MessageToJson(
         message,
         indent=indent,
@@ -184,7 +184,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def console() -> Console:
-    """Not a terminal: lines are not cut to its width."""
+    """Elsewhere than on a terminal, lines are not cut to its width."""
     return Console() if sys.stdout.isatty() else Console(width=400)
 
 

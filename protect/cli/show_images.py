@@ -22,7 +22,7 @@ _STAGES = {
 
 
 def images(answer: Message, listed: Sequence[pb.Image], output: str) -> None:
-    """answer: what JSON shows."""
+    """Images as a table; ``answer`` is what JSON shows."""
     if output == "json":
         return show.json(answer)
     rows = [
@@ -34,7 +34,7 @@ def images(answer: Message, listed: Sequence[pb.Image], output: str) -> None:
 
 
 def kernels(answer: pb.ListKernelsResponse, output: str) -> None:
-    """The digest is that of the manifest: what a name with a digest names."""
+    """Kernel images; the digest is the manifest's, as in a name with a digest."""
     if output == "json":
         return show.json(answer)
     rows = []
@@ -66,7 +66,7 @@ def removed(answer: pb.RemoveResponse, output: str) -> None:
 
 
 def inspected(answer: pb.InspectResponse, output: str) -> None:
-    """JSON shows the image's own documents as they are, not as base64."""
+    """One image; JSON shows its own documents as they are, not as base64."""
     if output == "json":
         document: dict[str, Any] = json_format.MessageToDict(
             answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -101,7 +101,7 @@ def inspected(answer: pb.InspectResponse, output: str) -> None:
 
 
 def verified(event: pb.VerifyEvent, output: str) -> None:
-    """One line, or one object, an image; flushed, since they are read as they come."""
+    """One line or one object for each image; flushed, since they are read as they come."""
     if output == "json":
         _json_line(event)
         return
@@ -112,7 +112,7 @@ def verified(event: pb.VerifyEvent, output: str) -> None:
 
 
 def pulls(event: pb.WatchPullsEvent, output: str) -> None:
-    """One line a pull."""
+    """One line for each pull."""
     if output == "json":
         _json_line(event)
         return

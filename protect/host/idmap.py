@@ -7,31 +7,24 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
+from protect.model.zone import ZoneIdMapping
+
 _SERVER = 2**32 - 2
-"""Whom the host's root is for such a mount: nobody's id.  A file server that works as root may then make
-files, which it gives to their owners at once."""
+"""Id that the host's root has in the namespace: nobody else's.  A file server that runs as root can then make
+files and give them to their owners."""
 
 
-@dataclass(frozen=True, slots=True)
-class IdMapping:
-    """Users and groups 0 to ``length`` - 1 of a user namespace are ``host_id`` and up of the zone."""
-
-    host_id: int
-    length: int
-
-
-def lines(mapping: IdMapping) -> str:
-    """For uid_map and gid_map (user_namespaces(7))."""
+def lines(mapping: ZoneIdMapping) -> str:
+    """Render a mapping for uid_map and gid_map (user_namespaces(7))."""
     own = f"0 {mapping.host_id} {mapping.length}\n"
     serves = mapping.host_id > 0 and mapping.length <= _SERVER
     return own + (f"{_SERVER} 0 1\n" if serves else "")
 
 
 @contextmanager
-def user_namespace(mapping: IdMapping) -> Iterator[int]:
+def user_namespace(mapping: ZoneIdMapping) -> Iterator[int]:
     """A descriptor of one, for the time of the block.  Blocks, shortly; OSError."""
     command = ["unshare", "--user", "cat"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:

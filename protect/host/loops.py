@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemonkit.faults import Broken, Exhausted, Invalid, Missing
+from daemonkit.tasks import join
 
 _CONTROL = "/dev/loop-control"
 _SET_CONFIG = 0x4C0A
@@ -30,14 +31,14 @@ _READ_ONLY, _AUTOCLEAR, _DIRECT_IO = 1, 4, 16
 _INFO = struct.Struct("=5Q4I64s64s32s2Q")  # struct loop_info64
 _CONFIG = struct.Struct(f"=2I{_INFO.size}s64x")  # struct loop_config
 _SECTOR = 512
-_PATIENCE = 10.0
+_RETRY_TIME = 10.0
 """Seconds during which other takers of free devices may win the race against us."""
 
 _taking = threading.Lock()  # our own threads need not race each other for the same free number
 
 
 class Loop:
-    """One attached loop device, held open.  ``close`` lets go of it (again and again is fine)."""
+    """One attached loop device, held open until ``close`` (again and again is fine)."""
 
     __slots__ = ("fd", "major", "minor", "path")
 
@@ -49,7 +50,7 @@ class Loop:
         self.minor = os.minor(device)
 
     def close(self) -> None:
-        """Let go: the kernel frees the device once nobody else has it open or mounted."""
+        """The kernel frees the device once nobody else has it open or mounted."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
@@ -68,7 +69,7 @@ async def attach_loop(path: Path, readonly: bool = True, *, direct: bool = False
     """
     attempt = asyncio.get_running_loop().run_in_executor(None, take_loop, path, readonly, direct)
     try:
-        return await asyncio.shield(attempt)
+        return await join(attempt)
     except asyncio.CancelledError:
         attempt.add_done_callback(_discard)
         raise
@@ -139,7 +140,7 @@ def _configure_free(path: Path, file: int, readonly: bool, direct: bool) -> Loop
     name = os.fsencode(path)[:63]
     info = _INFO.pack(0, 0, 0, 0, 0, 0, 0, 0, flags, name, b"", b"", 0, 0)
     config = _CONFIG.pack(file, 0, info)
-    deadline = time.monotonic() + _PATIENCE
+    deadline = time.monotonic() + _RETRY_TIME
     while time.monotonic() < deadline:
         with _taking:
             loop = _try_one(path, config, readonly)

@@ -88,7 +88,7 @@ def bind(source: Path, place: Path) -> None:
 
 
 def pivot(root: Path) -> None:
-    """In a namespace of one's own: a mount becomes the root, and everything else goes."""
+    """Make a mount the root of the caller's own mount namespace; everything else goes."""
     os.chdir(root)
     _call("syscall", str(root), ctypes.c_long(_PIVOT_ROOT), b".", b".")
     _call("umount2", "/", b".", _MNT_DETACH)

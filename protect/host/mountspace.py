@@ -81,7 +81,7 @@ def inside(namespace: Path, work: Callable[[], T]) -> T:
 
 
 def _apart(work: Callable[[], T]) -> T:
-    """In a thread that ends afterwards, and takes no namespace back with it."""
+    """Run in a thread of its own, which ends afterwards: no other thread changes its namespace."""
     results: list[T] = []
     errors: list[BaseException] = []
 

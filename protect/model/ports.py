@@ -1,4 +1,4 @@
-"""What the logic of zones and workloads needs beside the toolstack and the store."""
+"""Ports of protectd's logic, beside the toolstack and the store."""
 
 from __future__ import annotations
 
@@ -6,22 +6,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from protect.host.idmap import IdMapping
-from protect.model.volume import Source, Volume
-from protect.network.guest import GuestNetwork
-from protect.toolstack.port import Transport
-from xenpod_proto.channel.v1 import channel_pb2
+from protect.model.process import AgentHello, ProcessExited
+from protect.model.volume import Volume, VolumeSource
+from protect.model.zone import GuestNetwork, ZoneIdMapping
 
 
 class Sink(Protocol):
-    """Receives one output stream of a process."""
+    """Receives one output stream, in order, each byte once within this process."""
 
     async def write(self, data: bytes) -> int:
-        """Take the data; the absolute offset consumed for good so far."""
+        """Take the bytes; the absolute offset up to which the stream is consumed for good.
+
+        What lies after that offset comes again after a restart of this process.  May take as long as
+        it needs: only this stream waits.  Raising gives the stream up: BrokenPipeError says that its
+        reader has gone, anything else is logged.
+        """
         ...
 
     async def finish(self) -> None:
-        """The stream has ended, and everything has come."""
+        """The stream has ended.  On return all of it is consumed for good.
+
+        The agent forgets the stream then, so remember it: a finished stream must not be registered
+        again after a restart.
+        """
         ...
 
 
@@ -33,48 +40,25 @@ class Input(Protocol):
     async def finish(self) -> None: ...
 
 
-class AgentLink(Protocol):
-    """The channel to one zone's agent; it reconnects by itself until it is closed."""
-
-    @property
-    def connected(self) -> bool: ...
-
-    async def open(self, timeout: float) -> channel_pb2.Hello:
-        """The first connection; TooLate, DomainGone, ProtocolViolation."""
-        ...
-
-    async def call(self, request: channel_pb2.Request, timeout: float) -> channel_pb2.Reply:
-        """One call; the agent's refusal as a fault, LinkDown, TooLate."""
-        ...
-
-    def output(self, stream: int, sink: Sink, consumed: int = 0) -> None: ...
-
-    def drop_output(self, stream: int) -> None: ...
-
-    def input(self, stream: int) -> Input: ...
-
-    def drop_input(self, stream: int) -> None: ...
-
-    def drop(self, made: channel_pb2.ProcessCreated) -> None: ...
-
-    async def close(self) -> None: ...
-
-
 class LinkEvents(Protocol):
-    """What a link tells of its zone."""
+    """Reports of the link to an agent, to its owner."""
 
-    async def connected(self, hello: channel_pb2.Hello, new_boot: bool) -> None:
-        """A connection is there; streams resume once this returns."""
+    async def connected(self, hello: AgentHello, new_boot: bool) -> None:
+        """After every HELLO, before any stream moves: list the processes, register their outputs.
+
+        Listed outputs that are not registered by then are dropped for good.  ``new_boot``: the agent
+        is not the one of this link's previous connection (true for the first).  An error ends this
+        connection, and the next one tries again.
+        """
         ...
 
-    def process_exited(self, exited: channel_pb2.ProcessExited) -> None: ...
+    def process_exited(self, exited: ProcessExited) -> None:
+        """A process ended; may come twice, and may be lost with a connection (list after each)."""
+        ...
 
-    def violation(self, cause: str) -> None: ...
-
-
-Dial = Callable[[], Awaitable[Transport]]
-LinkFactory = Callable[[str, Dial, LinkEvents], AgentLink]
-"""(zone id, dial, events) to a link that is not open yet."""
+    def violation(self, cause: str) -> None:
+        """The agent broke the rules and is cut off until ``open`` is called again; told once."""
+        ...
 
 
 class OutputLog(Protocol):
@@ -123,11 +107,15 @@ LogFactory = Callable[[str, Path], OutputLog]
 """(log path or "", journal) to an open log; blocking, short."""
 
 
-class Volumes(Protocol):
-    """Files and directories of the host in zones, as mounts: the kernel remembers them, not the daemon."""
+class ZoneVolumes(Protocol):
+    """Files and directories of the host in zones, as mounts: the kernel remembers them, not the daemon.
+
+    ``open``, ``close``, ``attach`` and ``detach`` finish what they begin: when one of them raises
+    CancelledError, its step has ended and can be undone.
+    """
 
     def shared(self, zone_id: str) -> Path:
-        """What the zone shares (DomainSpec.shared)."""
+        """The mount namespace that the zone shares (DomainSpec.shared)."""
         ...
 
     async def open(self, zone_id: str) -> None:
@@ -139,21 +127,22 @@ class Volumes(Protocol):
         ...
 
     def zones(self) -> list[str]:
-        """Those that something is left of."""
+        """Zones of which anything is left."""
         ...
 
     async def take(
-        self, volumes: Sequence[Volume], timeout: float, ids: IdMapping | None = None
-    ) -> list[Source]:
+        self, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
+    ) -> list[VolumeSource]:
         """Find them on the host; the caller closes them.  Nothing that lasts is done (but directories made).
 
-        ``ids``: of the zone's user namespace.
+        ``ids``: of the zone's user namespace.  A caller who is cancelled is freed at once; what is found
+        afterwards is closed.
 
         Missing, Invalid, Refused; TooLate when a file system does not answer.
         """
         ...
 
-    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[Source]) -> None:
+    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[VolumeSource]) -> None:
         """Show them to the zone, each as ``<workload id>/<volume's name>`` of what it shares."""
         ...
 
@@ -164,4 +153,4 @@ class Volumes(Protocol):
 
 Splice = Callable[[str, str, str], Awaitable[GuestNetwork]]
 """(host interface, network namespace, CNI's interface in it): joins the two; what the guest has to set.
-May be repeated."""
+May be repeated.  It finishes what it begins, as ``ZoneVolumes`` does."""

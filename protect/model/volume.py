@@ -15,17 +15,17 @@ class Volume:
     host_path: str
     readonly: bool = False
     recursive_readonly: bool = False
-    """What is mounted below is read-only too."""
+    """Mounts below it are read-only too."""
     follow_host: bool = False
-    """What is mounted below later is seen, what is unmounted goes."""
+    """Later mounts and unmounts below it on the host show in the zone."""
     create_directory: bool = False
-    """Where there is nothing, make a directory."""
+    """Make a directory where there is nothing."""
     map_ids: bool = False
-    """Its ids are those that the zone's user namespace maps to them."""
+    """Map its ids by the zone's user namespace."""
 
 
 @dataclass(slots=True)
-class Source:
+class VolumeSource:
     """A volume's mounts, taken and set right, attached nowhere yet; they go away with ``close``."""
 
     volume: Volume
@@ -39,7 +39,7 @@ class Source:
             os.close(tree)
 
 
-def close(sources: Iterable[Source]) -> None:
-    """Of each, once or again."""
+def close_all(sources: Iterable[VolumeSource]) -> None:
+    """Close each; again is fine."""
     for source in sources:
         source.close()

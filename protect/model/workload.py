@@ -1,4 +1,4 @@
-"""What a workload is: a frozen value and the table of its states.
+"""A workload: a frozen value and the table of its states.
 
 ::
 
@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from daemonkit.faults import Refused
+from protect.model.process import Streams
 
 KILLED = 128 + 9
 """Exit code of a workload whose zone ended under it."""
@@ -25,7 +26,7 @@ START_FAILED = 128
 
 
 class WorkloadState(Enum):
-    """What a workload does."""
+    """State of a workload."""
 
     CREATING = "creating"
     CREATED = "created"
@@ -51,27 +52,12 @@ NEXT: Mapping[WorkloadState, frozenset[WorkloadState]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Streams:
-    """The agent's numbers of a process's streams; 0: there is none."""
-
-    stdin: int = 0
-    stdout: int = 0
-    stderr: int = 0
-
-    def outputs(self) -> tuple[int, ...]:
-        return tuple(number for number in (self.stdout, self.stderr) if number)
-
-    def all(self) -> tuple[int, ...]:
-        return tuple(number for number in (self.stdin, self.stdout, self.stderr) if number)
-
-
 FileId = tuple[int, int]
 """st_dev and st_ino: nobody else's while a disk stands for the file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class WorkloadDisk:
     """A read-only disk of the zone, and the host's file behind it."""
 
     vdev: str
@@ -79,8 +65,8 @@ class Disk:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
-    """How a process ended; ``at_ns`` is ns since the epoch."""
+class ExitStatus:
+    """Exit status of a process; ``at_ns`` is ns since the epoch."""
 
     code: int
     oom_killed: bool
@@ -101,7 +87,7 @@ class Workload:
     zone_id: str
     state: WorkloadState
     created_at_ns: int
-    disks: tuple[Disk, ...]
+    disks: tuple[WorkloadDisk, ...]
     """The root's first; workloads of a zone may share some."""
     log_path: str = ""
     tty: bool = False
@@ -121,7 +107,7 @@ class Workload:
             raise Refused("change workload", self.id, cause)
         return replace(self, state=state, **changes)
 
-    def exited(self, end: Exit, reason: Reason | None = None, message: str = "") -> Workload:
+    def exited(self, end: ExitStatus, reason: Reason | None = None, message: str = "") -> Workload:
         return self.to(
             WorkloadState.EXITED,
             exit_code=end.code,

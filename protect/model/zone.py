@@ -1,4 +1,4 @@
-"""What a zone is: a frozen value and the table of its states.
+"""A zone: a frozen value and the table of its states.
 
 ::
 
@@ -16,12 +16,11 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.host.idmap import IdMapping
-from protect.toolstack.port import DomainId, DomainKernel, Mode
+from protect.model.toolstack import DomainId, DomainKernel, Mode
 
 
 class ZoneState(Enum):
-    """What a zone does."""
+    """State of a zone."""
 
     CREATING = "creating"
     RUNNING = "running"
@@ -39,8 +38,21 @@ NEXT: Mapping[ZoneState, frozenset[ZoneState]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class ZoneIdMapping:
+    """Users and groups 0 to ``length`` - 1 of a user namespace are ``host_id`` and up of the zone."""
+
+    host_id: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
 class ZoneSpec:
-    """A zone to launch, validated, with every default applied."""
+    """A zone to launch, as its caller asked for it: validated, every default applied, recorded.
+
+    A ``DomainSpec`` is what a toolstack is asked for, and is made from this: it has the domain's name and
+    uuid and the host's shared directory, and nothing that only the agent or protectd needs (hostname,
+    profile, sysctls, id mapping).
+    """
 
     id: str
     name: str
@@ -51,10 +63,10 @@ class ZoneSpec:
     mode: Mode
     interfaces: int = 0
     netns: str = ""
-    """Where the host's end of the interface begins; "" for the host's own namespace."""
+    """Network namespace of the interface's host end; "" for the host's own."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
-    id_mapping: IdMapping | None = None
-    """Of the user namespace that its workloads can have."""
+    id_mapping: ZoneIdMapping | None = None
+    """Id mapping of the user namespace that its workloads can have."""
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
 
@@ -82,3 +94,21 @@ class Zone:
         if state not in NEXT[self.state]:
             raise Refused("change zone", self.id, f"it is {self.state.value} and cannot be {state.value}")
         return replace(self, state=state, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class GuestRoute:
+    """``destination`` in CIDR notation; ``gateway`` is "" for a route on the link."""
+
+    destination: str
+    gateway: str
+
+
+@dataclass(frozen=True, slots=True)
+class GuestNetwork:
+    """``mac`` is 6 bytes, ``addresses`` are in CIDR notation, ``routes`` in an order that works."""
+
+    mac: bytes
+    mtu: int
+    addresses: tuple[str, ...]
+    routes: tuple[GuestRoute, ...]

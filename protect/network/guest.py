@@ -9,13 +9,13 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Missing
+from protect.model.zone import GuestNetwork, GuestRoute
 
 _TABLE_MAIN = 254
 _TYPE_UNICAST = 1
@@ -28,24 +28,6 @@ _WIDTHS: Mapping[int, int] = {socket.AF_INET: 32, socket.AF_INET6: 128}
 
 Message = Any
 """A decoded netlink message; pyroute2 has no types for them."""
-
-
-@dataclass(frozen=True, slots=True)
-class GuestRoute:
-    """``destination`` in CIDR notation; ``gateway`` is "" for a route on the link."""
-
-    destination: str
-    gateway: str
-
-
-@dataclass(frozen=True, slots=True)
-class GuestNetwork:
-    """``mac`` is 6 bytes, ``addresses`` are in CIDR notation, ``routes`` in an order that works."""
-
-    mac: bytes
-    mtu: int
-    addresses: tuple[str, ...]
-    routes: tuple[GuestRoute, ...]
 
 
 def read_guest_network(netlink: IPRoute, interface: str) -> GuestNetwork:

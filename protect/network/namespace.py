@@ -11,13 +11,15 @@ import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import TypeVar
 
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Broken, Missing
+from daemonkit.tasks import complete
 
 T = TypeVar("T")
 
@@ -33,29 +35,20 @@ _slots = threading.BoundedSemaphore(_AT_ONCE)
 
 
 async def in_own_thread(work: Callable[[], T]) -> T:
-    """``work`` in a fresh thread, to its end even when the caller is cancelled."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def settle(settle_with: Callable[[], None]) -> None:
-        if not done.done():
-            settle_with()
+    """Run ``work`` in a fresh thread, to its end even if the caller is cancelled meanwhile."""
+    done: Future[T] = Future()
 
     def run() -> None:
-        settle_with: Callable[[], None]
         try:
             with _slots:
                 result = work()
         except BaseException as error:  # handed over to the caller, whatever it is
-            caught = error
-            settle_with = lambda: done.set_exception(caught)  # noqa: E731
+            done.set_exception(error)
         else:
-            settle_with = lambda: done.set_result(result)  # noqa: E731
-        with suppress(RuntimeError):  # the loop has been closed: nobody waits
-            loop.call_soon_threadsafe(settle, settle_with)
+            done.set_result(result)
 
     threading.Thread(target=run, name="netlink", daemon=True).start()
-    return await asyncio.shield(done)
+    return await complete(asyncio.wrap_future(done))
 
 
 async def in_namespace(netns: str | None, work: Callable[[IPRoute], T]) -> T:
@@ -103,5 +96,5 @@ def enter(fd: int, netns: str) -> None:
 
 
 def explain(error: NetlinkError) -> str:
-    """The error's words."""
+    """The text of the error."""
     return os.strerror(error.code) if error.code else str(error)

@@ -22,7 +22,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Broken, Missing
-from protect.network.guest import GuestNetwork, find_link, read_guest_network
+from protect.model.zone import GuestNetwork
+from protect.network.guest import find_link, read_guest_network
 from protect.network.namespace import OWN, enter, explain, in_own_thread, netlink_socket, opened
 
 T = TypeVar("T")
@@ -47,23 +48,23 @@ async def splice(host_interface: str, netns: str, interface: str) -> GuestNetwor
         with _lock_of(host_interface):
             return _splice(host_interface, netns, interface)
 
-    return await _guarded(work, host_interface)
+    return await _run(work, host_interface)
 
 
-async def bring(host_interface: str, netns: str) -> None:
+async def move_interface(host_interface: str, netns: str) -> None:
     """Move the host interface into the namespace; there already is fine.
 
-    ``splice`` does that too; to have it done earlier takes it out of the way of who waits then (the
-    kernel takes some RCU grace periods for it, tens of milliseconds).
+    ``splice`` does that too.  Done earlier, nobody has to wait for it then: the kernel takes some RCU grace
+    periods for it, tens of milliseconds.
     """
 
     def work() -> None:
         with _lock_of(host_interface), opened(netns) as target, netlink_socket() as here:
             enter(target, netns)
             with netlink_socket() as there:
-                _bring(here, there, host_interface, target)
+                _move(here, there, host_interface, target)
 
-    await _guarded(work, host_interface)
+    await _run(work, host_interface)
 
 
 async def unsplice(host_interface: str, netns: str) -> None:
@@ -73,7 +74,7 @@ async def unsplice(host_interface: str, netns: str) -> None:
         with _lock_of(host_interface):
             _unsplice(host_interface, netns)
 
-    await _guarded(work, host_interface)
+    await _run(work, host_interface)
 
 
 def _splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
@@ -82,15 +83,15 @@ def _splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
         with netlink_socket() as there:
             guest = read_guest_network(there, interface)
             pods = _index(there, interface)
-            zones = _bring(here, there, host_interface, target)
+            zones = _move(here, there, host_interface, target)
             _configure(there, host_interface, zones, guest.mtu)
             _redirect(there, pods, zones)
             _redirect(there, zones, pods)
             return guest
 
 
-def _bring(here: IPRoute, there: IPRoute, name: str, target: int) -> int:
-    """Have the interface in the namespace, wherever of the two it is now; its index there."""
+def _move(here: IPRoute, there: IPRoute, name: str, target: int) -> int:
+    """Move the interface into the namespace, unless it is there; its index there."""
     link = find_link(there, name)
     if link is not None:
         return int(link["index"])
@@ -194,7 +195,7 @@ def _lock_of(interface: str) -> threading.Lock:
         return lock
 
 
-async def _guarded(work: Callable[[], T], interface: str) -> T:
+async def _run(work: Callable[[], T], interface: str) -> T:
     try:
         return await in_own_thread(work)
     except NetlinkError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc.aio
 
 from protect.server import translate
-from protect.state.node import Node
+from protect.state.manager import ZoneManager
 from protect.zones.reconcile import unknown
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -19,19 +19,19 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class HostServicer(protect_pb2_grpc.HostServicer):
-    """What the host is and has, and every change."""
+    """Facts of the host, and a stream of changes."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, manager: ZoneManager) -> None:
+        self._manager = manager
 
     async def Info(self, request: pb.InfoRequest, context: Context) -> pb.InfoResponse:
-        node = self._node
-        physical = await node.toolstack.physical_info()
-        strangers = unknown(node, await node.toolstack.list())
-        ledger = node.ledger
+        manager = self._manager
+        physical = await manager.toolstack.physical_info()
+        strangers = unknown(manager, await manager.toolstack.list())
+        ledger = manager.ledger
         return pb.InfoResponse(
             version=version("xenpod"),
-            toolstack=node.toolstack.name,
+            toolstack=manager.toolstack.name,
             security_boundary=physical.security_boundary,
             notices=physical.notices,
             memory=pb.MemoryLedger(
@@ -40,7 +40,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
                 free_bytes=ledger.free_bytes,
             ),
             cpus=physical.cpus,
-            profiles=node.config.profile_names(),
+            profiles=manager.config.profile_names(),
             xen_version=physical.version,
             user_namespaces=physical.user_namespaces,
             zone_kernels=physical.kernels,
@@ -48,7 +48,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
         )
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.WatchEvent]:
-        toolstack = self._node.toolstack.name
-        async with aclosing(self._node.hub.watch()) as events:
+        toolstack = self._manager.toolstack.name
+        async with aclosing(self._manager.hub.watch()) as events:
             async for event in events:
                 yield translate.event(event, toolstack)

@@ -7,15 +7,20 @@ from pathlib import Path
 
 from daemonkit.faults import Invalid
 from protect import checks
-from protect.config import DEFAULT_PROFILE, Config, Profile
-from protect.host.idmap import IdMapping
+from protect.config import DEFAULT_PROFILE, Profile, ProtectdConfig
+from protect.model.container import (
+    STACK_LIMIT,
+    ContainerFile,
+    ExecSpec,
+    ImageFilesystem,
+    ImageVolume,
+    MemoryVolume,
+    Stack,
+    WorkloadSpec,
+)
+from protect.model.toolstack import DomainKernel
 from protect.model.volume import Volume
-from protect.model.zone import ZoneSpec
-from protect.toolstack.port import DomainKernel
-from protect.workloads.create import WorkloadSpec
-from protect.workloads.disks import STACK_LIMIT, Filesystem, ImageVolume, Stack
-from protect.workloads.exec import ExecSpec
-from xenpod_proto.channel.v1 import channel_pb2
+from protect.model.zone import ZoneIdMapping, ZoneSpec
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _MIB = 1 << 20
@@ -30,12 +35,12 @@ VOLUMES_LIMIT = 256
 MEMORY_VOLUMES_LIMIT = 64
 IMAGE_VOLUMES_LIMIT = 32
 FILES_BYTES_LIMIT = 384 * 1024
-"""Of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""
+"""Bytes of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""
 IMAGE_TYPES = ("squashfs", "erofs")
 _NS = 1_000_000_000
 
 
-def zone_spec(config: Config, request: pb.CreateZoneRequest) -> ZoneSpec:
+def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest) -> ZoneSpec:
     operation = "create zone"
     zone_id = checks.identifier(operation, "zone", request.id)
     profile = config.profile(request.profile)
@@ -73,11 +78,11 @@ def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResource
     return memory, vcpus
 
 
-def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> IdMapping:
-    """Its last id is not 2^32 - 1, which stands for none (user_namespaces(7))."""
+def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:
+    """Invalid if it contains id 2^32 - 1, which stands for none (user_namespaces(7))."""
     if not asked.length or asked.host_id + asked.length >= 2**32:
         raise Invalid(operation, zone_id, f"id mapping: {asked.length} ids from {asked.host_id}")
-    return IdMapping(asked.host_id, asked.length)
+    return ZoneIdMapping(asked.host_id, asked.length)
 
 
 def _kernel(operation: str, zone_id: str, asked: pb.ZoneKernel) -> DomainKernel:
@@ -112,15 +117,15 @@ def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
     )
 
 
-def _files(operation: str, workload_id: str, files: Iterable[pb.File]) -> tuple[channel_pb2.File, ...]:
-    checked: dict[str, channel_pb2.File] = {}
+def _files(operation: str, workload_id: str, files: Iterable[pb.File]) -> tuple[ContainerFile, ...]:
+    checked: dict[str, ContainerFile] = {}
     for file in files:
         name = checks.file_name(operation, file.name)
         if name in checked:
             raise Invalid(operation, workload_id, f"two files {name!r}")
         if file.mode > 0o7777:
             raise Invalid(operation, workload_id, f"file {name!r}: mode {file.mode:#o}")
-        checked[name] = channel_pb2.File(name=name, mode=file.mode, content=file.content)
+        checked[name] = ContainerFile(name=name, mode=file.mode, content=file.content)
     size = sum(len(file.content) for file in checked.values())
     if len(checked) > FILES_LIMIT or size > FILES_BYTES_LIMIT:
         cause = f"{len(checked)} files of {size} bytes; at most {FILES_LIMIT} of {FILES_BYTES_LIMIT} together"
@@ -137,7 +142,9 @@ def _stack(operation: str, workload_id: str, what: str, filesystems: Sequence[pb
             kind = checks.printable(filesystem.type, 40)
             cause = f"{what}: file system {kind!r} is not one of {', '.join(IMAGE_TYPES)}"
             raise Invalid(operation, workload_id, cause)
-    return tuple(Filesystem(Path(checks.path(operation, "image", one.path)), one.type) for one in filesystems)
+    return tuple(
+        ImageFilesystem(Path(checks.path(operation, "image", one.path)), one.type) for one in filesystems
+    )
 
 
 def _at_most(operation: str, workload_id: str, limit: int, what: str, asked: Sequence[object]) -> None:
@@ -164,7 +171,7 @@ def _image_volumes(
 
 def _memory_volumes(
     operation: str, workload_id: str, request: pb.CreateWorkloadRequest
-) -> tuple[channel_pb2.MemoryVolume, ...]:
+) -> tuple[MemoryVolume, ...]:
     _at_most(operation, workload_id, MEMORY_VOLUMES_LIMIT, "memory volumes", request.memory_volumes)
     taken = {volume.name for volume in request.image_volumes}
     checked = []
@@ -175,7 +182,7 @@ def _memory_volumes(
         taken.add(name)
         if volume.mode > 0o7777:
             raise Invalid(operation, workload_id, f"memory volume {name!r}: mode {volume.mode:#o}")
-        made = channel_pb2.MemoryVolume(
+        made = MemoryVolume(
             name=name,
             volume=checks.file_name(operation, volume.volume),
             size_bytes=volume.size_bytes,

@@ -7,11 +7,11 @@ import grpc.aio
 from protect.server.host import HostServicer
 from protect.server.workloads import WorkloadsServicer
 from protect.server.zones import ZonesServicer
-from protect.state.node import Node
+from protect.state.manager import ZoneManager
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 
-def add(node: Node, server: grpc.aio.Server) -> None:
-    protect_pb2_grpc.add_ZonesServicer_to_server(ZonesServicer(node), server)
-    protect_pb2_grpc.add_WorkloadsServicer_to_server(WorkloadsServicer(node), server)
-    protect_pb2_grpc.add_HostServicer_to_server(HostServicer(node), server)
+def add(manager: ZoneManager, server: grpc.aio.Server) -> None:
+    protect_pb2_grpc.add_ZonesServicer_to_server(ZonesServicer(manager), server)
+    protect_pb2_grpc.add_WorkloadsServicer_to_server(WorkloadsServicer(manager), server)
+    protect_pb2_grpc.add_HostServicer_to_server(HostServicer(manager), server)

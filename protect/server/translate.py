@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from protect.model import events
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone, ZoneState
-from protect.state import hub
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 ZONE_STATES: Mapping[ZoneState, pb.ZoneState.ValueType] = {
@@ -55,15 +55,15 @@ def workload(value: Workload) -> pb.Workload:
     )
 
 
-def event(value: hub.Event, toolstack: str) -> pb.WatchEvent:
+def event(value: events.Event, toolstack: str) -> pb.WatchEvent:
     match value:
-        case hub.ZoneSeen(seen, connected):
+        case events.ZoneSeen(seen, connected):
             return pb.WatchEvent(zone=zone(seen, connected=connected, toolstack=toolstack))
-        case hub.ZoneGone(zone_id):
+        case events.ZoneGone(zone_id):
             return pb.WatchEvent(zone_gone=zone_id)
-        case hub.WorkloadSeen(found):
+        case events.WorkloadSeen(found):
             return pb.WatchEvent(workload=workload(found))
-        case hub.WorkloadGone(workload_id):
+        case events.WorkloadGone(workload_id):
             return pb.WatchEvent(workload_gone=workload_id)
-        case hub.Synced():
+        case events.Synced():
             return pb.WatchEvent(synced=pb.Empty())

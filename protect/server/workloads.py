@@ -11,9 +11,10 @@ import grpc.aio
 from daemonkit.faults import Invalid
 from protect import checks
 from protect.server import requests, statistics, translate
-from protect.state.node import Node
-from protect.workloads import attach, create, delete, exec, reopen, signals, start, stats, update, wait
+from protect.state.manager import ZoneManager
+from protect.workloads import attach, control, create, delete, exec, start
 from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
+from protect.zones import stats
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -23,39 +24,39 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class WorkloadsServicer(protect_pb2_grpc.WorkloadsServicer):
     """Thin: check, do, translate."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, manager: ZoneManager) -> None:
+        self._manager = manager
 
     async def CreateWorkload(self, request: pb.CreateWorkloadRequest, context: Context) -> pb.Workload:
-        return translate.workload(await create.create(self._node, requests.workload_spec(request)))
+        return translate.workload(await create.create(self._manager, requests.workload_spec(request)))
 
     async def StartWorkload(self, request: pb.StartWorkloadRequest, context: Context) -> pb.Workload:
-        return translate.workload(await start.start(self._node, _id("start workload", request.id)))
+        return translate.workload(await start.start(self._manager, _id("start workload", request.id)))
 
     async def SignalWorkload(
         self, request: pb.SignalWorkloadRequest, context: Context
     ) -> pb.SignalWorkloadResponse:
         workload_id = _id("signal workload", request.id)
-        await signals.send(self._node, workload_id, request.signal, every=request.all)
+        await control.signal(self._manager, workload_id, request.signal, every=request.all)
         return pb.SignalWorkloadResponse()
 
     async def WaitWorkload(self, request: pb.WaitWorkloadRequest, context: Context) -> pb.Workload:
-        return translate.workload(await wait.wait(self._node, _id("wait for workload", request.id)))
+        return translate.workload(await control.wait(self._manager, _id("wait for workload", request.id)))
 
     async def DeleteWorkload(
         self, request: pb.DeleteWorkloadRequest, context: Context
     ) -> pb.DeleteWorkloadResponse:
-        await delete.delete(self._node, _id("delete workload", request.id))
+        await delete.delete(self._manager, _id("delete workload", request.id))
         return pb.DeleteWorkloadResponse()
 
     async def GetWorkload(self, request: pb.GetWorkloadRequest, context: Context) -> pb.Workload:
         operation = "get workload"
-        return translate.workload(self._node.workload(operation, _id(operation, request.id)).workload)
+        return translate.workload(self._manager.workload(operation, _id(operation, request.id)).workload)
 
     async def ListWorkloads(
         self, request: pb.ListWorkloadsRequest, context: Context
     ) -> pb.ListWorkloadsResponse:
-        found = self._node.visible_workloads(request.zone_id)
+        found = self._manager.visible_workloads(request.zone_id)
         return pb.ListWorkloadsResponse(workloads=[translate.workload(workload) for workload in found])
 
     async def Exec(
@@ -65,7 +66,9 @@ class WorkloadsServicer(protect_pb2_grpc.WorkloadsServicer):
         if first is None or first.WhichOneof("input") != "start":
             raise Invalid("exec", "", "the first message is not start")
         commands = _commands(request_iterator)
-        async with aclosing(exec.execute(self._node, requests.exec_spec(first.start), commands)) as outputs:
+        async with aclosing(
+            exec.execute(self._manager, requests.exec_spec(first.start), commands)
+        ) as outputs:
             async for output in outputs:
                 yield _output(output)
 
@@ -77,25 +80,25 @@ class WorkloadsServicer(protect_pb2_grpc.WorkloadsServicer):
             raise Invalid("attach", "", "the first message is not start")
         workload_id = _id("attach", first.start.workload_id)
         commands = _commands(request_iterator)
-        async with aclosing(attach.attach(self._node, workload_id, commands)) as outputs:
+        async with aclosing(attach.attach(self._manager, workload_id, commands)) as outputs:
             async for output in outputs:
                 yield _output(output)
 
     async def WorkloadStats(
         self, request: pb.WorkloadStatsRequest, context: Context
     ) -> pb.WorkloadStatsResponse:
-        rows = await stats.stats(self._node, [_id("stats", one) for one in request.ids])
+        rows = await stats.of_workloads(self._manager, [_id("stats", one) for one in request.ids])
         return pb.WorkloadStatsResponse(rows=[statistics.workload_stats(*row) for row in rows])
 
     async def UpdateWorkload(
         self, request: pb.UpdateWorkloadRequest, context: Context
     ) -> pb.UpdateWorkloadResponse:
         workload_id, resources = requests.update(request)
-        await update.update(self._node, workload_id, resources)
+        await control.update(self._manager, workload_id, resources)
         return pb.UpdateWorkloadResponse()
 
     async def ReopenLog(self, request: pb.ReopenLogRequest, context: Context) -> pb.ReopenLogResponse:
-        await reopen.reopen(self._node, _id("reopen log", request.id))
+        await control.reopen_log(self._manager, _id("reopen log", request.id))
         return pb.ReopenLogResponse()
 
 

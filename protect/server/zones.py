@@ -11,10 +11,11 @@ import grpc.aio
 
 from daemonkit.faults import Invalid
 from protect import checks
+from protect.model.statistics import StatsKind
 from protect.server import requests, statistics, translate
-from protect.state.node import Node, ZoneRuntime
-from protect.zones import connect, destroy, dial, facts, launch, resize, stats
-from protect.zones.answers import Kind
+from protect.state.manager import ZoneManager
+from protect.state.runtime import ZoneRuntime
+from protect.zones import connect, destroy, dial, inspect, launch, stats
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -24,13 +25,13 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ZonesServicer(protect_pb2_grpc.ZonesServicer):
     """Thin: check, do, translate."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, manager: ZoneManager) -> None:
+        self._manager = manager
 
     async def CreateZone(self, request: pb.CreateZoneRequest, context: Context) -> pb.Zone:
-        spec = requests.zone_spec(self._node.config, request)
-        await launch.launch(self._node, spec)
-        return self._shown(self._node.zone("create zone", spec.id))
+        spec = requests.zone_spec(self._manager.config, request)
+        await launch.launch(self._manager, spec)
+        return self._shown(self._manager.zone("create zone", spec.id))
 
     async def ConnectNetwork(
         self, request: pb.ConnectNetworkRequest, context: Context
@@ -38,22 +39,22 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         operation = "connect network"
         zone_id = checks.identifier(operation, "zone", request.zone_id)
         netns = checks.path(operation, "network namespace", request.netns_path)
-        await connect.connect(self._node, zone_id, netns, checks.interface(operation, request.interface))
+        await connect.connect(self._manager, zone_id, netns, checks.interface(operation, request.interface))
         return pb.ConnectNetworkResponse()
 
     async def GetZone(self, request: pb.GetZoneRequest, context: Context) -> pb.Zone:
-        return self._shown(self._node.zone("get zone", checks.identifier("get zone", "zone", request.id)))
+        return self._shown(self._manager.zone("get zone", checks.identifier("get zone", "zone", request.id)))
 
     async def ListZones(self, request: pb.ListZonesRequest, context: Context) -> pb.ListZonesResponse:
-        return pb.ListZonesResponse(zones=[self._shown(zone) for zone in self._node.zones.values()])
+        return pb.ListZonesResponse(zones=[self._shown(zone) for zone in self._manager.zones.values()])
 
     async def DestroyZone(self, request: pb.DestroyZoneRequest, context: Context) -> pb.DestroyZoneResponse:
-        await destroy.destroy(self._node, checks.identifier("destroy zone", "zone", request.id))
+        await destroy.destroy(self._manager, checks.identifier("destroy zone", "zone", request.id))
         return pb.DestroyZoneResponse()
 
     async def ZoneFacts(self, request: pb.ZoneFactsRequest, context: Context) -> pb.ZoneFactsResponse:
         zone_id = checks.identifier("ask zone", "zone", request.id)
-        return pb.ZoneFactsResponse(**asdict(await facts.facts(self._node, zone_id)))
+        return pb.ZoneFactsResponse(**asdict(await inspect.facts(self._manager, zone_id)))
 
     async def Dial(
         self, request_iterator: AsyncIterator[pb.DialInput], context: Context
@@ -63,12 +64,12 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
             raise Invalid("dial", "", "the first message is not start")
         zone_id = checks.identifier("dial", "zone", first.start.zone_id)
         port = checks.port("dial", first.start.port)
-        async with aclosing(dial.dial(self._node, zone_id, port, _data(request_iterator))) as outputs:
+        async with aclosing(dial.dial(self._manager, zone_id, port, _data(request_iterator))) as outputs:
             async for output in outputs:
                 match output:
                     case dial.Connected():
                         yield pb.DialOutput(connected=pb.Empty())
-                    case dial.Ended():
+                    case dial.DialEof():
                         yield pb.DialOutput(eof=True)
                     case bytes():
                         yield pb.DialOutput(data=output)
@@ -76,21 +77,23 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
     async def ZoneStats(self, request: pb.ZoneStatsRequest, context: Context) -> pb.ZoneStatsResponse:
         operation = "stats"
         ids = [checks.identifier(operation, "zone", one) for one in request.ids]
-        zones = [self._node.zone(operation, one) for one in dict.fromkeys(ids)]
+        zones = [self._manager.zone(operation, one) for one in dict.fromkeys(ids)]
         answers = await stats.gather(
-            self._node, zones or self._node.zones.values(), Kind.DETAILS if request.details else Kind.ZONE
+            self._manager,
+            zones or self._manager.zones.values(),
+            StatsKind.DETAILS if request.details else StatsKind.ZONE,
         )
         return pb.ZoneStatsResponse(rows=[statistics.zone_stats(*answer) for answer in answers.items()])
 
     async def ResizeZone(self, request: pb.ResizeZoneRequest, context: Context) -> pb.ResizeZoneResponse:
         zone_id = checks.identifier("resize zone", "zone", request.id)
         asked = request.resources
-        not_done = await resize.resize(self._node, zone_id, asked.memory_bytes, asked.vcpus)
-        zone = self._shown(self._node.zone("resize zone", zone_id))
+        not_done = inspect.resize(self._manager, zone_id, asked.memory_bytes, asked.vcpus)
+        zone = self._shown(self._manager.zone("resize zone", zone_id))
         return pb.ResizeZoneResponse(zone=zone, not_done=not_done)
 
     def _shown(self, runtime: ZoneRuntime) -> pb.Zone:
-        toolstack = self._node.toolstack.name
+        toolstack = self._manager.toolstack.name
         return translate.zone(runtime.zone, connected=runtime.connected, toolstack=toolstack)
 
 

@@ -8,51 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
 
 from daemonkit.faults import Exhausted
-from protect.model.workload import Workload
-from protect.model.zone import Zone
+from protect.model.events import Change, Event, Synced
 
 QUEUE_LIMIT = 4096
 """Changes a watcher may be behind."""
 
 WATCHER_LIMIT = 64
 """Watchers at once."""
-
-
-@dataclass(frozen=True, slots=True)
-class ZoneSeen:
-    """A zone is there, or changed."""
-
-    zone: Zone
-    connected: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ZoneGone:
-    zone_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadSeen:
-    """A workload is there, or changed."""
-
-    workload: Workload
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadGone:
-    workload_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class Synced:
-    """The snapshot is complete; changes follow."""
-
-
-Change = ZoneSeen | ZoneGone | WorkloadSeen | WorkloadGone
-Event = Change | Synced
 
 
 class Hub:

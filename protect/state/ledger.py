@@ -20,7 +20,7 @@ class Ledger:
 
     @property
     def free_bytes(self) -> int:
-        """What another zone could have; 0 when adopted zones hold more than the total."""
+        """Memory for another zone; 0 when adopted zones hold more than the total."""
         return max(0, self.total_bytes - self.reserved_bytes)
 
     def admit(self, zone_id: str, size_bytes: int) -> None:

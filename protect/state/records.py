@@ -1,122 +1,105 @@
-"""Zones and workloads as JSON objects of the store, and back."""
+"""Zones and workloads as JSON objects of the store, and back.
+
+A zone's specification is written among the zone's own keys; what has no key yet, in a record of an earlier
+version, has its default.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-from uuid import UUID
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any, TypeVar
 
-from protect.host.idmap import IdMapping
-from protect.model.workload import Disk, Reason, Streams, Workload, WorkloadState
-from protect.model.zone import Zone, ZoneSpec, ZoneState
-from protect.toolstack.port import DomainId, DomainKernel, Mode
+from cattrs import Converter
+from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
+from daemonkit.convert import expect, strict_converter, structure, wrong
+from daemonkit.faults import Broken
+from protect.model.process import Streams
+from protect.model.toolstack import DomainKernel
+from protect.model.workload import Reason, Workload, WorkloadDisk
+from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec
 
-def of_zone(zone: Zone) -> dict[str, Any]:
-    spec = zone.spec
-    return {
-        "id": spec.id,
-        "name": spec.name,
-        "hostname": spec.hostname,
-        "profile": spec.profile,
-        "memory_bytes": spec.memory_bytes,
-        "vcpus": spec.vcpus,
-        "mode": spec.mode.value,
-        "interfaces": spec.interfaces,
-        "netns": spec.netns,
-        "sysctls": dict(spec.sysctls),
-        "id_mapping": [spec.id_mapping.host_id, spec.id_mapping.length] if spec.id_mapping else [],
-        "kernel": _of_kernel(spec.kernel) if spec.kernel else None,
-        "uuid": str(zone.uuid),
-        "state": zone.state.value,
-        "created_at_ns": zone.created_at_ns,
-        "domain_id": zone.domain_id,
-        "boot_id": zone.boot_id,
-        "agent_version": zone.agent_version,
-        "death_reason": zone.death_reason,
-        "died_at_ns": zone.died_at_ns,
-    }
+Json = dict[str, Any]
+T = TypeVar("T")
 
 
-def zone(body: dict[str, Any]) -> Zone:
-    spec = ZoneSpec(
-        id=body["id"],
-        name=body["name"],
-        hostname=body["hostname"],
-        profile=body["profile"],
-        memory_bytes=body["memory_bytes"],
-        vcpus=body["vcpus"],
-        mode=Mode(body["mode"]),
-        interfaces=body["interfaces"],
-        netns=body.get("netns", ""),
-        sysctls=body["sysctls"],
-        id_mapping=IdMapping(*body["id_mapping"]) if body.get("id_mapping") else None,
-        kernel=_kernel(body["kernel"]) if body.get("kernel") else None,
-    )
-    return Zone(
-        spec=spec,
-        uuid=UUID(body["uuid"]),
-        state=ZoneState(body["state"]),
-        created_at_ns=body["created_at_ns"],
-        domain_id=DomainId(body["domain_id"]),
-        boot_id=body["boot_id"],
-        agent_version=body["agent_version"],
-        death_reason=body["death_reason"],
-        died_at_ns=body["died_at_ns"],
-    )
+def of_zone(zone: Zone) -> Json:
+    body: Json = _converter.unstructure(zone)
+    return {**body.pop("spec"), **body}
 
 
-def _of_kernel(kernel: DomainKernel) -> dict[str, str]:
-    files = {"image": kernel.image, "initramfs": kernel.initramfs, "addons": kernel.addons}
-    return {"name": kernel.name, **{key: str(path) for key, path in files.items() if path}}
+def zone(body: Json) -> Zone:
+    """Broken when the record is not a zone's."""
+    return _read("zone", Zone, {**body, "spec": _read("zone", ZoneSpec, body)})
 
 
-def _kernel(body: dict[str, str]) -> DomainKernel:
-    return DomainKernel(body["name"], **{key: Path(body[key]) for key in body if key != "name"})
+def of_workload(workload: Workload) -> Json:
+    body: Json = _converter.unstructure(workload)
+    return body
 
 
-def of_workload(workload: Workload) -> dict[str, Any]:
-    return {
-        "id": workload.id,
-        "zone_id": workload.zone_id,
-        "state": workload.state.value,
-        "created_at_ns": workload.created_at_ns,
-        "disks": [[disk.vdev, *disk.file] for disk in workload.disks],
-        "log_path": workload.log_path,
-        "tty": workload.tty,
-        "stdin_once": workload.stdin_once,
-        "streams": [workload.streams.stdin, workload.streams.stdout, workload.streams.stderr],
-        "pid": workload.pid,
-        "started_at_ns": workload.started_at_ns,
-        "finished_at_ns": workload.finished_at_ns,
-        "exit_code": workload.exit_code,
-        "reason": workload.reason.value if workload.reason else "",
-        "message": workload.message,
-    }
+def workload(body: Json) -> Workload:
+    """Broken when the record is not a workload's."""
+    if "disks" not in body and "vdevs" in body:
+        # A record that names no files shares its disks with nobody: no file has the id 0, 0.
+        body = {**body, "disks": [[vdev, 0, 0] for vdev in body["vdevs"]]}
+    return _read("workload", Workload, body)
 
 
-def workload(body: dict[str, Any]) -> Workload:
-    return Workload(
-        id=body["id"],
-        zone_id=body["zone_id"],
-        state=WorkloadState(body["state"]),
-        created_at_ns=body["created_at_ns"],
-        disks=_disks(body),
-        log_path=body["log_path"],
-        tty=body["tty"],
-        stdin_once=body["stdin_once"],
-        streams=Streams(*body["streams"]),
-        pid=body["pid"],
-        started_at_ns=body["started_at_ns"],
-        finished_at_ns=body["finished_at_ns"],
-        exit_code=body["exit_code"],
-        reason=Reason(body["reason"]) if body["reason"] else None,
-        message=body["message"],
-    )
+def _read(kind: str, cls: type[T], body: Json) -> T:
+    try:
+        return structure(_converter, cls, body)
+    except ValueError as error:
+        raise Broken("read state", f"{kind} {body.get('id')}", str(error)) from error
 
 
-def _disks(body: dict[str, Any]) -> tuple[Disk, ...]:
-    """Those of a record that names no files are shared with nobody: no file has the id 0, 0."""
-    if "disks" not in body:
-        return tuple(Disk(vdev, (0, 0)) for vdev in body["vdevs"])
-    return tuple(Disk(vdev, (device, inode)) for vdev, device, inode in body["disks"])
+def _json_converter() -> Converter:
+    converter = strict_converter(unknown_keys=True)
+    made = override(struct_hook=lambda spec, _: spec)
+    converter.register_structure_hook(Zone, make_dict_structure_fn(Zone, converter, spec=made))
+    _as_array(converter, Streams, lambda streams: [streams.stdin, streams.stdout, streams.stderr])
+    _as_array(converter, ZoneIdMapping, lambda mapping: [mapping.host_id, mapping.length])
+    kernel = make_dict_unstructure_fn(DomainKernel, converter, _cattrs_omit_if_default=True)
+    converter.register_unstructure_hook(DomainKernel, kernel)
+    _optional(converter, ZoneIdMapping, absent=[])
+    _optional(converter, Reason, absent="")
+    _optional(converter, DomainKernel, absent=None)
+    converter.register_unstructure_hook(WorkloadDisk, lambda disk: [disk.vdev, *disk.file])
+    converter.register_structure_hook(WorkloadDisk, lambda value, _: _disk(converter, value))
+    return converter
+
+
+def _as_array(converter: Converter, cls: type[T], values: Callable[[T], list[int]]) -> None:
+    """Written as an array of the fields' values, in their order."""
+    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # no type for "a dataclass type"
+    from_table = converter.get_structure_hook(cls)
+
+    def read(value: object, _: object) -> T:
+        made: T = from_table(dict(zip(names, _array(value, len(names)), strict=True)), cls)
+        return made
+
+    converter.register_structure_hook(cls, read)
+    converter.register_unstructure_hook(cls, values)
+
+
+def _optional(converter: Converter, cls: type[T], absent: object) -> None:
+    """None is written as ``absent``; whatever is empty is read as None."""
+    read, write = converter.get_structure_hook(cls), converter.get_unstructure_hook(cls)
+    converter.register_structure_hook(cls | None, lambda value, _: read(value, cls) if value else None)
+    converter.register_unstructure_hook(cls | None, lambda value: absent if value is None else write(value))
+
+
+def _disk(converter: Converter, value: object) -> WorkloadDisk:
+    vdev, device, inode = _array(value, 3)
+    return WorkloadDisk(expect(str, vdev), (expect(int, device), expect(int, inode)))
+
+
+def _array(value: object, size: int) -> list[object]:
+    items: list[object] = expect(list, value)
+    if len(items) != size:
+        raise wrong(f"want {size} items, got {len(items)}")
+    return items
+
+
+_converter = _json_converter()

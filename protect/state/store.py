@@ -1,4 +1,4 @@
-"""What protectd must know after a SIGKILL: zones, workloads, and what was being done to them.
+"""The durable state: zones, workloads, and operations under way.  It survives a SIGKILL.
 
 One SQLite file in WAL mode.  ``synchronous=NORMAL``: a commit is in the page cache, so it survives the
 end of the process at any instant.  It may not survive a power loss, but no zone does either: after a
@@ -26,7 +26,7 @@ from protect.model.zone import Zone
 from protect.state import records
 
 VERSION = 1
-"""Of the schema (``user_version``)."""
+"""Version of the schema (``user_version``)."""
 
 LOG_LIMIT = 4 * 1024 * 1024
 """Bytes of the WAL file from which on it is copied into the database."""
@@ -71,7 +71,7 @@ class Saved:
     workload_intents: Mapping[str, Intent]
 
 
-class Store(Protocol):
+class StateStore(Protocol):
     """Each method is one transaction, durable against the end of the process when it returns."""
 
     def load(self) -> Saved: ...
@@ -101,7 +101,7 @@ class SqliteStore:
         self._db = _connect(path)
         with _faults("open"):
             _prepare(self._db, path)
-        disk_space.keep(path, LOG_LIMIT + _LOG_SPARE)
+        disk_space.reserve(path, LOG_LIMIT + _LOG_SPARE)
 
     def load(self) -> Saved:
         with _faults("read"):
@@ -116,7 +116,7 @@ class SqliteStore:
         )
 
     def save_zone(self, zone: Zone, intent: Intent | None) -> None:
-        self._want_room("zones", zone.id)
+        self._want_space("zones", zone.id)
         row = (zone.id, str(zone.uuid), zone.state.value, json.dumps(records.of_zone(zone)))
         with self._transaction():
             self._db.execute(
@@ -137,7 +137,7 @@ class SqliteStore:
             self._db.execute("DELETE FROM zones WHERE id = ?", (zone_id,))
 
     def save_workload(self, workload: Workload, intent: Intent | None) -> None:
-        self._want_room("workloads", workload.id)
+        self._want_space("workloads", workload.id)
         with self._transaction():
             self._put_workload(workload)
             self._set_intent("workload", workload.id, intent)
@@ -170,7 +170,7 @@ class SqliteStore:
     def close(self) -> None:
         self._db.close()
 
-    def _want_room(self, table: str, new_id: str) -> None:
+    def _want_space(self, table: str, new_id: str) -> None:
         """Exhausted when there is none for a row that is new; others are written as long as it goes."""
         if self._db.execute(f"SELECT 1 FROM {table} WHERE id = ?", (new_id,)).fetchone() is None:
             disk_space.check(self._path)

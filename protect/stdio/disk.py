@@ -1,8 +1,8 @@
-"""Where file work runs: on the event loop while the disk is quick, in a thread while it is not.
+"""Writes to logs: on the event loop while the disk is quick, in a thread while it is slow.
 
-Measured: an append of a line or of 4 KiB takes 4 to 7 us here, the way to a thread and back 100 us (64 KiB:
-140 us and 400 us).  But a writer on a disk whose writeback is throttled sleeps in the kernel, and must
-then not hold up other workloads; so one slow piece of work sends all of it to threads for a while.
+Measured: an append of a line or of 4 KiB takes 4 to 7 us, a round trip to a thread 100 us (64 KiB: 140 us
+and 400 us); aiofiles makes one such trip for each call.  But on a disk whose writeback is throttled a writer
+sleeps in the kernel, and must not hold up other workloads: one slow write sends all to threads for a while.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from daemonkit.tasks import complete
+
 T = TypeVar("T")
 
 SLOW = 0.005
-"""File work that takes longer (s) makes the disk a slow one."""
+"""Seconds: a write that takes longer makes the disk a slow one."""
 SLOW_FOR = 5.0
+"""Seconds that it then counts as slow."""
 THREADS = 8
 
 
-class Disk:
-    """Runs short file work; one for all logs of a process."""
+class LogDisk:
+    """Runs short writes; one for all logs of a process."""
 
     def __init__(self) -> None:
         self._slow_until = float("-inf")
@@ -34,21 +37,12 @@ class Disk:
         return time.monotonic() < self._slow_until
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Do the work and wait for it; even a cancelled caller waits, as the work still uses its file."""
+        """Do the work.  A cancelled caller waits for its end, as the work still uses its file."""
         if not self.slow:
             return self._timed(work)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="log")
-        done = asyncio.get_running_loop().run_in_executor(self._threads, self._timed, work)
-        try:
-            return await asyncio.shield(done)
-        except asyncio.CancelledError:
-            while not done.done():
-                try:
-                    await asyncio.wait([done])
-                except asyncio.CancelledError:
-                    continue
-            raise
+        return await complete(asyncio.get_running_loop().run_in_executor(self._threads, self._timed, work))
 
     def _timed(self, work: Callable[[], T]) -> T:
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The output of an exec or a connection on its way to the one caller who reads it."""
+"""The output of an exec or a connection, on its way to its one reader."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 
-from protect.stdio.pieces import room_of
+from protect.stdio.fanout import accounted
 
 AHEAD = 256 * 1024
-"""Bytes taken from the zone before the caller has taken them: enough that neither waits for the other's
-every step."""
+"""Bytes read from the zone ahead of the caller: enough that neither waits at every step of the other."""
 TAKE = 128 * 1024
 """Bytes given to the caller at once, at most (more only if they came as one)."""
 
@@ -28,7 +27,7 @@ class ExecOutput:
         self._size = 0
         self._failure: Exception | None = None
         self._changed = asyncio.Event()
-        self._room = asyncio.Event()
+        self._space = asyncio.Event()
 
     def sink(self, stream: str) -> ExecSink:
         """The sink of one of the streams."""
@@ -40,7 +39,7 @@ class ExecOutput:
             self._failure = failure
             self._chunks.clear()
             self._changed.set()
-            self._room.set()
+            self._space.set()
 
     def __aiter__(self) -> ExecOutput:
         return self
@@ -58,19 +57,19 @@ class ExecOutput:
         while self._chunks and self._chunks[0][0] == stream and size + len(self._chunks[0][1]) <= TAKE:
             taken.append(self._chunks.popleft()[1])
             size += len(taken[-1])
-        self._size -= sum(map(room_of, taken))
-        self._room.set()
+        self._size -= sum(map(accounted, taken))
+        self._space.set()
         return stream, first if len(taken) == 1 else b"".join(taken)
 
     async def give(self, stream: str, data: bytes) -> None:
-        """For a sink: wait for room, unless there is nothing else."""
-        while self._failure is None and self._size and self._size + room_of(data) > AHEAD:
-            self._room.clear()
-            await self._room.wait()
+        """For a sink: wait for space in the queue, unless it is empty."""
+        while self._failure is None and self._size and self._size + accounted(data) > AHEAD:
+            self._space.clear()
+            await self._space.wait()
         if self._failure is not None:
             raise BrokenPipeError("nobody reads the output any more")
         self._chunks.append((stream, data))
-        self._size += room_of(data)
+        self._size += accounted(data)
         self._changed.set()
 
     def finished(self, stream: str) -> None:
@@ -88,7 +87,7 @@ class ExecSink:
         self._consumed = 0
 
     async def write(self, data: bytes) -> int:
-        """Returns once there is room for it; BrokenPipeError when the caller has gone."""
+        """Returns once there is space for it; BrokenPipeError when the caller has gone."""
         await self._owner.give(self._name, data)
         self._consumed += len(data)
         return self._consumed

@@ -1,4 +1,4 @@
-"""Live readers of a workload's output: each has its own bounded queue, and none holds up the log."""
+"""Live readers of a workload's output: each has a bounded queue of its own, and none holds up the log."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import asyncio
 from collections import deque
 
 from daemonkit.faults import Exhausted
-from protect.stdio.pieces import room_of
 
 QUEUE_BYTES = 1 << 20
-"""How far a reader may fall behind before it is cut off."""
+"""Bytes that a reader may fall behind before it is cut off."""
 MOST_READERS = 16
 JOINED = 4096
-"""Pieces of one stream that come one after the other are joined up to so many bytes."""
+"""Consecutive chunks of one stream are joined up to so many bytes."""
+LEAST = 128
+"""Accounted size of a chunk: at least its overhead."""
 
 
-class Subscription:
-    """Output from now on: ``async for stream, data in subscription``.
+def accounted(chunk: bytearray | bytes) -> int:
+    """Bytes of memory to account for a chunk."""
+    return max(len(chunk), LEAST)
+
+
+class LiveReader:
+    """Output from now on: ``async for stream, data in reader``.
 
     Ends with the output.  Exhausted when the reader fell too far behind: it is cut off rather than
     given output with a gap, once it has read what was kept for it.
@@ -30,7 +36,7 @@ class Subscription:
         self._cut_off = False
         self._changed = asyncio.Event()
 
-    def __aiter__(self) -> Subscription:
+    def __aiter__(self) -> LiveReader:
         return self
 
     async def __anext__(self) -> tuple[str, bytes]:
@@ -43,7 +49,7 @@ class Subscription:
             self._changed.clear()
             await self._changed.wait()
         stream, data = self._chunks.popleft()
-        self._size -= room_of(data)
+        self._size -= accounted(data)
         return stream, bytes(data)
 
     def close(self) -> None:
@@ -58,19 +64,19 @@ class Subscription:
             self._owner.leave(self)
         elif not self._joined(stream, data):
             self._chunks.append((stream, bytearray(data) if len(data) < JOINED else data))
-            self._size += room_of(data)
+            self._size += accounted(data)
         self._changed.set()
 
     def _joined(self, stream: str, data: bytes) -> bool:
-        """Put to the newest piece, if both are small."""
+        """Append to the newest chunk, if both are small."""
         if not self._chunks or self._chunks[-1][0] != stream:
             return False
         last = self._chunks[-1][1]
         if not isinstance(last, bytearray) or len(last) + len(data) > JOINED:
             return False
-        self._size -= room_of(last)
+        self._size -= accounted(last)
         last += data
-        self._size += room_of(last)
+        self._size += accounted(last)
         return True
 
     def end(self) -> None:
@@ -80,17 +86,17 @@ class Subscription:
 
 
 class FanOut:
-    """Hands output to whoever reads now."""
+    """Gives output to every live reader."""
 
     def __init__(self) -> None:
-        self._readers: set[Subscription] = set()
+        self._readers: set[LiveReader] = set()
         self._ended = False
 
-    def subscribe(self) -> Subscription:
+    def subscribe(self) -> LiveReader:
         """A new reader; Exhausted when there are too many."""
         if len(self._readers) >= MOST_READERS:
             raise Exhausted("attach", "output", f"it has {MOST_READERS} readers already")
-        reader = Subscription(self)
+        reader = LiveReader(self)
         if self._ended:
             reader.end()
         else:
@@ -102,7 +108,7 @@ class FanOut:
         for reader in list(self._readers):
             reader.put(stream, data)
 
-    def leave(self, reader: Subscription) -> None:
+    def leave(self, reader: LiveReader) -> None:
         """The reader gets no more."""
         self._readers.discard(reader)
 

@@ -32,7 +32,7 @@ _SUM = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far each stream is dealt with, as absolute offsets; ``*_finished`` once its end is."""
+    """How far each stream is consumed, as absolute offsets; ``*_finished`` once its end is noted."""
 
     stdout: int = 0
     stderr: int = 0
@@ -40,7 +40,7 @@ class Position:
     stderr_finished: bool = False
 
     def advanced(self, stream: str, consumed: int, finished: bool = False) -> Position:
-        """The position once one stream is dealt with up to ``consumed``."""
+        """The position once one stream is consumed up to ``consumed``."""
         if stream == "stdout":
             return replace(self, stdout=consumed, stdout_finished=finished)
         return replace(self, stderr=consumed, stderr_finished=finished)
@@ -97,7 +97,7 @@ class Journal:
         self.pending = append
 
     def commit(self) -> None:
-        """The append is in the file whole."""
+        """The whole append is in the file."""
         assert self.pending is not None
         self._memory[_STATE] = self._memory[_STATE] & 1
         self.position, self.pending = self.pending.position, None
@@ -141,8 +141,8 @@ def _pack(append: Append) -> bytes:
 
 
 def _create(path: Path) -> None:
-    """A journal at position 0, under its name only once it is whole, with its room reserved (a store
-    into a mapping that cannot get its page would be a SIGBUS)."""
+    """Make a journal at position 0, under its name only once it is complete, with its disk space reserved
+    (a store into a mapping that cannot get its page would be a SIGBUS)."""
     draft = path.with_name(f".{path.name}.new")
     fd = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:

@@ -1,4 +1,8 @@
-"""The log of one workload, written exactly once across our own death (docs/channel.md, "consumed")."""
+"""The log of one workload: CRI log lines, each written exactly once even if we are killed.
+
+A line is ``<RFC3339Nano> stdout|stderr F|P <content>\\n``, as the kubelet reads it.  What "consumed" means is
+in docs/channel.md.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +12,23 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from daemonkit.backoff import Backoff
 from daemonkit.faults import Refused
-from protect.channel.backoff import Backoff
-from protect.stdio.disk import Disk
-from protect.stdio.fanout import FanOut, Subscription
+from protect.stdio.disk import LogDisk
+from protect.stdio.fanout import FanOut, LiveReader
 from protect.stdio.journal import Journal
-from protect.stdio.lines import LONGEST, render, render_rest
 from protect.stdio.logfile import LogFile, NoFile
 
 log = logging.getLogger(__name__)
 
-PIECE = 2 * LONGEST
-"""Bytes of output per append: bounds how long one goes on (bytes that are all newlines make it 50 times
-as long in the file)."""
-_DISK = Disk()
+LONGEST = 16_384
+"""Bytes of content in one log line; a longer one is cut into P lines and a last F (containerd's default)."""
+CHUNK = 2 * LONGEST
+"""Bytes of output per append: bounds how long one takes (in the file newlines take 50 times as much)."""
+_DISK = LogDisk()
 
 
-class LogStream:
+class LogSink:
     """stdout or stderr on its way into the log: a ``Sink``."""
 
     def __init__(self, owner: WorkloadLog, name: str) -> None:
@@ -49,14 +53,14 @@ class LogStream:
         self._owner.readers.publish(self._name, data)
         self._tail += data
         while True:
-            piece = bytes(self._tail[:PIECE])
-            batch, used = render(piece, self._name, time.time_ns())
+            chunk = bytes(self._tail[:CHUNK])
+            batch, used = render(chunk, self._name, time.time_ns())
             if used:
                 await self._owner.append(batch, self._name, self.consumed + used)
                 del self._tail[:used]
-            if len(self._tail) <= LONGEST and len(piece) < PIECE:
+            if len(self._tail) <= LONGEST and len(chunk) < CHUNK:
                 return self.consumed
-            # Another stream's turn: one that never pauses must not keep the loop.
+            # A stream that never pauses must not keep the loop from the others.
             await asyncio.sleep(0)
 
     async def finish(self) -> None:
@@ -78,8 +82,8 @@ class WorkloadLog:
         self.path = path
         self.file = file
         self.readers = FanOut()
-        self.stdout = LogStream(self, "stdout")
-        self.stderr = LogStream(self, "stderr")
+        self.stdout = LogSink(self, "stdout")
+        self.stderr = LogSink(self, "stderr")
         self.trouble = ""
         self._turn = asyncio.Lock()
         self._closed = False
@@ -108,8 +112,8 @@ class WorkloadLog:
             opened.report(error)
         return opened
 
-    def subscribe(self) -> Subscription:
-        """Output from now on, until the log is closed; see ``Subscription``."""
+    def subscribe(self) -> LiveReader:
+        """Output from now on, until the log is closed; see ``LiveReader``."""
         return self.readers.subscribe()
 
     async def append(self, batch: bytes, stream: str, consumed: int, *, finished: bool = False) -> None:
@@ -140,7 +144,7 @@ class WorkloadLog:
             return True
 
     def report(self, error: OSError) -> None:
-        """Say once that the file fails."""
+        """Log once that the file fails."""
         cause = error.strerror or str(error)
         if cause != self.trouble:
             log.error("log %s cannot be written: %s; its workload is held back", self.path, cause)
@@ -164,3 +168,43 @@ class WorkloadLog:
                 self._closed = True
                 self.readers.end()
                 self.file.close()
+
+
+def stamp(now_ns: int) -> str:
+    """RFC 3339 with nanoseconds in UTC; its length is always the same, so that lines written again fit."""
+    seconds, rest = divmod(now_ns, 1_000_000_000)
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09d}Z"
+
+
+def render(content: bytes, stream: str, now_ns: int) -> tuple[bytes, int]:
+    """The log lines that ``content`` makes, and how many of its bytes they stand for.
+
+    What is left makes no line yet: it is less than a full line and has at most 16,384 bytes.  Where the
+    lines are cut depends on the bytes only, not on the chunks they came in.
+    """
+    head = f"{stamp(now_ns)} {stream} ".encode()
+    whole, part = head + b"F ", head + b"P "
+    used = content.rfind(b"\n") + 1
+    lines: list[bytes] = []
+    if used:
+        body = content[: used - 1]
+        if len(body) <= LONGEST or max(map(len, body.split(b"\n"))) <= LONGEST:
+            lines.append(whole + body.replace(b"\n", b"\n" + whole) + b"\n")
+        else:
+            lines.extend(_cut(line, whole, part) for line in body.split(b"\n"))
+    while len(content) - used > LONGEST:
+        lines.append(part + content[used : used + LONGEST] + b"\n")
+        used += LONGEST
+    return b"".join(lines), used
+
+
+def render_rest(content: bytes, stream: str, now_ns: int) -> bytes:
+    """The last line, which had no newline, as P (as containerd writes it)."""
+    return f"{stamp(now_ns)} {stream} P ".encode() + content + b"\n"
+
+
+def _cut(line: bytes, whole: bytes, part: bytes) -> bytes:
+    """One line, as P lines and an F line."""
+    last = max(0, len(line) - 1) // LONGEST * LONGEST
+    parts = [part + line[at : at + LONGEST] + b"\n" for at in range(0, last, LONGEST)]
+    return b"".join(parts) + whole + line[last:] + b"\n"

@@ -1,4 +1,4 @@
-"""Appends to a log file, each noted in the journal: in the file exactly once, whenever we are killed.
+"""Appends to a log file, each noted in the journal first: in the file exactly once, even if we are killed.
 
     journal.begin -> write(2), O_APPEND -> journal.commit
 
@@ -40,14 +40,14 @@ class LogFile:
 
     def open(self) -> None:
         """Finish what was under way, then open the file (it is created, its directory is not); OSError."""
-        self._settle()
+        self._finish_pending()
         if self._fd < 0:
             self._fd = os.open(self._path, _FLAGS, MODE)
             self._step("opened")
 
     def reopen(self) -> None:
         """Go on in what is now at the path; on OSError the old file stays in use."""
-        self._settle()
+        self._finish_pending()
         fd = os.open(self._path, _FLAGS, MODE)
         if self._fd >= 0:
             os.close(self._fd)
@@ -64,15 +64,15 @@ class LogFile:
         try:
             self._write(batch)
         except OSError:
-            self._settle()
+            self._finish_pending()
             raise
         self._step("written")
         self._journal.commit()
         self._step("committed")
 
     def advance(self, position: Position) -> None:
-        """A new position that takes no line; OSError when an append under way cannot be settled."""
-        self._settle()
+        """Note a new position that takes no line; OSError when an append under way cannot be finished."""
+        self._finish_pending()
         self._journal.advance(position)
         self._step("advanced")
 
@@ -89,8 +89,8 @@ class LogFile:
             # A short write is a full disk or a limit: the next try says which.
             rest = rest[os.write(self._fd, rest) :]
 
-    def _settle(self) -> None:
-        """Accept or cut off an append that is under way."""
+    def _finish_pending(self) -> None:
+        """Accept an append that is under way, or cut it off."""
         append = self._journal.pending
         if append is None:
             return

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Iterable
 from weakref import WeakSet
 
-from protect.toolstack.port import DomainDeath
+from protect.model.toolstack import DomainDeath
 
 
 class Listener(AsyncIterator[DomainDeath]):

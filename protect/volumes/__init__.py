@@ -1,1 +1,1 @@
-"""How files and directories of the host reach a zone: bind mounts in the directory it shares."""
+"""Files and directories of the host in zones: bind mounts in the directory that a zone shares."""

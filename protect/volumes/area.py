@@ -26,7 +26,7 @@ _OPTIONS = "mode=0755,size=4m,nr_inodes=65536"
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """By its root.  Every method blocks, shortly, and raises OSError."""
+    """The area with this root.  Every method blocks, shortly, and raises OSError."""
 
     root: Path
 
@@ -39,17 +39,17 @@ class Area:
         return self.root / "namespace"
 
     def make(self) -> None:
-        """Where there is none.  What fails half-way is for ``remove``."""
+        """Make a new area; after a failure, ``remove`` cleans up."""
         self.root.mkdir(mode=0o700, parents=True)
         mounts.tmpfs(self.root, _OPTIONS)
         mounts.propagate(self.root, mounts.MS_PRIVATE)
         self.places.mkdir(mode=0o755)
         self.namespace.touch(mode=0o400)
-        mountspace.kept(self._settle, self.namespace)
+        mountspace.kept(self._make_root, self.namespace)
         mounts.propagate(self.root, mounts.MS_UNBINDABLE)
 
-    def _settle(self) -> None:
-        """In the new namespace: ``places`` becomes its root, all else goes."""
+    def _make_root(self) -> None:
+        """Make ``places`` the root of the new namespace; everything else goes."""
         mounts.propagate(Path("/"), mounts.MS_PRIVATE | mounts.MS_REC)
         tree = mounts.clone(self.places, recursive=False)
         try:
@@ -61,7 +61,7 @@ class Area:
         mounts.propagate(Path("/"), mounts.MS_SHARED)
 
     def remove(self) -> None:
-        """As far as it is there."""
+        """Remove what there is of it."""
         while mounts.unmount(self.root):
             pass
         with suppress(FileNotFoundError):
@@ -81,7 +81,7 @@ class Area:
         mountspace.inside(self.namespace, lambda: mounts.attach(tree, Path("/", workload, name)))
 
     def detach(self, workload: str) -> None:
-        """Everything of a workload, as far as it is there."""
+        """Remove what there is of a workload."""
         places = self.places / workload
         if not places.is_dir():
             return

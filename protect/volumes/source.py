@@ -1,4 +1,4 @@
-"""From a host path to mounts that can be attached: resolved once, and held from then on."""
+"""Turn a host path into mounts that can be attached: resolved once, and held from then on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from daemonkit.faults import Broken, Fault, Invalid, Missing, Refused
 from protect.host import mounts
-from protect.model.volume import Source, Volume
+from protect.model.volume import Volume, VolumeSource
 
 OPERATION = "share"
 _KINDS = {
@@ -20,8 +20,8 @@ _KINDS = {
 }
 
 
-def take(volume: Volume, users: int = 0) -> Source:
-    """Blocks for as long as the path's file system takes to answer.
+def take(volume: Volume, users: int = 0) -> VolumeSource:
+    """Take the mounts of a volume.  Blocks for as long as the path's file system takes to answer.
 
     ``users``: descriptor of the user namespace for one whose ids are mapped.
 
@@ -34,7 +34,7 @@ def take(volume: Volume, users: int = 0) -> Source:
         raise _fault(volume, error) from error
 
 
-def _take(volume: Volume, users: int) -> Source:
+def _take(volume: Volume, users: int) -> VolumeSource:
     place = _open(volume)
     try:
         mode = os.fstat(place).st_mode
@@ -49,7 +49,7 @@ def _take(volume: Volume, users: int) -> Source:
         tree = mounts.clone(place, recursive=True)
     finally:
         os.close(place)
-    source = Source(volume, tree, stat.S_ISDIR(mode))
+    source = VolumeSource(volume, tree, stat.S_ISDIR(mode))
     try:
         _set_right(source)
         if volume.map_ids:
@@ -60,7 +60,7 @@ def _take(volume: Volume, users: int) -> Source:
     return source
 
 
-def _set_right(source: Source) -> None:
+def _set_right(source: VolumeSource) -> None:
     volume = source.volume
     way = mounts.MS_SLAVE if volume.follow_host else mounts.MS_PRIVATE
     mounts.change(source.tree, propagation=way, recursive=True)
@@ -68,8 +68,8 @@ def _set_right(source: Source) -> None:
         mounts.change(source.tree, add=mounts.MOUNT_ATTR_RDONLY, recursive=volume.recursive_readonly)
 
 
-def _map_ids(source: Source, users: int) -> None:
-    """Of all file systems in it, or not at all."""
+def _map_ids(source: VolumeSource, users: int) -> None:
+    """Map the ids of all its file systems; Refused when one of them cannot."""
     try:
         mounts.change(source.tree, add=mounts.MOUNT_ATTR_IDMAP, users=users, recursive=True)
     except OSError as error:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 
 from daemonkit.logs import fields
-from protect.model.ports import AgentLink
-from protect.model.workload import Exit, Reason, WorkloadState
-from protect.state.node import Node, WorkloadRuntime, now_ns
+from protect.model.process import ListedProcess, ProcessState
+from protect.model.workload import ExitStatus, Reason, WorkloadState
+from protect.state.manager import ZoneManager, now_ns
+from protect.state.runtime import WorkloadRuntime
 from protect.workloads.create import open_log
-from protect.workloads.volumes import release
-from xenpod_proto.channel.v1 import channel_pb2
+from protect.workloads.exits import release_volumes
 
 log = logging.getLogger(__name__)
 
@@ -21,35 +21,33 @@ LOST = 255
 """Exit code of a workload its zone knows nothing of any more."""
 
 
-def adopt(
-    node: Node, runtime: WorkloadRuntime, link: AgentLink, untrusted: channel_pb2.Process | None
-) -> None:
-    """Join its streams again, and believe what its agent says of its state as far as it can be."""
+def adopt(manager: ZoneManager, runtime: WorkloadRuntime, untrusted: ListedProcess | None) -> None:
+    """Attach its streams to its log again, and believe what its agent says of its state where it can be."""
     state = runtime.workload.state
     if runtime.gone or state in (WorkloadState.CREATING, WorkloadState.EXITED):
         # Its streams are not asked for: the link drops them.
         return
     if untrusted is None:
-        _lost(node, runtime)
+        _note_lost(manager, runtime)
         return
     if runtime.outputs is None:
-        open_log(node, runtime).begin(link, runtime.workload.streams)
-    began = untrusted.state in (channel_pb2.PROCESS_STATE_RUNNING, channel_pb2.PROCESS_STATE_EXITED)
+        open_log(manager, runtime).begin(runtime.zone.client, runtime.workload.streams)
+    began = untrusted.state in (ProcessState.RUNNING, ProcessState.EXITED)
     if state is WorkloadState.CREATED and began and untrusted.started_at_ns:
         started = min(max(untrusted.started_at_ns, runtime.workload.created_at_ns), now_ns())
-        node.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=started))
+        manager.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=started))
 
 
-def _lost(node: Node, runtime: WorkloadRuntime) -> None:
+def _note_lost(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     if runtime.deleting:
         return
     log.error("zone has lost a workload", extra=fields(zone=runtime.zone.id, workload=runtime.id))
-    node.tasks.spawn(_release(node, runtime), f"release volumes of {runtime.id}")
-    end = Exit(LOST, oom_killed=False, at_ns=now_ns())
-    node.note_workload(runtime, runtime.workload.exited(end, Reason.ERROR, "its zone has lost it"))
+    manager.tasks.spawn(_release(manager, runtime), f"release volumes of {runtime.id}")
+    end = ExitStatus(LOST, oom_killed=False, at_ns=now_ns())
+    manager.note_workload(runtime, runtime.workload.exited(end, Reason.ERROR, "its zone has lost it"))
 
 
-async def _release(node: Node, runtime: WorkloadRuntime) -> None:
+async def _release(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     async with runtime.lock:
         if not runtime.gone:
-            await release(node, runtime)
+            await release_volumes(manager, runtime)

@@ -5,29 +5,33 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from daemonkit.faults import Refused
-from protect.model.ports import AgentLink, Subscription
+from daemonkit.tasks import race
+from protect.agent.client import AgentClient
+from protect.model.ports import Subscription
+from protect.model.process import ProcessName
 from protect.model.workload import WorkloadState
-from protect.state.node import Node, WorkloadRuntime
+from protect.state.manager import ZoneManager
+from protect.state.runtime import WorkloadRuntime
 from protect.workloads.exec import Output
 from protect.workloads.terminal import Command, feed
-from xenpod_proto.channel.v1 import channel_pb2
 
 
 async def attach(
-    node: Node, workload_id: str, commands: AsyncIterator[Command]
+    manager: ZoneManager, workload_id: str, commands: AsyncIterator[Command]
 ) -> AsyncGenerator[Output, None]:
     """Output until the workload ends, then its exit code; it goes on when the caller leaves."""
-    runtime = node.workload("attach", workload_id)
+    runtime = manager.workload("attach", workload_id)
     if runtime.workload.state is WorkloadState.EXITED or runtime.outputs is None:
         raise Refused("attach", f"workload {workload_id}", "it does not run")
-    link = await runtime.zone.agent()
+    agent = runtime.zone.agent
+    await agent.ready()
     subscription = runtime.outputs.subscribe()
-    feeding = node.tasks.spawn(_feed(node, runtime, link, commands), f"stdin of {workload_id}")
-    stopping = node.tasks.spawn(_end_with(node, subscription), f"attach to {workload_id}")
+    feeding = manager.tasks.spawn(_feed(runtime, agent, commands), f"stdin of {workload_id}")
+    stopping = manager.tasks.spawn(_end_with(manager, subscription), f"attach to {workload_id}")
     try:
         async for chunk in subscription:
             yield chunk
-        await node.stopping.guard(f"workload {workload_id}", runtime.settled.wait())
+        await race(runtime.ended.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
         yield runtime.workload.exit_code
     finally:
         feeding.cancel()
@@ -35,21 +39,18 @@ async def attach(
         subscription.close()
 
 
-async def _end_with(node: Node, subscription: Subscription) -> None:
-    """A stop of the daemon does not wait for output."""
-    await node.stopping.wait()
+async def _end_with(manager: ZoneManager, subscription: Subscription) -> None:
+    """End the output when the daemon stops."""
+    await manager.stopping.wait()
     subscription.close()
 
 
-async def _feed(
-    node: Node, runtime: WorkloadRuntime, link: AgentLink, commands: AsyncIterator[Command]
-) -> None:
+async def _feed(runtime: WorkloadRuntime, agent: AgentClient, commands: AsyncIterator[Command]) -> None:
     workload = runtime.workload
     if runtime.stdin is None and workload.streams.stdin:
-        runtime.stdin = link.input(workload.streams.stdin)
-    reference = channel_pb2.ProcessRef(container_id=runtime.id)
+        runtime.stdin = agent.input(workload.streams.stdin)
     try:
-        await feed(node, link, reference, runtime.stdin, commands, close_stdin=workload.stdin_once)
+        await feed(agent, ProcessName(runtime.id), runtime.stdin, commands, close_stdin=workload.stdin_once)
     finally:
         if workload.stdin_once and runtime.stdin is not None:
             await runtime.stdin.finish()

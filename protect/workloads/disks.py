@@ -1,7 +1,7 @@
 """The disks of a workload: of the image that is its root, and of those that it has as volumes.
 
-A file is one disk of its zone, however many of the zone's workloads use it: who comes later shares it, who
-goes last detaches it.
+A file is one disk of its zone, however many of the zone's workloads use it: later ones share it, and the
+last one detaches it.
 """
 
 from __future__ import annotations
@@ -13,34 +13,10 @@ from pathlib import Path
 from string import ascii_lowercase
 
 from daemonkit.faults import Exhausted, Invalid
-from protect.model.workload import Disk, FileId, WorkloadState
-from protect.state.node import WorkloadRuntime, ZoneRuntime
-from protect.toolstack.port import DiskSpec
-from xenpod_proto.channel.v1 import channel_pb2
-
-STACK_LIMIT = 8
-"""File systems of an image; the agent takes no more."""
-
-
-@dataclass(frozen=True, slots=True)
-class Filesystem:
-    """One in a file of the host; the type is the kernel's name of it."""
-
-    path: Path
-    type: str
-
-
-Stack = tuple[Filesystem, ...]
-"""The file systems of an image, the lowest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class ImageVolume:
-    """An image that the workload's mounts find at ``volumes/<name>``, or the part at ``sub_path`` of it."""
-
-    name: str
-    stack: Stack
-    sub_path: str = ""
+from protect.model.container import DiskFilesystem, DiskVolume, ImageVolume, Stack
+from protect.model.toolstack import DiskSpec
+from protect.model.workload import FileId, WorkloadDisk, WorkloadState
+from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
 
 def find(operation: str, workload_id: str, stacks: Iterable[Stack]) -> dict[Path, FileId]:
@@ -72,7 +48,9 @@ def _identify(operation: str, workload_id: str, path: Path) -> FileId:
     return status.st_dev, status.st_ino
 
 
-def assign(zone: ZoneRuntime, files: Iterable[FileId], limit: int) -> tuple[tuple[Disk, ...], frozenset[str]]:
+def assign(
+    zone: ZoneRuntime, files: Iterable[FileId], limit: int
+) -> tuple[tuple[WorkloadDisk, ...], frozenset[str]]:
     """A disk for each file, and the vdevs of those that have to be attached.
 
     Shared are those of workloads that have been created whole and are not being deleted: theirs are
@@ -90,18 +68,18 @@ def assign(zone: ZoneRuntime, files: Iterable[FileId], limit: int) -> tuple[tupl
     if len(taken) + len(new) > limit:
         cause = f"zone {zone.id} has {len(taken)} disks, {len(new)} more would be more than {limit}"
         raise Exhausted("attach disk", zone.id, cause, "limits.disks_per_zone of protectd.toml says how many")
-    fresh = {file: Disk(vdev, file) for file, vdev in zip(new, _free(taken), strict=False)}
+    fresh = {file: WorkloadDisk(vdev, file) for file, vdev in zip(new, _free(taken), strict=False)}
     return tuple((shared | fresh)[file] for file in wanted), frozenset(disk.vdev for disk in fresh.values())
 
 
 def _free(taken: set[str]) -> Iterator[str]:
-    """Names that nobody has: xvda .. xvdz, xvdaa .. xvdyz; ``disks_per_zone`` is at most so many."""
+    """Names that are not taken: xvda .. xvdz, xvdaa .. xvdyz, as many as ``disks_per_zone`` may be."""
     names = (f"xvd{first}{second}" for first in ("", *ascii_lowercase[:-1]) for second in ascii_lowercase)
     return (name for name in names if name not in taken)
 
 
-def let_go(runtime: WorkloadRuntime) -> tuple[str, ...]:
-    """It holds its disks no more; those that nobody else holds are its to detach."""
+def release_disks(runtime: WorkloadRuntime) -> tuple[str, ...]:
+    """Give up a workload's disks; those that no other workload holds are to be detached."""
     runtime.holds_disks = False
     others = (other for other in runtime.zone.workloads.values() if other.holds_disks)
     held = {disk.vdev for other in others for disk in other.workload.disks}
@@ -109,27 +87,25 @@ def let_go(runtime: WorkloadRuntime) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """Which disk each path is."""
+class DiskTable:
+    """The disk of each path."""
 
     vdevs: Mapping[Path, str]
 
     @classmethod
-    def of(cls, disks: Iterable[Disk], files: Mapping[Path, FileId]) -> Table:
+    def of(cls, disks: Iterable[WorkloadDisk], files: Mapping[Path, FileId]) -> DiskTable:
         vdevs = {disk.file: disk.vdev for disk in disks}
         return cls({path: vdevs[file] for path, file in files.items()})
 
     def specs(self, new: frozenset[str]) -> list[DiskSpec]:
-        """What to attach."""
+        """The disks to attach."""
         paths = {vdev: path for path, vdev in self.vdevs.items()}
         return [DiskSpec(vdev, path, readonly=True) for vdev, path in paths.items() if vdev in new]
 
-    def stack(self, stack: Stack) -> list[channel_pb2.Filesystem]:
-        """What the agent is told of an image."""
-        return [channel_pb2.Filesystem(disk=self.vdevs[one.path], type=one.type) for one in stack]
+    def stack(self, stack: Stack) -> tuple[DiskFilesystem, ...]:
+        """An image as the agent sees it."""
+        return tuple(DiskFilesystem(self.vdevs[one.path], one.type) for one in stack)
 
-    def volume(self, volume: ImageVolume) -> channel_pb2.ImageVolume:
-        """What the agent is told of a volume."""
-        return channel_pb2.ImageVolume(
-            name=volume.name, filesystems=self.stack(volume.stack), sub_path=volume.sub_path
-        )
+    def volume(self, volume: ImageVolume) -> DiskVolume:
+        """A volume as the agent sees it."""
+        return DiskVolume(volume.name, self.stack(volume.stack), volume.sub_path)

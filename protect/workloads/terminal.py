@@ -1,4 +1,4 @@
-"""What a caller of exec or attach sends: stdin, its end, the terminal's size."""
+"""Input of exec and attach: stdin, its end, the terminal's size."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from daemonkit.faults import Invalid
-from protect.model.ports import AgentLink, Input
-from protect.state.node import Node
-from xenpod_proto.channel.v1 import channel_pb2
+from protect.agent.client import AgentClient
+from protect.model.ports import Input
+from protect.model.process import ProcessName
 
 _SIZE_LIMIT = 0xFFFF
-_PIECE = 64 * 1024
+_CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class StdinEnd:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """Of the terminal, in characters."""
+    """New size of the terminal, in characters."""
 
     rows: int
     columns: int
@@ -36,38 +36,34 @@ Command = Stdin | StdinEnd | Resize
 
 
 async def feed(
-    node: Node,
-    link: AgentLink,
-    process: channel_pb2.ProcessRef,
+    agent: AgentClient,
+    process: ProcessName,
     stdin: Input | None,
     commands: AsyncIterator[Command],
     *,
     close_stdin: bool,
 ) -> None:
-    """Carry out commands until there are none; back-pressured by the process."""
+    """Carry out commands until there are none, no faster than the process reads."""
     async for command in commands:
         match command:
             case Stdin(data):
                 if stdin is None:
                     raise Invalid("write stdin", process.container_id, "it has no stdin")
-                for begin in range(0, len(data), _PIECE):
-                    await stdin.write(data[begin : begin + _PIECE])
+                for begin in range(0, len(data), _CHUNK):
+                    await stdin.write(data[begin : begin + _CHUNK])
             case StdinEnd():
                 break
             case Resize(rows, columns):
-                await _resize(node, link, process, rows, columns)
+                await _resize(agent, process, rows, columns)
     if stdin is not None and close_stdin:
         await stdin.finish()
     # A terminal is resized after the end of its stdin, too.
     async for command in commands:
         if isinstance(command, Resize):
-            await _resize(node, link, process, command.rows, command.columns)
+            await _resize(agent, process, command.rows, command.columns)
 
 
-async def _resize(
-    node: Node, link: AgentLink, process: channel_pb2.ProcessRef, rows: int, columns: int
-) -> None:
+async def _resize(agent: AgentClient, process: ProcessName, rows: int, columns: int) -> None:
     if not (0 < rows <= _SIZE_LIMIT and 0 < columns <= _SIZE_LIMIT):
         raise Invalid("resize terminal", process.container_id, f"{rows} by {columns} is not a size")
-    size = channel_pb2.ResizeTerminal(process=process, rows=rows, columns=columns)
-    await link.call(channel_pb2.Request(resize_terminal=size), node.config.timeouts.call)
+    await agent.resize_terminal(process, rows, columns)

@@ -8,111 +8,69 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 
 from daemonkit.faults import Exhausted, Fault, Missing
-from protect.model.ports import AgentLink
-from protect.state.node import End, Node, ZoneRuntime
+from protect.agent.client import AgentClient
+from protect.model.lifetime import End
+from protect.state.manager import ZoneManager
 from protect.stdio.exec_output import ExecOutput
-from protect.tasks import whole
-from xenpod_proto.channel.v1 import channel_pb2
 
-_CONNECT = 15.0
-"""Seconds: longer than the agent's own deadline of 10."""
 _DATA = "data"
 
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """Somebody accepted."""
+    """The connection is accepted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class DialEof:
     """The other end sends no more."""
 
 
-@dataclass(slots=True)
-class _Connection:
-    """Its streams, once there are any; ``left``: its caller has gone, so nobody may come to own it."""
-
-    output: ExecOutput
-    into: int = 0
-    out: int = 0
-    left: bool = False
-
-
-Output = Connected | bytes | Ended
+Output = Connected | bytes | DialEof
 
 
 async def dial(
-    node: Node, zone_id: str, port: int, data: AsyncIterator[bytes]
+    manager: ZoneManager, zone_id: str, port: int, data: AsyncIterator[bytes]
 ) -> AsyncGenerator[Output, None]:
-    """Connected, what comes, Ended; then until ``data`` has ended, too.  Refused when nobody listens.
+    """Connected, what comes, DialEof; then until ``data`` has ended, too.  Refused when nobody listens.
 
     The connection is closed when the caller stops iterating.
     """
-    runtime = node.zone("dial", zone_id)
-    link = await runtime.agent()
-    limit = node.config.limits.connections_per_zone
+    runtime = manager.zone("dial", zone_id)
+    agent = runtime.agent
+    limit = manager.config.limits.connections_per_zone
     if runtime.dialling >= limit:
         raise Exhausted("dial", f"zone {zone_id}", f"it has {limit} connections, as many as it may")
     runtime.dialling += 1
-    made = _Connection(ExecOutput((_DATA,)))
     name = f"connection to zone {zone_id}"
     try:
-        await node.tasks.conduct(_begin(runtime, link, port, made), name)
-        yield Connected()
-        async with contextlib.AsyncExitStack() as helpers:
-            for end in (runtime.end, node.stopping):
-                helpers.callback(node.tasks.spawn(_abort_with(end, made.output), name).cancel)
-            feeding = node.tasks.spawn(_feed(link, made.into, data), name)
-            helpers.callback(feeding.cancel)
-            async for _, piece in made.output:
-                yield piece
-            yield Ended()
-            await asyncio.wait({feeding})
+        made = await agent.dial(port)
+        output = ExecOutput((_DATA,))
+        try:
+            agent.output(made.out, output.sink(_DATA))
+            yield Connected()
+            async with contextlib.AsyncExitStack() as helpers:
+                for end in (runtime.end, manager.stopping):
+                    helpers.callback(manager.tasks.spawn(_abort_with(end, output), name).cancel)
+                feeding = manager.tasks.spawn(_feed(agent, made.into, data), name)
+                helpers.callback(feeding.cancel)
+                async for _, chunk in output:
+                    yield chunk
+                yield DialEof()
+                await asyncio.wait({feeding})
+        finally:
+            output.abort(Missing("dial", f"zone {zone_id}", "its caller went away"))
+            manager.tasks.spawn(agent.hang_up(made), name)
     finally:
         runtime.dialling -= 1
-        made.left = True
-        if made.into:
-            made.output.abort(Missing("dial", f"zone {zone_id}", "its caller went away"))
-            node.tasks.spawn(_close(runtime, link, made), name)
 
 
-async def let_go(link: AgentLink, into: int, out: int) -> None:
-    """Close a connection in both directions."""
-    link.drop_output(out)
-    # Missing: the agent has closed it already
-    with contextlib.suppress(Missing):
-        await link.input(into).finish()
-
-
-async def _begin(runtime: ZoneRuntime, link: AgentLink, port: int, made: _Connection) -> None:
-    async def ask() -> None:
-        reply = await link.call(channel_pb2.Request(dial=channel_pb2.Dial(port=port)), _CONNECT)
-        made.into, made.out = reply.dialed.in_stream, reply.dialed.out_stream
-        runtime.connections.add(made.into)
-        if made.left:
-            await _close(runtime, link, made)
-        else:
-            link.output(made.out, made.output.sink(_DATA))
-
-    async def begin() -> None:
-        # Whole: a connection that was made must not be left without an owner.
-        await whole(ask())
-
-    await runtime.end.guard(f"zone {runtime.id}", begin())
-
-
-async def _close(runtime: ZoneRuntime, link: AgentLink, made: _Connection) -> None:
-    runtime.connections.discard(made.into)
-    await let_go(link, made.into, made.out)
-
-
-async def _feed(link: AgentLink, number: int, data: AsyncIterator[bytes]) -> None:
-    """What comes after the other end stopped reading is dropped, so that the caller is not held up."""
+async def _feed(agent: AgentClient, number: int, data: AsyncIterator[bytes]) -> None:
+    """Send the caller's data.  Once the other end has stopped reading, drop it: the caller is not held up."""
     try:
-        into = link.input(number)
-        async for piece in data:
-            await into.write(piece)
+        into = agent.input(number)
+        async for chunk in data:
+            await into.write(chunk)
         await into.finish()
     except Fault:
         async for _ in data:
@@ -120,6 +78,6 @@ async def _feed(link: AgentLink, number: int, data: AsyncIterator[bytes]) -> Non
 
 
 async def _abort_with(end: End, output: ExecOutput) -> None:
-    """What ends the zone, or us, ends the connection."""
+    """End the connection with the zone, or with the daemon."""
     await end.wait()
     output.abort(end.fault("use connection to", "the zone"))

@@ -1,4 +1,4 @@
-"""A zone's own kernel: that its files are such as the host may read as root."""
+"""Check of a zone's own kernel: the host reads its files as root."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import stat
 from pathlib import Path
 
 from daemonkit.faults import Missing, Refused
-from protect.toolstack.port import DomainKernel
+from protect.model.toolstack import DomainKernel
 
 _CREATE = "create zone"
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
@@ -33,7 +33,7 @@ def _check_file(zone_id: str, path: Path) -> None:
 
 
 def _check_folder(zone_id: str, path: Path, folder: Path) -> None:
-    """In a sticky one like /tmp nobody can move what is root's."""
+    """Refused unless root alone can rename files in it; a sticky one like /tmp is fine."""
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode):
         raise Refused(_CREATE, zone_id, f"kernel file {path}: {folder} is a symbolic link")

@@ -15,8 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from localnode import images, layers, registry
-from localnode.images import Image
-from tests.bench import memory, profile, pulling, reading, report, sides, streams
+from tests.bench import memory, parts, profile, pulling, reading, report, sides, streams
 from tests.bench.measure import Burst, Crowd, Samples, one_pod
 from tests.bench.sides import Side
 
@@ -80,6 +79,9 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
             report.show_reads(read, arguments.pods_listed, console)
             for name, more in read.items():
                 samples[name].seconds |= more.seconds
+        if report.OURS in running:
+            await _parts(running[report.OURS], samples[report.OURS], arguments.pods_listed)
+            report.show_parts(samples[report.OURS], arguments.pods_listed, console)
         if arguments.stream_mib:
             console.print(f"now streams of {arguments.stream_mib} MiB")
             size = arguments.stream_mib * streams.MIB
@@ -101,9 +103,15 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
             await asyncio.to_thread(arguments.json.write_text, json.dumps(seconds, indent=1))
 
 
+async def _parts(side: Side, samples: Samples, pods: int) -> None:
+    await parts.proxy(side, samples)
+    if pods:
+        parts.encodings(pods, samples)
+
+
 def _push(address: str, folder: Path) -> None:
     images.push(address, IMAGE.partition("/")[2], images.busybox())
-    pause = Image([layers.pause(folder)], {"Entrypoint": ["/pause"]})
+    pause = images.PushedImage([layers.pause(folder)], {"Entrypoint": ["/pause"]})
     images.push(address, PAUSE.partition("/")[2], pause)
 
 

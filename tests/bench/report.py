@@ -11,6 +11,7 @@ from rich.table import Table
 
 from tests.bench.measure import STEPS, Burst, Samples
 from tests.bench.memory import Memory
+from tests.bench.parts import ANEW, ENCODED, KEPT, PAST, THROUGH, figure
 from tests.bench.pulling import PULLS, Sizes, Store
 from tests.bench.reading import READS
 from tests.bench.streams import WAYS
@@ -58,6 +59,30 @@ def show_reads(samples: Mapping[str, Samples], pods: int, console: Console) -> N
         for percent in (50, 95):
             row += [percentile(side.seconds[step], percent) * 1000 for side in samples.values()]
         _add(table, step, row, len(samples), "{:.2f}".format)
+    console.print(table)
+
+
+def show_parts(samples: Samples, pods: int, console: Console) -> None:
+    """What the proxy costs a call, and what it saves a call to keep its answer encoded."""
+    table = _table("the peer-credential proxy, ms", {OURS: samples}, ("p50", "p95"))
+    for step in (THROUGH, PAST):
+        row = [percentile(samples.seconds[step], percent) * 1000 for percent in (50, 95)]
+        _add(table, step, row, 1, "{:.3f}".format)
+    console.print(table)
+    if pods:
+        _encodings(samples, pods, console)
+
+
+def _encodings(samples: Samples, pods: int, console: Console) -> None:
+    """The saving is a part of what the whole call would take if its answer were encoded anew."""
+    columns = dict.fromkeys((ANEW, KEPT, "whole call"), samples)
+    table = _table(f"encoding answers about {pods} pods, µs", columns, ("p50",))
+    table.add_column("saved", justify="right", style="bold")
+    for rpc in ENCODED:
+        steps = (figure(rpc, ANEW), figure(rpc, KEPT), rpc)
+        anew, kept, call = (percentile(samples.seconds[step], 50) * 1e6 for step in steps)
+        saved = (anew - kept) / (call + anew - kept)
+        table.add_row(rpc, f"{anew:.1f}", f"{kept:.1f}", f"{call:.1f}", f"{saved:.0%}")
     console.print(table)
 
 

@@ -63,7 +63,7 @@ async def theirs(folder: Path, registry: str, host: str, pause: str) -> AsyncIte
         yield Side(client, [served.pid], zones, folder / "root")
 
 
-def _prepare_ours(folder: Path, registry: str, host: str, settings: str) -> node.Layout:
+def _prepare_ours(folder: Path, registry: str, host: str, settings: str) -> node.NodeLayout:
     folder.mkdir(parents=True)
     (folder / "cri.toml").write_text(settings)
     # the ledger counts what a zone may use; of what these do use there is enough

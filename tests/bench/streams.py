@@ -10,7 +10,7 @@ import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from cri.streaming.spdy.encode import Encoder
+from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, SynStream
 from localnode.client import Client, Pod
 from tests.bench.measure import Samples
@@ -34,7 +34,7 @@ class Raw:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self._encoder = Encoder()
+        self._encoder = SpdyEncoder()
         self._last = -1
         self._rest = b""
         self._skip = 0

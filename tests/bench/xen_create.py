@@ -16,11 +16,11 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
+from protect.model.toolstack import DomainSpec, Mode
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.boot import command_line
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from protect.toolstack.port import DomainSpec, Mode
 from tests.xen import machine, prepare
 
 MIB = 1 << 20

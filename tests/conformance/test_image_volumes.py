@@ -7,8 +7,8 @@ import pytest_asyncio
 
 from localnode import images, layers, registry
 from localnode.client import Pod
-from localnode.images import Image
-from localnode.layers import Entry
+from localnode.images import PushedImage
+from localnode.layers import LayerEntry
 from tests.support.cri.conformance import PATIENCE, Stage, refused
 from tests.support.cri.cri_daemons import needs_node
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -17,16 +17,16 @@ pytestmark = [pytest.mark.root, needs_node, pytest.mark.asyncio(loop_scope="sess
 NAME = "models.test/model:1"
 
 
-def model() -> Image:
+def model() -> PushedImage:
     """No program in it, and nothing to run it by."""
     layer = layers.layer(
-        Entry("weights"),
-        Entry("weights/one", 0o644, b"1111"),
-        Entry("weights/deep"),
-        Entry("weights/deep/two", 0o644, b"2222"),
-        Entry("script", 0o755, b"#!/bin/sh\necho it runs\n"),
+        LayerEntry("weights"),
+        LayerEntry("weights/one", 0o644, b"1111"),
+        LayerEntry("weights/deep"),
+        LayerEntry("weights/deep/two", 0o644, b"2222"),
+        LayerEntry("script", 0o755, b"#!/bin/sh\necho it runs\n"),
     )
-    return Image([layer], {})
+    return PushedImage([layer], {})
 
 
 @pytest_asyncio.fixture(loop_scope="session")

@@ -1,4 +1,4 @@
-"""What every toolstack promises (protect/toolstack/port.py), on each that this host has."""
+"""What every toolstack promises (protect/model/toolstack.py), on each that this host has."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import pytest
 
 from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
 from protect.model.errors import DomainGone
-from protect.network.splice import splice, unsplice
-from protect.toolstack.port import (
+from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -21,6 +20,7 @@ from protect.toolstack.port import (
     DomainState,
     ShutdownReason,
 )
+from protect.network.splice import splice, unsplice
 from tests.support.protect.pod_network import MTU, PodNetwork
 from tests.support.protect.stage import PATIENCE, Stage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -110,6 +110,7 @@ async def test_a_cancelled_create_can_be_found_and_destroyed(stage: Stage) -> No
         await asyncio.sleep(delay)
         cancelled += creating.cancel()
         await asyncio.wait([creating])
+        # The step has ended: nobody has to wait for it here.
         info = await stage.info(wanted.uuid)
         assert info is not None and info.state is DomainState.PAUSED
         await stage.toolstack.destroy(info.id)
@@ -120,12 +121,45 @@ async def test_a_cancelled_create_can_be_found_and_destroyed(stage: Stage) -> No
 async def test_a_cancelled_destroy_goes_on(stage: Stage) -> None:
     info = await stage.create()
     destroying = asyncio.create_task(stage.toolstack.destroy(info.id))
-    await asyncio.sleep(0)
-    destroying.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+        destroying.cancel()
     with pytest.raises(asyncio.CancelledError):
         await destroying
+    assert await stage.info(info.uuid) is None
     await stage.toolstack.destroy(info.id)
     assert await stage.info(info.uuid) is None
+
+
+async def test_a_cancelled_attach_has_ended(stage: Stage, images: tuple[Path, Path]) -> None:
+    info = await stage.create()
+    attaching = asyncio.create_task(stage.toolstack.attach_disk(info.id, DiskSpec("xvda", images[0])))
+    await asyncio.sleep(0)
+    attaching.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await attaching
+    assert await stage.toolstack.disks(info.id) == ["xvda"]
+
+
+async def test_close_waits_for_a_create_whose_caller_went_away(stage: Stage) -> None:
+    wanted = stage.spec()
+    creating = asyncio.create_task(stage.toolstack.create(wanted))
+    await asyncio.sleep(0)
+    creating.cancel()
+    await stage.restart()
+    await asyncio.wait([creating])
+    assert creating.cancelled()
+    info = await stage.info(wanted.uuid)
+    assert info is not None and info.state is DomainState.PAUSED
+
+
+async def test_a_wait_for_the_channel_is_given_up_at_once(stage: Stage) -> None:
+    info = await stage.create()  # paused: its agent never answers
+    connecting = asyncio.create_task(stage.connect(info.id))
+    await asyncio.sleep(0)
+    connecting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await connecting
 
 
 @pytest.mark.parametrize("verb", ["unpause", "attach_disk", "disks", "host_interface", "open_channel"])

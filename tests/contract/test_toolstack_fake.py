@@ -17,11 +17,11 @@ import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Refused, TooLate, Unreachable
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.toolstack import DiskSpec, DomainDeath, DomainState, ShutdownReason
 from protect.network.splice import splice
-from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan, InjectedFault, Kind
+from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultKind, FaultPlan, InjectedFault
 from protect.toolstack.fake.domain import write_spec
 from protect.toolstack.fake.toolstack import NOTICE
-from protect.toolstack.port import DiskSpec, DomainDeath, DomainState, ShutdownReason
 from tests.support.protect.pod_network import PodNetwork
 from tests.support.protect.stage import GUEST, Agent, FakeStage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -181,7 +181,7 @@ async def test_a_destroy_by_halves_is_done_again(stage: FakeStage) -> None:
 
 async def test_faults_by_name_and_count(tmp_path: Path) -> None:
     stage = FakeStage(tmp_path)
-    stage.faults = FaultPlan((InjectedFault("create", Kind.FAIL, name="bad-*", skip=1, times=2),))
+    stage.faults = FaultPlan((InjectedFault("create", FaultKind.FAIL, name="bad-*", skip=1, times=2),))
     await stage.open()
     made = [await asyncio.gather(stage.create(name=f"bad-{n}"), return_exceptions=True) for n in range(4)]
     assert [isinstance(each[0], ToolstackError) for each in made] == [False, True, True, False]
@@ -299,7 +299,7 @@ from pathlib import Path
 from uuid import UUID
 from daemonkit import checkpoints
 from protect.toolstack.fake import FakeToolstack
-from protect.toolstack.port import DomainSpec
+from protect.model.toolstack import DomainSpec
 
 async def main():
     run, guest, uuid, kill_at = sys.argv[1:5]

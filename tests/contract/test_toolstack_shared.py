@@ -10,7 +10,7 @@ import pytest
 
 from daemonkit.faults import Missing
 from protect.host import mounts, mountspace
-from protect.toolstack.port import DiskSpec
+from protect.model.toolstack import DiskSpec
 from protect.volumes.area import Area
 from tests.support.images import busybox
 from tests.support.protect.stage import Agent, Stage

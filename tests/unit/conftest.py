@@ -6,17 +6,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
 
-from protect.state.node import Node
+from protect.state.manager import ZoneManager
 from protect.zones import launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running, zone_spec
-
-# A machine that stands still for a moment is no fault of what is tested.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
 
 
 @pytest.fixture
@@ -25,15 +20,15 @@ def toolstack() -> MemoryToolstack:
 
 
 @pytest.fixture
-async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
+async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
     """protectd's logic with one zone, ``z1``; at the end no agent may have met a fault."""
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec())
-        yield node
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, zone_spec())
+        yield manager
         assert [fault for domain in toolstack.domains.values() for fault in domain.agent.faults] == []
 
 
 @pytest.fixture
-def agent(node: Node, toolstack: MemoryToolstack) -> SimAgent:
+def agent(manager: ZoneManager, toolstack: MemoryToolstack) -> SimAgent:
     """That of ``z1``."""
     return toolstack.of_zone("z1").agent

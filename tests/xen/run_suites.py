@@ -33,6 +33,7 @@ def _run(suite: Suite, results: Path) -> int:
     command += [
         f"--junitxml={results / suite.name}.xml",
         f"--basetemp=/var/tmp/{suite.name}",
+        f"--timeout={suite.deadline}",  # in emulation one test may take as long as most suites elsewhere
         *suite.arguments,
     ]
     with (results / f"{suite.name}.log").open("wb") as log:

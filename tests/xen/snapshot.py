@@ -18,14 +18,14 @@ _STDLIB_WITHOUT = ("site-packages", "test", "idlelib", "ensurepip", "tkinter", "
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class Snapshot:
     """``path`` as it was; dom0 sees the content of ``file`` there, and may change it for itself."""
 
     path: Path
     file: Path
 
 
-def build(checkout: Path, folder: Path) -> list[Image]:
+def build(checkout: Path, folder: Path) -> list[Snapshot]:
     """Images of the checkout, of a virtual environment outside of it, and of the standard library."""
     images = [_squash(checkout, folder / "checkout.squashfs", _CHECKOUT_WITHOUT)]
     environment = Path(sys.prefix)
@@ -38,10 +38,10 @@ def build(checkout: Path, folder: Path) -> list[Image]:
     return images
 
 
-def _squash(path: Path, file: Path, without: tuple[str, ...]) -> Image:
+def _squash(path: Path, file: Path, without: tuple[str, ...]) -> Snapshot:
     """Uncompressed: reading costs more in emulation than writing does here."""
     options = ["-noappend", "-quiet", "-no-progress", "-noI", "-noD", "-noF", "-noX"]
     if without:
         options += ["-e", *without]
     subprocess.run(["mksquashfs", str(path), str(file), *options], check=True, stdout=subprocess.DEVNULL)
-    return Image(path, file)
+    return Snapshot(path, file)

@@ -16,9 +16,14 @@ from tests.xen import machine, prepare
 from tests.xen.parts import NotInstalled, find_parts
 from tests.xen.suites import SUITES, Suite
 
-pytestmark = [pytest.mark.root, pytest.mark.slow]
-
 _BOOT = 120.0
+_REST = 300.0
+"""Building what the machines boot, and switching them off."""
+
+# The first test of a suite waits for all of them, which have limits of their own.
+_LIMIT = _REST + _BOOT + sum(suite.deadline for suite in SUITES)
+pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(_LIMIT)]
+
 _TAIL = 6000
 _MACHINES = 2
 """At the same time: emulation and what waits for it keep about one processor busy each."""
@@ -44,7 +49,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip("needs root: dom0 reads the host's files")
     folder = tmp_path_factory.mktemp("nested")
     prepare.guest_parts()
-    shares = _shared_out(_wanted(request.session.items))
+    shares = shared_out(_wanted(request.session.items))
     capture = request.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():  # one line for each suite as it ends
@@ -61,6 +66,7 @@ def _run(suites: Sequence[Suite], folder: Path) -> Runs:
         [sys.executable, "-m", "tests.xen.run_suites", *(suite.name for suite in suites)],
         folder=folder,
         deadline=_BOOT + sum(suite.deadline for suite in suites),
+        environment={name: value for name, value in os.environ.items() if name == "CI"},
         size=machine.Size(cpus=1),
     )
     return Runs(outcome, folder / "job" / "results")
@@ -72,7 +78,7 @@ def _wanted(items: Sequence[pytest.Item]) -> list[Suite]:
     return [suite for suite in SUITES if f"test_in_dom0[{suite.name}]" in names]
 
 
-def _shared_out(suites: Sequence[Suite]) -> list[list[Suite]]:
+def shared_out(suites: Sequence[Suite]) -> list[list[Suite]]:
     """Among as many machines as there are to be, the longest first to whichever has least to do."""
     shares: list[list[Suite]] = [[] for _ in range(_MACHINES)]
     for suite in sorted(suites, key=lambda suite: suite.seconds, reverse=True):

@@ -2,24 +2,47 @@
  *
  * It leaves oom_score_adj alone: the kernel spares a guest's first process anyway, and crun and the
  * containers would inherit the exemption. */
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "addons.h"
-#include "boot.h"
-#include "cgroup.h"
-#include "facts.h"
-#include "link.h"
-#include "loop.h"
-#include "name.h"
-#include "network.h"
-#include "power.h"
-#include "reaper.h"
-#include "say.h"
-#include "shared.h"
-#include "transport.h"
+#include "boot/addons.h"
+#include "boot/boot.h"
+#include "boot/shared.h"
+#include "channel/call.h"
+#include "channel/link.h"
+#include "channel/transport.h"
+#include "container/container.h"
+#include "container/job.h"
+#include "sys/file.h"
+#include "sys/log.h"
+#include "sys/loop.h"
+#include "sys/name.h"
+#include "sys/netlink.h"
+#include "sys/reaper.h"
+#include "verbs/facts.h"
+#include "verbs/power.h"
+#include "verbs/verbs.h"
+
+#define OP(name) XENPOD__CHANNEL__V1__REQUEST__OP_##name
+
+static verb *const verbs[] = {
+	[OP(CONFIGURE_ZONE)] = configure_zone,
+	[OP(CONFIGURE_NETWORK)] = configure_network,
+	[OP(CREATE_CONTAINER)] = create_container,
+	[OP(START_CONTAINER)] = start_container,
+	[OP(SIGNAL_PROCESS)] = signal_process,
+	[OP(DELETE_CONTAINER)] = delete_container,
+	[OP(EXEC_PROCESS)] = exec_process,
+	[OP(DELETE_EXEC)] = delete_exec,
+	[OP(RESIZE_TERMINAL)] = resize_terminal,
+	[OP(LIST_PROCESSES)] = list_processes,
+	[OP(GET_STATS)] = get_stats,
+	[OP(GET_FACTS)] = get_facts,
+	[OP(POWER_OFF)] = power_off,
+	[OP(UPDATE_CONTAINER)] = update_container,
+	[OP(DIAL)] = dial,
+};
 
 static const char *setting(const char *name, const char *otherwise)
 {
@@ -28,42 +51,73 @@ static const char *setting(const char *name, const char *otherwise)
 	return value && *value ? value : otherwise;
 }
 
-/* Until the host says better. */
-static void take_name(const char *zone)
+/* The name until ConfigureZone sets another one. */
+static void set_first_name(const char *zone)
 {
 	if (hostname_valid(zone) && sethostname(zone, strlen(zone)) < 0)
-		say_errno("sethostname", zone);
+		log_errno("sethostname", zone);
 }
+
+static const struct transport *open_transport(const char *channel)
+{
+	uint64_t fd;
+
+	if (strcmp(channel, "vchan") == 0)
+		return vchan_open();
+	if (strncmp(channel, "fd:", 3) == 0 && number_parse(channel + 3, 1023, &fd))
+		return socket_open((int)fd);
+	log_line("XENPOD_CHANNEL: %s: neither vchan nor fd:<number>", channel);
+	return NULL;
+}
+
+static bool child_ended(pid_t pid, int status, int64_t at_ns)
+{
+	return job_ended(pid, status) || containers_child_ended(pid, status, at_ns);
+}
+
+static void children_collected(void)
+{
+	jobs_finish_ended();
+	power_children_reaped();
+}
+
+static const struct reaper_hooks hooks = {
+	.ended = child_ended,
+	.keeps_unknown = jobs_running,
+	.collected = children_collected,
+	.stop = power_begin,
+};
 
 int main(void)
 {
 	const struct transport *transport;
 	const Hello *hello;
 
-	/* 1. The guest, as a process expects it. */
+	/* 1. Prepare the guest. */
 	if (boot_root() < 0 || boot_mounts() < 0 || boot_console() < 0)
 		return 1;
-	if (boot_modules() < 0 || cgroup_setup() < 0 || network_loopback() < 0 || boot_directories() < 0 ||
+	if (boot_modules() < 0 || boot_cgroups() < 0 || interface_loopback_up() < 0 || boot_directories() < 0 ||
 	    addons_mount(setting("XENPOD_ADDONS", "")) < 0 || shared_mount(setting("XENPOD_SHARED", "")) < 0)
 		return 1;
-	take_name(setting("XENPOD_ZONE", "zone"));
+	set_first_name(setting("XENPOD_ZONE", "zone"));
 
-	/* 2. One loop, one place for signals. */
-	if (loop_open() < 0 || reaper_open() < 0)
+	/* 2. Open the loop, and collect signals and children in it. */
+	if (loop_open() < 0 || reaper_open(&hooks) < 0)
 		return 1;
 
-	/* 3. The channel to the host. */
+	/* 3. Open the channel to the host. */
 	hello = facts_hello();
-	transport = hello ? transport_open(setting("XENPOD_CHANNEL", "vchan")) : NULL;
+	transport = hello ? open_transport(setting("XENPOD_CHANNEL", "vchan")) : NULL;
 	if (!transport)
 		return 1;
-	link_start(transport, hello);
-	say("zone %s is up", setting("XENPOD_ZONE", "(unnamed)"));
+	calls_serve(verbs, ARRAY_LEN(verbs));
+	link_start(transport, hello, call_begin);
+	log_line("zone %s is up", setting("XENPOD_ZONE", "(unnamed)"));
 
-	/* 4. Serve until the power goes. */
+	/* 4. Serve until the power goes off. */
 	for (bool more = false;;) {
-		loop_round(more);
-		more = link_turn();
-		power_go_on();
+		loop_run_once(more);
+		more = link_step();
+		power_continue();
 	}
 }

@@ -1,10 +1,10 @@
-/* The codec for tests: one line "host|agent <hex of a frame>" in, one line out:
- * "ok <type> <flags> <stream> <length>", "error <why>", or "short" for a frame that is not whole. */
+/* Checks frames, for tests.  Reads lines "host|agent <hex of a frame>"; answers each with a line
+ * "ok <type> <flags> <stream> <length>", "error <why>", or "short" for a frame that is not complete. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "wire.h"
+#include "channel/wire.h"
 
 enum { LINE_MAX = 2 * (HEAD_SIZE + CONTROL_MAX) + 16 };
 

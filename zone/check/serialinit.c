@@ -1,5 +1,5 @@
-/* For tests of the agent under a real kernel without Xen: started as the guest's init, it becomes the
- * agent, with a child that joins the channel's socket to the second serial port. */
+/* Starts the agent in a guest without Xen, for tests: it runs as the guest's init and becomes the agent, with a child
+ * that copies between the channel's socket and the second serial port. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
@@ -60,7 +60,7 @@ static void move(int from, int to)
 	}
 }
 
-static void join(int port)
+static void copy_streams(int port)
 {
 	struct sockaddr_un address;
 	socklen_t length;
@@ -95,7 +95,7 @@ int main(void)
 		fail("fork");
 		break;
 	case 0:
-		join(port);
+		copy_streams(port);
 		break;
 	default:
 		close(port);

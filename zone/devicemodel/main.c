@@ -4,9 +4,9 @@
  *
  *   -xenpod-share NAMESPACE PLACE QEMU
  *
- * NAMESPACE is the mount namespace whose root the guest is to see.  In a mount namespace of this process's
- * own it is mounted at PLACE, the path that QEMU has been given.  So QEMU may open that path whenever the
- * guest connects, for as long as it lives, and finds nothing else there; and the host finds none of it. */
+ * The guest is to see the root of the mount namespace NAMESPACE.  It is mounted at PLACE, the path given to QEMU, in a
+ * mount namespace of this process's own.  So QEMU can open that path whenever the guest connects, and finds nothing
+ * else there; and nothing of it appears on the host. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,15 +22,15 @@ static int share(const char *namespace, const char *place, struct reason *reason
 {
 	int tree;
 
-	/* First: files of mount namespaces are not copied to another one. */
+	/* Before unshare(2): a copy of the mounts leaves out files of mount namespaces. */
 	if (namespace_mounts(namespace, &tree, reason) < 0)
 		return -1;
 	if (unshare(CLONE_NEWNS) < 0)
-		return because(reason, "unshare", "mounts");
+		return reason_errno(reason, "unshare", "mounts");
 	if (mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0)
-		return because(reason, "make slave", "/");
+		return reason_errno(reason, "make slave", "/");
 	if (move_mount(tree, "", AT_FDCWD, place, MOVE_MOUNT_F_EMPTY_PATH) < 0)
-		return because(reason, "move_mount", place);
+		return reason_errno(reason, "move_mount", place);
 	close(tree);
 	return 0;
 }
@@ -51,7 +51,7 @@ int main(int argc, char **argv)
 	if (share(ours[1], ours[2], &reason) == 0) {
 		memmove(ours, ours + OURS, (size_t)(argv + argc - ours - OURS + 1) * sizeof(*ours));
 		execv(qemu, argv);
-		because(&reason, "execv", qemu);
+		reason_errno(&reason, "execv", qemu);
 	}
 	fprintf(stderr, "device-model: %s\n", reason.text);
 	return EXIT_FAILURE;

@@ -1,4 +1,4 @@
-/* console.log holds at most 256 KiB: when it is full, its older half goes. */
+/* console.log holds at most 256 KiB: when it is full, its older half is dropped. */
 #include <errno.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -22,7 +22,7 @@ static void drop_older(int log)
 	ssize_t n;
 	int flags = fcntl(log, F_GETFL);
 
-	/* pwrite(2) appends, whatever its offset, while O_APPEND is on. */
+	/* While O_APPEND is set, pwrite(2) appends whatever its offset is. */
 	if (flags < 0 || fcntl(log, F_SETFL, flags & ~O_APPEND) < 0)
 		return;
 	while ((n = pread(log, chunk, sizeof(chunk), from)) > 0 && pwrite(log, chunk, (size_t)n, to) == n) {

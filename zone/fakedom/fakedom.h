@@ -1,7 +1,7 @@
 /* fakedom: starts a fake zone.  Three processes take part:
  *
- *   launcher   the caller's child; waits until the zone is there, says why not, and ends
- *   monitor    outside the zone, in a session of its own; keeps the console, tells the end
+ *   launcher   the caller's child; waits until the zone is there, or reports why not, and ends
+ *   monitor    outside the zone, in a session of its own; keeps the console, reports the zone's end
  *   init       process 1 of the zone, stopped; becomes /init when it gets SIGCONT */
 #ifndef FAKEDOM_H
 #define FAKEDOM_H
@@ -23,15 +23,14 @@ struct options {
 	char *variables[VARIABLES_MAX + 1];
 };
 
-/* init: namespaces, root, devices; returns only on failure.  `go` is a pipe: init says over
- * `ready` that it is prepared (or why not) and runs /init once `go` gives a byte. */
+/* init: makes namespaces, root and devices; returns only on failure.  It reports over the pipe `ready` that it is
+ * prepared, or why not, and runs /init once a byte comes over the pipe `go`. */
 void init_run(const struct options *options, int channel, int console, int ready, int go);
-int init_devices(struct reason *reason);
 
-/* monitor: makes the zone, reports over `report` (a reason, or nothing at all when it is there). */
+/* monitor: makes the zone.  Writes "+" to `report` when it is there, else the reason. */
 void monitor_run(const struct options *options, int report);
 
-/* console.log, bounded; the newest is kept. */
+/* console.log: bounded, the newest text is kept. */
 int console_open(int directory);
 void console_take(int log, int pipe);
 

@@ -1,4 +1,4 @@
-/* Process 1 of the zone, before it is the agent. */
+/* Process 1 of the zone, before it becomes the agent. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "fakedom.h"
@@ -16,10 +17,8 @@
 
 enum { CHANNEL_FD = 3, SHARED_FD = 4 };
 
-/*
- * By "tasks" where there is one (v1): a lone thread that moves itself needs no lock on every process of
- * the system, and the taking of that, by "cgroup.procs", waits for an RCU grace period (5 to 20 ms).
- */
+/* Writes to "tasks" where there is one (version 1): a single thread that moves itself needs no lock on all processes of
+ * the system.  "cgroup.procs" takes that lock, which waits for an RCU grace period (5 to 20 ms). */
 static int join_cgroup(const char *cgroup, const char *file)
 {
 	char path[4096];
@@ -45,28 +44,62 @@ static int join_cgroups(const struct options *options, struct reason *reason)
 		if (result < 0 && errno == ENOENT)
 			result = join_cgroup(options->cgroups[i], "cgroup.procs");
 		if (result < 0)
-			return because(reason, "join cgroup", options->cgroups[i]);
+			return reason_errno(reason, "join cgroup", options->cgroups[i]);
 	}
 	return 0;
 }
 
-/* The tree, read-only, as the only thing that can be seen. */
+/* Makes the tree, read-only, the whole file system. */
 static int enter_root(const char *root, struct reason *reason)
 {
 	if (mount(NULL, "/", NULL, MS_PRIVATE | MS_REC, NULL) < 0)
-		return because(reason, "make private", "/");
+		return reason_errno(reason, "make private", "/");
 	if (mount(root, root, NULL, MS_BIND, NULL) < 0)
-		return because(reason, "bind", root);
+		return reason_errno(reason, "bind", root);
 	if (mount(NULL, root, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL) < 0)
-		return because(reason, "make read-only", root);
+		return reason_errno(reason, "make read-only", root);
 	if (chdir(root) < 0)
-		return because(reason, "chdir", root);
+		return reason_errno(reason, "chdir", root);
 	if (syscall(SYS_pivot_root, ".", ".") < 0)
-		return because(reason, "pivot_root", root);
+		return reason_errno(reason, "pivot_root", root);
 	if (umount2(".", MNT_DETACH) < 0)
-		return because(reason, "umount2", "the host's root");
+		return reason_errno(reason, "umount2", "the host's root");
 	if (chdir("/") < 0)
-		return because(reason, "chdir", "/");
+		return reason_errno(reason, "chdir", "/");
+	return 0;
+}
+
+static const struct node {
+	const char *path;
+	mode_t mode;
+	unsigned int major;
+	unsigned int minor;
+} nodes[] = {
+	{ "/dev/null", S_IFCHR | 0666, 1, 3 },	  { "/dev/zero", S_IFCHR | 0666, 1, 5 },
+	{ "/dev/full", S_IFCHR | 0666, 1, 7 },	  { "/dev/random", S_IFCHR | 0666, 1, 8 },
+	{ "/dev/urandom", S_IFCHR | 0666, 1, 9 }, { "/dev/tty", S_IFCHR | 0666, 5, 0 },
+};
+
+static const char *const links[][2] = {
+	{ "/dev/ptmx", "pts/ptmx" },	     { "/dev/fd", "/proc/self/fd" },
+	{ "/dev/stdin", "/proc/self/fd/0" }, { "/dev/stdout", "/proc/self/fd/1" },
+	{ "/dev/stderr", "/proc/self/fd/2" },
+};
+
+/* Makes /dev as a kernel would, on a tmpfs of the zone's own. */
+static int make_devices(struct reason *reason)
+{
+	if (mount("dev", "/dev", "tmpfs", MS_NOSUID | MS_STRICTATIME, "mode=0755,size=1m") < 0)
+		return reason_errno(reason, "mount", "/dev");
+	for (size_t i = 0; i < sizeof(nodes) / sizeof(nodes[0]); i++)
+		if (mknod(nodes[i].path, nodes[i].mode, makedev(nodes[i].major, nodes[i].minor)) < 0 ||
+		    chmod(nodes[i].path, nodes[i].mode & 07777) < 0)
+			return reason_errno(reason, "mknod", nodes[i].path);
+	for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
+		if (symlink(links[i][1], links[i][0]) < 0)
+			return reason_errno(reason, "symlink", links[i][0]);
+	if (mkdir("/dev/pts", 0755) < 0 || mkdir("/dev/shm", 01777) < 0)
+		return reason_errno(reason, "mkdir", "/dev");
 	return 0;
 }
 
@@ -75,10 +108,10 @@ static int mount_kernel(struct reason *reason)
 	const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
 
 	if (mount("proc", "/proc", "proc", flags, NULL) < 0)
-		return because(reason, "mount", "/proc");
+		return reason_errno(reason, "mount", "/proc");
 	if (mount("sysfs", "/sys", "sysfs", flags, NULL) < 0)
-		return because(reason, "mount", "/sys");
-	return init_devices(reason);
+		return reason_errno(reason, "mount", "/sys");
+	return make_devices(reason);
 }
 
 static int descriptors(int channel, int shared, int console, int ready, int go, struct reason *reason)
@@ -87,20 +120,18 @@ static int descriptors(int channel, int shared, int console, int ready, int go, 
 	unsigned int rest = shared < 0 ? SHARED_FD : SHARED_FD + 1;
 
 	if (shared >= 0 && (shared = fcntl(shared, F_DUPFD_CLOEXEC, go + 1)) < 0)
-		return because(reason, "duplicate", "the shared directory");
+		return reason_errno(reason, "duplicate", "the shared directory");
 	channel = fcntl(channel, F_DUPFD_CLOEXEC, go + 1);
 	if (nothing < 0 || channel < 0 || dup2(nothing, 0) < 0 || dup2(console, 1) < 0 ||
 	    dup2(console, 2) < 0 || dup2(channel, CHANNEL_FD) < 0 ||
 	    (shared >= 0 && dup2(shared, SHARED_FD) < 0))
-		return because(reason, "arrange", "descriptors");
-	/*
-	 * 4 < ready < go, see monitor.c; nothing else of the monitor's goes into the zone, least of all its
-	 * report, which may lie between the two: the caller waits for its end.
-	 */
+		return reason_errno(reason, "arrange", "descriptors");
+	/* 4 < ready < go, see monitor.c.  No other descriptor of the monitor may reach the zone, least of all its
+	 * report: that may lie between the two, and the caller waits until it is closed. */
 	if (syscall(SYS_close_range, rest, ready - 1, 0) < 0 ||
 	    (go > ready + 1 && syscall(SYS_close_range, ready + 1, go - 1, 0) < 0) ||
 	    syscall(SYS_close_range, go + 1, ~0U, 0) < 0)
-		return because(reason, "close", "descriptors");
+		return reason_errno(reason, "close", "descriptors");
 	return 0;
 }
 
@@ -109,13 +140,15 @@ static int prepare(const struct options *options, int channel, int console, int 
 {
 	int shared = -1;
 
-	/* Until it runs, a zone whose monitor ends must end too. */
+	/* A zone that does not run yet ends with its monitor. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
-		return because(reason, "prctl", "PR_SET_PDEATHSIG");
-	if (join_cgroups(options, reason) < 0 || (options->shared && namespace_mounts(options->shared, &shared, reason) < 0))
+		return reason_errno(reason, "prctl", "PR_SET_PDEATHSIG");
+	if (join_cgroups(options, reason) < 0)
+		return -1;
+	if (options->shared && namespace_mounts(options->shared, &shared, reason) < 0)
 		return -1;
 	if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP) < 0)
-		return because(reason, "unshare", "namespaces");
+		return reason_errno(reason, "unshare", "namespaces");
 	umask(0);
 	if (enter_root(options->root, reason) < 0 || mount_kernel(reason) < 0 ||
 	    descriptors(channel, shared, console, ready, go, reason) < 0)

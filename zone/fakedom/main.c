@@ -47,7 +47,7 @@ static int parse(int argc, char **argv, struct options *options)
 	return 0;
 }
 
-/* What the monitor reports: nothing, once the zone is there. */
+/* Waits for the monitor's report: "+" once the zone is there, else the reason. */
 static int wait_for(int report)
 {
 	char text[REASON_SIZE];
@@ -71,11 +71,11 @@ int main(int argc, char **argv)
 	int report[2];
 	pid_t monitor;
 
-	/* 1. What is wanted. */
+	/* 1. Parse the options. */
 	if (parse(argc, argv, &options) < 0)
 		return 2;
 
-	/* The monitor changes its directory, and so would lose a relative path. */
+	/* The monitor changes its directory: a relative path would mean something else there. */
 	options.root = realpath(options.root, NULL);
 	options.directory = realpath(options.directory, NULL);
 	if (!options.root || !options.directory) {
@@ -83,7 +83,7 @@ int main(int argc, char **argv)
 		return 2;
 	}
 
-	/* 2. The monitor, which makes the zone and stays. */
+	/* 2. Start the monitor, which makes the zone and stays. */
 	if (pipe(report) < 0) {
 		perror("fakedom: pipe");
 		return 1;
@@ -100,6 +100,6 @@ int main(int argc, char **argv)
 	}
 	close(report[1]);
 
-	/* 3. The answer. */
+	/* 3. Wait for its report. */
 	return wait_for(report[0]) < 0 ? 1 : 0;
 }

@@ -1,4 +1,4 @@
-/* The zone's parent: makes it, keeps its console, tells how it ended. */
+/* The zone's parent: makes the zone, keeps its console, reports how it ended. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -16,7 +16,7 @@
 
 #include "fakedom.h"
 
-/* Descriptors that are kept go above this, out of the way of those with fixed numbers. */
+/* Descriptors that are kept are moved above this, out of the way of those with fixed numbers. */
 enum { HIGH_FD = 100 };
 
 struct zone {
@@ -28,26 +28,26 @@ struct zone {
 	pid_t pid;
 };
 
-/* The socket's path may be longer than an address can hold: it is reached by the directory. */
+/* The socket's path may be longer than an address can hold, so it is bound from within its directory. */
 static int open_channel(struct zone *zone, const char *directory, struct reason *reason)
 {
 	struct sockaddr_un address = { .sun_family = AF_UNIX, .sun_path = "channel.sock" };
 
 	zone->directory = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (zone->directory < 0 || fchdir(zone->directory) < 0)
-		return because(reason, "open", directory);
+		return reason_errno(reason, "open", directory);
 	zone->channel = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (zone->channel < 0)
-		return because(reason, "socket", "channel.sock");
+		return reason_errno(reason, "socket", "channel.sock");
 	umask(0177);
 	if (bind(zone->channel, (struct sockaddr *)&address, sizeof(address)) < 0)
-		return because(reason, "bind", "channel.sock");
+		return reason_errno(reason, "bind", "channel.sock");
 	umask(022);
 	if (listen(zone->channel, 8) < 0)
-		return because(reason, "listen", "channel.sock");
+		return reason_errno(reason, "listen", "channel.sock");
 	zone->log = console_open(zone->directory);
 	if (zone->log < 0)
-		return because(reason, "open", "console.log");
+		return reason_errno(reason, "open", "console.log");
 	return 0;
 }
 
@@ -74,7 +74,7 @@ static int start_time(pid_t pid, unsigned long long *ticks)
 	return at && sscanf(at, " %llu", ticks) == 1 ? 0 : -1;
 }
 
-/* Whole or not at all, and on the disk before anybody is told. */
+/* Writes a file that appears with all of its content, or not at all. */
 static int publish(int directory, const char *name, const char *text, struct reason *reason)
 {
 	char draft[32];
@@ -83,15 +83,15 @@ static int publish(int directory, const char *name, const char *text, struct rea
 	snprintf(draft, sizeof(draft), ".%s.new", name);
 	fd = openat(directory, draft, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
 	if (fd < 0)
-		return because(reason, "open", draft);
+		return reason_errno(reason, "open", draft);
 	if (write(fd, text, strlen(text)) != (ssize_t)strlen(text)) {
-		because(reason, "write", draft);
+		reason_errno(reason, "write", draft);
 		close(fd);
 		return -1;
 	}
 	close(fd);
 	if (renameat(directory, draft, directory, name) < 0)
-		return because(reason, "rename", name);
+		return reason_errno(reason, "rename", name);
 	return 0;
 }
 
@@ -110,7 +110,7 @@ static pid_t fork_init(const struct options *options, struct zone *zone, int con
 	return (pid_t)pid;
 }
 
-static int hear_ready(int ready, struct reason *reason)
+static int await_ready(int ready, struct reason *reason)
 {
 	char text[REASON_SIZE];
 	ssize_t n;
@@ -129,30 +129,30 @@ static int hear_ready(int ready, struct reason *reason)
 	return -1;
 }
 
-/* SIGSTOP by a parent outside works on an init; then it may have its order to go on. */
+/* SIGSTOP works on an init when it comes from a parent outside.  Then the order to go on cannot come too early. */
 static int stop_and_let_go(struct zone *zone, struct reason *reason)
 {
 	int status;
 
 	if (kill(zone->pid, SIGSTOP) < 0)
-		return because(reason, "kill", "SIGSTOP");
+		return reason_errno(reason, "kill", "SIGSTOP");
 	if (waitpid(zone->pid, &status, WUNTRACED) != zone->pid || !WIFSTOPPED(status)) {
 		snprintf(reason->text, sizeof(reason->text), "the zone's first process did not stop");
 		return -1;
 	}
 	if (write(zone->go, "+", 1) != 1)
-		return because(reason, "write", "order to go on");
+		return reason_errno(reason, "write", "order to go on");
 	close(zone->go);
 	return 0;
 }
 
-static int tell_pid(const struct zone *zone, struct reason *reason)
+static int publish_pid(const struct zone *zone, struct reason *reason)
 {
 	unsigned long long ticks;
 	char text[64];
 
 	if (start_time(zone->pid, &ticks) < 0)
-		return because(reason, "read", "start time of the zone");
+		return reason_errno(reason, "read", "start time of the zone");
 	snprintf(text, sizeof(text), "%d %llu\n", (int)zone->pid, ticks);
 	return publish(zone->directory, "pid", text, reason);
 }
@@ -165,26 +165,26 @@ static int make_zone(const struct options *options, struct zone *zone, struct re
 	if (open_channel(zone, options->directory, reason) < 0)
 		return -1;
 	if (pipe2(console, O_CLOEXEC) < 0 || pipe2(ready, O_CLOEXEC) < 0 || pipe2(go, O_CLOEXEC) < 0)
-		return because(reason, "pipe2", "zone");
+		return reason_errno(reason, "pipe2", "zone");
 	zone->console = console[0];
 	zone->go = go[1];
 	zone->pid = fork_init(options, zone, console[1], ready[1], go[0]);
 	if (zone->pid < 0)
-		return because(reason, "clone", "zone");
+		return reason_errno(reason, "clone", "zone");
 	close(console[1]);
 	close(ready[1]);
 	close(go[0]);
 	close(zone->channel);
-	result = hear_ready(ready[0], reason);
+	result = await_ready(ready[0], reason);
 	close(ready[0]);
-	if (result == 0 && stop_and_let_go(zone, reason) == 0 && tell_pid(zone, reason) == 0)
+	if (result == 0 && stop_and_let_go(zone, reason) == 0 && publish_pid(zone, reason) == 0)
 		return 0;
 	kill(zone->pid, SIGKILL);
 	waitpid(zone->pid, NULL, 0);
 	return -1;
 }
 
-/* reboot(2) in a pid namespace ends its init by a signal that says what was wanted. */
+/* reboot(2) in a pid namespace ends its init with a signal that depends on the request. */
 static const char *ending(int status)
 {
 	if (!WIFSIGNALED(status))
@@ -207,7 +207,7 @@ static void watch_over(const struct zone *zone)
 	struct reason reason;
 	int status;
 
-	/* The console's last writer is the zone's last process. */
+	/* The console ends with the zone's last process. */
 	while (poll(&console, 1, -1) > 0 || errno == EINTR) {
 		if (console.revents & POLLIN)
 			console_take(zone->log, zone->console);
@@ -220,7 +220,7 @@ static void watch_over(const struct zone *zone)
 	(void)publish(zone->directory, "status", ending(status), &reason);
 }
 
-/* Nothing of the caller's is kept: no session, no directory, no descriptors but the report. */
+/* Keeps nothing of the caller's but the report: a new session, no other descriptor, default signals. */
 static int leave_caller(int *report)
 {
 	int nothing = open("/dev/null", O_RDWR);
@@ -248,7 +248,7 @@ void monitor_run(const struct options *options, int report)
 	struct reason reason = { "" };
 
 	if (leave_caller(&report) < 0) {
-		because(&reason, "leave the caller", "session");
+		reason_errno(&reason, "leave the caller", "session");
 		(void)!write(report, reason.text, strlen(reason.text));
 		return;
 	}

@@ -3,8 +3,8 @@
 
 #include "reason.h"
 
-/* The mounts of the mount namespace at the path `shared`, as one tree for move_mount: what is mounted there
- * later appears in the tree too, and never the other way round.  The caller must have one thread. */
+/* Opens the mounts of a mount namespace, by the path of that, as one tree for move_mount.  What is mounted there later
+ * appears in the tree too, and never the other way round.  The caller must have a single thread. */
 int namespace_mounts(const char *shared, int *tree, struct reason *reason);
 
 #endif

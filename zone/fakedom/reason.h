@@ -3,10 +3,11 @@
 
 enum { REASON_SIZE = 512 };
 
-/* Why something could not be done; what fails fills it in and gives -1. */
+/* Why something could not be done: "operation: object: <text of errno>". */
 struct reason {
 	char text[REASON_SIZE];
 };
-int because(struct reason *reason, const char *operation, const char *object);
+/* Fills it in and returns -1. */
+int reason_errno(struct reason *reason, const char *operation, const char *object);
 
 #endif

@@ -16,12 +16,10 @@ from cri.images.layer import compression
 from cri.images.layer.inode import Content
 from cri.images.layer.stream import PlainStream
 from cri.images.store.files import sync_directory
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 
 DIGESTS = "digests.json"
 _READ = "read kernel image"
-
-declare("kernel-take.begun", "kernel-take.layer-read", "kernel-take.synced", "kernel-take.named")
 
 
 class Taken(NamedTuple):

@@ -18,9 +18,7 @@ from cri.images.rootfs.stack import Part
 from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
 from cri.images.store.store import ImageStore
-from daemonkit.checkpoints import checkpoint, declare
-
-declare("image-pull.filesystem-built", "image-pull.filesystem-recorded")
+from daemonkit.checkpoints import checkpoint
 
 
 class LayeredImage(NamedTuple):

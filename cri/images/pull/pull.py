@@ -29,15 +29,8 @@ from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow
 from cri.images.store.store import ImageStore, now
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.tasks import complete
-
-declare(
-    "image-pull.resolved",
-    "image-pull.layer-fetched",
-    "image-pull.layer-named",
-    "image-pull.recorded",
-)
 
 
 class Puller:

@@ -14,8 +14,8 @@ from cri.images.registry import names
 from cri.images.rpc.cri_messages import credentials_from, image_message, verbose_info
 from cri.images.rpc.operator import OperatorService
 from cri.images.store.catalogue import StoredImage
-from cri.rpc.batches import batches
 from daemonkit.faults import Invalid
+from daemonkit.grpc_server import batches
 from daemonkit.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
 from xenpod_proto.images.v1 import images_pb2_grpc

@@ -95,7 +95,7 @@ class ImageDb:
         with self._told("open"):
             self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
             self._prepare()
-        disk_space.keep(file, _LOG_BYTES)
+        disk_space.reserve(file, _LOG_BYTES)
 
     def _prepare(self) -> None:
         self._db.execute("PRAGMA journal_mode = WAL")

@@ -19,17 +19,8 @@ from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageDb, ImageRow
 from cri.images.store.files import FS_TYPE, StoreFiles
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Missing
-
-declare(
-    "image-start.cleared",
-    "image-pull.filesystem-named",
-    "image-remove.unnamed",
-    "image-remove.forgotten",
-    "image-remove.filesystem-forgotten",
-    "image-remove.file-removed",
-)
 
 
 class ImageStore:

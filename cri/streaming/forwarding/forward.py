@@ -1,4 +1,4 @@
-"""Port-forwards: each of a client's connections joined to one into the zone."""
+"""One port-forward connection: a client's bytes to a port in the zone, and back."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
-from cri.streaming.race import first_of
 from cri.streaming.transport.inbox import Inbox
 from cri.streaming.transport.wire import ClientGone
-from cri.zones.connection import Connection
+from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Fault
+from daemonkit.tasks import gather, race
 
 log = logging.getLogger(__name__)
 
-PIECE = 64 * 1024
-"""Bytes in one frame."""
+FRAME = 64 * 1024
+"""Bytes of data in one frame, at most."""
 
-Dial = Callable[[int], AbstractAsyncContextManager[Connection]]
-"""Connects to a port of the pod."""
+Dial = Callable[[int], AbstractAsyncContextManager[ZoneConnection]]
+"""Connects to a port of the pod for the time of a block."""
 
 
-class Lane(Protocol):
-    """The client's side of one connection: its data, and where to say what failed."""
+class ClientConnection(Protocol):
+    """The client's side of one port-forward connection: its data, and where to say what failed."""
 
     @property
     def port(self) -> int: ...
@@ -44,39 +44,37 @@ class Lane(Protocol):
     async def fail(self, text: str) -> None: ...
 
     async def close(self) -> None:
-        """After all of it."""
+        """Close after everything has been written."""
         ...
 
 
-async def forward(lane: Lane, dial: Dial) -> None:
-    """Until both directions have ended, or one side is gone."""
+async def forward(client: ClientConnection, dial: Dial) -> None:
+    """Serve one connection until both directions have ended, or one side is gone."""
     try:
-        async with dial(lane.port) as connection:
-            await first_of(_both_ways(lane, connection), lane.given_up.wait())
+        async with dial(client.port) as zone:
+            await race(_both_ways(client, zone), client.given_up.wait())
     except Fault as fault:
-        await lane.fail(f"error forwarding port {lane.port}: {fault}")
+        await client.fail(f"error forwarding port {client.port}: {fault}")
     except ClientGone as gone:
         log.debug("port-forward ended: %s", gone)
     finally:
-        lane.input.discard()
-    await lane.close()
+        client.input.discard()
+    await client.close()
 
 
-async def _both_ways(lane: Lane, connection: Connection) -> None:
-    upward = asyncio.ensure_future(_upward(lane, connection))
-    try:
-        async for data in connection.pieces():
-            for begin in range(0, len(data), PIECE):
-                await lane.write(data[begin : begin + PIECE])
-        await lane.write_eof()
-        await upward
-        await connection.over()
-    finally:
-        upward.cancel()
-        await asyncio.gather(upward, return_exceptions=True)
+async def _both_ways(client: ClientConnection, zone: ZoneConnection) -> None:
+    await gather(_to_zone(client, zone), _to_client(client, zone))
+    await zone.drained()
 
 
-async def _upward(lane: Lane, connection: Connection) -> None:
-    while data := await lane.input.read():
-        await connection.write(data)
-    await connection.write_eof()
+async def _to_zone(client: ClientConnection, zone: ZoneConnection) -> None:
+    while data := await client.input.read():
+        await zone.write(data)
+    await zone.write_eof()
+
+
+async def _to_client(client: ClientConnection, zone: ZoneConnection) -> None:
+    async for data in zone.chunks():
+        for begin in range(0, len(data), FRAME):
+            await client.write(data[begin : begin + FRAME])
+    await client.write_eof()

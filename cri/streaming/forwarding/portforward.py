@@ -1,34 +1,35 @@
-"""PortForward: a URL whose client's connections lead to ports of a pod."""
+"""PortForward: a URL through which a client connects to ports of a pod."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 
-from cri.state.node import Node
-from cri.state.sandbox import Phase
+from cri.runtime import Runtime
+from cri.state.sandbox import SandboxPhase
+from cri.streaming.forwarding.connections import ChannelPair, StreamPair, StreamPairs
 from cri.streaming.forwarding.forward import Dial, forward
-from cri.streaming.forwarding.lanes import ChannelLane, StreamLane, Switchboard, all_of
 from cri.streaming.http.handshake import Bad, Request
 from cri.streaming.http.negotiate import Chosen, negotiate
-from cri.streaming.race import first_of
 from cri.streaming.server import Server
-from cri.streaming.transport.channels import PROTOCOLS, Channels
+from cri.streaming.transport.channels import PROTOCOLS, WebSocketChannels
 from cri.streaming.transport.websocket import TunnelWire, WebSocket
-from cri.streaming.transport.wire import Wire
-from cri.zones.connection import Connection
+from cri.streaming.transport.wire import ClientWire
+from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Invalid, Refused
+from daemonkit.tasks import race
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 PORTS = 64
-"""Of one request; each has two channels of at most 128."""
+"""Ports of one request: each takes two channels of at most 128."""
 
 
 class Style(Enum):
-    """How a client's connections are told apart."""
+    """How a client keeps its connections apart."""
 
     STREAMS = "streams"
     CHANNELS = "channels"
@@ -48,7 +49,7 @@ _WEBSOCKET: Mapping[str, Style] = {
 
 @dataclass(frozen=True, slots=True)
 class ForwardJob:
-    """A port-forward; ``ports`` matter only to clients with channels."""
+    """A port-forward; only clients with channels need ``ports``."""
 
     subject: str
     ports: tuple[int, ...]
@@ -61,43 +62,45 @@ class ForwardJob:
             raise Bad(HTTPStatus.BAD_REQUEST, "this sub-protocol needs the ports in the PortForward request")
         return chosen
 
-    async def serve(self, wire: Wire, chosen: Chosen[Style], stream_timeout: float) -> None:
+    async def serve(self, wire: ClientWire, chosen: Chosen[Style], stream_timeout: float) -> None:
         if chosen.protocol is not Style.STREAMS:
             await self._serve_channels(WebSocket(wire), chosen.protocol)
         elif chosen.websocket:
             tunnel = TunnelWire(WebSocket(wire))
-            await Switchboard(tunnel, self._lane, stream_timeout).run()
+            await StreamPairs(tunnel, self._serve_pair, stream_timeout).run()
             await tunnel.close()
         else:
-            await Switchboard(wire, self._lane, stream_timeout).run()
+            await StreamPairs(wire, self._serve_pair, stream_timeout).run()
 
-    async def _lane(self, lane: StreamLane) -> None:
-        await forward(lane, self.dial)
+    async def _serve_pair(self, pair: StreamPair) -> None:
+        await forward(pair, self.dial)
 
     async def _serve_channels(self, socket: WebSocket, style: Style) -> None:
         name = "v4.base64.channel.k8s.io" if style is Style.BASE64 else "v4.channel.k8s.io"
         numbers = range(0, 2 * len(self.ports), 2)
-        channels = Channels(socket, PROTOCOLS[name], frozenset(numbers))
-        lanes = [ChannelLane(port, channels, n) for port, n in zip(self.ports, numbers, strict=True)]
+        channels = WebSocketChannels(socket, PROTOCOLS[name], frozenset(numbers))
+        pairs = [ChannelPair(port, channels, n) for port, n in zip(self.ports, numbers, strict=True)]
 
         async def serve() -> None:
-            for lane in lanes:
-                await lane.greet()
-            await all_of([forward(lane, self.dial) for lane in lanes])
+            for pair in pairs:
+                await pair.greet()
+            async with asyncio.TaskGroup() as group:
+                for pair in pairs:
+                    group.create_task(forward(pair, self.dial))
             await socket.goodbye()
 
-        await first_of(serve(), channels.run())
+        await race(serve(), channels.run())
 
 
-def port_forward_url(node: Node, server: Server, asked: cri.PortForwardRequest) -> str:
-    """Connections are made when the client asks for them."""
-    sandbox = node.sandboxes.find(asked.pod_sandbox_id)
-    if sandbox.phase is not Phase.READY:
+def port_forward_url(runtime: Runtime, server: Server, asked: cri.PortForwardRequest) -> str:
+    """A URL for the request; connections are made when the client asks for them."""
+    sandbox = runtime.sandboxes.find(asked.pod_sandbox_id)
+    if sandbox.phase is not SandboxPhase.READY:
         raise Refused("forward ports of", sandbox.id, f"it is {sandbox.phase.value}")
     if len(asked.port) > PORTS or not all(1 <= port <= 0xFFFF for port in asked.port):
         raise Invalid("forward ports of", sandbox.id, f"want at most {PORTS} ports between 1 and 65535")
 
-    def dial(port: int) -> AbstractAsyncContextManager[Connection]:
-        return node.zones.dial(sandbox.id, port)
+    def dial(port: int) -> AbstractAsyncContextManager[ZoneConnection]:
+        return runtime.zones.dial(sandbox.id, port)
 
     return server.url(ForwardJob(sandbox.id, tuple(asked.port), dial))

@@ -1,4 +1,4 @@
-"""The HTTP request that every stream begins with: h11 (sans-IO, RFC 9112) does the protocol."""
+"""The HTTP request that every stream begins with, parsed by h11 (sans-IO, RFC 9112)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pairs = Sequence[tuple[str, str]]
 
 
 class Bad(Exception):
-    """The request is answered with a status and a text instead of a stream."""
+    """The request is refused with a status and a text."""
 
     def __init__(self, status: HTTPStatus, text: str, headers: Pairs = ()) -> None:
         super().__init__(text)
@@ -27,23 +27,23 @@ class Bad(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a client asks for; everything in it is untrusted."""
+    """A client's request; everything in it is untrusted."""
 
     method: str
     path: str
     headers: tuple[tuple[str, str], ...]
 
     def values(self, name: str) -> list[str]:
-        """Of all headers of that name, split at commas."""
+        """The values of all headers of that name, split at commas."""
         found = (value for key, value in self.headers if key == name)
         return [item.strip() for value in found for item in value.split(",") if item.strip()]
 
     def value(self, name: str) -> str:
-        """The first of them, "" where there is none."""
+        """The first value, "" when there is none."""
         return next(iter(self.values(name)), "")
 
     def upgrades_to(self, protocol: str) -> bool:
-        """Whether it asks to go on with ``protocol`` (lower-case)."""
+        """Whether it asks to upgrade to ``protocol`` (lower-case)."""
         wanted = {value.lower() for value in self.values("upgrade")}
         return "upgrade" in {value.lower() for value in self.values("connection")} and protocol in wanted
 
@@ -57,7 +57,7 @@ class Handshake:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=REQUEST_LIMIT)
 
     async def request(self) -> Request | None:
-        """None when the client left; Bad for what is no small HTTP request without a body."""
+        """Read the request; None when the client left, Bad unless it is a small request without a body."""
         asked: Request | None = None
         while True:
             try:
@@ -77,7 +77,7 @@ class Handshake:
                     return None
 
     async def switch(self, headers: Pairs) -> bytes:
-        """Go on in another protocol; what the client sent of it already."""
+        """Switch protocols; returns the bytes of the new one that have come already."""
         status = HTTPStatus.SWITCHING_PROTOCOLS
         answer = h11.InformationalResponse(
             status_code=status, headers=list(headers), reason=status.phrase.encode()
@@ -87,7 +87,7 @@ class Handshake:
         return self._http.trailing_data[0]
 
     async def refuse(self, bad: Bad) -> None:
-        """Answer and end."""
+        """Answer with the refusal."""
         if self._http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return
         body = f"{bad}\n".encode()

@@ -1,4 +1,4 @@
-"""Which transport and sub-protocol a request leads to."""
+"""Negotiate the transport and the sub-protocol of a request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Chosen(Generic[T]):
-    """The answer's headers, and what they promise."""
+    """What was negotiated, and the headers that answer so."""
 
     websocket: bool
     protocol: T
@@ -30,7 +30,7 @@ class Chosen(Generic[T]):
 
 
 def negotiate(request: Request, spdy: Mapping[str, T], websocket: Mapping[str, T]) -> Chosen[T]:
-    """The client's first sub-protocol that is in the table; Bad.  "" stands for a client that names none."""
+    """Choose the client's first sub-protocol that is in the table, else Bad; "": the client names none."""
     if request.method not in ("GET", "POST"):
         raise Bad(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and POST", [("Allow", "GET, POST")])
     if request.upgrades_to("websocket"):

@@ -1,4 +1,4 @@
-"""What makes a streaming URL hard to guess, usable once, and soon worthless."""
+"""Tokens that make streaming URLs hard to guess, usable once, and short-lived."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Tokens(Generic[T]):
         return len(self._entries)
 
     def issue(self, value: T) -> str:
-        """A token for the value; beyond the limit the oldest one becomes worthless."""
+        """Issue a token for a value; beyond the limit the oldest token expires."""
         self._expire()
         while len(self._entries) >= self._limit:
             self._entries.popitem(last=False)
@@ -48,7 +48,7 @@ class Tokens(Generic[T]):
         return name + secret
 
     def redeem(self, untrusted_token: str) -> T | None:
-        """The value, once; None for what was never issued, is used up, or too old."""
+        """The value, once; None for a token that was never issued, is used up, or has expired."""
         self._expire()
         cut = _NAME * 4 // 3
         name, secret = untrusted_token[:cut], untrusted_token[cut:]
@@ -59,7 +59,7 @@ class Tokens(Generic[T]):
         return entry.value
 
     def _expire(self) -> None:
-        """All live equally long, so the oldest is first."""
+        """Drop expired tokens; all live equally long, so the oldest is first."""
         now = self._clock()
         while self._entries:
             name, entry = next(iter(self._entries.items()))

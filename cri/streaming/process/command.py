@@ -1,4 +1,4 @@
-"""What exec and attach need of a client, over either transport."""
+"""A client's standard streams for exec and attach, over SPDY or WebSocket."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from cri.streaming.process.outcome import Outcome
-from cri.streaming.transport.channels import Channels
-from cri.streaming.transport.channels import Protocol as SubProtocol
+from cri.streaming.process.exit_status import ExitStatus
+from cri.streaming.transport.channels import SubProtocol, WebSocketChannels
 from cri.streaming.transport.inbox import Inbox
-from cri.streaming.transport.session import Session, Stream
+from cri.streaming.transport.session import SpdySession, SpdyStream
 from cri.streaming.transport.websocket import WebSocket
-from cri.streaming.transport.wire import ClientGone, Wire
+from cri.streaming.transport.wire import ClientGone, ClientWire
 
-PIECE = 64 * 1024
-"""Bytes of output in one frame."""
+FRAME = 64 * 1024
+"""Bytes of output in one frame, at most."""
 
 SPDY_PROTOCOLS: Mapping[str, SubProtocol] = {
     "": SubProtocol(1),
@@ -30,7 +29,7 @@ _STDIN, _STDOUT, _STDERR, _ERROR, _RESIZE = range(5)
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """Which streams a request named."""
+    """The streams that a request asks for."""
 
     stdin: bool
     stdout: bool
@@ -48,27 +47,27 @@ class Command(Protocol):
     def resizes(self) -> Inbox | None: ...
 
     async def run(self) -> None:
-        """Reads from the client until it is gone; ClientGone when it broke off."""
+        """Read from the client until it is gone; ClientGone when it broke off."""
         ...
 
     async def ready(self) -> None:
-        """Returns once the client has opened every stream that was asked for."""
+        """Return once the client has opened every stream that was asked for."""
         ...
 
     async def stdout(self, data: bytes) -> None: ...
 
     async def stderr(self, data: bytes) -> None: ...
 
-    async def end(self, outcome: Outcome) -> None:
-        """Tell it, and that no more comes."""
+    async def end(self, status: ExitStatus) -> None:
+        """Send the status, and end all streams."""
         ...
 
 
 class SpdyCommand:
-    """A stream of its own for each; they say what they are in ``streamtype``."""
+    """A SPDY stream for each; its header ``streamtype`` says which it is."""
 
-    def __init__(self, wire: Wire, protocol: SubProtocol, wants: Wants) -> None:
-        # as the clients' v1 and v2, which do not know resizing
+    def __init__(self, wire: ClientWire, protocol: SubProtocol, wants: Wants) -> None:
+        # Clients of v1 and v2 do not know resizing.
         resizes = wants.tty and protocol.version >= 3
         names = {
             "error": True,
@@ -78,11 +77,11 @@ class SpdyCommand:
             "resize": resizes,
         }
         self._wanted = frozenset(name for name, wanted in names.items() if wanted)
-        self._streams: dict[str, Stream] = {}
+        self._streams: dict[str, SpdyStream] = {}
         self._complete = asyncio.Event()
         self._protocol = protocol
-        # a refused stream is forgotten at once, so these are all there can be
-        self._session = Session(wire, self._accept, streams=len(self._wanted))
+        # A refused stream is forgotten at once, so there can be no more than these.
+        self._session = SpdySession(wire, self._accept, streams=len(self._wanted))
 
     @property
     def stdin(self) -> Inbox | None:
@@ -104,18 +103,18 @@ class SpdyCommand:
     async def stderr(self, data: bytes) -> None:
         await self._write("stderr", data)
 
-    async def end(self, outcome: Outcome) -> None:
+    async def end(self, status: ExitStatus) -> None:
         error = self._streams.get("error")
         if error is not None and not error.local_done:
-            # outputs end first: v1 clients stop at the error stream's end
+            # Outputs end first: v1 clients stop at the error stream's end.
             for name in ("stdout", "stderr"):
                 if stream := self._streams.get(name):
                     await stream.finish()
-            await error.write(outcome.status() if self._protocol.statuses else outcome.text())
+            await error.write(status.to_json() if self._protocol.statuses else status.to_text())
             await error.finish()
         await self._session.goodbye()
 
-    def _accept(self, stream: Stream) -> bool:
+    def _accept(self, stream: SpdyStream) -> bool:
         kind = stream.header("streamtype")
         if kind not in self._wanted or kind in self._streams:
             return False
@@ -129,14 +128,14 @@ class SpdyCommand:
         return stream.input if stream else None
 
     async def _write(self, name: str, data: bytes) -> None:
-        """To a stream that the client wants no more (reset): dropped, as the kubelet's server does it."""
+        """Write; output to a stream that the client has reset is dropped, as in the kubelet's server."""
         stream = self._streams.get(name)
         if stream is None:
             return
-        for begin in range(0, len(data), PIECE):
+        for begin in range(0, len(data), FRAME):
             if stream.local_done:
                 return
-            await stream.write(data[begin : begin + PIECE])
+            await stream.write(data[begin : begin + FRAME])
 
 
 class ChannelCommand:
@@ -145,7 +144,7 @@ class ChannelCommand:
     def __init__(self, socket: WebSocket, protocol: SubProtocol, wants: Wants) -> None:
         numbers = {_STDIN: wants.stdin, _RESIZE: wants.tty}
         readable = frozenset(number for number, wanted in numbers.items() if wanted)
-        self._channels = Channels(socket, protocol, readable)
+        self._channels = WebSocketChannels(socket, protocol, readable)
         self._socket = socket
         self._protocol = protocol
         self._wants = wants
@@ -162,7 +161,7 @@ class ChannelCommand:
         await self._channels.run()
 
     async def ready(self) -> None:
-        """The kubelet's server begins with an empty message, too: some clients wait for one."""
+        """Begin with an empty message, as the kubelet's server does: some clients wait for one."""
         first = _STDOUT if self._wants.stdout else _STDERR if self._wants.stderr else _ERROR
         await self._channels.send(first, b"")
 
@@ -174,8 +173,8 @@ class ChannelCommand:
         if self._wants.stderr:
             await self._channels.send(_STDERR, data)
 
-    async def end(self, outcome: Outcome) -> None:
-        text = outcome.status() if self._protocol.statuses else outcome.text()
+    async def end(self, status: ExitStatus) -> None:
+        text = status.to_json() if self._protocol.statuses else status.to_text()
         if text:
             await self._channels.send(_ERROR, text)
         for inbox in self._channels.inboxes.values():

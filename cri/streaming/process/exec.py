@@ -1,24 +1,39 @@
-"""Exec: a URL that runs a process in a container, for as long as its client stays."""
+"""Exec and Attach: URLs to the standard streams of a process.
+
+An exec's process ends with its client; a container's first process, which attach leads to, outlives it.
+"""
 
 from __future__ import annotations
 
-from cri.container.execsync import exec_process
-from cri.state.container import Phase
-from cri.state.node import Node
-from cri.streaming.jobs import CommandJob
-from cri.streaming.process.command import Command, Wants
-from cri.streaming.process.join import join
-from cri.streaming.process.outcome import Outcome
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from cri.oci.process import exec_process
+from cri.runtime import Runtime
+from cri.state.container import ContainerPhase
+from cri.streaming.http.handshake import Request
+from cri.streaming.http.negotiate import Chosen, negotiate
+from cri.streaming.process.command import SPDY_PROTOCOLS, ChannelCommand, Command, SpdyCommand, Wants
+from cri.streaming.process.copy import copy_streams
+from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.server import Server
+from cri.streaming.transport.channels import PROTOCOLS, SubProtocol
+from cri.streaming.transport.websocket import WebSocket
+from cri.streaming.transport.wire import ClientWire
 from daemonkit.faults import Fault, Invalid, Refused
+from daemonkit.tasks import race
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
+Run = Callable[[Command], Awaitable[ExitStatus]]
+"""Runs a command with a client's streams; cancelled when the client goes."""
 
-def exec_url(node: Node, server: Server, asked: cri.ExecRequest) -> str:
-    """The process starts when the client has come."""
-    container = node.containers.find(asked.container_id)
-    if container.phase is not Phase.RUNNING:
+
+def exec_url(runtime: Runtime, server: Server, asked: cri.ExecRequest) -> str:
+    """A URL for the request; the process starts when the client has come."""
+    container = runtime.containers.find(asked.container_id)
+    if container.phase is not ContainerPhase.RUNNING:
         raise Refused("exec in", container.id, f"it is {container.phase.value}")
     wants = wanted("exec in", container.id, asked)
     start = pb.ExecStart(
@@ -28,20 +43,69 @@ def exec_url(node: Node, server: Server, asked: cri.ExecRequest) -> str:
         stdin=asked.stdin,
     )
 
-    async def conduct(command: Command) -> Outcome:
+    async def run(command: Command) -> ExitStatus:
         try:
-            async with node.zones.open_exec(start) as process:
-                return Outcome(code=await join(process, command, stdin=asked.stdin, tty=asked.tty))
+            async with runtime.zones.open_exec(start) as process:
+                return ExitStatus(code=await copy_streams(process, command, stdin=asked.stdin, tty=asked.tty))
         except Fault as fault:
-            return Outcome(failure=f"error executing command in container: {fault}")
+            return ExitStatus(failure=f"error executing command in container: {fault}")
 
-    return server.url(CommandJob("exec", container.id, wants, conduct))
+    return server.url(CommandJob("exec", container.id, wants, run))
+
+
+def attach_url(runtime: Runtime, server: Server, asked: cri.AttachRequest) -> str:
+    """A URL for the request: output from the moment the client has come, and success at the end, whatever the
+    exit code."""
+    container = runtime.containers.find(asked.container_id)
+    if container.phase is not ContainerPhase.RUNNING:
+        raise Refused("attach to", container.id, f"it is {container.phase.value}")
+    wants = wanted("attach to", container.id, asked)
+
+    async def run(command: Command) -> ExitStatus:
+        try:
+            async with runtime.zones.open_attach(pb.AttachStart(workload_id=container.id)) as process:
+                await copy_streams(process, command, stdin=container.config.stdin, tty=container.config.tty)
+        except Fault as fault:
+            return ExitStatus(failure=f"error attaching to container: {fault}")
+        return ExitStatus()
+
+    return server.url(CommandJob("attach", container.id, wants, run))
 
 
 def wanted(operation: str, subject: str, asked: cri.ExecRequest | cri.AttachRequest) -> Wants:
-    """The streams that were asked for; Invalid as the CRI says (ExecRequest, AttachRequest)."""
+    """The streams that a request asks for; Invalid for what CRI forbids (ExecRequest, AttachRequest)."""
     if not (asked.stdin or asked.stdout or asked.stderr):
         raise Invalid(operation, subject, "none of stdin, stdout and stderr is asked for")
     if asked.tty and asked.stderr:
         raise Invalid(operation, subject, "a terminal has no stderr of its own", "ask for tty or stderr")
     return Wants(asked.stdin, asked.stdout, asked.stderr, asked.tty)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandJob:
+    """An exec or an attach."""
+
+    kind: str
+    subject: str
+    wants: Wants
+    run: Run
+
+    def negotiate(self, request: Request) -> Chosen[SubProtocol]:
+        return negotiate(request, SPDY_PROTOCOLS, PROTOCOLS)
+
+    async def serve(self, wire: ClientWire, chosen: Chosen[SubProtocol], stream_timeout: float) -> None:
+        command: Command
+        if chosen.websocket:
+            command = ChannelCommand(WebSocket(wire), chosen.protocol, self.wants)
+        else:
+            command = SpdyCommand(wire, chosen.protocol, self.wants)
+        await race(self._serve(command, stream_timeout), command.run())
+
+    async def _serve(self, command: Command, stream_timeout: float) -> None:
+        try:
+            async with asyncio.timeout(stream_timeout):
+                await command.ready()
+        except TimeoutError:
+            await command.end(ExitStatus(failure="the client did not open its streams in time"))
+            return
+        await command.end(await self.run(command))

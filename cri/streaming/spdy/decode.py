@@ -1,4 +1,4 @@
-"""Bytes to frames, however they are cut up."""
+"""Decode frames from bytes, however they arrive."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cri.streaming.spdy.frames import (
     VERSION,
     Data,
     Frame,
+    FrameType,
     GoAway,
     Ignored,
-    Kind,
     MoreHeaders,
     Ping,
     Reset,
@@ -26,7 +26,7 @@ from cri.streaming.spdy.frames import (
 from cri.streaming.spdy.headers import MAX_BLOCK, Decompressor
 
 MAX_CONTROL = MAX_BLOCK + 64
-"""Bytes of a control frame's body: it is kept until it is whole.  Data is handed on as it comes."""
+"""Bytes of a control frame's body, which is kept until complete; data is passed on as it arrives."""
 
 _HEAD = struct.Struct(">II")
 _TWO = struct.Struct(">II")
@@ -34,15 +34,15 @@ _ONE = struct.Struct(">I")
 _CONTROL_BIT = 1 << 31
 
 
-class Decoder:
-    """One direction of a connection.  After a SpdyError it takes nothing more."""
+class SpdyDecoder:
+    """Decodes one direction of a connection.  After a SpdyError it takes nothing more."""
 
     def __init__(self) -> None:
         self._decompressor = Decompressor()
         self._kept = bytearray()
         self._stream = 0
         self._left = 0
-        """Of the data frame under way: its stream, and how many bytes are still to come."""
+        """The data frame under way: its stream, and how many bytes are still missing."""
         self._fin = False
         self._broken = ""
 
@@ -52,7 +52,7 @@ class Decoder:
         return len(self._kept)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """The frames, and pieces of data frames, that ``data`` completes; SpdyError."""
+        """The frames, and parts of data frames, that ``data`` completes; SpdyError."""
         if self._broken:
             raise SpdyError(self._broken)
         try:
@@ -110,19 +110,19 @@ class Decoder:
 
     def _control(self, kind: int, flags: int, body: bytes) -> Frame:
         match kind:
-            case Kind.SYN_STREAM:
+            case FrameType.SYN_STREAM:
                 return self._syn_stream(flags, body)
-            case Kind.SYN_REPLY | Kind.HEADERS:
+            case FrameType.SYN_REPLY | FrameType.HEADERS:
                 stream = _stream(body, 4)
-                make = SynReply if kind == Kind.SYN_REPLY else MoreHeaders
+                make = SynReply if kind == FrameType.SYN_REPLY else MoreHeaders
                 return make(stream, self._decompressor.unpack(body[4:]), bool(flags & FLAG_FIN))
-            case Kind.RST_STREAM:
+            case FrameType.RST_STREAM:
                 _exactly(kind, body, 8)
                 return Reset(_stream(body, 8), int(_TWO.unpack(body)[1]))
-            case Kind.PING:
+            case FrameType.PING:
                 _exactly(kind, body, 4)
                 return Ping(int(_ONE.unpack(body)[0]))
-            case Kind.GOAWAY:
+            case FrameType.GOAWAY:
                 _exactly(kind, body, 8)
                 last, status = _TWO.unpack(body)
                 return GoAway(last & MAX_STREAM, status)
@@ -161,4 +161,4 @@ def _stream(body: bytes, least: int) -> int:
 
 def _exactly(kind: int, body: bytes, size: int) -> None:
     if len(body) != size:
-        raise SpdyError(f"{Kind(kind).name} of {len(body)} bytes, not {size}")
+        raise SpdyError(f"{FrameType(kind).name} of {len(body)} bytes, not {size}")

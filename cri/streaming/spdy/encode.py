@@ -11,9 +11,9 @@ from cri.streaming.spdy.frames import (
     VERSION,
     Data,
     Frame,
+    FrameType,
     GoAway,
     Ignored,
-    Kind,
     MoreHeaders,
     Ping,
     Reset,
@@ -28,7 +28,7 @@ _ONE = struct.Struct(">I")
 _SYN = struct.Struct(">IIBB")
 
 
-class Encoder:
+class SpdyEncoder:
     """One direction of a connection: frames must be sent in the order they are encoded in."""
 
     def __init__(self) -> None:
@@ -45,23 +45,23 @@ class Encoder:
                 return self._syn_stream(frame)
             case SynReply(stream, headers, fin):
                 body = _ONE.pack(stream) + self._compressor.pack(headers)
-                return _control(Kind.SYN_REPLY, FLAG_FIN if fin else 0, body)
+                return _control(FrameType.SYN_REPLY, FLAG_FIN if fin else 0, body)
             case MoreHeaders(stream, headers, fin):
                 body = _ONE.pack(stream) + self._compressor.pack(headers)
-                return _control(Kind.HEADERS, FLAG_FIN if fin else 0, body)
+                return _control(FrameType.HEADERS, FLAG_FIN if fin else 0, body)
             case Reset(stream, status):
-                return _control(Kind.RST_STREAM, 0, _HEAD.pack(stream, status))
+                return _control(FrameType.RST_STREAM, 0, _HEAD.pack(stream, status))
             case Ping(number):
-                return _control(Kind.PING, 0, _ONE.pack(number))
+                return _control(FrameType.PING, 0, _ONE.pack(number))
             case GoAway(last_stream, status):
-                return _control(Kind.GOAWAY, 0, _HEAD.pack(last_stream, status))
+                return _control(FrameType.GOAWAY, 0, _HEAD.pack(last_stream, status))
             case Ignored(kind):
                 return _control(kind, 0, b"")
 
     def _syn_stream(self, frame: SynStream) -> bytes:
         flags = (FLAG_FIN if frame.fin else 0) | (FLAG_UNIDIRECTIONAL if frame.unidirectional else 0)
         head = _SYN.pack(frame.stream, frame.associated, frame.priority << 5, 0)
-        return _control(Kind.SYN_STREAM, flags, head + self._compressor.pack(frame.headers))
+        return _control(FrameType.SYN_STREAM, flags, head + self._compressor.pack(frame.headers))
 
 
 def _control(kind: int, flags: int, body: bytes) -> bytes:

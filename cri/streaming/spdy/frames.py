@@ -16,7 +16,7 @@ MAX_DATA = (1 << 24) - 1
 MAX_STREAM = (1 << 31) - 1
 
 
-class Kind(IntEnum):
+class FrameType(IntEnum):
     """Types of control frames (draft 3.1, section 2.6)."""
 
     SYN_STREAM = 1
@@ -90,7 +90,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """To be sent back; odd from a client, even from a server."""
+    """To be echoed; odd from a client, even from a server."""
 
     id: int
 
@@ -105,7 +105,7 @@ class GoAway:
 
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A piece of a data frame; ``fin`` on the last piece of the last frame."""
+    """A part of a data frame; ``fin`` on the last part of the last frame."""
 
     stream: int
     data: bytes
@@ -114,7 +114,7 @@ class Data:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """A frame that means nothing to us: settings, window updates, credentials, unknown types."""
+    """A frame that is ignored: settings, window updates, credentials, unknown types."""
 
     kind: int
 

@@ -21,12 +21,12 @@ _LENGTH = struct.Struct(">I")
 
 @cache
 def dictionary() -> bytes:
-    """What both ends' compressors know from the beginning."""
+    """The dictionary that both ends' compressors start with."""
     return resources.files(__package__).joinpath("header-dictionary.bin").read_bytes()
 
 
 class Compressor:
-    """Of one direction."""
+    """The zlib stream of one direction."""
 
     def __init__(self) -> None:
         self._zlib = zlib.compressobj(zlib.Z_BEST_COMPRESSION, zdict=dictionary())
@@ -42,7 +42,7 @@ class Compressor:
 
 
 class Decompressor:
-    """Of one direction."""
+    """The zlib stream of one direction."""
 
     def __init__(self) -> None:
         self._zlib = zlib.decompressobj(zdict=dictionary())
@@ -62,7 +62,7 @@ class Decompressor:
 
 def parse(plain: bytes) -> Headers:
     """The pairs of an unpacked block; SpdyError unless it is exactly well-formed."""
-    reader = _Reader(plain)
+    reader = _BlockReader(plain)
     count = reader.number()
     if count > MAX_HEADERS:
         raise SpdyError(f"{count} headers are more than {MAX_HEADERS}")
@@ -77,8 +77,8 @@ def parse(plain: bytes) -> Headers:
     return headers
 
 
-class _Reader:
-    """Takes numbers and texts from a block."""
+class _BlockReader:
+    """Reads numbers and texts from a block."""
 
     def __init__(self, plain: bytes) -> None:
         self._plain = plain

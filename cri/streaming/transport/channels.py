@@ -1,4 +1,4 @@
-"""Kubernetes' channels over WebSocket: each message begins with its channel's number.
+"""Kubernetes' channels over WebSocket: each message begins with the number of its channel.
 
 Source: the channel.k8s.io sub-protocols (client-go's remotecommand, apiserver's wsstream).  Binary protocols
 have the number as a byte, base64 ones as a digit before base64 text.  From v5 on the message (255, n) ends
@@ -12,20 +12,20 @@ import binascii
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cri.streaming.race import first_of
-from cri.streaming.transport.inbox import Budget, Inbox
-from cri.streaming.transport.websocket import Piece, WebSocket
+from cri.streaming.transport.inbox import BufferQuota, Inbox
+from cri.streaming.transport.websocket import MessagePart, WebSocket
 from cri.streaming.transport.wire import ClientGone
+from daemonkit.tasks import race
 
 END = 255
 TEXT_LIMIT = 256 * 1024
-"""Bytes of one base64 message, and of one that ends a channel: they are needed whole."""
+"""Bytes of a message that is needed whole: in base64, or ending a channel."""
 MESSAGE = 64 * 1024
-"""Bytes of output in one message."""
+"""Bytes of output in one message, at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
+class SubProtocol:
     """A sub-protocol."""
 
     version: int
@@ -33,44 +33,44 @@ class Protocol:
 
     @property
     def ends_channels(self) -> bool:
-        """Whether the client can end one channel alone."""
+        """Whether the client can end a single channel."""
         return self.version >= 5
 
     @property
     def statuses(self) -> bool:
-        """Whether the error channel carries a v1.Status; else text, and only of failures."""
+        """Whether the error channel carries a v1.Status; before v4 it carries text, and failures only."""
         return self.version >= 4
 
 
-PROTOCOLS: Mapping[str, Protocol] = {
-    "": Protocol(1),
-    "channel.k8s.io": Protocol(1),
-    "base64.channel.k8s.io": Protocol(1, base64=True),
-    **{f"v{n}.channel.k8s.io": Protocol(n) for n in range(1, 6)},
-    **{f"v{n}.base64.channel.k8s.io": Protocol(n, base64=True) for n in range(1, 5)},
+PROTOCOLS: Mapping[str, SubProtocol] = {
+    "": SubProtocol(1),
+    "channel.k8s.io": SubProtocol(1),
+    "base64.channel.k8s.io": SubProtocol(1, base64=True),
+    **{f"v{n}.channel.k8s.io": SubProtocol(n) for n in range(1, 6)},
+    **{f"v{n}.base64.channel.k8s.io": SubProtocol(n, base64=True) for n in range(1, 5)},
 }
 
 
-class Channels:
-    """The channels of one connection; ``inboxes`` are those the client may write to."""
+class WebSocketChannels:
+    """The channels of one connection; ``inboxes`` are those that the client may write to."""
 
-    def __init__(self, socket: WebSocket, protocol: Protocol, wanted: frozenset[int]) -> None:
-        budget = Budget()
-        self.inboxes = {number: Inbox(budget) for number in wanted}
-        self._budget = budget
+    def __init__(self, socket: WebSocket, protocol: SubProtocol, wanted: frozenset[int]) -> None:
+        quota = BufferQuota()
+        self.inboxes = {number: Inbox(quota) for number in wanted}
+        self._quota = quota
         self._socket = socket
         self._protocol = protocol
         self._channel: int | None = None
         self._kept = bytearray()
 
     async def run(self) -> None:
-        """Returns when the client has closed; ClientGone."""
-        pieces = self._socket.pieces()
+        """Read until the client has closed; ClientGone."""
+        parts = self._socket.parts()
         try:
             while True:
-                await self._wait_for_room()
-                for piece in await anext(pieces):
-                    self._take(piece)
+                await self._wait_for_space()
+                for part in await anext(parts):
+                    self._take(part)
         except StopAsyncIteration:
             return
         finally:
@@ -78,7 +78,7 @@ class Channels:
                 inbox.end()
 
     async def send(self, channel: int, data: bytes) -> None:
-        """Output; ``data`` may be empty."""
+        """Send output; ``data`` may be empty."""
         view = memoryview(data)
         for begin in range(0, len(data) or 1, MESSAGE):
             part = view[begin : begin + MESSAGE]
@@ -87,34 +87,34 @@ class Channels:
             else:
                 await self._socket.send(bytes((channel,)) + part)
 
-    async def _wait_for_room(self) -> None:
-        room = self._budget.room
-        if not room.is_set() and not await first_of(room.wait(), self._socket.hung_up()):
+    async def _wait_for_space(self) -> None:
+        space = self._quota.space
+        if not space.is_set() and not await race(space.wait(), self._socket.hung_up()):
             raise ClientGone("it hung up")
 
-    def _take(self, piece: Piece) -> None:
-        if self._protocol.base64 or self._kept or (self._channel is None and piece.data[:1] == b"\xff"):
-            self._keep(piece)
+    def _take(self, part: MessagePart) -> None:
+        if self._protocol.base64 or self._kept or (self._channel is None and part.data[:1] == b"\xff"):
+            self._keep(part)
             return
-        data = piece.data
+        data = part.data
         if self._channel is None and data:
             self._channel, data = data[0], data[1:]
-        # a channel that nobody reads is not an error: clients write to all five
+        # A channel that nobody reads is no error: clients write to all five.
         if self._channel is not None and (inbox := self.inboxes.get(self._channel)):
             inbox.put(data)
-        if piece.last:
+        if part.last:
             self._channel = None
 
-    def _keep(self, piece: Piece) -> None:
-        self._kept += piece.data
+    def _keep(self, part: MessagePart) -> None:
+        self._kept += part.data
         if len(self._kept) > TEXT_LIMIT:
             raise ClientGone(f"a message of more than {TEXT_LIMIT} bytes")
-        if piece.last:
+        if part.last:
             message = bytes(self._kept)
             self._kept.clear()
-            self._whole(message)
+            self._message(message)
 
-    def _whole(self, message: bytes) -> None:
+    def _message(self, message: bytes) -> None:
         if not self._protocol.base64:
             self._end(message)
         elif message:

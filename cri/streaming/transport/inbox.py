@@ -1,4 +1,4 @@
-"""What came on the streams of one connection and waits for its readers: bounded for all of them together."""
+"""Input of one connection's streams that waits for its readers, with one limit for all of them together."""
 
 from __future__ import annotations
 
@@ -6,75 +6,77 @@ import asyncio
 from collections import deque
 
 LIMIT = 1024 * 1024
-"""Bytes that wait in one connection before nothing more is read from it.  Neither SPDY as Kubernetes uses
-it nor its WebSocket protocols have flow control for a single stream."""
+"""Bytes that may wait before nothing more is read from the connection.
+
+Neither SPDY as Kubernetes uses it nor its WebSocket protocols have flow control for single streams.
+"""
 TAKE = 256 * 1024
-"""Bytes a reader gets at once, at most (more only if they came as one piece)."""
+"""Bytes that a reader gets at once, at most (more only if they came as one chunk)."""
 _ENTRY = 64
-"""What an entry costs beside its bytes: a million empty frames must count, too."""
+"""Accounted overhead of a chunk: a million tiny frames must count, too."""
 
 
-class Budget:
-    """Of one connection."""
+class BufferQuota:
+    """Counts the bytes that wait in one connection's inboxes."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self.used = 0
-        self.room = asyncio.Event()
-        self.room.set()
+        self.space = asyncio.Event()
+        self.space.set()
 
     def take(self, size: int) -> None:
         self.used += size
         if self.used > self._limit:
-            self.room.clear()
+            self.space.clear()
 
     def give(self, size: int) -> None:
         self.used -= size
         if self.used <= self._limit // 2:
-            self.room.set()
+            self.space.set()
 
 
 class Inbox:
-    """One stream's input: put by the connection's reader, read by one consumer."""
+    """One stream's input: filled by the connection's reader, read by one consumer."""
 
-    def __init__(self, budget: Budget) -> None:
-        self._budget = budget
-        self._pieces: deque[bytes] = deque()
+    def __init__(self, quota: BufferQuota) -> None:
+        self._quota = quota
+        self._chunks: deque[bytes] = deque()
         self._changed = asyncio.Event()
         self._ended = False
         self._unwanted = False
 
     def put(self, data: bytes) -> None:
-        """Never waits; the budget tells when to stop reading.  Empty pieces carry nothing."""
+        """Add a chunk, without waiting: the quota says when to stop reading.  Empty chunks are dropped."""
         if data and not self._ended and not self._unwanted:
-            self._pieces.append(data)
-            self._budget.take(len(data) + _ENTRY)
+            self._chunks.append(data)
+            self._quota.take(len(data) + _ENTRY)
             self._changed.set()
 
     def end(self) -> None:
-        """Nothing more comes."""
+        """Mark the end of input."""
         self._ended = True
         self._changed.set()
 
     def discard(self) -> None:
-        """Its reader wants no more: what waits is dropped, and what comes."""
+        """Drop what waits, and what is still to come."""
         self._unwanted = True
         self._ended = True
-        while self._pieces:
-            self._budget.give(len(self._pieces.popleft()) + _ENTRY)
+        while self._chunks:
+            self._quota.give(len(self._chunks.popleft()) + _ENTRY)
         self._changed.set()
 
     async def read(self) -> bytes:
-        """What waits, at least a byte; b"" at the end."""
-        while not self._pieces:
+        """Read what waits, at least a byte; b"" at the end."""
+        while not self._chunks:
             if self._ended:
                 return b""
             self._changed.clear()
             await self._changed.wait()
-        taken = [self._pieces.popleft()]
+        taken = [self._chunks.popleft()]
         size = len(taken[0])
-        while self._pieces and size + len(self._pieces[0]) <= TAKE:
-            taken.append(self._pieces.popleft())
+        while self._chunks and size + len(self._chunks[0]) <= TAKE:
+            taken.append(self._chunks.popleft())
             size += len(taken[-1])
-        self._budget.give(size + _ENTRY * len(taken))
+        self._quota.give(size + _ENTRY * len(taken))
         return taken[0] if len(taken) == 1 else b"".join(taken)

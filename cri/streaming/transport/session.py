@@ -1,13 +1,12 @@
-"""One SPDY connection as the server sees it: streams that the client opens, read and written by tasks."""
+"""The server's side of a SPDY connection: streams that the client opens, and tasks read and write."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 
-from cri.streaming.race import first_of
-from cri.streaming.spdy.decode import Decoder
-from cri.streaming.spdy.encode import Encoder
+from cri.streaming.spdy.decode import SpdyDecoder
+from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import (
     Data,
     Frame,
@@ -21,78 +20,79 @@ from cri.streaming.spdy.frames import (
     SynReply,
     SynStream,
 )
-from cri.streaming.transport.inbox import Budget, Inbox
-from cri.streaming.transport.wire import ClientGone, Wire
+from cri.streaming.transport.inbox import BufferQuota, Inbox
+from cri.streaming.transport.wire import ClientGone, ClientWire
+from daemonkit.tasks import race
 
 STREAMS = 512
-"""Open at once in a connection; a port-forward needs two for each of its connections."""
+"""Streams open at once; a port-forward needs two for each of its connections."""
 
-Accept = Callable[["Stream"], bool]
-"""Whether a new stream is wanted; called once, must not wait."""
+Accept = Callable[["SpdyStream"], bool]
+"""Decides whether a new stream is wanted; called once for each."""
 
 
-class Stream:
+class SpdyStream:
     """Both directions of one stream."""
 
-    def __init__(self, session: Session, number: int, headers: Headers) -> None:
+    def __init__(self, session: SpdySession, number: int, headers: Headers) -> None:
         self.number = number
         self.headers = headers
-        self.input = Inbox(session.budget)
+        self.input = Inbox(session.quota)
         self.remote_done = False
         self.local_done = False
         self.reset_by_peer = asyncio.Event()
         self._session = session
 
     def header(self, name: str) -> str:
-        """Its first value, "" where there is none."""
+        """A header's first value, "" when there is none."""
         return self.headers.get(name, ("",))[0]
 
     async def read(self) -> bytes:
-        """b"" at the end."""
+        """Read input; b"" at the end."""
         return await self.input.read()
 
     async def write(self, data: bytes) -> None:
-        """Back-pressured by the connection; ClientGone when the client wants no more."""
+        """Write, back-pressured by the connection; ClientGone when the client wants no more."""
         if self.local_done:
             raise ClientGone(f"stream {self.number} is closed")
         if data:
             await self._session.send(Data(self.number, data))
 
     async def finish(self) -> None:
-        """No more is written; again: nothing."""
+        """End our direction; a second call does nothing."""
         if not self.local_done:
             self.local_done = True
             self._session.forget_if_done(self)
             await self._session.send(Data(self.number, b"", fin=True))
 
     async def reset(self, status: ResetStatus = ResetStatus.CANCEL) -> None:
-        """End both directions; nothing for a stream that has ended."""
+        """End both directions; does nothing when both have ended."""
         if not (self.local_done and self.remote_done):
             self.ended()
             await self._session.send(Reset(self.number, status))
 
     def ended(self) -> None:
-        """For the session: both directions are over."""
+        """Mark both directions as ended (for the session)."""
         self.local_done = self.remote_done = True
         self.input.discard()
         self._session.forget_if_done(self)
 
 
-class Session:
+class SpdySession:
     """``run`` reads until the client is gone; ``accept`` decides about each stream it opens."""
 
-    def __init__(self, wire: Wire, accept: Accept, *, streams: int = STREAMS) -> None:
-        self.budget = Budget()
+    def __init__(self, wire: ClientWire, accept: Accept, *, streams: int = STREAMS) -> None:
+        self.quota = BufferQuota()
         self._wire = wire
         self._accept = accept
         self._most = streams
-        self._decoder = Decoder()
-        self._encoder = Encoder()
-        self._streams: dict[int, Stream] = {}
+        self._decoder = SpdyDecoder()
+        self._encoder = SpdyEncoder()
+        self._streams: dict[int, SpdyStream] = {}
         self._last = 0
 
     async def run(self) -> None:
-        """Returns when the client has closed; ClientGone when it broke off or broke the protocol."""
+        """Read until the client has closed; ClientGone when the connection or the protocol broke."""
         try:
             while data := await self._receive():
                 for frame in self._decoder.feed(data):
@@ -106,25 +106,23 @@ class Session:
                 stream.input.end()
 
     async def send(self, frame: Frame) -> None:
-        """One frame; encoded and queued at once, so frames keep their order."""
+        """Send a frame, encoded and queued at once: frames keep their order."""
         await self._wire.send(self._encoder.encode(frame))
 
     async def goodbye(self) -> None:
-        """No more comes from us."""
+        """End all streams, and send GOAWAY."""
         for stream in list(self._streams.values()):
             stream.input.discard()
             await stream.finish()
         await self.send(GoAway(self._last))
 
-    def forget_if_done(self, stream: Stream) -> None:
+    def forget_if_done(self, stream: SpdyStream) -> None:
         if stream.local_done and stream.remote_done:
             self._streams.pop(stream.number, None)
 
     async def _receive(self) -> bytes:
-        """Waits for room; a client that hangs up meanwhile is gone, whatever it has sent before."""
-        if not self.budget.room.is_set() and not await first_of(
-            self.budget.room.wait(), self._wire.hung_up()
-        ):
+        """Wait for space, then read; a client that hangs up meanwhile is gone, whatever it has sent."""
+        if not self.quota.space.is_set() and not await race(self.quota.space.wait(), self._wire.hung_up()):
             raise ClientGone("it hung up")
         return await self._wire.receive()
 
@@ -155,7 +153,7 @@ class Session:
         if fin:
             self._finished(stream)
 
-    def _finished(self, stream: Stream) -> None:
+    def _finished(self, stream: SpdyStream) -> None:
         stream.remote_done = True
         stream.input.end()
         self.forget_if_done(stream)
@@ -164,7 +162,7 @@ class Session:
         if frame.stream % 2 == 0 or frame.stream <= self._last:
             raise SpdyError(f"stream {frame.stream} after {self._last}")
         self._last = frame.stream
-        stream = Stream(self, frame.stream, frame.headers)
+        stream = SpdyStream(self, frame.stream, frame.headers)
         stream.local_done = frame.unidirectional
         if len(self._streams) >= self._most or not self._accept(stream):
             await self.send(Reset(frame.stream, ResetStatus.REFUSED_STREAM))

@@ -1,4 +1,4 @@
-"""WebSocket messages over a connection: wsproto (sans-IO, RFC 6455) does the protocol."""
+"""WebSocket messages over a connection; wsproto (sans-IO, RFC 6455) implements the protocol."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Ping, TextMessa
 from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
-from cri.streaming.transport.wire import ClientGone, Wire
+from cri.streaming.transport.wire import ClientGone, ClientWire
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A part of a message, as it came; ``last``: the message ends with it."""
+class MessagePart:
+    """A part of a message, as it arrived; ``last``: the message ends with it."""
 
     data: bytes
     last: bool
@@ -26,61 +26,61 @@ class Piece:
 class WebSocket:
     """The server's end, after the handshake."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: ClientWire) -> None:
         self._wire = wire
         self._protocol = Connection(ConnectionType.SERVER)
 
-    async def pieces(self) -> AsyncIterator[list[Piece]]:
-        """Parts of messages until the client closes; ClientGone when it broke off, or the protocol.
+    async def parts(self) -> AsyncIterator[list[MessagePart]]:
+        """Parts of messages until the client closes; ClientGone when the connection or the protocol broke.
 
-        Messages have no limit here: whoever needs a whole one keeps it, and limits it.
+        Messages are not limited here; callers that need whole ones must limit them.
         """
         while data := await self._wire.receive():
             self._protocol.receive_data(data)
-            came: list[Piece] = []
+            came: list[MessagePart] = []
             for event in self._protocol.events():
                 if isinstance(event, CloseConnection):
                     await self._closed_by(event)
                     if came:
                         yield came
                     return
-                if piece := await self._piece(event):
-                    came.append(piece)
+                if part := await self._part(event):
+                    came.append(part)
             if came:
                 yield came
 
     async def send(self, data: bytes, *, text: bool = False) -> None:
-        """One message; back-pressured."""
+        """Send one message; back-pressured."""
         message: Event = TextMessage(data=data.decode()) if text else BytesMessage(data=data)
         await self._send(message)
 
     async def goodbye(self, *, normal: bool = True, reason: str = "") -> None:
-        """The close frame, unless one was sent."""
+        """Send the close frame, unless one was sent."""
         code = CloseReason.NORMAL_CLOSURE if normal else CloseReason.INTERNAL_ERROR
         if self._protocol.state is ConnectionState.OPEN:
             await self._send(CloseConnection(code=code, reason=reason))
 
     async def hung_up(self) -> None:
-        """As the wire's."""
+        """As ``ClientWire`` has it."""
         await self._wire.hung_up()
 
     async def close(self) -> None:
-        """As the wire's."""
+        """As ``ClientWire`` has it."""
         await self._wire.close()
 
-    async def _piece(self, event: Event) -> Piece | None:
+    async def _part(self, event: Event) -> MessagePart | None:
         match event:
             case BytesMessage():
-                return Piece(bytes(event.data), event.message_finished)
+                return MessagePart(bytes(event.data), event.message_finished)
             case TextMessage():
-                return Piece(event.data.encode(), event.message_finished, text=True)
+                return MessagePart(event.data.encode(), event.message_finished, text=True)
             case Ping():
                 if self._protocol.state is ConnectionState.OPEN:
                     await self._send(event.response())
         return None
 
     async def _closed_by(self, event: CloseConnection) -> None:
-        """Answer the client's close; or tell it that it broke the protocol."""
+        """Answer the client's close, or tell it that it broke the protocol."""
         with contextlib.suppress(ClientGone):
             if self._protocol.state is ConnectionState.REMOTE_CLOSING:
                 await self._send(event.response())
@@ -97,17 +97,17 @@ class WebSocket:
 
 
 class TunnelWire:
-    """A WebSocket connection whose binary messages are bytes of another protocol."""
+    """A WebSocket connection whose binary messages carry another protocol's bytes."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
-        self._pieces = socket.pieces()
+        self._parts = socket.parts()
 
     async def receive(self) -> bytes:
-        async for pieces in self._pieces:
-            if any(piece.text for piece in pieces):
+        async for parts in self._parts:
+            if any(part.text for part in parts):
                 raise ClientGone("a text message in a tunnel")
-            if data := b"".join(piece.data for piece in pieces):
+            if data := b"".join(part.data for part in parts):
                 return data
         return b""
 

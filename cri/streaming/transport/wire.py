@@ -1,45 +1,45 @@
-"""A connection as bytes both ways, and the news that the client has left."""
+"""A client's connection: bytes both ways, and the end of the client."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import select
-from typing import Protocol
+from typing import Literal, Protocol
 
 READ_SIZE = 128 * 1024
 WRITE_HIGH = 256 * 1024
-"""Bytes a client may leave unread before its writers wait."""
+"""Bytes that a client may leave unread before writers wait."""
 LINGER = 5.0
-"""Seconds a client has to take the last bytes and to close."""
+"""Seconds that a client has to read the last bytes and to close."""
 
 
 class ClientGone(Exception):
-    """The client closed the connection, lost it, or broke the protocol: whoever serves it stops."""
+    """The client has closed or lost the connection, or broken the protocol: serving it ends."""
 
 
-class Wire(Protocol):
+class ClientWire(Protocol):
     """Bytes to and from a client."""
 
     async def receive(self) -> bytes:
-        """What came; b"" at the end.  ClientGone when it broke off."""
+        """Read some bytes; b"" at the end.  ClientGone when the connection broke."""
         ...
 
     async def send(self, data: bytes) -> None:
-        """Back-pressured; ClientGone."""
+        """Write, back-pressured; ClientGone."""
         ...
 
     async def hung_up(self) -> None:
-        """Returns when the client has closed, although nothing is received meanwhile."""
+        """Return when the client has closed, although nothing is being received."""
         ...
 
     async def close(self) -> None:
-        """What was sent goes out first, within the linger time."""
+        """Close once everything sent has gone out, within the linger time."""
         ...
 
 
 class Activity:
-    """When the connection last did something."""
+    """When bytes last went through a connection."""
 
     def __init__(self) -> None:
         self.at = asyncio.get_running_loop().time()
@@ -47,13 +47,13 @@ class Activity:
     def touch(self) -> None:
         self.at = asyncio.get_running_loop().time()
 
-    async def idle(self, seconds: float) -> None:
-        """Returns once nothing has happened for so long."""
+    async def idle(self, seconds: float) -> Literal[True]:
+        """Return True once nothing has happened for so long."""
         loop = asyncio.get_running_loop()
         while True:
             left = self.at + seconds - loop.time()
             if left <= 0:
-                return
+                return True
             await asyncio.sleep(left)
 
 
@@ -91,10 +91,10 @@ class SocketWire:
         self._activity.touch()
 
     async def hung_up(self) -> None:
-        """EPOLLRDHUP (epoll_ctl(2)): told by the kernel although input is still unread.
+        """Wait for EPOLLRDHUP (epoll_ctl(2)), which the kernel reports although input is still unread.
 
-        But not while the kernel's own buffer is full: the client's FIN waits behind its data then, and the
-        idle deadline is what remains.
+        Not while the kernel's buffer is full, though: the client's FIN then waits behind its data, and only
+        the idle timeout remains.
         """
         loop = asyncio.get_running_loop()
         came = asyncio.Event()
@@ -109,13 +109,13 @@ class SocketWire:
     async def close(self) -> None:
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(LINGER):
-                await self._say_goodbye()
+                await self._drain()
         self._writer.transport.abort()
 
-    async def _say_goodbye(self) -> None:
-        """Read to the end: a close with unread input would destroy output that is still under way.
+    async def _drain(self) -> None:
+        """Read to the end: closing with unread input would destroy output that is still under way.
 
-        TLS has no half-close that every client understands; ours close once their streams have ended.
+        TLS has no half-close that every client understands; our clients close once their streams have ended.
         """
         if self._writer.can_write_eof():
             self._writer.write_eof()

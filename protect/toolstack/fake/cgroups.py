@@ -1,7 +1,7 @@
 """The control groups of fake zones: what stands in for a domain's memory, vCPUs and end.
 
 Where v1 controllers are mounted (alone or hybrid) a zone has a group under each of them; the v2
-tree of a hybrid system is left alone.  On a pure v2 system it has one group.  Groups are
+hierarchy of a hybrid system is left alone.  On a pure v2 system it has one group.  Groups are
 ``<root>/xenpod-<instance>/<domain>``; the zone's own cgroup namespace begins there.
 
 Sources: Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst, systemd CGROUP_DELEGATION.md.
@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Broken, Unsupported
-from protect.toolstack.fake.process import Process
+from protect.toolstack.fake.process import PidfdProcess
 
 _PERIOD_US = 100_000
-_PATIENCE = 10.0
+_REMOVAL_SECONDS = 10.0
 """Seconds within which killed processes must be gone."""
 _V2_CONTROLLERS = ("cpu", "memory", "pids")
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CgroupLimits:
     """What one zone may use."""
 
     memory_bytes: int
@@ -38,8 +38,8 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Tree:
-    """One mounted hierarchy; ``controllers`` is empty for the v2 tree and named v1 ones."""
+class Hierarchy:
+    """One mounted hierarchy; ``controllers`` is empty for the v2 hierarchy and named v1 ones."""
 
     base: Path
     controllers: frozenset[str]
@@ -47,51 +47,53 @@ class Tree:
 
 
 class Cgroups:
-    """The groups of one instance; every step can be done again."""
+    """The groups of one instance; every step may be repeated."""
 
-    def __init__(self, trees: tuple[Tree, ...], instance: str) -> None:
-        self._trees = trees
+    def __init__(self, hierarchies: tuple[Hierarchy, ...], instance: str) -> None:
+        self._hierarchies = hierarchies
         self._instance = f"xenpod-{instance}"
         self._making = threading.Lock()
 
     def groups(self, domain: str) -> list[Path]:
-        """The directories of a domain, one in each tree."""
-        return [tree.base / self._instance / domain for tree in self._trees]
+        """The directories of a domain, one in each hierarchy."""
+        return [hierarchy.base / self._instance / domain for hierarchy in self._hierarchies]
 
-    def create(self, domain: str, limits: Limits) -> list[Path]:
+    def create(self, domain: str, limits: CgroupLimits) -> list[Path]:
         """Make and limit the groups of a domain."""
-        for tree in self._trees:
-            parent = tree.base / self._instance
+        for hierarchy in self._hierarchies:
+            parent = hierarchy.base / self._instance
             group = parent / domain
-            with self._making:  # a group that is half made must not be taken for a whole one
-                _make(tree, tree.base, parent)
-            _make(tree, parent, group)
-            _limit(tree, group, limits)
+            with self._making:  # a group without its controllers must not be taken for a finished one
+                _make(hierarchy, hierarchy.base, parent)
+            _make(hierarchy, parent, group)
+            _limit(hierarchy, group, limits)
         return self.groups(domain)
 
     def cpu_time_ns(self, domain: str) -> int:
         """CPU time that the domain has used, 0 when its groups are gone."""
-        for tree in self._trees:
-            group = tree.base / self._instance / domain
-            if tree.unified:
+        for hierarchy in self._hierarchies:
+            group = hierarchy.base / self._instance / domain
+            if hierarchy.unified:
                 for line in _read(group / "cpu.stat").splitlines():
                     if line.startswith("usage_usec "):
                         return int(line.split()[1]) * 1000
-            elif "cpuacct" in tree.controllers:
+            elif "cpuacct" in hierarchy.controllers:
                 return int(_read(group / "cpuacct.usage") or 0)
         return 0
 
     def domains(self) -> set[str]:
-        """Names of all groups of this instance, those that nothing else knows of included."""
+        """Names of all groups of this instance, those of forgotten domains included."""
         found: set[str] = set()
-        for tree in self._trees:
+        for hierarchy in self._hierarchies:
             with suppress(FileNotFoundError):
-                found |= {entry.name for entry in os.scandir(tree.base / self._instance) if entry.is_dir()}
+                found |= {
+                    entry.name for entry in os.scandir(hierarchy.base / self._instance) if entry.is_dir()
+                }
         return found
 
     async def remove(self, domain: str) -> None:
         """Kill what is left in the groups and remove them."""
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _REMOVAL_SECONDS
         while await asyncio.to_thread(self._remove_empty, domain):
             if time.monotonic() > deadline:
                 raise Broken("remove cgroups", domain, "processes in them do not end")
@@ -99,9 +101,9 @@ class Cgroups:
 
     def remove_instance(self) -> None:
         """Remove the instance's own directories, if no domain is left in them."""
-        for tree in self._trees:
+        for hierarchy in self._hierarchies:
             with suppress(OSError):
-                os.rmdir(tree.base / self._instance)
+                os.rmdir(hierarchy.base / self._instance)
 
     def _remove_empty(self, domain: str) -> bool:
         """Remove what has no members; True when something is left."""
@@ -119,22 +121,22 @@ class Cgroups:
         return left
 
 
-def find_trees(proc: Path = Path("/proc/self")) -> tuple[Tree, ...]:
+def find_hierarchies(proc: Path = Path("/proc/self")) -> tuple[Hierarchy, ...]:
     """The hierarchies to use on this host.  Unsupported: none that can limit memory."""
-    first: list[Tree] = []
-    second: list[Tree] = []
+    first: list[Hierarchy] = []
+    second: list[Hierarchy] = []
     for line in (proc / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         mount = Path(before.split()[4])
         kind, _, options = after.split()[:3]
         if kind == "cgroup":
             # of "rw,memory" all but the mount flags name controllers; name=... is a named hierarchy
-            tree = Tree(mount, frozenset(options.split(",")) - {"rw", "ro"}, unified=False)
-            if tree.controllers not in [other.controllers for other in first]:  # mounted a second time
-                first.append(tree)
+            hierarchy = Hierarchy(mount, frozenset(options.split(",")) - {"rw", "ro"}, unified=False)
+            if hierarchy.controllers not in [other.controllers for other in first]:  # mounted a second time
+                first.append(hierarchy)
         elif kind == "cgroup2":
-            second.append(Tree(_v2_base(mount, proc), frozenset(), unified=True))
-    if any("memory" in tree.controllers for tree in first):
+            second.append(Hierarchy(_v2_base(mount, proc), frozenset(), unified=True))
+    if any("memory" in hierarchy.controllers for hierarchy in first):
         return tuple(first)
     if second:
         return (second[0],)
@@ -167,12 +169,12 @@ def _delegated(group: Path) -> bool:
     return False
 
 
-def _make(tree: Tree, parent: Path, group: Path) -> None:
-    if tree.unified:
+def _make(hierarchy: Hierarchy, parent: Path, group: Path) -> None:
+    if hierarchy.unified:
         _enable(parent)
     with suppress(FileExistsError):
         os.mkdir(group)
-    if "cpuset" in tree.controllers:  # a new v1 cpuset takes no process until it has both
+    if "cpuset" in hierarchy.controllers:  # a new v1 cpuset takes no process until it has both
         for name in ("cpuset.cpus", "cpuset.mems"):
             if not _read(group / name).strip():
                 _write(group / name, _read(parent / name).strip())
@@ -189,31 +191,31 @@ def _enable(parent: Path) -> None:
         _write(parent / "cgroup.subtree_control", " ".join(wanted))
 
 
-def _limit(tree: Tree, group: Path, limits: Limits) -> None:
+def _limit(hierarchy: Hierarchy, group: Path, limits: CgroupLimits) -> None:
     quota = limits.vcpus * _PERIOD_US
-    if tree.unified:
+    if hierarchy.unified:
         _write(group / "memory.max", str(limits.memory_bytes))
         _write(group / "cpu.max", f"{quota} {_PERIOD_US}")
         _write(group / "pids.max", str(limits.pids))
-    if "memory" in tree.controllers:
+    if "memory" in hierarchy.controllers:
         _write(group / "memory.limit_in_bytes", str(limits.memory_bytes))
-    if "cpu" in tree.controllers:
+    if "cpu" in hierarchy.controllers:
         _write(group / "cpu.cfs_quota_us", str(quota))
-    if "pids" in tree.controllers:
+    if "pids" in hierarchy.controllers:
         _write(group / "pids.max", str(limits.pids))
 
 
 async def _end_members(groups: list[Path], deadline: float) -> None:
     """SIGKILL every process in the groups and wait until they have ended."""
-    members = [process for pid in _members(groups) if (process := Process.open(pid))]
+    members = [process for pid in _members(groups) if (process := PidfdProcess.open(pid))]
     try:
         for process in members:
             process.kill()
         async with asyncio.timeout(max(0.1, deadline - time.monotonic())):
             for process in members:
-                await process.ended
+                await process.wait()
     except TimeoutError:
-        return  # the caller, who knows the deadline, says so
+        return  # the caller checks the deadline
     finally:
         for process in members:
             process.close()

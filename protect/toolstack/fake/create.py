@@ -1,4 +1,4 @@
-"""Making a domain, and taking it apart again."""
+"""Create a domain, find it again after a restart, and remove it."""
 
 from __future__ import annotations
 
@@ -9,46 +9,43 @@ import os
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
-from daemonkit.checkpoints import checkpoint, declare
+from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Missing
 from protect.model.errors import ToolstackError
+from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
-from protect.toolstack.fake.cgroups import Limits
+from protect.toolstack.fake.cgroups import CgroupLimits
 from protect.toolstack.fake.domain import Domain, read_pid, write_spec
 from protect.toolstack.fake.faultplan import InjectedFault
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.launcher import Launch, launch
-from protect.toolstack.fake.process import Process
+from protect.toolstack.fake.process import PidfdProcess
 from protect.toolstack.fake.settings import FakeSettings
-from protect.toolstack.port import DomainId, DomainSpec
 
 log = logging.getLogger(__name__)
 
 _MONITOR_SECONDS = 5.0
 
-declare("fake-create.written", "fake-create.grouped", "fake-create.launched", "fake-create.wired")
-declare("fake-destroy.killed", "fake-destroy.ungrouped")
-
 
 async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:
-    """The domain, paused; on failure nothing of it is left."""
+    """Create the domain, paused; on failure nothing of it is left."""
     if spec.shared and not await asyncio.to_thread(spec.shared.exists):
         raise Missing("create domain", spec.name, f"there is no mount namespace {spec.shared} to share")
     async with AsyncExitStack() as undo:
-        undo.push_async_callback(clear, home, spec)
+        undo.push_async_callback(remove, home, spec)
         directory = home.directory(spec.uuid)
         directory.mkdir(mode=0o700)
         write_spec(directory, spec)
         checkpoint("fake-create.written")
-        limits = Limits(spec.memory_bytes, spec.vcpus, settings.pids_limit)
+        limits = CgroupLimits(spec.memory_bytes, spec.vcpus, settings.pids_limit)
         groups = await asyncio.to_thread(home.cgroups.create, str(spec.uuid), limits)
         checkpoint("fake-create.grouped")
         await _launch(home, settings, spec, tuple(groups))
         checkpoint("fake-create.launched")
-        domain = hold(home, spec)
+        domain = find_processes(home, spec)
         if domain is None or domain.process is None:
             raise ToolstackError("create domain", spec.name, "its first process ended at once")
-        undo.push_async_callback(end, domain)
+        undo.push_async_callback(_kill, domain)
         faultplan.after(fault, "create domain", spec.name)
         if spec.interfaces:
             await interfaces.create(home.instance, spec, domain.id)
@@ -57,8 +54,8 @@ async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: In
         return domain
 
 
-async def clear(home: Home, spec: DomainSpec) -> None:
-    """End and remove everything of a domain, as far as it got; may be done again."""
+async def remove(home: Home, spec: DomainSpec) -> None:
+    """Kill and remove everything there is of a domain; may be repeated."""
     await home.cgroups.remove(str(spec.uuid))
     checkpoint("fake-destroy.ungrouped")
     if spec.interfaces:
@@ -66,21 +63,21 @@ async def clear(home: Home, spec: DomainSpec) -> None:
     await home.forget(spec.uuid)
 
 
-def hold(home: Home, spec: DomainSpec) -> Domain | None:
+def find_processes(home: Home, spec: DomainSpec) -> Domain | None:
     """Find a domain's processes and hold them; None when it never had any."""
     directory = home.directory(spec.uuid)
     found = read_pid(directory)
     if found is None:
         return None
     pid, starttime = found
-    process = Process.open(pid, starttime)
+    process = PidfdProcess.open(pid, starttime)
     return Domain(spec, directory, DomainId(pid), process, process and _monitor_of(process, directory))
 
 
-def _monitor_of(process: Process, directory: Path) -> Process | None:
-    """Its parent, if that is fakedom: whose monitor was killed has been given to some reaper."""
+def _monitor_of(process: PidfdProcess, directory: Path) -> PidfdProcess | None:
+    """Its parent, if that is fakedom; after a kill of the monitor it is some reaper."""
     stat = process.stat()
-    monitor = Process.open(stat.parent) if stat else None
+    monitor = PidfdProcess.open(stat.parent) if stat else None
     if stat is None or monitor is None:
         return None
     with suppress(FileNotFoundError, ProcessLookupError):
@@ -90,27 +87,27 @@ def _monitor_of(process: Process, directory: Path) -> Process | None:
     return None
 
 
-async def end(domain: Domain) -> None:
-    """Kill it, wait until it has ended, and let go of it."""
+async def _kill(domain: Domain) -> None:
+    """Kill it, wait for its end, and release what we hold of it."""
     if domain.process is not None:
         domain.process.kill()
-        await ended(domain)
+        await wait_for_end(domain)
     domain.release()
 
 
-async def ended(domain: Domain) -> None:
-    """Until its first process has ended, and the monitor has written down how."""
+async def wait_for_end(domain: Domain) -> None:
+    """Wait until its first process has ended, and the monitor has written down how."""
     if domain.process is not None:
-        await asyncio.shield(domain.process.ended)
+        await domain.process.wait()
     if domain.monitor is not None:
         try:
             async with asyncio.timeout(_MONITOR_SECONDS):
-                await asyncio.shield(domain.monitor.ended)
+                await domain.monitor.wait()
         except TimeoutError:
             log.warning("the monitor of %s does not end with it", domain.spec.name)
 
 
-async def settled(home: Home, spec: DomainSpec, timeout: float) -> bool:
+async def wait_for_launcher(home: Home, spec: DomainSpec, timeout: float) -> bool:
     """Wait until no launcher works on the domain (one outlives a killed daemon); False: it still does."""
     try:
         async with asyncio.timeout(timeout):
@@ -123,7 +120,7 @@ async def settled(home: Home, spec: DomainSpec, timeout: float) -> bool:
 
 
 def _lock(home: Home, spec: DomainSpec) -> int | None:
-    """None while somebody else has it."""
+    """The lock of a domain's directory; None while another process has it."""
     lock = os.open(home.directory(spec.uuid) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,7 +132,7 @@ def _lock(home: Home, spec: DomainSpec) -> int | None:
 
 async def _launch(home: Home, settings: FakeSettings, spec: DomainSpec, groups: tuple[Path, ...]) -> None:
     lock = await asyncio.to_thread(_lock, home, spec)
-    assert lock is not None, "a directory that was just made is somebody else's"
+    assert lock is not None, "a directory that was just made is locked by another process"
     try:
         request = Launch(
             fakedom=home.fakedom,

@@ -15,9 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
+import aiofiles
+
 from protect.host.loops import Loop
-from protect.toolstack.fake.process import Process
-from protect.toolstack.port import DomainId, DomainSpec, DomainState, Mode, ShutdownReason
+from protect.model.toolstack import DomainId, DomainSpec, DomainState, Mode, ShutdownReason
+from protect.toolstack.console import read_tail
+from protect.toolstack.fake.process import PidfdProcess
 
 _REASONS = {
     "poweroff": ShutdownReason.POWEROFF,
@@ -34,9 +37,9 @@ class Domain:
     spec: DomainSpec
     directory: Path
     id: DomainId
-    process: Process | None
+    process: PidfdProcess | None
     """Its first process; None when that had ended before we came to look."""
-    monitor: Process | None
+    monitor: PidfdProcess | None
     loops: dict[str, Loop | None] = field(default_factory=dict)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by verbs that change the domain."""
@@ -44,7 +47,6 @@ class Domain:
     """Why it ended; None while it lives."""
     killed: bool = False
     """Whether it ended because we destroyed it."""
-    destroyed: asyncio.Task[None] | None = None
 
     @property
     def state(self) -> DomainState:
@@ -64,7 +66,7 @@ class Domain:
         return _REASONS.get(text, ShutdownReason.UNKNOWN)
 
     def release(self) -> None:
-        """Let go of descriptors; the domain goes on."""
+        """Close our descriptors; the domain goes on."""
         for process in (self.process, self.monitor):
             if process is not None:
                 process.close()
@@ -90,10 +92,11 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
     write_atomically(directory / "spec.json", json.dumps(values))
 
 
-def read_spec(directory: Path) -> DomainSpec | None:
+async def read_spec(directory: Path) -> DomainSpec | None:
     """None when it was not written to its end: then nothing else was done either."""
     try:
-        values = json.loads((directory / "spec.json").read_text())
+        async with aiofiles.open(directory / "spec.json") as file:
+            values = json.loads(await file.read())
     except FileNotFoundError:
         return None
     return DomainSpec(
@@ -117,15 +120,9 @@ def read_pid(directory: Path) -> tuple[int, int] | None:
     return None
 
 
-def read_console(directory: Path, limit: int) -> bytes:
+async def read_console(directory: Path, limit: int) -> bytes:
     """The last ``limit`` bytes of what its agent wrote; it is the zone's, and untrusted."""
-    try:
-        with (directory / "console.log").open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - limit))
-            return file.read(limit)
-    except FileNotFoundError:
-        return b""
+    return await read_tail(directory / "console.log", limit)
 
 
 def write_atomically(path: Path, text: str) -> None:

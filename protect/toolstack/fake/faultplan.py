@@ -41,7 +41,7 @@ from daemonkit.faults import Invalid
 from protect.model.errors import ToolstackError
 
 
-class Kind(Enum):
+class FaultKind(Enum):
     """What goes wrong."""
 
     FAIL = "fail"
@@ -54,13 +54,13 @@ class Kind(Enum):
 
 _CHANGING = frozenset({"create", "unpause", "destroy", "attach_disk", "detach_disk"})
 _ANY = _CHANGING | {"host_interface", "open_channel"}
-_LEGAL: Mapping[Kind, frozenset[str]] = {
-    Kind.FAIL: _ANY,
-    Kind.HALF: _CHANGING,
-    Kind.DELAY: _ANY,
-    Kind.DIE: frozenset({"unpause"}),
-    Kind.STALL: frozenset({"open_channel"}),
-    Kind.EXHAUSTED: frozenset({"create"}),
+_LEGAL: Mapping[FaultKind, frozenset[str]] = {
+    FaultKind.FAIL: _ANY,
+    FaultKind.HALF: _CHANGING,
+    FaultKind.DELAY: _ANY,
+    FaultKind.DIE: frozenset({"unpause"}),
+    FaultKind.STALL: frozenset({"open_channel"}),
+    FaultKind.EXHAUSTED: frozenset({"create"}),
 }
 
 
@@ -69,7 +69,7 @@ class InjectedFault:
     """One row of a plan; see the module's table."""
 
     at: str
-    kind: Kind
+    kind: FaultKind
     name: str = "*"
     skip: int = 0
     times: int = 1
@@ -88,8 +88,8 @@ class FaultPlan:
 
 
 @dataclass(slots=True)
-class Faults:
-    """A plan at work: counts how often each row has applied."""
+class FaultInjector:
+    """Carries out a plan: counts how often each row has applied."""
 
     plan: FaultPlan
     file: Path | None = None
@@ -110,7 +110,7 @@ class Faults:
         """Whether a create would find no memory now."""
         for fault in (*self.plan.fault, *self._from_file()):
             used = self._counts.get(fault, 0) >= fault.skip + fault.times
-            if fault.kind is Kind.EXHAUSTED and (fault.times == 0 or not used):
+            if fault.kind is FaultKind.EXHAUSTED and (fault.times == 0 or not used):
                 return True
         return False
 
@@ -131,15 +131,15 @@ async def before(fault: InjectedFault | None, operation: str, subject: str) -> N
     """What happens ahead of an operation."""
     if fault is None:
         return
-    if fault.kind is Kind.DELAY:
+    if fault.kind is FaultKind.DELAY:
         await asyncio.sleep(fault.after_ms / 1000)
-    if fault.kind is Kind.FAIL:
+    if fault.kind is FaultKind.FAIL:
         raise injected(operation, subject)
 
 
 def after(fault: InjectedFault | None, operation: str, subject: str) -> None:
     """What happens once it is done."""
-    if fault is not None and fault.kind is Kind.HALF:
+    if fault is not None and fault.kind is FaultKind.HALF:
         raise injected(operation, subject)
 
 

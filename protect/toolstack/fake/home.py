@@ -13,7 +13,7 @@ from pathlib import Path
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.toolstack.fake.cgroups import Cgroups, find_trees
+from protect.toolstack.fake.cgroups import Cgroups, find_hierarchies
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ class Home:
         self.instance = sha256(os.fsencode(os.path.realpath(run_dir))).hexdigest()[:8]
         self.fakedom = guest_dir / "fakedom"
         self.root = guest_dir / "root"
-        self.cgroups = Cgroups(find_trees(), self.instance)
+        self.cgroups = Cgroups(find_hierarchies(), self.instance)
         self._lock = -1
 
     def take(self) -> None:
@@ -67,7 +67,7 @@ class Home:
         return found
 
     async def forget(self, uuid: UUID) -> None:
-        """Remove the directory: at once for whoever looks, and to the end after a kill."""
+        """Remove the directory: it is renamed at once, and a removal cut short is finished by ``known``."""
         await asyncio.to_thread(self._forget, self.directory(uuid))
 
     def _forget(self, directory: Path) -> None:

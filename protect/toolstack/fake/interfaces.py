@@ -10,8 +10,8 @@ from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from protect.model.errors import ToolstackError
+from protect.model.toolstack import DomainSpec
 from protect.network.namespace import OWN, explain, in_namespace, opened
-from protect.toolstack.port import DomainSpec
 
 
 def host_name(instance: str, domain: UUID, index: int) -> str:

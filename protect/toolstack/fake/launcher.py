@@ -1,4 +1,4 @@
-"""The one door through which the fake starts a process: ``fakedom``, a zone's launcher and monitor."""
+"""Starts ``fakedom``, the launcher and monitor of a zone: the only program that the fake runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protect.model.errors import ToolstackError
-from protect.toolstack.fake.process import Process
+from protect.toolstack.fake.process import PidfdProcess
 
 _STDERR_LIMIT = 4096
 
@@ -44,7 +44,7 @@ class Launch:
 
 
 async def launch(request: Launch, timeout: float) -> None:
-    """Run fakedom until its foreground process has ended.  ToolstackError with its own words."""
+    """Run fakedom until its foreground process has ended.  ToolstackError with its stderr."""
     name = request.directory.name
     # stderr is a file, not a pipe: no reader is needed for it, and none can be left behind
     stderr = os.memfd_create("fakedom-stderr", os.MFD_CLOEXEC)
@@ -78,12 +78,12 @@ def _spawn(request: Launch, stderr: int) -> subprocess.Popen[bytes]:
 
 async def _wait(child: subprocess.Popen[bytes], timeout: float) -> int | None:
     """Its exit status, or None when it had to be killed."""
-    process = Process.open(child.pid)
+    process = PidfdProcess.open(child.pid)
     if process is None:  # it has ended already and is our zombie
         return child.wait()
     try:
         async with asyncio.timeout(timeout):
-            await asyncio.shield(process.ended)
+            await process.wait()
         return child.wait()
     except TimeoutError:
         return None

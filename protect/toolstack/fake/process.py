@@ -11,6 +11,8 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 
+from daemonkit.tasks import join
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
@@ -32,7 +34,7 @@ def read_stat(pid: int) -> ProcessStat | None:
     return ProcessStat(state=fields[0].decode(), parent=int(fields[1]), starttime=int(fields[19]))
 
 
-class Process:
+class PidfdProcess:
     """A process held by pidfd, so that its number cannot come to mean another one."""
 
     def __init__(self, pid: int, pidfd: int) -> None:
@@ -41,7 +43,7 @@ class Process:
         self._ended: asyncio.Future[None] | None = None
 
     @classmethod
-    def open(cls, pid: int, starttime: int | None = None) -> Process | None:
+    def open(cls, pid: int, starttime: int | None = None) -> PidfdProcess | None:
         """None when it has ended (a zombie included) or, by its start time, is another one."""
         try:
             pidfd = os.pidfd_open(pid)
@@ -80,14 +82,13 @@ class Process:
             return False
         return True
 
-    @property
-    def ended(self) -> asyncio.Future[None]:
-        """Done when it has ended; shield it, it is shared."""
+    async def wait(self) -> None:
+        """Wait until it has ended; several may."""
         if self._ended is None:
             loop = asyncio.get_running_loop()
             self._ended = loop.create_future()
             loop.add_reader(self._pidfd, self._on_end, loop)
-        return self._ended
+        await join(self._ended)
 
     def _on_end(self, loop: asyncio.AbstractEventLoop) -> None:
         loop.remove_reader(self._pidfd)

@@ -1,12 +1,17 @@
-"""What can be set of the fake toolstack (``[fake]`` in protectd.toml)."""
+"""Settings of the fake toolstack (``[fake]`` in protectd.toml), and what this machine has for its zones."""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 from daemonkit.config import Bytes
+from protect.model.toolstack import PhysicalInfo
 
 MIB = 1 << 20
+_USERS = Path("/proc/self/ns/user")
+_MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +24,27 @@ class FakeSettings:
     """Processes and threads that one zone may have."""
     launch_seconds: float = 30.0
     """How long the start of a zone's first process may take before it counts as failed."""
+
+    @property
+    def zone_memory(self) -> int:
+        """Bytes of memory for all zones together."""
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return self.memory or machine - self.reserve
+
+
+def physical_info(total: int, free: int, notice: str) -> PhysicalInfo:
+    """This machine; ``total`` and ``free`` are bytes of memory for zones."""
+    return PhysicalInfo(
+        total,
+        free,
+        len(os.sched_getaffinity(0)),
+        f"fake on Linux {os.uname().release}",
+        security_boundary=False,
+        notices=(notice,),
+        user_namespaces=_user_namespaces(),
+    )
+
+
+def _user_namespaces() -> bool:
+    """Whether this kernel has any to give (namespaces(7))."""
+    return _USERS.exists() and int(_MOST_USERS.read_text()) > 0

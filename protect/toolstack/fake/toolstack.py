@@ -11,22 +11,16 @@ import asyncio
 import builtins
 import logging
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
 from uuid import UUID
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from daemonkit.tasks import join
 from protect.model.errors import DomainGone, ToolstackError
-from protect.toolstack.deaths import Deaths
-from protect.toolstack.fake import channel, disks, faultplan, interfaces, machine
-from protect.toolstack.fake.create import clear, create, ended, hold, settled
-from protect.toolstack.fake.domain import Domain, read_console, read_spec
-from protect.toolstack.fake.faultplan import FaultPlan, Faults, Kind
-from protect.toolstack.fake.home import Home
-from protect.toolstack.fake.settings import FakeSettings
-from protect.toolstack.port import (
+from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -37,18 +31,22 @@ from protect.toolstack.port import (
     ShutdownReason,
     Transport,
 )
-from protect.toolstack.steps import Steps
+from protect.toolstack.completion import Completing, completed
+from protect.toolstack.deaths import Deaths
+from protect.toolstack.fake import channel, create, disks, faultplan, interfaces
+from protect.toolstack.fake.domain import Domain, read_console, read_spec
+from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
+from protect.toolstack.fake.home import Home
+from protect.toolstack.fake.settings import FakeSettings, physical_info
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of the host's own kernel"
 _END_SECONDS = 10.0
 
 
-class FakeToolstack:
-    """port.Toolstack on namespaces; ``run_dir`` is its memory across restarts of the daemon."""
+class FakeToolstack(Completing):
+    """port.Toolstack on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
 
@@ -59,13 +57,13 @@ class FakeToolstack:
         settings: FakeSettings | None = None,
         faults: FaultPlan | None = None,
     ) -> None:
+        super().__init__()
         self._home = Home(run_dir, guest_dir)
         self._settings = settings or FakeSettings()
-        self._faults = Faults(faults or FaultPlan(), run_dir / "faults.toml")
+        self._faults = FaultInjector(faults or FaultPlan(), run_dir / "faults.toml")
         self._domains: dict[UUID, Domain] = {}
         self._creating: dict[UUID, DomainSpec] = {}
         self._deaths = Deaths()
-        self._steps = Steps()
         self._watches: dict[UUID, asyncio.Task[None]] = {}
 
     # -- life of the toolstack
@@ -81,7 +79,7 @@ class FakeToolstack:
             await self._home.cgroups.remove(stray)
 
     async def close(self) -> None:
-        await self._steps.wait()
+        await self.idle()
         for watch in self._watches.values():
             watch.cancel()
         await asyncio.gather(*self._watches.values(), return_exceptions=True)
@@ -94,15 +92,15 @@ class FakeToolstack:
         self._home.leave()
 
     async def _adopt(self, uuid: UUID) -> None:
-        spec = await asyncio.to_thread(read_spec, self._home.directory(uuid))
+        spec = await read_spec(self._home.directory(uuid))
         if spec is None:  # killed before the intent was written: nothing else was done
             await self._home.forget(uuid)
             return
-        quiet = await settled(self._home, spec, self._settings.launch_seconds)
-        domain = hold(self._home, spec) if quiet else None
+        quiet = await create.wait_for_launcher(self._home, spec, self._settings.launch_seconds)
+        domain = create.find_processes(self._home, spec) if quiet else None
         if domain is None:
             log.warning("domain %s was never finished: removing what there is of it", spec.name)
-            await clear(self._home, spec)
+            await create.remove(self._home, spec)
             return
         if domain.process is None:
             domain.reason = domain.end_reason()
@@ -112,84 +110,78 @@ class FakeToolstack:
     # -- domains
 
     async def physical_info(self) -> PhysicalInfo:
-        total = self._settings.memory or machine.memory() - self._settings.reserve
+        total = self._settings.zone_memory
         free = 0 if self._faults.exhausted() else max(0, total - self._used())
-        return machine.info(total, free, NOTICE)
+        return physical_info(total, free, NOTICE)
 
+    @completed
     async def create(self, spec: DomainSpec) -> DomainId:
-        return await self._steps.run("create domain", spec.name, self._create(spec))
-
-    async def _create(self, spec: DomainSpec) -> DomainId:
-        fault = self._faults.take("create", spec.name)
-        await faultplan.before(fault, "create domain", spec.name)
-        self._admit(spec, exhausted=fault is not None and fault.kind is Kind.EXHAUSTED)
-        self._creating[spec.uuid] = spec
-        try:
-            domain = await create(self._home, self._settings, spec, fault)
-        finally:
-            del self._creating[spec.uuid]
-        self._enter(domain)
+        with _faults("create domain", spec.name):
+            fault = self._faults.take("create", spec.name)
+            await faultplan.before(fault, "create domain", spec.name)
+            self._admit(spec, exhausted=fault is not None and fault.kind is FaultKind.EXHAUSTED)
+            self._creating[spec.uuid] = spec
+            try:
+                domain = await create.create(self._home, self._settings, spec, fault)
+            finally:
+                del self._creating[spec.uuid]
+            self._enter(domain)
         return domain.id
 
+    @completed
     async def unpause(self, domain: DomainId) -> None:
-        found = self._find("unpause domain", domain)
+        found = self._living("unpause domain", domain)
         fault = self._faults.take("unpause", found.spec.name)
         await faultplan.before(fault, "unpause domain", found.spec.name)
         assert found.process is not None
         if not found.process.signal(signal.SIGCONT):
             raise DomainGone("unpause domain", found.spec.name, "it has ended")
-        if fault is not None and fault.kind is Kind.DIE:
+        if fault is not None and fault.kind is FaultKind.DIE:
             asyncio.get_running_loop().call_later(fault.after_ms / 1000, found.process.kill)
         faultplan.after(fault, "unpause domain", found.spec.name)
 
+    @completed
     async def destroy(self, domain: DomainId) -> None:
         found = self._by_id(domain)
         if found is None:
             return
-        if found.destroyed is None:
-            found.destroyed = asyncio.ensure_future(self._destroy(found))
-            found.destroyed.add_done_callback(lambda _: setattr(found, "destroyed", None))
-        await self._steps.run("destroy domain", found.spec.name, found.destroyed)
-
-    async def _destroy(self, domain: Domain) -> None:
-        name = domain.spec.name
-        fault = self._faults.take("destroy", name)
-        await faultplan.before(fault, "destroy domain", name)
-        if domain.reason is None and domain.process is not None:
-            domain.killed = True
-            domain.process.kill()
-            await self._ended(domain)
-        checkpoint("fake-destroy.killed")
-        faultplan.after(fault, "destroy domain", name)
-        async with domain.lock:
-            domain.release()
-            await clear(self._home, domain.spec)
-        self._domains.pop(domain.spec.uuid, None)
+        name = found.spec.name
+        with _faults("destroy domain", name):
+            async with found.lock:
+                if self._by_id(domain) is not found:
+                    return  # another destroy was faster
+                fault = self._faults.take("destroy", name)
+                await faultplan.before(fault, "destroy domain", name)
+                await self._kill(found)
+                checkpoint("fake-destroy.killed")
+                faultplan.after(fault, "destroy domain", name)
+                found.release()
+                await create.remove(self._home, found.spec)
+                del self._domains[found.spec.uuid]
 
     async def list(self) -> list[DomainInfo]:
-        await self._steps.wait_for_abandoned()  # whoever cancelled one wants to find here what came of it
         return [self._info(domain) for domain in self._domains.values()]
 
     # -- devices
 
+    @completed
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
-        found = self._find("attach disk", domain)
-        await self._device_step(
-            "attach_disk", f"attach disk {disk.vdev}", found, lambda: disks.attach(found, disk)
-        )
+        found = self._living("attach disk", domain)
+        async with self._changing(found, "attach_disk", f"attach disk {disk.vdev}"):
+            await disks.attach(found, disk)
 
+    @completed
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         found = self._by_id(domain)
         if found is not None:
-            await self._device_step(
-                "detach_disk", f"detach disk {vdev}", found, lambda: disks.detach(found, vdev)
-            )
+            async with self._changing(found, "detach_disk", f"detach disk {vdev}"):
+                await disks.detach(found, vdev)
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
-        return sorted(self._find("list disks", domain).loops)
+        return sorted(self._living("list disks", domain).loops)
 
     async def host_interface(self, domain: DomainId, index: int) -> str:
-        found = self._find("find interface", domain)
+        found = self._living("find interface", domain)
         fault = self._faults.take("host_interface", found.spec.name)
         await faultplan.before(fault, "find interface", found.spec.name)
         if not 0 <= index < found.spec.interfaces:
@@ -199,11 +191,11 @@ class FakeToolstack:
     # -- watching
 
     async def open_channel(self, domain: DomainId) -> Transport:
-        found = self._find("open channel", domain)
+        found = self._living("open channel", domain)
         fault = self._faults.take("open_channel", found.spec.name)
         await faultplan.before(fault, "open channel", found.spec.name)
         transport = await channel.connect(found.directory, found.spec.name)
-        if fault is not None and fault.kind is Kind.STALL:
+        if fault is not None and fault.kind is FaultKind.STALL:
             return channel.StalledTransport(transport)
         return transport
 
@@ -218,21 +210,20 @@ class FakeToolstack:
         found = self._by_id(domain)
         if found is None:
             raise DomainGone("read console", str(domain), "no such domain")
-        return await asyncio.to_thread(read_console, found.directory, limit)
+        return await read_console(found.directory, limit)
 
     # -- inside
 
-    async def _device_step(
-        self, at: str, operation: str, domain: Domain, work: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
-        async def locked() -> None:
-            fault = self._faults.take(at, domain.spec.name)
-            await faultplan.before(fault, operation, domain.spec.name)
+    @asynccontextmanager
+    async def _changing(self, domain: Domain, at: str, operation: str) -> AsyncIterator[None]:
+        """Hold the domain's lock, and have the faults planned for ``at`` happen."""
+        name = domain.spec.name
+        with _faults(operation, name):
+            fault = self._faults.take(at, name)
+            await faultplan.before(fault, operation, name)
             async with domain.lock:
-                await work()
-            faultplan.after(fault, operation, domain.spec.name)
-
-        await self._steps.run(operation, domain.spec.name, locked())
+                yield
+            faultplan.after(fault, operation, name)
 
     def _enter(self, domain: Domain) -> None:
         self._domains[domain.spec.uuid] = domain
@@ -240,23 +231,25 @@ class FakeToolstack:
             self._watches[domain.spec.uuid] = asyncio.ensure_future(self._watch(domain))
 
     async def _watch(self, domain: Domain) -> None:
-        """Wait for the end, and for what the monitor writes of it."""
-        await ended(domain)
+        """Wait for its end, and tell it once the monitor has written the reason."""
+        await create.wait_for_end(domain)
         domain.reason = ShutdownReason.DESTROYED if domain.killed else domain.end_reason()
         self._deaths.tell(DomainDeath(domain.spec.uuid, domain.reason))
         del self._watches[domain.spec.uuid]
 
-    async def _ended(self, domain: Domain) -> None:
-        watch = self._watches.get(domain.spec.uuid)
-        if watch is None:
-            return
-        try:
-            async with asyncio.timeout(_END_SECONDS):
-                await asyncio.shield(watch)
-        except TimeoutError:
-            raise ToolstackError("destroy domain", domain.spec.name, "its processes do not end") from None
+    async def _kill(self, domain: Domain) -> None:
+        """End its processes, and wait until its end has been told."""
+        if domain.reason is None and domain.process is not None:
+            domain.killed = True
+            domain.process.kill()
+        if watch := self._watches.get(domain.spec.uuid):
+            try:
+                async with asyncio.timeout(_END_SECONDS):
+                    await join(watch)
+            except TimeoutError:
+                raise ToolstackError("destroy domain", domain.spec.name, "its processes do not end") from None
 
-    def _find(self, operation: str, domain: DomainId) -> Domain:
+    def _living(self, operation: str, domain: DomainId) -> Domain:
         """A domain that lives; DomainGone otherwise."""
         found = self._by_id(domain)
         if found is None or found.state is DomainState.SHUTDOWN:
@@ -273,7 +266,7 @@ class FakeToolstack:
         known = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
         if any(spec.name == other.name or spec.uuid == other.uuid for other in known):
             raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
-        total = self._settings.memory or machine.memory() - self._settings.reserve
+        total = self._settings.zone_memory
         free = 0 if exhausted else total - self._used()
         if spec.memory_bytes > free:
             cause = f"wants {spec.memory_bytes} bytes of memory, {free} of {total} are free"
@@ -294,3 +287,12 @@ class FakeToolstack:
             cpu_time_ns=self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)),
             shutdown_reason=domain.reason,
         )
+
+
+@contextmanager
+def _faults(operation: str, subject: str) -> Iterator[None]:
+    """Errors of the system as faults."""
+    try:
+        yield
+    except OSError as error:
+        raise ToolstackError(operation, subject, str(error)) from error

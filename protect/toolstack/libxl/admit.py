@@ -1,4 +1,4 @@
-"""Refuses what cannot work, before libxl tries for seconds."""
+"""Refuses domains that cannot work, before libxl tries for seconds."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from protect.model.toolstack import DomainSpec, Mode
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import overhead_bytes
 from protect.toolstack.libxl.workers import Workers
-from protect.toolstack.port import DomainSpec, Mode
 from xenbind import domain as xen
 from xenbind import errors, physinfo
 
@@ -27,8 +27,8 @@ class Admission:
         self._creating: dict[UUID, str] = {}
 
     @asynccontextmanager
-    async def of(self, spec: DomainSpec, boot: Boot) -> AsyncIterator[None]:
-        """While the domain is made, its name and uuid are taken."""
+    async def admit(self, spec: DomainSpec, boot: Boot) -> AsyncIterator[None]:
+        """Check the spec; while the domain is being made, its name and uuid are taken."""
         self._check(spec, boot)
         self._creating[spec.uuid] = spec.name
         try:
@@ -62,7 +62,7 @@ class Admission:
             raise Exhausted(_CREATE, spec.name, cause)
 
     async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
-        """Others may have taken the memory while libxl was at work: then say that."""
+        """Say so if others have taken the memory while libxl was at work."""
         try:
             await self._check_memory(spec)
         except Exhausted as exhausted:

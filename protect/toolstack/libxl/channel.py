@@ -6,17 +6,18 @@ import asyncio
 import logging
 import re
 
+from daemonkit.tasks import join
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
-from xenbind.vchan import Client
+from xenbind.vchan import VchanClient
 
 log = logging.getLogger(__name__)
 
 _EPOCH = re.compile(rb"[1-9][0-9]{0,8}")
 
 
-class Channels:
-    """Opens connections to domains, and holds those that are open."""
+class VchanChannels:
+    """Opens connections to domains, and keeps those that are open."""
 
     def __init__(self, store: AsyncStore, stale: float) -> None:
         self._store = store
@@ -26,7 +27,7 @@ class Channels:
 
     async def connect(self, domid: int) -> VchanTransport:
         """Wait for the agent's next epoch and connect to it; the caller bounds the wait."""
-        self.shut(domid)
+        self.disconnect(domid)
         data = f"/local/domain/{domid}/data"
         used = max(self._used.get(domid, 0), _number(await self._store.read(f"{data}/agent-used")))
         async with self._store.watch(f"{data}/agent-epoch") as changed:
@@ -64,11 +65,11 @@ class Channels:
         if client is not None:
             client.close()
 
-    async def _client(self, domid: int, epoch: int) -> Client | None:
+    async def _client(self, domid: int, epoch: int) -> VchanClient | None:
         path = f"/local/domain/{domid}/data/agent/{epoch}"
-        connecting = asyncio.ensure_future(asyncio.to_thread(Client, domid, path))
+        connecting = asyncio.ensure_future(asyncio.to_thread(VchanClient, domid, path))
         try:
-            return await asyncio.shield(connecting)
+            return await join(connecting)
         except OSError as error:
             log.warning("domain %d offers no usable vchan as epoch %d: %s", domid, epoch, error)
             return None
@@ -77,27 +78,27 @@ class Channels:
             raise
 
     def ended(self, domid: int) -> None:
-        """The domain died: what its ring still holds can be read, and then the end."""
+        """The domain died: what its ring still holds can be read, then comes the end."""
         if transport := self._open.get(domid):
             transport.ended()
 
-    def shut(self, domid: int) -> None:
+    def disconnect(self, domid: int) -> None:
         """Close its connection, if there is one."""
         if transport := self._open.pop(domid, None):
-            transport.shut()
+            transport.disconnect()
 
     def forget(self, domid: int) -> None:
         """The domain is gone, and its number may come again."""
-        self.shut(domid)
+        self.disconnect(domid)
         self._used.pop(domid, None)
 
     def close(self) -> None:
         """Close all connections."""
         for domid in list(self._open):
-            self.shut(domid)
+            self.disconnect(domid)
 
 
-def _discard(connecting: asyncio.Future[Client]) -> None:
+def _discard(connecting: asyncio.Future[VchanClient]) -> None:
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result().close()
 

@@ -1,11 +1,11 @@
-"""A domain in libxl's own words (the JSON of libxl_domain_config)."""
+"""A domain as libxl wants it (the JSON of libxl_domain_config)."""
 
 from __future__ import annotations
 
+from protect.model.toolstack import DomainSpec
 from protect.toolstack.libxl.boot import Boot, command_line
 from protect.toolstack.libxl.kernels import ADDONS
 from protect.toolstack.libxl.sharing import ENVIRONMENT, Sharing
-from protect.toolstack.port import DomainSpec
 
 NO_SCRIPT = "/bin/true"
 """What libxl runs at hot plug instead of Debian's scripts; the rest is written to xenstore by us."""

@@ -1,4 +1,4 @@
-"""The domains we know of, and their ends as libxl tells of them."""
+"""The domains we know, and their ends as libxl reports them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from uuid import UUID
 
+from protect.model.toolstack import DomainDeath, ShutdownReason
 from protect.toolstack.deaths import Deaths
-from protect.toolstack.port import DomainDeath, ShutdownReason
 from xenbind.domain import Shutdown
-from xenbind.events import DeathWatcher, Ended
+from xenbind.events import DeathWatcher, DomainEnd
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Known:
     """Held by whoever changes its devices, or destroys it."""
 
 
-class Registry:
+class DomainRegistry:
     """Known domains by number; ``on_end`` is called in the loop, once for each that ends."""
 
     def __init__(self, on_end: Callable[[Known], None]) -> None:
@@ -49,7 +49,7 @@ class Registry:
         self._deaths = Deaths()
         self._watcher = DeathWatcher(self._from_thread, self._failed)
 
-    def enter(self, domid: int, uuid: UUID, name: str) -> None:
+    def add(self, domid: int, uuid: UUID, name: str) -> None:
         """Watch a domain, unless it is watched already."""
         known = self._domains.get(domid)
         if known is not None and known.uuid == uuid:
@@ -73,8 +73,8 @@ class Registry:
     def get(self, domid: int) -> Known | None:
         return self._domains.get(domid)
 
-    def leave(self, domid: int) -> None:
-        """It has been destroyed; who still listens is told so if nothing was told before."""
+    def remove(self, domid: int) -> None:
+        """It has been destroyed: listeners are told, unless they know already."""
         known = self._domains.pop(domid, None)
         if known is not None:
             self._end(known, ShutdownReason.DESTROYED)
@@ -92,10 +92,10 @@ class Registry:
         self._watcher.close()
         self._deaths.close()
 
-    def _from_thread(self, ended: Ended) -> None:
+    def _from_thread(self, ended: DomainEnd) -> None:
         self._loop.call_soon_threadsafe(self._heard, ended)
 
-    def _heard(self, ended: Ended) -> None:
+    def _heard(self, ended: DomainEnd) -> None:
         known = self._domains.get(ended.domid)
         if known is None or known.watch != ended.user:
             return  # of an earlier domain with that number
@@ -112,6 +112,6 @@ class Registry:
             self._deaths.tell(DomainDeath(known.uuid, reason))
 
     def _failed(self, error: Exception) -> None:
-        """Without death events zones would be taken to live for ever: who listens must end."""
-        log.critical("libxl tells of no more ends of domains: %s", error)
+        """End every listener: without death events, zones would seem to live for ever."""
+        log.critical("libxl reports no more ends of domains: %s", error)
         self._loop.call_soon_threadsafe(self._deaths.close)

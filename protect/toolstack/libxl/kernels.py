@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from daemonkit.faults import Missing
 from protect.model.errors import ToolstackError
+from protect.model.toolstack import DomainKernel
 from protect.toolstack.libxl.boot import Boot, needs
 from protect.toolstack.libxl.kernel import has_user_namespaces, unpacked_kernel
-from protect.toolstack.port import DomainKernel
 
 ADDONS = "xvdzz"
 """The disk of a kernel's addons: the last name there is, so that no other disk comes to it."""
@@ -25,9 +25,9 @@ _KEPT = 4
 _Identity: TypeAlias = tuple[tuple[int, int, int, int], ...]
 
 
-class Kernels:
-    """``own`` is what domains without a kernel of theirs boot.  Others are unpacked one at a time, for the
-    memory that this takes; nothing of them is needed any more once the domain is made."""
+class KernelCache:
+    """``own`` is what domains without a kernel of theirs boot.  Others are unpacked one at a time, as that
+    takes much memory; once a domain is made, it needs nothing of them any more."""
 
     def __init__(self, own: Boot, guest_dir: Path, cache: Path) -> None:
         self._own = own
@@ -39,12 +39,12 @@ class Kernels:
         self._used: Counter[_Identity] = Counter()
 
     def prepare(self) -> None:
-        """Before the first domain: what an earlier run has left goes.  OSError."""
+        """Remove what an earlier run has left; before the first domain.  OSError."""
         if self._cache.exists():
             shutil.rmtree(self._cache)
 
     @asynccontextmanager
-    async def of(self, kernel: DomainKernel | None) -> AsyncIterator[Boot]:
+    async def unpacked(self, kernel: DomainKernel | None) -> AsyncIterator[Boot]:
         """Its files stay while the body runs.  Missing, Invalid (no kernel), Broken, ToolstackError."""
         if kernel is None:
             yield self._own
@@ -84,7 +84,7 @@ class Kernels:
             initramfs = self._guest
             if kernel.initramfs:
                 initramfs = folder / "initramfs"
-                join((kernel.initramfs, self._guest), initramfs)
+                concatenate((kernel.initramfs, self._guest), initramfs)
             return Boot(image, initramfs, needs(image, initramfs), has_user_namespaces(image))
         except BaseException:
             shutil.rmtree(folder)
@@ -104,7 +104,7 @@ def _identity(path: Path) -> tuple[int, int, int, int]:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def join(parts: tuple[Path, ...], target: Path) -> None:
+def concatenate(parts: tuple[Path, ...], target: Path) -> None:
     """One after another, each on a multiple of 4 bytes, as the kernel wants cpio archives
     (Documentation/driver-api/early-userspace/buffer-format.rst); of files by one name the last counts."""
     with target.open("wb") as file:

@@ -1,4 +1,4 @@
-"""What is logged of zones in dom0: consoles, by xenconsoled (``--log=guest``), and device models' words."""
+"""Logs of zones in dom0: consoles, by xenconsoled (``--log=guest``), and output of device models."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+
+from protect.toolstack.console import read_tail
 
 _DEVICE_MODELS = Path("/var/log/xen")  # XEN_LOG_DIR of libxl's build
 _LONGEST = 1 << 20
@@ -23,17 +25,14 @@ class GuestLogs:
         self._device_models = device_models
 
     def notices(self) -> tuple[str, ...]:
-        """What the operator should know: whether there can be any console log at all."""
+        """For the operator: whether there can be any console log at all."""
         if self._consoles.is_dir():
             return ()
         return (f"consoles of zones are not kept: no {self._consoles} (run xenconsoled with --log=guest)",)
 
-    def console(self, name: str, limit: int) -> bytes:
+    async def console(self, name: str, limit: int) -> bytes:
         """The last ``limit`` bytes (untrusted); nothing when there is no log."""
-        try:
-            return _tail(self._console(name), limit)
-        except FileNotFoundError:
-            return b""
+        return await read_tail(self._console(name), limit)
 
     def trim(self, names: Iterable[str]) -> None:
         """Cut logs that are too long down to their newest part."""
@@ -54,19 +53,14 @@ class GuestLogs:
         return self._device_models / f"qemu-dm-{name}.log"
 
 
-def _tail(log: Path, limit: int) -> bytes:
-    with log.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - limit))
-        return file.read(limit)
-
-
 def _trim(log: Path) -> None:
     # All append, so what its writer adds meanwhile comes before the tail, and is not lost.
     fd = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     try:
         if os.fstat(fd).st_size > _LONGEST:
-            tail = _tail(log, _KEPT)
+            with log.open("rb") as file:
+                file.seek(-_KEPT, os.SEEK_END)
+                tail = file.read(_KEPT)
             os.truncate(fd, 0)
             os.write(fd, tail)
     finally:

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from itertools import count
 from typing import ParamSpec, TypeVar
 
-from xenbind.xenstore import Store
+from daemonkit.tasks import complete
+from xenbind.xenstore import Xenstore
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -18,7 +19,7 @@ class AsyncStore:
     """One connection.  Errors are OSError."""
 
     def __init__(self) -> None:
-        self._store = Store()
+        self._store = Xenstore()
         self._tokens = count(1)
         self._events: dict[str, asyncio.Event] = {}
         self._fd = -1
@@ -49,7 +50,8 @@ class AsyncStore:
             await self._run(self._store.unwatch, path, token)
 
     async def _run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.shield(asyncio.to_thread(function, *args, **kwargs))
+        # Completed: ``close`` must not come while a thread uses the connection.
+        return await complete(asyncio.to_thread(function, *args, **kwargs))
 
     def _listen(self) -> None:
         if self._fd < 0:  # there is none before the first watch

@@ -5,28 +5,14 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
-from collections.abc import AsyncIterator, Coroutine, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
-from uuid import UUID
 
 from daemonkit.faults import Invalid
+from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ToolstackError
-from protect.network.splice import bring
-from protect.toolstack.libxl import boot as booting
-from protect.toolstack.libxl.admit import Admission
-from protect.toolstack.libxl.channel import Channels
-from protect.toolstack.libxl.config import domain_config
-from protect.toolstack.libxl.deaths import REASONS, Known, Registry
-from protect.toolstack.libxl.disks import Disks
-from protect.toolstack.libxl.kernels import ADDONS, Kernels
-from protect.toolstack.libxl.logs import GuestLogs
-from protect.toolstack.libxl.settings import LibxlSettings
-from protect.toolstack.libxl.sharing import Sharing
-from protect.toolstack.libxl.store import AsyncStore
-from protect.toolstack.libxl.workers import Workers
-from protect.toolstack.port import (
+from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -37,31 +23,44 @@ from protect.toolstack.port import (
     ShutdownReason,
     Transport,
 )
-from protect.toolstack.steps import Steps
+from protect.network.splice import move_interface
+from protect.toolstack.completion import Completing, completed
+from protect.toolstack.libxl import boot as booting
+from protect.toolstack.libxl.admit import Admission
+from protect.toolstack.libxl.channel import VchanChannels
+from protect.toolstack.libxl.config import domain_config
+from protect.toolstack.libxl.deaths import REASONS, DomainRegistry, Known
+from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.kernels import ADDONS, KernelCache
+from protect.toolstack.libxl.logs import GuestLogs
+from protect.toolstack.libxl.settings import LibxlSettings
+from protect.toolstack.libxl.sharing import Sharing
+from protect.toolstack.libxl.store import AsyncStore
+from protect.toolstack.libxl.transport import VchanTransport
+from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
 from xenbind import errors, nic, physinfo
-from xenbind.context import Context
+from xenbind.raw import Unavailable
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 _TRIM_SECONDS = 30.0
 _SLACK_KIB = 1024
 """LIBXL_MAXMEM_CONSTANT: libxl sets a domain's limit by that much above what was asked for."""
 
 
-class LibxlToolstack:
+class LibxlToolstack(Completing):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
 
     def __init__(self, state_dir: Path, guest_dir: Path, settings: LibxlSettings | None = None) -> None:
+        super().__init__()
         self._settings = settings or LibxlSettings()
         self._guest_dir = guest_dir
         self._cache = state_dir / "kernels"
         launcher, place = guest_dir / "device-model", state_dir / "shared"
         self._sharing = Sharing(launcher.absolute(), place.absolute(), self._settings.device_model)
-        self._steps = Steps()
         self._closing = AsyncExitStack()
 
     # -- life of the toolstack
@@ -72,7 +71,7 @@ class LibxlToolstack:
                 await self._open(undo)
                 self._closing = undo.pop_all()
             await self.list()
-        except errors.Unavailable as error:
+        except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
         except (errors.XenError, OSError) as error:
             hint = "this machine has to run Xen, with this system as dom0 and xenstored running"
@@ -80,7 +79,7 @@ class LibxlToolstack:
 
     async def _open(self, undo: AsyncExitStack) -> None:
         self._boot = await asyncio.to_thread(booting.find, self._settings, self._guest_dir, self._cache)
-        self._kernels = Kernels(self._boot, self._guest_dir, self._cache / "others")
+        self._kernels = KernelCache(self._boot, self._guest_dir, self._cache / "others")
         await asyncio.to_thread(self._kernels.prepare)
         await asyncio.to_thread(self._sharing.prepare)
         self._workers = Workers(self._settings.threads)
@@ -89,23 +88,25 @@ class LibxlToolstack:
         self._admission = Admission(self._workers, host)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
-        self._channels = Channels(self._store, self._settings.stale_channel)
+        self._channels = VchanChannels(self._store, self._settings.stale_channel)
         undo.callback(self._channels.close)
         self._disks = Disks(self._workers, self._store)
         undo.callback(self._disks.close)
         self._logs = GuestLogs(self._settings.console_dir)
-        self._registry = Registry(lambda known: self._channels.ended(known.domid))
+        self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
         undo.callback(asyncio.ensure_future(self._trim_logs()).cancel)
 
     async def close(self) -> None:
-        await self._steps.wait()
+        await self.idle()
         await self._closing.aclose()
 
     # -- domains
 
+    @completed
     async def physical_info(self) -> PhysicalInfo:
-        info = await self._step("read host info", "", self._workers.run(physinfo.physinfo))
+        with _faults("read host info", ""):
+            info = await self._workers.run(physinfo.physinfo)
         guests = sum(domain.memory_bytes for domain in await self.list())
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
@@ -118,110 +119,107 @@ class LibxlToolstack:
             kernels=True,
         )
 
+    @completed
     async def create(self, spec: DomainSpec) -> DomainId:
-        return await self._step("create domain", spec.name, self._create(spec))
-
-    async def _create(self, spec: DomainSpec) -> DomainId:
-        async with (
-            self._kernels.of(spec.kernel) as boot,
-            self._admission.of(spec, boot),
-            AsyncExitStack() as undo,
-        ):
-            if spec.shared:
-                await asyncio.to_thread(self._sharing.check, spec.name, spec.shared)
-            config = domain_config(spec, boot, self._settings.kernel_arguments, self._sharing)
-            undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
-            domid = await self._made(spec, config)
-            self._registry.enter(domid, spec.uuid, spec.name)
-            undo.pop_all()
+        with _faults("create domain", spec.name):
+            async with (
+                self._kernels.unpacked(spec.kernel) as boot,
+                self._admission.admit(spec, boot),
+                AsyncExitStack() as undo,
+            ):
+                if spec.shared:
+                    await asyncio.to_thread(self._sharing.check, spec.name, spec.shared)
+                config = domain_config(spec, boot, self._settings.kernel_arguments, self._sharing)
+                undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
+                domid = await self._workers.run(xen.create, config)
+                undo.callback(self._disks.forget, domid)
+                undo.push_async_callback(self._workers.run, xen.destroy, domid)
+                await self._add_devices(domid, spec)
+                self._registry.add(domid, spec.uuid, spec.name)
+                undo.pop_all()
         return DomainId(domid)
 
-    async def _made(self, spec: DomainSpec, config: Mapping[str, object]) -> int:
-        domid = await self._workers.run(xen.create, config)
-        try:
-            for interface in await self._workers.run(nic.nics, domid) if spec.interfaces else []:
-                await self._store.write(f"{interface.backend}/hotplug-status", "connected")
-                if spec.netns:
-                    await bring(f"vif{domid}.{interface.devid}", spec.netns)
-            if spec.kernel and spec.kernel.addons:
-                await self._disks.attach(domid, DiskSpec(ADDONS, spec.kernel.addons))
-        except BaseException:
-            await self._workers.run(xen.destroy, domid)
-            self._disks.forget(domid)
-            raise
-        return domid
+    async def _add_devices(self, domid: int, spec: DomainSpec) -> None:
+        """Connect the interfaces that libxl has made, and attach the disk of the kernel's addons."""
+        for interface in await self._workers.run(nic.nics, domid) if spec.interfaces else []:
+            await self._store.write(f"{interface.backend}/hotplug-status", "connected")
+            if spec.netns:
+                await move_interface(f"vif{domid}.{interface.devid}", spec.netns)
+        if spec.kernel and spec.kernel.addons:
+            await self._disks.attach(domid, DiskSpec(ADDONS, spec.kernel.addons))
 
+    @completed
     async def unpause(self, domain: DomainId) -> None:
-        await self._step("unpause domain", str(domain), self._unpause(domain))
-
-    async def _unpause(self, domain: DomainId) -> None:
         self._living("unpause domain", domain)
-        await self._workers.run(xen.unpause, domain)
+        with _faults("unpause domain", str(domain)):
+            await self._workers.run(xen.unpause, domain)
 
+    @completed
     async def destroy(self, domain: DomainId) -> None:
-        await self._step("destroy domain", str(domain), self._destroy(domain))
-
-    async def _destroy(self, domain: DomainId) -> None:
         known = self._registry.get(domain)
         if known is None:
             return
-        async with known.lock:
-            if self._registry.get(domain) is not known:
-                return  # another destroy was faster
-            self._channels.shut(domain)  # Xen cannot end a domain quickly while others have its pages
-            try:
-                await self._workers.run(_destroy_exactly, domain, known.uuid)
-            except errors.DomainNotFound:
-                log.debug("domain %d is gone already", domain)
-            await self._forget(known)
+        with _faults("destroy domain", str(domain)):
+            async with known.lock:
+                if self._registry.get(domain) is not known:
+                    return  # another destroy was faster
+                self._channels.disconnect(
+                    domain
+                )  # Xen cannot end a domain quickly while others have its pages
+                try:
+                    await self._workers.run(xen.destroy, domain, known.uuid)
+                except errors.DomainNotFound:
+                    log.debug("domain %d is gone already", domain)
+                await self._forget(known)
 
     async def _forget(self, known: Known) -> None:
-        """Let go of what we hold for a domain that is gone."""
-        self._registry.leave(known.domid)
+        """Release what we hold for a domain that is gone."""
+        self._registry.remove(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
         await asyncio.to_thread(self._logs.forget, known.name)
 
+    @completed
     async def list(self) -> list[DomainInfo]:
-        await self._steps.wait_for_abandoned()
-        return await self._step("list domains", "", self._list())
-
-    async def _list(self) -> builtins.list[DomainInfo]:
         listed = []
-        for info in await self._workers.run(xen.domains):
-            if info.domid == 0 or info.dying:  # a dying one only waits for others to let go of its pages
-                continue
-            self._registry.enter(info.domid, info.uuid, info.name)
-            listed.append(_info(info))
-        for known in self._registry.vanished({info.uuid for info in listed}):
-            if not known.lock.locked():  # else it is being destroyed, by us
-                await self._forget(known)
+        with _faults("list domains", ""):
+            for info in await self._workers.run(xen.domains):
+                if info.domid == 0 or info.dying:  # a dying one only waits for others to give back its pages
+                    continue
+                self._registry.add(info.domid, info.uuid, info.name)
+                listed.append(_info(info))
+            for known in self._registry.vanished({info.uuid for info in listed}):
+                if not known.lock.locked():  # else it is being destroyed, by us
+                    await self._forget(known)
         return listed
 
     # -- devices
 
+    @completed
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         known = self._living("attach disk", domain)
-        work = self._locked(known, self._disks.attach(domain, disk))
-        await self._step("attach disk", f"{disk.vdev} of domain {domain}", work)
+        with _faults("attach disk", f"{disk.vdev} of domain {domain}"):
+            async with known.lock:
+                await self._disks.attach(domain, disk)
 
+    @completed
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         if (known := self._registry.get(domain)) is not None:
-            work = self._locked(known, self._disks.detach(domain, vdev))
-            await self._step("detach disk", f"{vdev} of domain {domain}", work)
+            with _faults("detach disk", f"{vdev} of domain {domain}"):
+                async with known.lock:
+                    await self._disks.detach(domain, vdev)
 
-    async def _locked(self, known: Known, work: Coroutine[Any, Any, None]) -> None:
-        async with known.lock:
-            await work
-
+    @completed
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         self._living("list disks", domain)
-        found = await self._step("list disks", str(domain), self._disks.list(domain))
-        return [vdev for vdev in found if vdev != ADDONS]
+        with _faults("list disks", str(domain)):
+            return [vdev for vdev in await self._disks.list(domain) if vdev != ADDONS]
 
+    @completed
     async def host_interface(self, domain: DomainId, index: int) -> str:
         self._living("find interface", domain)
-        nics = await self._step("find interface", str(domain), self._workers.run(nic.nics, domain))
+        with _faults("find interface", str(domain)):
+            nics = await self._workers.run(nic.nics, domain)
         if index not in [interface.devid for interface in nics]:
             raise Invalid("find interface", f"{index} of domain {domain}", "it has no such interface")
         return f"vif{domain}.{index}"
@@ -230,18 +228,11 @@ class LibxlToolstack:
 
     async def open_channel(self, domain: DomainId) -> Transport:
         known = self._living("open channel", domain)
-        connecting = asyncio.ensure_future(self._channels.connect(domain))
-        ended = asyncio.ensure_future(known.ended.wait())
-        try:
-            await asyncio.wait([connecting, ended], return_when=asyncio.FIRST_COMPLETED)
-            if connecting.done():
-                return connecting.result()
-            raise DomainGone("open channel", f"domain {domain}", "it ended")
-        except (errors.XenError, OSError) as error:
-            raise ToolstackError("open channel", f"domain {domain}", str(error)) from error
-        finally:
-            ended.cancel()
-            connecting.cancel()
+        with _faults("open channel", f"domain {domain}"):
+            opened = await race(self._channels.connect(domain), known.ended.wait())
+        if isinstance(opened, VchanTransport):
+            return opened
+        raise DomainGone("open channel", f"domain {domain}", "it ended")
 
     def deaths(self) -> AsyncIterator[DomainDeath]:
         return self._registry.listen()
@@ -250,24 +241,15 @@ class LibxlToolstack:
         known = self._registry.get(domain)
         if known is None:
             raise DomainGone("read console", f"domain {domain}", "no such domain")
-        return await asyncio.to_thread(self._logs.console, known.name, limit)
+        return await self._logs.console(known.name, limit)
 
     # -- inside
 
     async def _trim_logs(self) -> None:
-        """A zone must not fill the host's disk by what it says; xenconsoled takes 300 KB/s at most."""
+        """A zone must not fill the host's disk by its console; xenconsoled takes 300 KB/s at most."""
         while True:
             await asyncio.sleep(_TRIM_SECONDS)
             await asyncio.to_thread(self._logs.trim, self._registry.names())
-
-    async def _step(self, operation: str, subject: str, work: Coroutine[Any, Any, T]) -> T:
-        """Do ``work`` to its end, also when the caller is cancelled; errors of Xen become faults."""
-        try:
-            return await self._steps.run(operation, subject, work)
-        except errors.DomainNotFound as error:
-            raise DomainGone(operation, subject, "no such domain") from error
-        except errors.XenError as error:
-            raise ToolstackError(operation, subject, str(error)) from error
 
     def _living(self, operation: str, domain: DomainId) -> Known:
         """A domain that lives; DomainGone otherwise."""
@@ -277,11 +259,15 @@ class LibxlToolstack:
         return known
 
 
-def _destroy_exactly(context: Context, domid: int, uuid: UUID) -> None:
-    """Not another domain that has got the number meanwhile."""
-    if xen.info(context, domid).uuid != uuid:
-        raise errors.DomainNotFound("libxl_domain_destroy", -21, f"domain {domid}, {uuid}")
-    xen.destroy(context, domid)
+@contextmanager
+def _faults(operation: str, subject: str) -> Iterator[None]:
+    """Errors of Xen and of the system as faults."""
+    try:
+        yield
+    except errors.DomainNotFound as error:
+        raise DomainGone(operation, subject, "no such domain") from error
+    except (errors.XenError, OSError) as error:
+        raise ToolstackError(operation, subject, str(error)) from error
 
 
 def _info(info: xen.Info) -> DomainInfo:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from xenbind.vchan import Client
+from xenbind.vchan import VchanClient
 
 _LARGEST = 65536
 
@@ -12,12 +12,12 @@ _LARGEST = 65536
 class VchanTransport:
     """Reads and writes without ever blocking; the ring is the guest's, and so hostile.
 
-    A dead guest does not close its ring: whoever hears of its death says ``ended``, and then reads
-    give what is left in the ring, and the end.
+    A dead guest does not close its ring: whoever hears of its death calls ``ended``.  Reads then give what
+    is left in the ring, and the end.
     """
 
-    def __init__(self, client: Client) -> None:
-        self._client: Client | None = client
+    def __init__(self, client: VchanClient) -> None:
+        self._client: VchanClient | None = client
         self._fd = client.fd
         self._loop = asyncio.get_running_loop()
         self._buffer = bytearray(_LARGEST)
@@ -51,10 +51,10 @@ class VchanTransport:
 
     async def close(self) -> None:
         """See port.Transport."""
-        self.shut()
+        self.disconnect()
 
-    def shut(self) -> None:
-        """Let go of the guest's pages; until then a destroyed guest stays as a zombie."""
+    def disconnect(self) -> None:
+        """Unmap the guest's pages; until then a destroyed guest stays as a zombie."""
         client, self._client = self._client, None
         if client is not None:
             self._loop.remove_reader(self._fd)

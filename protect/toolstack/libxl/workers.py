@@ -1,9 +1,8 @@
-"""Threads that call libxl, each with a context of its own: a context serves one call at a time."""
+"""Threads that call libxl.  A context serves one call at a time, so each call takes an idle one."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Concatenate, ParamSpec, TypeVar
@@ -19,38 +18,35 @@ class Workers:
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="libxl")
-        self._own = threading.local()
-        self._contexts: list[Context] = []  # to be freed at the end; append is atomic
+        self._turns = asyncio.Semaphore(threads)
+        self._idle: list[Context] = []  # append and pop are atomic
 
     async def run(
         self, function: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call ``function(context, ...)`` in a thread.
+        """Call ``function(context, ...)`` in a thread; for ``completed`` methods, which are not cancelled."""
+        async with self._turns:
+            context = await self._take()
+            call = self._pool.submit(function, context, *args, **kwargs)
+            # By the thread: should the caller be cancelled, the call still has the context.
+            call.add_done_callback(lambda _: self._give_back(context))
+            return await asyncio.wrap_future(call)
 
-        A caller that is cancelled stops waiting; the call still runs to its end.
-        """
+    async def _take(self) -> Context:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return await asyncio.get_running_loop().run_in_executor(self._pool, Context)
 
-        def work() -> T:
-            return function(self._context(), *args, **kwargs)
-
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._pool, work))
-
-    def _context(self) -> Context:
-        """This thread's context; a new one when libxl has lost track of events in the old."""
-        context: Context | None = getattr(self._own, "context", None)
-        if context is not None and context.usable:
-            return context
-        if context is not None:
-            self._contexts.remove(context)
+    def _give_back(self, context: Context) -> None:
+        """Keep it for the next call, unless libxl has lost track of events in it."""
+        if context.usable:
+            self._idle.append(context)
+        else:
             context.close()
-        self._own.context = None
-        self._own.context = context = Context()
-        self._contexts.append(context)
-        return context
 
     def close(self) -> None:
         """Wait for the calls under way, and free the contexts."""
         self._pool.shutdown()
-        for context in self._contexts:
-            context.close()
-        self._contexts.clear()
+        while self._idle:
+            self._idle.pop().close()

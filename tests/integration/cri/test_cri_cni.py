@@ -15,11 +15,11 @@ import pytest
 from pyroute2 import AsyncIPRoute, netns
 
 from cri.cni import netns as our_netns
-from cri.cni.attachment import Attachment
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
-from cri.state.ids import new_id
+from cri.state.attachment import Attachment
+from cri.state.names import new_id
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, TooLate
 from localnode import network as bridges
 from tests.support.cri.cri_node import pod_config, until
@@ -101,7 +101,7 @@ async def test_a_directory_that_somebody_looks_into_is_let_go(place: Place) -> N
     await our_netns.create(plan.netns)
     looking = os.open(plan.netns.parent, os.O_RDONLY)
     try:
-        our_netns.remove(plan.netns)
+        await our_netns.remove(plan.netns)
         assert _mounts(place.folder) == []
     finally:
         os.close(looking)
@@ -310,7 +310,7 @@ async def test_the_namespace_is_usable_by_others(place: Place) -> None:
 
 async def test_a_pod_that_reboot_took_is_still_deleted(place: Place) -> None:
     attached = await place.network.attach(place.plan())
-    our_netns.remove(attached.netns)  # as a reboot: the name is gone, the lease on the disk is not
+    await our_netns.remove(attached.netns)  # as a reboot: the name is gone, the lease on the disk is not
     assert place.leases != []
     await place.network.detach(attached)
     assert place.leases == []

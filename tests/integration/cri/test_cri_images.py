@@ -64,7 +64,7 @@ async def test_a_container_sees_its_stack_of_filesystems_as_one(node: CriNode, t
     async with registry.serve(tmp_path / "registry") as address, node.client() as client:
         for name, more in (("one", b"1"), ("two", b"2")):
             layers = [*both, Layer().file("etc/own", more).tar()]
-            images.push(address, f"{name}:1", images.Image(layers, {"Cmd": ["sh"]}))
+            images.push(address, f"{name}:1", images.PushedImage(layers, {"Cmd": ["sh"]}))
         registry.mirror(node.certs, "registry.test", address)
         one, two = [await client.pull(f"registry.test/{name}:1") for name in ("one", "two")]
         assert len(list((node.folder / "state/images/filesystems").iterdir())) == 5

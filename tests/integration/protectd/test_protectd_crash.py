@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
-import protect.__main__  # noqa: F401 - declares every step
+import protect.__main__  # noqa: F401 - imports every step
 from tests.support.protect import leftovers
 from tests.support.protect.crashes import armed, connected, killed, once_undone, steps, workloads
 from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, until

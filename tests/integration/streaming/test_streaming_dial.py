@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from cri.zones.client import Zones
-from cri.zones.connection import Connection
+from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Exhausted, Fault, Invalid, Missing, Refused
 from daemonkit.grpc_server import channel
 from localnode.client import Client, Pod
@@ -64,9 +64,9 @@ async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
         await node.close()
 
 
-async def received(connection: Connection, size: int) -> bytes:
+async def received(connection: ZoneConnection, size: int) -> bytes:
     data = bytearray()
-    async for piece in connection.pieces():
+    async for piece in connection.chunks():
         data += piece
         if len(data) >= size:
             break
@@ -87,7 +87,7 @@ async def test_a_round_trip_and_both_ends(stage: Stage) -> None:
             assert await stage.read(server) == b""
             server.shutdown(socket.SHUT_WR)
             assert await received(connection, 1) == b""
-            await connection.over()
+            await connection.drained()
 
 
 async def test_what_cannot_be_dialled(stage: Stage) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from cri.streaming.server import Server
-from cri.streaming.spdy.encode import Encoder
+from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, SynStream
 from cri.streaming.spdy.headers import dictionary
 from tests.support.cri.stream_client import WEBSOCKET, Spdy, connect, key, path_of, spdy, websocket
@@ -41,7 +41,7 @@ def bomb() -> bytes:
 
 def flood() -> bytes:
     """Streams without end, and data for them."""
-    encoder = Encoder()
+    encoder = SpdyEncoder()
     frames = []
     for number in range(1, 400, 2):
         frames.append(encoder.encode(SynStream(number, {"streamtype": ("error",), "port": ("80",)})))

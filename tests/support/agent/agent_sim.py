@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 
 from protect.channel import frames
-from protect.channel.frames import WINDOW, Decoder, Frame, Side, Type, encode
+from protect.channel.frames import WINDOW, Frame, FrameDecoder, Side, Type, encode
 from protect.model.errors import ProtocolViolation
 from tests.support.agent.memory_transport import MemoryTransport, transport_pair
 from tests.support.agent.sim_streams import SimInput, SimOutput
@@ -129,7 +129,7 @@ class SimAgent:
 
     async def _serve(self, transport: MemoryTransport) -> None:
         self._out.clear()
-        decoder = Decoder(Side.HOST)
+        decoder = FrameDecoder(Side.HOST)
         for output in self.outputs.values():
             output.live, output.fin_sent = False, False
         greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -263,6 +263,8 @@ class SimAgent:
         elif operation == "exec_process":
             execute = request.exec_process
             reply = self._create(execute.process, execute.tty, execute.stdin)
+        elif operation == "dial":
+            reply = pb.Reply(dialed=self._dial())
         elif operation == "list_processes":
             reply = pb.Reply(processes=pb.ProcessList(processes=list(self.processes.values())))
         elif operation in ("get_stats", "get_facts"):
@@ -292,6 +294,11 @@ class SimAgent:
         state = pb.PROCESS_STATE_RUNNING if ref.exec_id else pb.PROCESS_STATE_CREATED
         self.processes[key] = pb.Process(process=ref, state=state, created=created)
         return pb.Reply(created=created)
+
+    def _dial(self) -> pb.Dialed:
+        dialed = pb.Dialed(in_stream=self.new_stream(), out_stream=self.new_stream())
+        self.inputs[dialed.in_stream], self.outputs[dialed.out_stream] = SimInput(), SimOutput()
+        return dialed
 
     def _delete(self, container_id: str) -> None:
         self._forget([key for key in self.processes if key[0] == container_id])

@@ -10,10 +10,11 @@ import asyncio
 import sys
 from pathlib import Path
 
-from protect.channel.link import Hello, Link
+from protect.channel.link import Link
+from protect.model.process import AgentHello, ProcessExited
+from protect.model.toolstack import Transport
 from protect.stdio.log import WorkloadLog
 from protect.toolstack.fake.channel import connect
-from protect.toolstack.port import Transport
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
@@ -26,7 +27,7 @@ class LogHost:
         self.log = WorkloadLog.open(str(path), journal)
         self.transport: Transport | None = None
         self.violations: list[str] = []
-        self.exits: list[pb.ProcessExited] = []
+        self.exits: list[ProcessExited] = []
         self.hellos = 0
         self._registered = False
 
@@ -34,7 +35,7 @@ class LogHost:
         self.transport = await connect(self._directory, "z1")
         return self.transport
 
-    async def connected(self, hello: Hello, new_boot: bool) -> None:
+    async def connected(self, hello: AgentHello, new_boot: bool) -> None:
         self.hellos += 1
         reply = await self.link.call(pb.Request(list_processes=pb.ListProcesses()), 60)
         if self._registered:
@@ -48,7 +49,7 @@ class LogHost:
             if not sink.finished:
                 self.link.output(number, sink, sink.consumed)
 
-    def process_exited(self, exited: pb.ProcessExited) -> None:
+    def process_exited(self, exited: ProcessExited) -> None:
         self.exits.append(exited)
 
     def violation(self, cause: str) -> None:

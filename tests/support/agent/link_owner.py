@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from protect.model.process import AgentHello, ProcessExited
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 LIST = pb.Request(list_processes=pb.ListProcesses())
@@ -18,17 +19,17 @@ class Owner:
     """An owner that registers what ``wanted`` says in each ``connected``."""
 
     def __init__(self) -> None:
-        self.hellos: list[tuple[pb.Hello, bool]] = []
-        self.exits: list[pb.ProcessExited] = []
+        self.hellos: list[tuple[AgentHello, bool]] = []
+        self.exits: list[ProcessExited] = []
         self.violations: list[str] = []
         self.on_connected: Callable[[], Awaitable[None]] | None = None
 
-    async def connected(self, hello: pb.Hello, new_boot: bool) -> None:
+    async def connected(self, hello: AgentHello, new_boot: bool) -> None:
         self.hellos.append((hello, new_boot))
         if self.on_connected is not None:
             await self.on_connected()
 
-    def process_exited(self, exited: pb.ProcessExited) -> None:
+    def process_exited(self, exited: ProcessExited) -> None:
         self.exits.append(exited)
 
     def violation(self, cause: str) -> None:

@@ -60,7 +60,7 @@ class Client:
         self.socket.settimeout(patience)
         with open_directory(path.parent) as where:
             self.socket.connect(f"{where}/{path.name}")
-        self.decoder = frames.Decoder(Side.AGENT)
+        self.decoder = frames.FrameDecoder(Side.AGENT)
         self.inbox: deque[Frame] = deque()
         self.replies: dict[int, pb.Reply] = {}
         self.events: list[pb.ProcessExited] = []

@@ -19,8 +19,8 @@ import pytest
 
 from localnode import images, layers, registry
 from localnode.client import Client, Pod
-from localnode.images import Image
-from localnode.layers import Entry
+from localnode.images import PushedImage
+from localnode.layers import LayerEntry
 from tests.support.cri.cri_daemons import IMAGE, CriNode
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -31,9 +31,9 @@ OWN = cri.NamespaceOption(pid=cri.CONTAINER)
 FOREVER = "exec sleep 100000"
 
 _ACCOUNTS = layers.layer(
-    Entry("etc"),
-    Entry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nweb:x:101:102::/:/bin/sh\n"),
-    Entry("etc/group", 0o644, b"root:x:0:\nweb:x:102:\nwww:x:103:web\n"),
+    LayerEntry("etc"),
+    LayerEntry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nweb:x:101:102::/:/bin/sh\n"),
+    LayerEntry("etc/group", 0o644, b"root:x:0:\nweb:x:102:\nwww:x:103:web\n"),
 )
 
 
@@ -217,7 +217,7 @@ async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
     await node.start()
     try:
         async with registry.serve(folder / "registry") as address, node.client() as client:
-            image = Image([layers.busybox(), _ACCOUNTS], {"Cmd": ["sh"], "Env": ["FROM_IMAGE=yes"]})
+            image = PushedImage([layers.busybox(), _ACCOUNTS], {"Cmd": ["sh"], "Env": ["FROM_IMAGE=yes"]})
             images.push(address, IMAGE.partition("/")[2], image)
             registry.mirror(node.certs, IMAGE.partition("/")[0], address)
             ends = Ends(client)

@@ -12,11 +12,12 @@ from typing import Any
 import grpc.aio
 
 from cri.cni import pod
-from cri.cni.attachment import Attachment, Chain, Plugin
-from cri.config import CniConfig, Config, HandlerConfig
+from cri.config import CniConfig, CriConfig, HandlerConfig
 from cri.daemon import running
+from cri.oci.values import RootImage
 from cri.rpc.runtime import runtime_service
-from cri.state.node import Node, RootImage
+from cri.runtime import Runtime
+from cri.state.attachment import Attachment, Chain, Plugin
 from cri.streaming.server import serving as streaming_server
 from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel, serve_unix
@@ -109,11 +110,11 @@ class FakeImages:
 class Rig:
     """What a test holds."""
 
-    config: Config
+    config: CriConfig
     protect: FakeProtect
     network: FakeNetwork
     images: FakeImages
-    node: Node
+    node: Runtime
     cri: Any
     """The RuntimeService stub."""
 
@@ -165,9 +166,9 @@ def container_config(name: str = "main", **fields: Any) -> cri.ContainerConfig:
     return cri.ContainerConfig(**fields)
 
 
-def node_config(folder: Path) -> Config:
+def node_config(folder: Path) -> CriConfig:
     """Everything under ``folder``."""
-    return Config(
+    return CriConfig(
         state_dir=folder / "state",
         run_dir=folder / "run",
         protect_socket=folder / "protect.sock",
@@ -183,7 +184,7 @@ async def rig(
     network: FakeNetwork | None = None,
     images: FakeImages | None = None,
     *,
-    config: Config | None = None,
+    config: CriConfig | None = None,
     serve: bool = True,
 ) -> AsyncIterator[Rig]:
     """A node that serves; pass the parts of an earlier one to see a restart."""

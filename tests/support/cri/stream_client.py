@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from wsproto.connection import Connection, ConnectionState, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Event, TextMessage
 
-from cri.streaming.spdy.decode import Decoder
-from cri.streaming.spdy.encode import Encoder
+from cri.streaming.spdy.decode import SpdyDecoder
+from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, Frame, Reset, SynReply, SynStream
 
 PATIENCE = 60.0
@@ -72,8 +72,8 @@ class Spdy:
     """A SPDY client."""
 
     line: Line
-    encoder: Encoder = field(default_factory=Encoder)
-    decoder: Decoder = field(default_factory=Decoder)
+    encoder: SpdyEncoder = field(default_factory=SpdyEncoder)
+    decoder: SpdyDecoder = field(default_factory=SpdyDecoder)
     streams: dict[str, int] = field(default_factory=dict)
     output: dict[int, bytearray] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)

@@ -8,13 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from cri.config import StreamingConfig
 from cri.streaming.forwarding.portforward import ForwardJob
-from cri.streaming.jobs import CommandJob
 from cri.streaming.process.command import Command, Wants
-from cri.streaming.process.outcome import Outcome
+from cri.streaming.process.exec import CommandJob
+from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.server import Server, serving
-from cri.streaming.settings import StreamingConfig
-from cri.zones.connection import Connection
+from cri.zones.connection import ZoneConnection
 from daemonkit.faults import Refused
 
 ALL = Wants(stdin=True, stdout=True, stderr=True, tty=False)
@@ -42,24 +42,24 @@ class Play(_Changing):
     cancelled: int = 0
     ended: int = 0
 
-    def job(self, act: Callable[[Command], Awaitable[Outcome]], wants: Wants = ALL) -> CommandJob:
-        async def conduct(command: Command) -> Outcome:
+    def job(self, act: Callable[[Command], Awaitable[ExitStatus]], wants: Wants = ALL) -> CommandJob:
+        async def run(command: Command) -> ExitStatus:
             self.begun += 1
             self.changed.set()
             try:
-                outcome = await act(command)
+                status = await act(command)
                 self.ended += 1
-                return outcome
+                return status
             except asyncio.CancelledError:
                 self.cancelled += 1
                 raise
             finally:
                 self.changed.set()
 
-        return CommandJob("exec", "c1", wants, conduct)
+        return CommandJob("exec", "c1", wants, run)
 
 
-async def echo(command: Command) -> Outcome:
+async def echo(command: Command) -> ExitStatus:
     """stdin to stdout, its length to stderr, exit code 3."""
     assert command.stdin is not None
     size = 0
@@ -67,10 +67,10 @@ async def echo(command: Command) -> Outcome:
         size += len(data)
         await command.stdout(data)
     await command.stderr(f"{size} bytes".encode())
-    return Outcome(code=3)
+    return ExitStatus(code=3)
 
 
-async def forever(command: Command) -> Outcome:
+async def forever(command: Command) -> ExitStatus:
     """Until its client goes."""
     await asyncio.Event().wait()
     raise AssertionError
@@ -88,11 +88,11 @@ class _Capitals:
     async def write_eof(self) -> None:
         await self._queue.put(b"")
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         while data := await self._queue.get():
             yield data
 
-    async def over(self) -> None:
+    async def drained(self) -> None:
         """Everything was taken."""
 
 
@@ -105,7 +105,7 @@ class Echo(_Changing):
     made: int = 0
 
     @asynccontextmanager
-    async def dial(self, port: int) -> AsyncIterator[Connection]:
+    async def dial(self, port: int) -> AsyncIterator[ZoneConnection]:
         if port in self.refuses:
             raise Refused("dial", f"port {port}", "connection refused")
         self.open += 1

@@ -13,7 +13,7 @@ import random
 import sys
 from pathlib import Path
 
-from protect.stdio.log import LogStream, WorkloadLog
+from protect.stdio.log import LogSink, WorkloadLog
 
 
 def content(stream: str, size: int) -> bytes:
@@ -33,7 +33,7 @@ def content(stream: str, size: int) -> bytes:
     return b"".join(parts)[:size]
 
 
-async def feed(sink: LogStream, whole: bytes) -> None:
+async def feed(sink: LogSink, whole: bytes) -> None:
     """What a resumed link does: from the sink's offset on, in pieces of any size."""
     rng = random.Random()
     at = sink.consumed

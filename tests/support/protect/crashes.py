@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import grpc.aio
 
-import protect.__main__  # noqa: F401 - declares every step
+import protect.__main__  # noqa: F401 - imports every step
 from daemonkit import checkpoints
 from tests.support.protect.zones import TIMEOUT, Zones
 from xenpod_proto.protect.v1 import protect_pb2 as pb

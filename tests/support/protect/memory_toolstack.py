@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 from daemonkit.faults import Exists
+from daemonkit.tasks import complete
 from protect.model.errors import DomainGone, ToolstackError
-from protect.toolstack.port import (
+from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -36,7 +37,10 @@ class MemoryDomain:
 
 
 class MemoryToolstack:
-    """port.Toolstack; ``failing`` names the operations that fail, ``gates`` those that wait."""
+    """port.Toolstack; ``failing`` names the operations that fail, ``gates`` those that wait.
+
+    A caller who is cancelled is told so when the step has ended, as the port has it.
+    """
 
     name = "memory"
 
@@ -61,6 +65,9 @@ class MemoryToolstack:
         return PhysicalInfo(1 << 34, 1 << 33, 2, "memory 1", False, ("memory only",), user_namespaces=True)
 
     async def create(self, spec: DomainSpec) -> DomainId:
+        return await complete(self._create(spec))
+
+    async def _create(self, spec: DomainSpec) -> DomainId:
         await self._step("create")
         self._last_id += 1
         domain = MemoryDomain(DomainId(self._last_id), spec)
@@ -70,10 +77,16 @@ class MemoryToolstack:
         return domain.id
 
     async def unpause(self, domain: DomainId) -> None:
+        await complete(self._unpause(domain))
+
+    async def _unpause(self, domain: DomainId) -> None:
         await self._step("unpause")
         self._get(domain).state = DomainState.RUNNING
 
     async def destroy(self, domain: DomainId) -> None:
+        await complete(self._destroy(domain))
+
+    async def _destroy(self, domain: DomainId) -> None:
         await self._step("destroy")
         found = self.domains.pop(domain, None)
         if found is not None:
@@ -89,6 +102,9 @@ class MemoryToolstack:
         ]
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
+        await complete(self._attach_disk(domain, disk))
+
+    async def _attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         await self._step("attach_disk")
         disks = self._get(domain).disks
         if disk.vdev in disks:
@@ -96,6 +112,9 @@ class MemoryToolstack:
         disks[disk.vdev] = disk
 
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
+        await complete(self._detach_disk(domain, vdev))
+
+    async def _detach_disk(self, domain: DomainId, vdev: str) -> None:
         await self._step("detach_disk")
         if domain in self.domains:
             self.domains[domain].disks.pop(vdev, None)

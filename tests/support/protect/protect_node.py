@@ -4,30 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from daemonkit.config import Seconds
 from daemonkit.faults import Broken
 from protect.channel.link import Link
-from protect.config import Config, Limits, Timeouts
-from protect.host.idmap import IdMapping
-from protect.model.volume import Source, Volume
-from protect.model.zone import ZoneSpec
-from protect.network.guest import GuestNetwork, GuestRoute
+from protect.config import ProtectdConfig, Timeouts, ZoneLimits
+from protect.model.container import ImageFilesystem, WorkloadSpec
+from protect.model.toolstack import Mode
+from protect.model.volume import Volume, VolumeSource
+from protect.model.zone import GuestNetwork, GuestRoute, ZoneIdMapping, ZoneSpec
 from protect.state.ledger import Ledger
-from protect.state.node import Node
+from protect.state.manager import ZoneManager
 from protect.state.store import SqliteStore
 from protect.stdio.log import WorkloadLog
-from protect.toolstack.port import Mode
-from protect.workloads.create import WorkloadSpec
-from protect.workloads.disks import Filesystem
 from protect.zones import deaths, reconcile
 from tests.support.protect.memory_toolstack import MemoryToolstack
 
+T = TypeVar("T")
+
 MIB = 1 << 20
+CALL = "call"
+"""Name of the tasks of verbs that are ``served``."""
 FAST = Timeouts(
     boot=Seconds(5.0), call=Seconds(10.0), stats=Seconds(2.0), drain=Seconds(0.3), stop=Seconds(10.0)
 )
@@ -68,12 +70,12 @@ class MemoryVolumes:
         return list(self.attached)
 
     async def take(
-        self, volumes: Sequence[Volume], timeout: float, ids: IdMapping | None = None
-    ) -> list[Source]:
+        self, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
+    ) -> list[VolumeSource]:
         self._step("take")
-        return [Source(volume, os.open("/dev/null", os.O_RDONLY), directory=True) for volume in volumes]
+        return [VolumeSource(volume, os.open("/dev/null", os.O_RDONLY), directory=True) for volume in volumes]
 
-    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[Source]) -> None:
+    async def attach(self, zone_id: str, workload_id: str, sources: Sequence[VolumeSource]) -> None:
         self._step("attach")
         if sources:
             names = [source.volume.name for source in sources if os.fstat(source.tree)]
@@ -92,17 +94,17 @@ class MemoryVolumes:
 async def running(
     folder: Path,
     toolstack: MemoryToolstack,
-    limits: Limits | None = None,
+    limits: ZoneLimits | None = None,
     total: int = 4096 * MIB,
     volumes: MemoryVolumes | None = None,
-) -> AsyncIterator[Node]:
-    """A daemon without its edge; leaving is its orderly stop, and entering again a restart."""
-    config = Config(
-        run_dir=folder / "run", state_dir=folder / "state", limits=limits or Limits(), timeouts=FAST
+) -> AsyncIterator[ZoneManager]:
+    """A daemon without its server; leaving is its orderly stop, and entering again a restart."""
+    config = ProtectdConfig(
+        run_dir=folder / "run", state_dir=folder / "state", limits=limits or ZoneLimits(), timeouts=FAST
     )
     config.state_dir.mkdir(parents=True, exist_ok=True)
     store = SqliteStore(config.state_dir / "protect.db")
-    node = Node(
+    manager = ZoneManager(
         config,
         toolstack,
         store,
@@ -112,23 +114,23 @@ async def running(
         Ledger(total),
         volumes or MemoryVolumes(folder / "volumes"),
     )
-    recorded = await reconcile.load(node)
-    watching = asyncio.create_task(deaths.watch(node))
-    for found in recorded:
-        node.tasks.spawn(reconcile.settle(node, found), f"reconcile {found.runtime.id}")
+    recorded = await reconcile.load(manager)
+    watching = asyncio.create_task(deaths.watch(manager))
+    for zone in recorded:
+        manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile {zone.runtime.id}")
     try:
-        yield node
+        yield manager
     finally:
         watching.cancel()
-        node.stop()
-        await node.tasks.close(0.1)
-        for zone in node.zones.values():
-            if zone.link is not None:
-                await zone.link.close()
-        for workload in node.workloads.values():
-            if workload.outputs is not None:
-                await workload.outputs.log.close()
+        manager.stop()
+        hasten(manager, stop=0.1)
+        await manager.close()
         store.close()
+
+
+def served(manager: ZoneManager, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Run a verb as the gRPC server does, for a client that goes away when the task is cancelled."""
+    return asyncio.create_task(manager.tasks.run(work, CALL))
 
 
 def zone_spec(zone_id: str = "z1", memory: int = 256 * MIB, interfaces: int = 0) -> ZoneSpec:
@@ -139,13 +141,15 @@ def workload_spec(folder: Path, workload_id: str = "w1", zone_id: str = "z1", **
     image = folder / "image.squashfs"
     image.touch()
     values: dict[str, object] = {"log_path": str(folder / f"{workload_id}.log")} | more
-    return WorkloadSpec(workload_id, zone_id, b"{}", (Filesystem(image, "squashfs"),), **values)  # type: ignore[arg-type]
+    return WorkloadSpec(workload_id, zone_id, b"{}", (ImageFilesystem(image, "squashfs"),), **values)  # type: ignore[arg-type]
 
 
-def hasten(node: Node, **seconds: float) -> None:
+def hasten(manager: ZoneManager, **seconds: float) -> None:
     """Other deadlines, for a test that waits for one."""
-    timeouts = replace(node.config.timeouts, **{name: Seconds(value) for name, value in seconds.items()})
-    node.config = replace(node.config, timeouts=timeouts)
+    timeouts = replace(manager.config.timeouts, **{name: Seconds(value) for name, value in seconds.items()})
+    manager.config = replace(manager.config, timeouts=timeouts)
+    for zone in manager.zones.values():
+        zone.client.call_timeout = timeouts.call
 
 
 async def until(condition: object, timeout: float = 60.0) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID, uuid4
 
-from protect.channel.link import Hello, Link
-from protect.network.guest import GuestNetwork
+from protect.channel.link import Link
+from protect.model.process import AgentHello, ProcessExited
+from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
+from protect.model.zone import GuestNetwork
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
-from protect.toolstack.port import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from tests.support.images import busybox
 from tests.support.protect import leftovers
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -49,10 +50,10 @@ class Agent:
         self._exits: dict[str, asyncio.Future[int]] = {}
         self.link = Link("contract", lambda: toolstack.open_channel(domain), self)
 
-    async def connected(self, hello: Hello, new_boot: bool) -> None:
+    async def connected(self, hello: AgentHello, new_boot: bool) -> None:
         """Nothing of an earlier connection is wanted."""
 
-    def process_exited(self, exited: pb.ProcessExited) -> None:
+    def process_exited(self, exited: ProcessExited) -> None:
         self._exit(exited.process.container_id).set_result(exited.exit_code)
 
     def violation(self, cause: str) -> None:

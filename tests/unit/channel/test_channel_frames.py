@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protect.channel import frames
-from protect.channel.frames import Decoder, Frame, Side, Type, encode
+from protect.channel.frames import Frame, FrameDecoder, Side, Type, encode
 from protect.model.errors import ProtocolViolation
 from tests.support.agent import golden_frames
 
@@ -57,7 +57,7 @@ def test_golden_names_are_unique() -> None:
 @pytest.mark.parametrize("entry", GOLDEN, ids=lambda entry: entry["name"])
 def test_golden(entry: dict[str, Any]) -> None:
     raw = bytes.fromhex(entry["hex"])
-    decoder = Decoder(Side(entry["direction"]))
+    decoder = FrameDecoder(Side(entry["direction"]))
     if entry["error"] is not None:
         with pytest.raises(ProtocolViolation) as caught:
             decoder.feed(raw)
@@ -71,7 +71,7 @@ def test_golden(entry: dict[str, Any]) -> None:
 
 @given(st.lists(legal, max_size=12), st.lists(st.integers(0, 40_000), max_size=30))
 def test_any_chunking_gives_the_same_frames(sent: list[Frame], cuts: list[int]) -> None:
-    decoder = Decoder(Side.HOST)
+    decoder = FrameDecoder(Side.HOST)
     got: list[Frame] = []
     for chunk in _chunks(b"".join(map(encode, sent)), cuts):
         got += decoder.feed(chunk)
@@ -82,7 +82,7 @@ def test_any_chunking_gives_the_same_frames(sent: list[Frame], cuts: list[int]) 
 
 @given(legal)
 def test_byte_by_byte(sent: Frame) -> None:
-    decoder = Decoder(Side.HOST)
+    decoder = FrameDecoder(Side.HOST)
     raw = encode(sent)[:400] if len(encode(sent)) > 400 else encode(sent)
     got: list[Frame] = []
     for byte in raw:
@@ -93,7 +93,7 @@ def test_byte_by_byte(sent: Frame) -> None:
 
 @given(st.sampled_from(Side), st.lists(st.binary(max_size=300), max_size=30))
 def test_garbage_is_a_violation_or_waits_and_never_grows(sender: Side, chunks: list[bytes]) -> None:
-    decoder = Decoder(sender)
+    decoder = FrameDecoder(sender)
     broken = False
     for chunk in chunks:
         try:
@@ -134,7 +134,7 @@ def test_a_bad_header_is_refused_before_its_payload(
         and row[2] <= length <= row[3]
         and flags & ~row[4] == 0
     )
-    decoder = Decoder(sender)
+    decoder = FrameDecoder(sender)
     header = struct.pack("<BBHII", kind, flags, zero, stream, length)
     if allowed:
         decoder.feed(header)
@@ -145,7 +145,7 @@ def test_a_bad_header_is_refused_before_its_payload(
 
 def test_the_longest_frames_pass() -> None:
     raw = encode(frames.data(1, 0, b"x" * frames.WINDOW)) + encode(Frame(Type.CALL, 1, b"y" * (1 << 20)))
-    decoder = Decoder(Side.HOST)
+    decoder = FrameDecoder(Side.HOST)
     got = [frame for at in range(0, len(raw), 10_000) for frame in decoder.feed(raw[at : at + 10_000])]
     assert [len(frame.payload) for frame in got] == [8 + frames.WINDOW, 1 << 20]
 

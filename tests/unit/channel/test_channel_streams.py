@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from protect.channel.frames import WINDOW
-from protect.channel.numbers import NumberSet
-from protect.channel.streams import FARTHEST, Credit, Piece, Receiver, Sender
+from protect.channel.streams import FARTHEST, Credit, DataChunk, Receiver, Sender
+from protect.channel.table import NumberSet
 from protect.model.errors import ProtocolViolation
 
 
@@ -27,7 +27,7 @@ class Stream(RuleBasedStateMachine):
         self.receiver = Receiver(fresh=True)
         self.written = 0
         self.got = bytearray()
-        self.pieces: list[Piece] = []
+        self.pieces: list[DataChunk] = []
         self.credits: list[Credit] = []
         self.up = True
         self.closed = False
@@ -35,7 +35,7 @@ class Stream(RuleBasedStateMachine):
     @rule(size=st.integers(1, 70_000))
     @precondition(lambda self: not self.closed)
     def write(self, size: int) -> None:
-        size = min(size, self.sender.room)
+        size = min(size, self.sender.space)
         self.sender.add(pattern(self.written, size))
         self.written += size
 
@@ -44,7 +44,7 @@ class Stream(RuleBasedStateMachine):
     def close(self) -> None:
         self.sender.close()
         self.closed = True
-        assert self.sender.room == 0
+        assert self.sender.space == 0
 
     @rule(most=st.sampled_from([1, 100, 16_384]))
     @precondition(lambda self: self.up)
@@ -150,7 +150,7 @@ def test_a_hostile_sender_never_gets_over_its_credit(frames: list[tuple[int, int
 )
 def test_a_hostile_receiver_gets_only_what_there_is(size: int, credits: list[tuple[int, int, bool]]) -> None:
     sender = Sender(fresh=True)
-    size = min(size, sender.room)
+    size = min(size, sender.space)
     sender.add(pattern(0, size))
     for consumed, room, reconnect in credits:
         if reconnect:
@@ -227,7 +227,7 @@ class TestSender:
         sender.add(b"abc")
         assert not sender.ready
         sender.credit(Credit(1000, 1002))
-        assert sender.take(16_384) == Piece(1000, b"ab", False)
+        assert sender.take(16_384) == DataChunk(1000, b"ab", False)
 
     @pytest.mark.parametrize(
         "credit", [Credit(6, 7), Credit(2, WINDOW - 1), Credit(1, WINDOW + 2), Credit(FARTHEST, FARTHEST + 1)]
@@ -244,7 +244,7 @@ class TestSender:
         sender = Sender(fresh=True)
         sender.add(b"abc")
         sender.credit(Credit(0, 0, fin=True))
-        assert sender.over and sender.closed and sender.unconsumed == 0 and sender.room == 0
+        assert sender.over and sender.closed and sender.unconsumed == 0 and sender.space == 0
         assert sender.take(10) is None
 
     def test_more_than_the_window_is_not_kept(self) -> None:

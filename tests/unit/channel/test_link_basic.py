@@ -11,6 +11,7 @@ from daemonkit import faults
 from protect.channel.frames import Frame, Type
 from protect.channel.link import Link
 from protect.model.errors import DomainGone, LinkDown
+from protect.model.process import AgentHello
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.agent.link_owner import LIST, Collector, Owner, create, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -37,7 +38,7 @@ async def link(agent: SimAgent, events: Owner):  # type: ignore[no-untyped-def]
 
 async def test_open_greets_and_calls_work(link: Link, agent: SimAgent, events: Owner) -> None:
     hello = await link.open(5)
-    assert hello.boot_id == agent.boot_id and hello.version_max == 1
+    assert hello == AgentHello(agent.boot_id, agent_version="sim", kernel_release="6.1")
     assert events.hellos == [(hello, True)]
     assert link.connected
     reply = await link.call(pb.Request(get_facts=pb.GetFacts()), 5)

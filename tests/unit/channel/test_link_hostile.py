@@ -10,9 +10,9 @@ import pytest
 
 from daemonkit.faults import TooLate
 from protect.channel import frames, wire
-from protect.channel.events import BURST
 from protect.channel.frames import Frame, Type
 from protect.channel.link import Link
+from protect.channel.messages import BURST
 from protect.channel.table import MOST_STREAMS
 from protect.model.errors import LinkDown, ProtocolViolation
 from tests.support.agent.agent_sim import SimAgent

@@ -38,7 +38,7 @@ def measured() -> Iterator[Held]:
         tracemalloc.stop()
 
 
-def pieces(total: int) -> Iterator[bytes]:
+def chunks(total: int) -> Iterator[bytes]:
     """Of two bytes, each an object of its own."""
     for number in range(total // 2):
         yield (number % 60_000).to_bytes(2, "big")
@@ -60,9 +60,9 @@ async def test_a_stream_whose_sink_waits() -> None:
     stream.attach(Stuck(), 0)
     with measured() as held:
         at = 0
-        for piece in pieces(WINDOW):
-            stream.data(at, piece, fin=False)
-            at += len(piece)
+        for chunk in chunks(WINDOW):
+            stream.data(at, chunk, fin=False)
+            at += len(chunk)
             if at == 2:
                 await asyncio.sleep(0)
     assert held.size < 4 * WINDOW
@@ -78,18 +78,18 @@ async def test_a_reader_that_lags_behind_a_log(
     fan = fanout.FanOut()
     reader = fan.subscribe()
     with measured() as held:
-        for number, piece in enumerate(pieces(WINDOW)):
-            fan.publish(streams[number % len(streams)], piece)
+        for number, chunk in enumerate(chunks(WINDOW)):
+            fan.publish(streams[number % len(streams)], chunk)
     assert held.size < 3 * WINDOW
     reader.close()
 
 
-async def test_small_pieces_of_one_stream_do_not_cut_a_reader_off() -> None:
+async def test_small_chunks_of_one_stream_do_not_cut_a_reader_off() -> None:
     fan = fanout.FanOut()
     reader = fan.subscribe()
-    sent = b"".join(pieces(AHEAD))
-    for piece in pieces(AHEAD):
-        fan.publish("stdout", piece)
+    sent = b"".join(chunks(AHEAD))
+    for chunk in chunks(AHEAD):
+        fan.publish("stdout", chunk)
     fan.end()
     assert b"".join([data async for _, data in reader]) == sent
 
@@ -99,8 +99,8 @@ async def test_a_caller_that_does_not_read_an_exec() -> None:
     sinks = (output.sink("stdout"), output.sink("stderr"))
 
     async def write() -> None:
-        for number, piece in enumerate(pieces(AHEAD)):
-            await sinks[number % 2].write(piece)
+        for number, chunk in enumerate(chunks(AHEAD)):
+            await sinks[number % 2].write(chunk)
 
     with measured() as held:
         writing = asyncio.create_task(write())
@@ -116,8 +116,7 @@ async def full() -> AsyncIterator[CallTable]:
     """No more calls may be open, and the zone answers none."""
     table = CallTable()
     for _ in range(MOST_OPEN):
-        await table.slot("get_facts", early=False)
-        table.add("get_facts")
+        await table.open("get_facts", early=False)
     yield table
 
 
@@ -125,7 +124,7 @@ async def test_callers_that_gave_up_waiting(full: CallTable) -> None:
     async def give_up() -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(0):
-                await full.slot("get_facts", early=False)
+                await full.open("get_facts", early=False)
 
     await give_up()
     with measured() as held:

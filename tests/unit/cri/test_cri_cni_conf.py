@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.cni.attachment import addresses_of
 from cri.cni.conf import ConfDir, parse
+from cri.state.attachment import addresses_of
 from daemonkit.faults import Refused
 
 GOOD: dict[str, Any] = {

@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri import leftovers
+from cri import reconcile
 from cri.container import execsync
 from daemonkit.faults import Broken, Fault, TooLate, Unreachable
 from tests.support.cri.cri_node import Rig, container_config, rig, until
@@ -104,7 +104,7 @@ async def test_a_failed_create_leaves_nothing(node: Rig, pod: str, late: bool) -
 async def test_an_undo_that_fails_is_finished_later(
     node: Rig, pod: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leftovers, "_RETRY", 0.1)
+    monkeypatch.setattr(reconcile, "_RETRY", 0.1)
     node.protect.late_failures["CreateWorkload"] = Broken("create", "workload", "no")
     node.protect.failures["DeleteWorkload"] = Unreachable("delete", "workload", "away")
     with pytest.raises(grpc.aio.AioRpcError):

@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri.config import Config, HandlerConfig
+from cri.config import CriConfig, HandlerConfig
 from cri.images.settings import KernelSettings
 from cri.sandbox.kernel import ANNOTATION
 from daemonkit.faults import Refused
@@ -21,7 +21,7 @@ GPU = "registry.example/kernels/gpu:1"
 SMALL = "registry.example/kernels/small:latest"
 
 
-def _config(folder: Path) -> Config:
+def _config(folder: Path) -> CriConfig:
     handlers = {"xenpod": HandlerConfig(), "xenpod-gpu": HandlerConfig(profile="gpu", kernel=GPU)}
     kernels = KernelSettings(allow=("registry.example/kernels/*",))
     return replace(node_config(folder), handlers=handlers, kernels=kernels)

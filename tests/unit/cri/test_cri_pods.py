@@ -10,9 +10,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri import daemon, leftovers
+from cri import daemon, reconcile
 from cri.rpc import runtime
 from cri.rpc.runtime import RuntimeService
+from cri.state.sandbox import SandboxPhase
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, Unreachable
 from tests.support.cri.cri_node import Rig, pod_config, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -131,6 +132,25 @@ async def test_a_caller_that_goes_away_leaves_nothing(node: Rig) -> None:
     assert not node.protect.zones and not node.network.attached
 
 
+@pytest.mark.parametrize("call", ["StopPodSandbox", "RemovePodSandbox"])
+async def test_an_end_goes_on_without_its_caller(node: Rig, call: str) -> None:
+    pod = await node.pod()
+    node.protect.stalls["DestroyZone"] = asyncio.Event()
+    task = asyncio.ensure_future(getattr(node.cri, call)(getattr(cri, f"{call}Request")(pod_sandbox_id=pod)))
+    await until(lambda: "DestroyZone" in node.protect.calls)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert pod in node.protect.zones
+    node.protect.stalls["DestroyZone"].set()
+    if call == "StopPodSandbox":
+        await until(lambda: node.node.sandboxes.get(pod).phase is SandboxPhase.STOPPED)
+    else:
+        await until(lambda: not node.node.sandboxes.has(pod))
+    assert not node.protect.zones and not node.network.attached
+    assert node.protect.calls.count("DestroyZone") == 1
+
+
 async def test_no_network_configuration_is_a_refusal_before_anything_is_done(node: Rig) -> None:
     node.network.trouble = Refused("load network configuration", "/etc/cni/net.d", "none there")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
@@ -143,7 +163,7 @@ async def test_no_network_configuration_is_a_refusal_before_anything_is_done(nod
 
 
 async def test_an_undo_that_fails_is_finished_later(node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "_RETRY", 0.1)
+    monkeypatch.setattr(reconcile, "_RETRY", 0.1)
     node.protect.failures["ConnectNetwork"] = Broken("splice", "zone", "no such device")
     node.protect.failures["DestroyZone"] = Unreachable("destroy", "zone", "gone fishing")
     with pytest.raises(grpc.aio.AioRpcError):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import grpc
 import grpc.aio
 import pytest
 
-from cri.zones.process import Process
+from cri.zones.process import ProcessStreams
 from daemonkit.faults import Broken
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -29,12 +30,47 @@ class Ending:
 async def test_a_write_that_meets_the_end_does_not_hide_it() -> None:
     """As in ``yes | kubectl exec -i pod -- head -1``."""
     exited = pb.ExecOutput(exit=pb.ProcessExit(exit_code=3))
-    process = Process(Ending(pb.ExecOutput(stdout=b"y\n"), exited), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
+    process = ProcessStreams(Ending(pb.ExecOutput(stdout=b"y\n"), exited), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
     assert [output async for output in process.outputs()][-1] == exited
 
 
+class Slow:
+    """A call that takes one message at a time, as grpc's do."""
+
+    def __init__(self) -> None:
+        self.taken: list[pb.ExecInput] = []
+        self.writing = False
+        self.begun, self.proceed = asyncio.Event(), asyncio.Event()
+
+    async def write(self, message: pb.ExecInput) -> None:
+        assert not self.writing, "a second write before the first was through"
+        self.writing = True
+        self.begun.set()
+        await self.proceed.wait()
+        self.writing = False
+        self.taken.append(message)
+
+
+async def test_inputs_take_turns() -> None:
+    call = Slow()
+    process = ProcessStreams(call, pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        group.create_task(process.stdin(b"a"))
+        await call.begun.wait()
+        group.create_task(process.resize(24, 80))
+        group.create_task(process.stdin_eof())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        call.proceed.set()
+    assert call.taken == [
+        pb.ExecInput(stdin=b"a"),
+        pb.ExecInput(resize=pb.TerminalSize(rows=24, columns=80)),
+        pb.ExecInput(stdin_eof=True),
+    ]
+
+
 async def test_an_end_without_an_exit_is_a_failure() -> None:
-    process = Process(Ending(pb.ExecOutput(stdout=b"y\n")), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
+    process = ProcessStreams(Ending(pb.ExecOutput(stdout=b"y\n")), pb.ExecInput, "exec in", "w1")  # type: ignore[arg-type]
     with pytest.raises(Broken, match="Internal error"):
         async for _ in process.outputs():
             pass

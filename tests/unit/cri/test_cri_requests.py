@@ -13,7 +13,7 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from cri.sandbox import logdir
+from cri.container import logs
 from daemonkit.faults import Exhausted
 from tests.support.cri.cri_node import Rig, rig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -98,6 +98,10 @@ PODS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("a name server by name", {"dns_config": cri.DNSConfig(servers=["dns.example"])}, INVALID, "servers"),
     ("DNS options of two lines", {"dns_config": cri.DNSConfig(options=["a\nnameserver 6.6.6.6"])}, INVALID,
      "options"),
+    ("many DNS searches", {"dns_config": cri.DNSConfig(searches=["a"] * 65)}, INVALID, "more than 64"),
+    ("many ports", {"port_mappings": [cri.PortMapping(container_port=80)] * 4097}, INVALID, "more than 4096"),
+    ("an odd protocol", {"port_mappings": [cri.PortMapping(container_port=8, protocol=9)]}, INVALID,  # type: ignore[arg-type]
+     "protocol 9"),
     ("a port beyond", {"port_mappings": [cri.PortMapping(container_port=80, host_port=70000)]}, INVALID,
      "port"),
     ("a host address", {"port_mappings": [cri.PortMapping(container_port=8, host_port=8, host_ip="x")]},
@@ -124,6 +128,8 @@ LOCALHOST = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, loca
 RELATIVE = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="localhost/p.json")
 NAMELESS = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost)
 UNFIT = cri.SecurityProfile(profile_type=cri.SecurityProfile.Unconfined, localhost_ref="/p.json")
+
+ODD = cri.SecurityProfile(profile_type=7)  # type: ignore[arg-type]
 
 CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("no name", {"metadata": cri.ContainerMetadata()}, INVALID, "metadata.name"),
@@ -154,6 +160,8 @@ CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("a target for nothing", {"linux": _namespaces(pid=cri.POD, target_id="a")}, INVALID, "target_id"),
     ("an unknown target", {"linux": _namespaces(pid=cri.TARGET, target_id="f" * 64)}, MISSING, "f" * 64),
     ("an odd mode", {"linux": _namespaces(pid=17)}, INVALID, "mode"),
+    ("an odd groups policy", {"linux": _linux(supplemental_groups_policy=7)}, INVALID, "policy 7"),
+    ("an odd seccomp profile type", {"linux": _linux(seccomp=ODD)}, INVALID, "seccomp profile type 7"),
     ("a missing seccomp profile", {"linux": _linux(seccomp=LOCALHOST)}, REFUSED, "/nowhere/p.json"),
     ("a relative seccomp profile", {"linux": _linux(seccomp=RELATIVE)}, INVALID, "absolute"),
     ("a nameless seccomp profile", {"linux": _linux(seccomp=NAMELESS)}, INVALID, "localhost_ref"),
@@ -171,6 +179,7 @@ CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("a negative user", {"linux": _linux(run_as_user=cri.Int64Value(value=-1))}, INVALID, "run_as_user"),
     ("a masked path up", {"linux": _linux(masked_paths=["/a/../b"])}, INVALID, "masked_paths"),
     ("a negative memory limit", {"linux": _resources(memory_limit_in_bytes=-5)}, INVALID, "memory"),
+    ("negative CPU shares", {"linux": _resources(cpu_shares=-1)}, INVALID, "cpu_shares -1"),
     ("an odd period", {"linux": _resources(cpu_period=5)}, INVALID, "cpu_period"),
     ("a score beyond", {"linux": _resources(oom_score_adj=1001)}, INVALID, "oom_score_adj 1001"),
     ("a score below", {"linux": _resources(oom_score_adj=-1001)}, INVALID, "oom_score_adj -1001"),
@@ -231,9 +240,9 @@ async def test_a_log_directory_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -
     def full(*_: object, **__: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("cri.sandbox.logdir.Path.mkdir", full)
+    monkeypatch.setattr("cri.container.logs.Path.mkdir", full)
     with pytest.raises(Exhausted, match="/logs: No space left"):
-        logdir.make("/logs")
+        logs.make_directory("/logs")
 
 
 async def test_an_id_that_is_empty(node: Rig) -> None:

@@ -15,7 +15,7 @@ import pytest
 from cri.cni import template
 from cri.cni.conf import ConfDir
 from daemonkit.faults import Broken, Invalid, Refused
-from tests.support.cri.cri_node import CHAIN, Rig, rig
+from tests.support.cri.cri_node import CHAIN, Rig, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 MIB = 1 << 20
@@ -189,10 +189,22 @@ async def test_what_could_not_be_done_is_told(node: Rig) -> None:
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "memory: too much; vCPUs: too many" in (raised.value.details() or "")
     assert node.node.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 0
-    await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
+
+
+@pytest.mark.parametrize("end", ["stopped", "dead"])
+async def test_a_pod_without_a_zone_is_not_resized(node: Rig, end: str) -> None:
+    pod = await node.pod()
+    if end == "stopped":
+        await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
+    else:
+        await node.protect.crash_zone(pod, "crash")
+        await until(lambda: node.node.sandboxes.get(pod).death_reason != "")
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await resize(node, pod, memory_limit_in_bytes=MIB)
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert f"it is {end}" in (raised.value.details() or "")
+    assert not node.protect.resizes
+    assert node.node.sandboxes.get(pod).config.linux.resources.memory_limit_in_bytes == 0
 
 
 # -- the pod CIDR
@@ -217,10 +229,10 @@ TEMPLATE = """{"cniVersion": "1.0.0", "name": "pods", "plugins": [{"type": "brid
 {"type": "host-local", "ranges": $POD_CIDR_RANGES, "routes": $ROUTES}}], "first": "$POD_CIDR"}"""
 
 
-def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
+async def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
     source, directory = tmp_path / "template", tmp_path / "net.d"
     source.write_text(TEMPLATE)
-    path = template.write(source, directory, template.networks("10.1.0.0/24, fd00::/64"))
+    path = await template.write(source, directory, template.networks("10.1.0.0/24, fd00::/64"))
     made = json.loads(path.read_text())
     assert made["plugins"][0]["ipam"]["ranges"] == [[{"subnet": "10.1.0.0/24"}], [{"subnet": "fd00::/64"}]]
     assert made["plugins"][0]["ipam"]["routes"] == [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]
@@ -231,20 +243,20 @@ def test_a_template_becomes_a_configuration(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["{}", "$NOTHING", "$", '{"cniVersion": "$POD_CIDR"}'])
-def test_templates_that_are_none(tmp_path: Path, text: str) -> None:
+async def test_templates_that_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "template").write_text(text)
     with pytest.raises(Refused):
-        template.write(tmp_path / "template", tmp_path / "net.d", template.networks("10.1.0.0/24"))
+        await template.write(tmp_path / "template", tmp_path / "net.d", template.networks("10.1.0.0/24"))
     assert not (tmp_path / "net.d").exists()
 
 
-def test_templates_that_cannot_be_read_or_put(tmp_path: Path) -> None:
+async def test_templates_that_cannot_be_read_or_put(tmp_path: Path) -> None:
     with pytest.raises(Refused):
-        template.write(tmp_path / "nothing", tmp_path, template.networks("10.1.0.0/24"))
+        await template.write(tmp_path / "nothing", tmp_path, template.networks("10.1.0.0/24"))
     (tmp_path / "template").write_text(TEMPLATE)
     (tmp_path / "file").touch()
     with pytest.raises(Broken):
-        template.write(tmp_path / "template", tmp_path / "file", template.networks("10.1.0.0/24"))
+        await template.write(tmp_path / "template", tmp_path / "file", template.networks("10.1.0.0/24"))
     with pytest.raises(Invalid):
         template.networks("10.1.0.0/24,")
 

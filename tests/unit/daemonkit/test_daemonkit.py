@@ -1,4 +1,4 @@
-"""Logs, readiness, checkpoints and the life of a daemon's process."""
+"""A daemon's start, its process, logs, readiness and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from daemonkit import checkpoints, lifecycle, logs, ready
-from daemonkit.faults import Broken, Invalid, Refused
+from daemonkit import checkpoints, daemon, lifecycle, logs
+from daemonkit.checkpoints import FaultInjection
+from daemonkit.faults import Broken, Refused
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -62,9 +65,9 @@ def test_readiness_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abst
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name.replace("@", "\0"))
         monkeypatch.setenv("NOTIFY_SOCKET", name)
-        assert ready.ready("serving")
+        assert lifecycle.ready("serving")
         assert manager.recv(100) == b"READY=1\nSTATUS=serving"
-        assert ready.stopping()
+        assert lifecycle.stopping()
         assert manager.recv(100) == b"STOPPING=1"
 
 
@@ -72,48 +75,142 @@ def test_no_manager_is_fine_and_a_dead_one_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    assert not ready.ready()
+    assert not lifecycle.ready()
     assert not caplog.records
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "gone"))
-    assert not ready.ready()
+    assert not lifecycle.ready()
     assert "was not told READY=1" in caplog.text
 
 
 _STEPS = """
 import sys
-from daemonkit import checkpoints
-checkpoints.declare("run.one", "run.two")
-checkpoints.arm(sys.argv[1])
-for turn in range(3):
-    checkpoints.checkpoint("run.one")
-    print("one", flush=True)
-    checkpoints.checkpoint("run.two")
+from daemonkit.checkpoints import arm, checkpoint, names
+
+def two():
+    checkpoint("run.two")
     print("two", flush=True)
+
+if sys.argv[1] == "names":
+    print(*names())
+    sys.exit()
+arm(sys.argv[1])
+for turn in range(3):
+    checkpoint("run.one")
+    print("one", flush=True)
+    two()
 """
+
+
+def stepping(folder: Path, argument: str, program: str = _STEPS) -> subprocess.CompletedProcess[str]:
+    (folder / "steps.py").write_text(program)
+    command = [sys.executable, str(folder / "steps.py"), argument]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.parametrize(
     ("kill_at", "said"),
     [("", 6), ("run.one", 0), ("run.two", 1), ("run.one:2", 2), ("run.two:3", 5), ("run.two:4", 6)],
 )
-def test_the_process_dies_at_its_armed_step(kill_at: str, said: int) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _STEPS, kill_at], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+def test_the_process_dies_at_its_armed_step(tmp_path: Path, kill_at: str, said: int) -> None:
+    done = stepping(tmp_path, kill_at)
     assert done.returncode == (0 if said == 6 else -signal.SIGKILL)
     assert len(done.stdout.split()) == said
 
 
-def test_a_misspelt_step_is_an_error_wherever_it_stands() -> None:
-    checkpoints.declare("test.known")
-    assert "test.known" in checkpoints.names()
-    for wrong in ("test.unknown", "test.known:0", "test.known:x", "test.known:-1"):
-        with pytest.raises(Invalid):
-            checkpoints.arm(wrong)
-    with pytest.raises(LookupError):
-        checkpoints.checkpoint("test.unknown")
-    with pytest.raises(ValueError, match="Not A Name"):
-        checkpoints.declare("Not A Name")
+def test_steps_are_collected_from_the_source(tmp_path: Path) -> None:
+    assert stepping(tmp_path, "names").stdout.split() == ["run.two", "run.one"]
+
+
+@pytest.mark.parametrize("wrong", ["run.unknown", "run.one:0", "run.one:x", "run.one:-1"])
+def test_a_misspelt_step_is_refused(tmp_path: Path, wrong: str) -> None:
+    done = stepping(tmp_path, wrong)
+    assert done.returncode == 1 and not done.stdout
+    said = "known: run.two, run.one" if wrong == "run.unknown" else "is not a positive number"
+    assert f"Invalid: arm checkpoint {wrong.partition(':')[0]}: " in done.stderr and said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "call", ['checkpoint("Not A Name")', "checkpoint(name)", 'checkpoint(f"run.{name}")']
+)
+def test_a_step_that_nobody_could_arm_is_refused(tmp_path: Path, call: str) -> None:
+    done = stepping(tmp_path, "run.one", _STEPS.replace('checkpoint("run.two")', call))
+    assert done.returncode == 1 and not done.stdout
+    assert "steps.py:6: checkpoint(" in done.stderr and "want lower-case words" in done.stderr
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every daemon can be told, and one key of its own."""
+
+    log_level: str = "info"
+    faults: FaultInjection = FaultInjection()
+    name: str = ""
+
+
+def start(folder: Path, text: str, *arguments: str) -> tuple[int, list[Settings]]:
+    """The daemon's exit status, and the configurations it served with."""
+    served: list[Settings] = []
+
+    async def serve(config: Settings, stop: asyncio.Event) -> None:
+        assert not stop.is_set()
+        served.append(config)
+
+    (folder / "d.toml").write_text(text)
+    status = daemon.main("testd", "A test.", Settings, folder / "d.toml", serve, arguments)
+    return status, served
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """The root logger, which a daemon's start changes."""
+    handlers, level = logging.root.handlers[:], logging.root.level
+    yield logging.root
+    logging.root.handlers[:] = handlers
+    logging.root.setLevel(level)
+
+
+def test_a_daemon_serves_with_its_configuration(tmp_path: Path, root_logger: logging.Logger) -> None:
+    assert start(tmp_path, 'name = "default"') == (0, [Settings(name="default")])
+    (tmp_path / "other.toml").write_text('name = "other"\nlog_level = "error"')
+    other = Settings("error", name="other")
+    assert start(tmp_path, "", "--config", str(tmp_path / "other.toml")) == (0, [other])
+    assert root_logger.level == logging.ERROR
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("name = 1", "key 'name': want a string, got an integer"),
+        ("[faults]\nkill = 1", "unknown key 'faults.kill'; known here: kill_at"),
+        ('log_level = "loud"', "log level 'loud' is not one of debug, info, warning, error"),
+        ('[faults]\nkill_at = "no.step"', "arm checkpoint no.step: no such step"),
+    ],
+)
+def test_a_daemon_that_cannot_start_says_why(
+    tmp_path: Path, root_logger: logging.Logger, capsys: pytest.CaptureFixture[str], text: str, said: str
+) -> None:
+    assert start(tmp_path, text) == (2, [])
+    error = capsys.readouterr().err
+    assert error.startswith("testd: ") and said in error
+
+
+def test_a_daemon_lists_its_checkpoints_without_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert start(tmp_path, "broken", "--list-checkpoints") == (0, [])
+    assert capsys.readouterr().out.split() == checkpoints.names()
+
+
+def test_a_lock_has_one_holder(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with lifecycle.hold_lock(path, Refused("use", "it", "taken")):
+        assert path.stat().st_mode & 0o777 == 0o600
+        with pytest.raises(Refused, match="use it: taken"):
+            with lifecycle.hold_lock(path, Refused("use", "it", "taken")):
+                pass
+    with lifecycle.hold_lock(path, Refused("use", "it", "taken")):
+        pass
 
 
 def test_a_signal_asks_to_stop_and_the_daemon_finishes() -> None:

@@ -1,4 +1,4 @@
-"""Room on the disk: kept for logs of databases, and looked for before anything new."""
+"""Disk space: reserved for logs of databases, and checked before anything new starts."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def _with_free(monkeypatch: pytest.MonkeyPatch, path: Path, free: int) -> None:
     monkeypatch.setattr(os, "statvfs", lambda _: os.statvfs_result(fields))
 
 
-def test_blocks_are_kept_and_the_length_stays(tmp_path: Path) -> None:
+def test_blocks_are_reserved_and_the_length_stays(tmp_path: Path) -> None:
     log = tmp_path / "state.db-wal"
     log.write_bytes(b"frames")
-    disk_space.keep(tmp_path / "state.db", SIZE)
+    disk_space.reserve(tmp_path / "state.db", SIZE)
     assert log.read_bytes() == b"frames" and log.stat().st_blocks * 512 >= SIZE
 
 
 def test_the_last_space_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _with_free(monkeypatch, tmp_path, SIZE + disk_space.LEAST - 4096)
-    disk_space.keep(tmp_path / "state.db", SIZE)
+    disk_space.reserve(tmp_path / "state.db", SIZE)
     assert (tmp_path / "state.db-wal").stat().st_blocks == 0
 
 
@@ -42,11 +42,11 @@ def test_what_a_failed_try_took_is_given_back(tmp_path: Path, monkeypatch: pytes
 
     real = disk_space._libc
     monkeypatch.setattr(disk_space, "_libc", Failing())
-    disk_space.keep(tmp_path / "state.db", SIZE)
+    disk_space.reserve(tmp_path / "state.db", SIZE)
     assert (tmp_path / "state.db-wal").stat().st_blocks == 0
 
 
-def test_room_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_free_space_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk_space.check(tmp_path)
     _with_free(monkeypatch, tmp_path, disk_space.LEAST - 4096)
     with pytest.raises(Exhausted, match="No space left on device .free space in state_dir"):

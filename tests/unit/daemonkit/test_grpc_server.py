@@ -1,4 +1,4 @@
-"""The gRPC edge over a real unix socket: who gets in, what errors become, what happens to bytes."""
+"""The gRPC server over a real unix socket: who gets in, what errors become, what happens to bytes."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import pytest
 from daemonkit import faults
 from daemonkit.grpc_server import MESSAGE_LIMIT, channel, serve_unix
 from daemonkit.interceptors import CODES, TEXT_LIMIT, fault_of
+from daemonkit.tasks import Background
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 
 
@@ -211,6 +212,55 @@ async def test_a_subscription_that_is_being_told_something_ends_at_once_too(tmp_
             assert "is stopping" in (caught.value.details() or "")
 
 
+class Slow(protect_pb2_grpc.ZonesServicer):
+    """CreateZone that ends only by cancellation, and undoes what it did when it may."""
+
+    def __init__(self) -> None:
+        self.entered, self.cancelled, self.may_undo = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.undone = 0
+
+    async def CreateZone(self, request, context):  # type: ignore[no-untyped-def]
+        self.entered.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.cancelled.set()
+            await self.may_undo.wait()
+            self.undone += 1
+
+
+async def test_a_client_that_goes_away_cancels_its_call_once(tmp_path: Path) -> None:
+    """Neither the end of the server nor a second cancellation cuts the undo; the owner waits for it."""
+    path, servicer, tasks = tmp_path / "s", Slow(), Background()
+
+    def add(server: grpc.aio.Server) -> None:
+        protect_pb2_grpc.add_ZonesServicer_to_server(servicer, server)
+
+    async with asyncio.timeout(60), channel(path) as link:
+        async with serve_unix(path, add, name="test", grace=0.0, tasks=tasks):
+            call = protect_pb2_grpc.ZonesStub(link).CreateZone(protect_pb2.CreateZoneRequest(id="z"))
+            await servicer.entered.wait()
+            call.cancel()
+            await servicer.cancelled.wait()
+        assert servicer.undone == 0
+        servicer.may_undo.set()
+        await tasks.close(60)
+    assert servicer.undone == 1
+
+
+async def test_a_server_waits_for_the_undo_of_its_calls(tmp_path: Path) -> None:
+    path, servicer = tmp_path / "s", Slow()
+    servicer.may_undo.set()
+    async with channel(path) as link:
+        async with serve_unix(
+            path, lambda server: protect_pb2_grpc.add_ZonesServicer_to_server(servicer, server), name="test"
+        ):
+            call = protect_pb2_grpc.ZonesStub(link).CreateZone(protect_pb2.CreateZoneRequest(id="z"))
+            await servicer.entered.wait()
+            call.cancel()
+        assert servicer.undone == 1
+
+
 async def test_a_message_too_large_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "s"
     async with serving(path), grpc.aio.insecure_channel(f"unix:{path}") as link:
@@ -331,5 +381,5 @@ async def test_connections_that_end_leave_nothing(tmp_path: Path) -> None:
             writer.close()
         await get(path, "still")
         async with asyncio.timeout(60):
-            while descriptors() > before:  # noqa: ASYNC110  # the gate tells nobody, by design
+            while descriptors() > before:  # noqa: ASYNC110  # the proxy tells nobody, by design
                 await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The pump between two sockets, without gRPC: order, back-pressure, half-close, broken peers."""
+"""A proxied connection between two sockets, without gRPC: order, back-pressure, half-close, broken peers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import dataclass
 
 import pytest
 
-from daemonkit.peer_proxy import Pump
+from daemonkit.peer_proxy import ProxiedConnection
 
 
 @dataclass
 class Line:
-    """client - outer [pump] inner - server"""
+    """client - outer [proxied connection] inner - server"""
 
     client: socket.socket
     server: socket.socket
-    pump: Pump
+    connection: ProxiedConnection
     done: asyncio.Event
 
 
@@ -30,9 +30,10 @@ async def line() -> Iterator[Line]:  # type: ignore[misc]  # an async generator
     for sock in (client, outer, inner, server):
         sock.setblocking(False)
     done = asyncio.Event()
-    pump = Pump(asyncio.get_running_loop(), outer, inner, lambda _: done.set(), memoryview(bytearray(65536)))
-    yield Line(client, server, pump, done)
-    pump.close()
+    buffer = memoryview(bytearray(65536))
+    connection = ProxiedConnection(asyncio.get_running_loop(), outer, inner, lambda _: done.set(), buffer)
+    yield Line(client, server, connection, done)
+    connection.close()
     client.close()
     server.close()
 
@@ -77,7 +78,7 @@ async def test_bytes_arrive_whole_and_in_order_both_ways(line: Line) -> None:
 async def test_who_does_not_read_stops_who_writes(line: Line) -> None:
     """What waits in the daemon is one chunk at most; the rest is the kernel's bounded buffers."""
     assert 0 < await fill(line.client) < 4 << 20
-    waiting = [len(way._waiting) for way in line.pump._ways]
+    waiting = [len(way._unsent) for way in line.connection._directions]
     assert sum(waiting) <= 256 * 1024
 
 
@@ -108,6 +109,6 @@ async def test_a_peer_that_goes_cuts_the_other(line: Line, side: str) -> None:
 
 
 async def test_closing_twice_is_fine(line: Line) -> None:
-    line.pump.close()
-    line.pump.close()
+    line.connection.close()
+    line.connection.close()
     assert line.client.recv(1) == b""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.config import Config, HandlerConfig
+from cri.config import CriConfig, HandlerConfig
 from cri.images.kernels import kconfig, metadata
 from cri.images.kernels.metadata import Metadata
 from cri.images.settings import KernelSettings
@@ -114,7 +114,7 @@ def test_a_choice_that_is_no_name(name: str) -> None:
 
 
 def test_a_handlers_kernel_is_pinned() -> None:
-    made = Config(handlers={"fast": HandlerConfig(kernel="registry.example/k")})
+    made = CriConfig(handlers={"fast": HandlerConfig(kernel="registry.example/k")})
     assert made.image_settings().pinned == ("registry.example/k:latest",)
     assert made.image_settings().state_dir == Path("/var/lib/xenpod")
     with pytest.raises(ValueError, match="kernel"):

@@ -15,9 +15,9 @@ from daemonkit.config import load
 from daemonkit.faults import Refused
 from daemonkit.grpc_server import serve_unix
 from protect.cli.__main__ import main
-from protect.config import Config
+from protect.config import ProtectdConfig
 from protect.server import services
-from protect.state.node import Node
+from protect.state.manager import ZoneManager
 from protect.workloads import create, delete, start
 from protect.zones import launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -47,18 +47,18 @@ class Images(images_pb2_grpc.ImagesServicer):
 
 
 @pytest.fixture
-async def node(tmp_path: Path) -> AsyncIterator[Node]:
-    async with running(tmp_path, MemoryToolstack()) as node:
-        await launch.launch(node, zone_spec())
-        await create.create(node, workload_spec(tmp_path))
-        await start.start(node, "w1")
-        yield node
+async def manager(tmp_path: Path) -> AsyncIterator[ZoneManager]:
+    async with running(tmp_path, MemoryToolstack()) as manager:
+        await launch.launch(manager, zone_spec())
+        await create.create(manager, workload_spec(tmp_path))
+        await start.start(manager, "w1")
+        yield manager
 
 
 @pytest.fixture
-async def served(tmp_path: Path, node: Node) -> AsyncIterator[Path]:
+async def served(tmp_path: Path, manager: ZoneManager) -> AsyncIterator[Path]:
     def add(server: grpc.aio.Server) -> None:
-        services.add(node, server)
+        services.add(manager, server)
         images_pb2_grpc.add_ImagesServicer_to_server(Images(), server)
 
     socket = tmp_path / "protect.sock"
@@ -66,11 +66,11 @@ async def served(tmp_path: Path, node: Node) -> AsyncIterator[Path]:
         yield socket
 
 
-async def test_watch(served: Path, capsys: pytest.CaptureFixture[str], node: Node) -> None:
+async def test_watch(served: Path, capsys: pytest.CaptureFixture[str], manager: ZoneManager) -> None:
     watching = asyncio.create_task(protect("watch", "--socket", str(served)))
-    await until(lambda: len(node.hub._watchers) == 1)
-    await delete.delete(node, "w1")
-    node.stop()
+    await until(lambda: len(manager.hub._watchers) == 1)
+    await delete.delete(manager, "w1")
+    manager.stop()
     assert await watching == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
@@ -145,8 +145,8 @@ def test_wrong_usage(arguments: list[str]) -> None:
 
 
 def test_the_example_is_the_defaults() -> None:
-    assert load(Config, ROOT / "packaging" / "protectd.toml") == Config(
-        profiles={"default": Config().profile("")}
+    assert load(ProtectdConfig, ROOT / "packaging" / "protectd.toml") == ProtectdConfig(
+        profiles={"default": ProtectdConfig().profile("")}
     )
 
 
@@ -162,5 +162,7 @@ def test_every_key_is_in_the_example() -> None:
             found += [field.name, *(keys(inner) if is_dataclass(inner) else [])]
         return found
 
-    missing = [key for key in [*keys(Config()), *keys(Config().profile(""))] if key not in text]
+    missing = [
+        key for key in [*keys(ProtectdConfig()), *keys(ProtectdConfig().profile(""))] if key not in text
+    ]
     assert missing == []

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Exhausted, Invalid
-from protect.config import Limits
+from protect.config import ZoneLimits
+from protect.model.container import ImageFilesystem, ImageVolume, Stack, WorkloadSpec
 from protect.model.errors import ToolstackError
-from protect.state.node import Node
+from protect.state.manager import ZoneManager
 from protect.state.records import of_workload, workload
 from protect.workloads import create, delete
-from protect.workloads.create import WorkloadSpec
-from protect.workloads.disks import Filesystem, ImageVolume, Stack
 from protect.zones import launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -25,7 +24,7 @@ from tests.support.protect.protect_node import MemoryVolumes, running, until, wo
 def stack(folder: Path, *names: str) -> Stack:
     for name in names:
         (folder / name).touch()
-    return tuple(Filesystem(folder / name, "squashfs") for name in names)
+    return tuple(ImageFilesystem(folder / name, "squashfs") for name in names)
 
 
 def spec(folder: Path, workload_id: str, *names: str) -> WorkloadSpec:
@@ -46,16 +45,16 @@ def told(agent: SimAgent) -> list[list[tuple[str, str]]]:
 
 
 async def test_images_that_are_volumes_are_disks_too(
-    node: Node, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
     """One disk for each file, however often it is used; all go with the workload."""
     low, top, model = stack(tmp_path, "low", "top", "model")
     volumes = (
         ImageVolume("a", (model,)),
         ImageVolume("b", (low,), "etc"),
-        ImageVolume("c", (low, Filesystem(model.path, "erofs")), "data/file"),
+        ImageVolume("c", (low, ImageFilesystem(model.path, "erofs")), "data/file"),
     )
-    created = await create.create(node, replace(spec(tmp_path, "w1", "low", "top"), image_volumes=volumes))
+    created = await create.create(manager, replace(spec(tmp_path, "w1", "low", "top"), image_volumes=volumes))
     assert [disk.vdev for disk in created.disks] == ["xvda", "xvdb", "xvdc"]
     assert attached(toolstack) == {"xvda": "low", "xvdb": "top", "xvdc": "model"}
     assert told(agent) == [[("xvda", "squashfs"), ("xvdb", "squashfs")]]
@@ -67,81 +66,81 @@ async def test_images_that_are_volumes_are_disks_too(
         ("b", ["xvda squashfs"], "etc"),
         ("c", ["xvda squashfs", "xvdc erofs"], "data/file"),
     ]
-    assert node.store.load().workloads == (created,)
-    await delete.delete(node, "w1")
-    assert not node.store.load().workloads and not attached(toolstack) and not agent.processes
+    assert manager.store.load().workloads == (created,)
+    await delete.delete(manager, "w1")
+    assert not manager.store.load().workloads and not attached(toolstack) and not agent.processes
 
 
 async def test_who_comes_later_shares_and_who_goes_last_detaches(
-    node: Node, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(node, spec(tmp_path, "w1", "base", "one"))
-    await create.create(node, spec(tmp_path, "w2", "base", "two"))
+    await create.create(manager, spec(tmp_path, "w1", "base", "one"))
+    await create.create(manager, spec(tmp_path, "w2", "base", "two"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "one", "xvdc": "two"}
     assert [[disk for disk, _ in root] for root in told(agent)] == [["xvda", "xvdb"], ["xvda", "xvdc"]]
-    await delete.delete(node, "w1")
+    await delete.delete(manager, "w1")
     assert attached(toolstack) == {"xvda": "base", "xvdc": "two"}
-    await create.create(node, spec(tmp_path, "w3", "base", "one"))
+    await create.create(manager, spec(tmp_path, "w3", "base", "one"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "one", "xvdc": "two"}
-    await delete.delete(node, "w2")
-    await delete.delete(node, "w3")
+    await delete.delete(manager, "w2")
+    await delete.delete(manager, "w3")
     assert not attached(toolstack)
 
 
 async def test_a_path_with_another_file_is_another_disk(
-    node: Node, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
+    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path
 ) -> None:
-    await create.create(node, spec(tmp_path, "w1", "image"))
+    await create.create(manager, spec(tmp_path, "w1", "image"))
     # While the first is attached its inode is in use, whatever becomes of its name.
     (tmp_path / "image").rename(tmp_path / "old")
-    await create.create(node, spec(tmp_path, "w2", "image"))
-    await create.create(node, spec(tmp_path, "w3", "old"))
+    await create.create(manager, spec(tmp_path, "w2", "image"))
+    await create.create(manager, spec(tmp_path, "w3", "old"))
     assert [root[0][0] for root in told(agent)] == ["xvda", "xvdb", "xvda"]
 
 
 async def test_two_that_go_at_once_leave_nothing(
-    node: Node, toolstack: MemoryToolstack, tmp_path: Path
+    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     for name in ("w1", "w2", "w3"):
-        await create.create(node, spec(tmp_path, name, "base"))
-    await asyncio.gather(*(delete.delete(node, name) for name in ("w1", "w2", "w3")))
-    assert not attached(toolstack) and not node.workloads
+        await create.create(manager, spec(tmp_path, name, "base"))
+    await asyncio.gather(*(delete.delete(manager, name) for name in ("w1", "w2", "w3")))
+    assert not attached(toolstack) and not manager.workloads
 
 
 async def test_who_goes_holds_nothing_from_then_on(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """Two that go while the other has not gone yet: one of them detaches."""
     volumes = MemoryVolumes(tmp_path)
-    async with running(tmp_path, toolstack, volumes=volumes) as node:
-        await launch.launch(node, zone_spec())
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+        await launch.launch(manager, zone_spec())
         for name in ("w1", "w2"):
-            await create.create(node, spec(tmp_path, name, "base"))
+            await create.create(manager, spec(tmp_path, name, "base"))
         # After its disks: both are there until this succeeds.
         volumes.failing = {"detach"}
         for name, left in (("w1", {"xvda": "base"}), ("w2", {})):
             with pytest.raises(Broken):
-                await delete.delete(node, name)
+                await delete.delete(manager, name)
             assert attached(toolstack) == left
         volumes.failing = set()
         for name in ("w1", "w2"):
-            await delete.delete(node, name)
-        assert not node.workloads
+            await delete.delete(manager, name)
+        assert not manager.workloads
 
 
 async def test_what_is_on_its_way_in_or_out_is_not_shared(
-    node: Node, toolstack: MemoryToolstack, tmp_path: Path
+    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     """A disk that another creation attaches may fail to come, one that a deletion detaches goes."""
     entered, go = toolstack.gate("attach_disk")
-    first = asyncio.create_task(create.create(node, spec(tmp_path, "w1", "base")))
+    first = asyncio.create_task(create.create(manager, spec(tmp_path, "w1", "base")))
     await entered.wait()
-    second = asyncio.create_task(create.create(node, spec(tmp_path, "w2", "base")))
-    await until(lambda: "w2" in node.workloads)
+    second = asyncio.create_task(create.create(manager, spec(tmp_path, "w2", "base")))
+    await until(lambda: "w2" in manager.workloads)
     go.set()
     assert [(await task).disks[0].vdev for task in (first, second)] == ["xvda", "xvdb"]
     entered, go = toolstack.gate("detach_disk")
-    going = asyncio.create_task(delete.delete(node, "w2"))
+    going = asyncio.create_task(delete.delete(manager, "w2"))
     await entered.wait()
-    third = await create.create(node, spec(tmp_path, "w3", "base"))
+    third = await create.create(manager, spec(tmp_path, "w3", "base"))
     assert third.disks[0].vdev == "xvda"
     go.set()
     await going
@@ -149,49 +148,49 @@ async def test_what_is_on_its_way_in_or_out_is_not_shared(
 
 
 async def test_a_creation_that_fails_leaves_the_disks_it_shares(
-    node: Node, toolstack: MemoryToolstack, tmp_path: Path
+    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
-    await create.create(node, spec(tmp_path, "w1", "base"))
+    await create.create(manager, spec(tmp_path, "w1", "base"))
     toolstack.failing = {"attach_disk"}
     with pytest.raises(ToolstackError):
-        await create.create(node, spec(tmp_path, "w2", "base", "two", "three"))
+        await create.create(manager, spec(tmp_path, "w2", "base", "two", "three"))
     toolstack.failing = set()
-    assert attached(toolstack) == {"xvda": "base"} and list(node.workloads) == ["w1"]
-    await create.create(node, spec(tmp_path, "w2", "base", "two", "three"))
+    assert attached(toolstack) == {"xvda": "base"} and list(manager.workloads) == ["w1"]
+    await create.create(manager, spec(tmp_path, "w2", "base", "two", "three"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "two", "xvdc": "three"}
 
 
 async def test_a_deletion_that_has_to_be_repeated_detaches_once_nobody_holds(
-    node: Node, toolstack: MemoryToolstack, tmp_path: Path
+    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
-    await create.create(node, spec(tmp_path, "w1", "base", "one"))
-    await create.create(node, spec(tmp_path, "w2", "base"))
+    await create.create(manager, spec(tmp_path, "w1", "base", "one"))
+    await create.create(manager, spec(tmp_path, "w2", "base"))
     toolstack.failing = {"detach_disk"}
     with pytest.raises(ToolstackError):
-        await delete.delete(node, "w1")
+        await delete.delete(manager, "w1")
     toolstack.failing = set()
     # Its name is still taken, and its disk nobody's to share.
-    await create.create(node, spec(tmp_path, "w3", "one"))
+    await create.create(manager, spec(tmp_path, "w3", "one"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "one", "xvdc": "one"}
-    await delete.delete(node, "w2")
-    await delete.delete(node, "w1")
+    await delete.delete(manager, "w2")
+    await delete.delete(manager, "w1")
     assert attached(toolstack) == {"xvdc": "one"}
 
 
 async def test_they_are_shared_after_a_restart(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec())
-        await create.create(node, spec(tmp_path, "w1", "base"))
-    async with running(tmp_path, toolstack) as node:
-        await create.create(node, spec(tmp_path, "w2", "base"))
-        await delete.delete(node, "w1")
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, zone_spec())
+        await create.create(manager, spec(tmp_path, "w1", "base"))
+    async with running(tmp_path, toolstack) as manager:
+        await create.create(manager, spec(tmp_path, "w2", "base"))
+        await delete.delete(manager, "w1")
         assert attached(toolstack) == {"xvda": "base"}
-        await delete.delete(node, "w2")
+        await delete.delete(manager, "w2")
         assert not attached(toolstack)
 
 
-async def test_a_record_of_before_is_shared_with_nobody(node: Node, tmp_path: Path) -> None:
-    created = await create.create(node, spec(tmp_path, "w1", "low", "top"))
+async def test_a_record_of_before_is_shared_with_nobody(manager: ZoneManager, tmp_path: Path) -> None:
+    created = await create.create(manager, spec(tmp_path, "w1", "low", "top"))
     body = of_workload(created)
     assert workload(body) == created
     del body["disks"]
@@ -200,18 +199,18 @@ async def test_a_record_of_before_is_shared_with_nobody(node: Node, tmp_path: Pa
 
 
 async def test_a_zone_has_only_so_many(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack, Limits(disks_per_zone=3)) as node:
-        await launch.launch(node, zone_spec())
-        await create.create(node, spec(tmp_path, "w1", "a", "b"))
+    async with running(tmp_path, toolstack, ZoneLimits(disks_per_zone=3)) as manager:
+        await launch.launch(manager, zone_spec())
+        await create.create(manager, spec(tmp_path, "w1", "a", "b"))
         with pytest.raises(Exhausted, match="zone z1 has 2 disks, 2 more would be more than 3"):
-            await create.create(node, spec(tmp_path, "w2", "b", "c", "d"))
-        await create.create(node, spec(tmp_path, "w2", "a", "b", "c"))
-        assert len(attached(toolstack)) == 3 and set(node.workloads) == {"w1", "w2"}
+            await create.create(manager, spec(tmp_path, "w2", "b", "c", "d"))
+        await create.create(manager, spec(tmp_path, "w2", "a", "b", "c"))
+        assert len(attached(toolstack)) == 3 and set(manager.workloads) == {"w1", "w2"}
     with pytest.raises(ValueError, match="676"):
-        Limits(disks_per_zone=677)
+        ZoneLimits(disks_per_zone=677)
 
 
-async def test_files_that_cannot_be(node: Node, tmp_path: Path) -> None:
+async def test_files_that_cannot_be(manager: ZoneManager, tmp_path: Path) -> None:
     (tmp_path / "directory").mkdir()
     (tmp_path / "a").touch()
     (tmp_path / "b").hardlink_to(tmp_path / "a")
@@ -221,12 +220,12 @@ async def test_files_that_cannot_be(node: Node, tmp_path: Path) -> None:
         (("a", "c", "a"), "in one stack twice"),
         (("a", "b"), "in one stack twice"),
     ):
-        wrong = tuple(Filesystem(tmp_path / name, "squashfs") for name in names)
+        wrong = tuple(ImageFilesystem(tmp_path / name, "squashfs") for name in names)
         if "c" in names:
             (tmp_path / "c").touch()
         with pytest.raises(Invalid, match=words):
-            await create.create(node, replace(workload_spec(tmp_path), stack=wrong))
+            await create.create(manager, replace(workload_spec(tmp_path), stack=wrong))
         with pytest.raises(Invalid, match=words):
             volume = ImageVolume("v", wrong)
-            await create.create(node, replace(workload_spec(tmp_path), image_volumes=(volume,)))
-    assert not node.workloads
+            await create.create(manager, replace(workload_spec(tmp_path), image_volumes=(volume,)))
+    assert not manager.workloads

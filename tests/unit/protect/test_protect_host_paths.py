@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Exhausted, Fault, Invalid, TooLate
-from protect.config import Limits
-from protect.model.volume import Source, Volume
+from protect.config import ZoneLimits
+from protect.model.container import MemoryVolume
+from protect.model.volume import Volume, VolumeSource
 from protect.server import requests
 from protect.volumes import host
 from protect.volumes.host import HostVolumes
-from protect.workloads import create, delete, start, wait
+from protect.workloads import control, create, delete, start
 from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MemoryVolumes, running, until, workload_spec, zone_spec
-from xenpod_proto.channel.v1 import channel_pb2
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 VOLUMES = (Volume("0", "/srv"), Volume("1", "/etc/hosts"))
@@ -46,21 +46,21 @@ def descriptors() -> int:
 async def test_from_the_creation_to_the_end(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
-    async with running(tmp_path, toolstack, volumes=volumes) as node:
-        await launch.launch(node, zone_spec())
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+        await launch.launch(manager, zone_spec())
         assert toolstack.of_zone("z1").spec.shared == volumes.shared("z1")
         before = descriptors()
-        await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
+        await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
         assert volumes.attached == {"z1": {"w1": ["0", "1"]}}
         assert descriptors() <= before + 2, "its log and journal are open, and nothing else"
-        await start.start(node, "w1")
+        await start.start(manager, "w1")
         assert volumes.attached == {"z1": {"w1": ["0", "1"]}}
         agent = toolstack.of_zone("z1").agent
         end(agent)
-        await wait.wait(node, "w1")
+        await control.wait(manager, "w1")
         assert volumes.attached == {"z1": {}}
-        await delete.delete(node, "w1")
-        await destroy.destroy(node, "z1")
+        await delete.delete(manager, "w1")
+        await destroy.destroy(manager, "z1")
         assert volumes.zones() == []
 
 
@@ -68,61 +68,61 @@ async def test_from_the_creation_to_the_end(
 async def test_one_that_cannot_be_had(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes, failing: str
 ) -> None:
-    async with running(tmp_path, toolstack, volumes=volumes) as node:
-        await launch.launch(node, zone_spec())
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+        await launch.launch(manager, zone_spec())
         volumes.failing.add(failing)
         before = descriptors()
         with pytest.raises(Broken):
-            await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
-        assert not node.workloads and not toolstack.of_zone("z1").disks
+            await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
+        assert not manager.workloads and not toolstack.of_zone("z1").disks
         assert volumes.attached == {"z1": {}} and descriptors() == before
         volumes.failing.clear()
-        await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
+        await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
 
 
 async def test_what_was_taken_for_nothing_is_let_go(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
-    limits = Limits(workloads_per_zone=1)
-    async with running(tmp_path, toolstack, limits, volumes=volumes) as node:
-        await launch.launch(node, zone_spec())
-        await create.create(node, workload_spec(tmp_path))
+    limits = ZoneLimits(workloads_per_zone=1)
+    async with running(tmp_path, toolstack, limits, volumes=volumes) as manager:
+        await launch.launch(manager, zone_spec())
+        await create.create(manager, workload_spec(tmp_path))
         before = descriptors()
         with pytest.raises(Exhausted):
-            await create.create(node, workload_spec(tmp_path, "w2", volumes=VOLUMES))
+            await create.create(manager, workload_spec(tmp_path, "w2", volumes=VOLUMES))
         assert descriptors() == before
 
 
 async def test_one_that_does_not_go_is_taken_away_by_the_delete(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
-    async with running(tmp_path, toolstack, volumes=volumes) as node:
-        await launch.launch(node, zone_spec())
-        await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
-        await start.start(node, "w1")
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+        await launch.launch(manager, zone_spec())
+        await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
+        await start.start(manager, "w1")
         volumes.failing.add("detach")
         end(toolstack.of_zone("z1").agent)
-        await wait.wait(node, "w1")
+        await control.wait(manager, "w1")
         with pytest.raises(Broken):
-            await delete.delete(node, "w1")
-        assert "w1" in node.workloads and volumes.attached["z1"]
+            await delete.delete(manager, "w1")
+        assert "w1" in manager.workloads and volumes.attached["z1"]
         volumes.failing.clear()
-        await delete.delete(node, "w1")
+        await delete.delete(manager, "w1")
         assert volumes.attached == {"z1": {}}
 
 
 async def test_one_that_did_not_go_is_taken_away_by_the_next_start(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
-    async with running(tmp_path, toolstack, volumes=volumes) as node:
-        await launch.launch(node, zone_spec())
-        await create.create(node, workload_spec(tmp_path, volumes=VOLUMES))
-        await start.start(node, "w1")
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+        await launch.launch(manager, zone_spec())
+        await create.create(manager, workload_spec(tmp_path, volumes=VOLUMES))
+        await start.start(manager, "w1")
         volumes.failing.add("detach")
         end(toolstack.of_zone("z1").agent)
-        await wait.wait(node, "w1")
+        await control.wait(manager, "w1")
     volumes.failing.clear()
-    async with running(tmp_path, toolstack, volumes=volumes) as node:
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
         await until(lambda: volumes.attached == {"z1": {}})
 
 
@@ -130,33 +130,33 @@ async def test_a_zone_whose_directory_cannot_be_made(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     volumes.failing.add("open")
-    async with running(tmp_path, toolstack, volumes=volumes) as node:
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
         with pytest.raises(Broken):
-            await launch.launch(node, zone_spec())
-        assert not node.zones and not toolstack.domains
+            await launch.launch(manager, zone_spec())
+        assert not manager.zones and not toolstack.domains
 
 
 async def test_what_is_left_of_forgotten_zones_goes_at_the_start(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
     volumes.attached["forgotten"] = {"w1": ["0"]}
-    async with running(tmp_path, toolstack, volumes=volumes) as node:
-        await launch.launch(node, zone_spec())
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+        await launch.launch(manager, zone_spec())
         assert volumes.zones() == ["z1"]
     volumes.attached["forgotten"] = {}
     volumes.failing.add("close")
-    async with running(tmp_path, toolstack, volumes=volumes) as node:
-        assert list(node.zones) == ["z1"], "it starts all the same"
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+        assert list(manager.zones) == ["z1"], "it starts all the same"
 
 
 async def test_a_file_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever asks is freed; what it would still have got is let go of."""
     answers, begun, taken = threading.Event(), [], []
 
-    def stuck(volume: Volume, users: int) -> Source:
+    def stuck(volume: Volume, users: int) -> VolumeSource:
         begun.append(volume)
         assert answers.wait(60)
-        taken.append(Source(volume, os.open("/dev/null", os.O_RDONLY), directory=True))
+        taken.append(VolumeSource(volume, os.open("/dev/null", os.O_RDONLY), directory=True))
         return taken[-1]
 
     monkeypatch.setattr(host, "take", stuck)
@@ -229,12 +229,10 @@ def test_requests(fields: dict[str, object], words: str) -> None:
 async def test_memory_is_not_larger_than_the_zones(
     tmp_path: Path, toolstack: MemoryToolstack, volumes: MemoryVolumes
 ) -> None:
-    async with running(tmp_path, toolstack, volumes=volumes) as node:
-        zone = await launch.launch(node, zone_spec())
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+        zone = await launch.launch(manager, zone_spec())
         most = zone.spec.memory_bytes
-        asked = [
-            channel_pb2.MemoryVolume(name=str(size), volume="v", size_bytes=size) for size in (most - 1, most)
-        ]
-        await create.create(node, replace(workload_spec(tmp_path), memory_volumes=asked))
+        asked = [MemoryVolume(name=str(size), volume="v", size_bytes=size) for size in (most - 1, most)]
+        await create.create(manager, replace(workload_spec(tmp_path), memory_volumes=asked))
         made = toolstack.of_zone("z1").agent.requests[-1].create_container.memory_volumes
         assert [volume.size_bytes for volume in made] == [most - 1, 0]

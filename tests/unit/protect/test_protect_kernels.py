@@ -11,12 +11,12 @@ from uuid import uuid4
 import pytest
 
 from daemonkit.faults import Fault, Invalid, Missing, Refused
-from protect.config import Config
+from protect.config import ProtectdConfig
+from protect.model.toolstack import DomainKernel
 from protect.model.zone import Zone, ZoneState
 from protect.server import requests, translate
 from protect.state import records
-from protect.state.node import Node
-from protect.toolstack.port import DomainKernel
+from protect.state.manager import ZoneManager
 from protect.zones import launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running, zone_spec
@@ -24,8 +24,8 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 @pytest.fixture
-async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
-    async with running(tmp_path / "node", toolstack) as made:
+async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
+    async with running(tmp_path / "manager", toolstack) as made:
         yield made
 
 
@@ -43,9 +43,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="what root owns")
 
 @needs_root
 async def test_the_toolstack_is_given_it(
-    node: Node, toolstack: MemoryToolstack, kernel: DomainKernel
+    manager: ZoneManager, toolstack: MemoryToolstack, kernel: DomainKernel
 ) -> None:
-    zone = await launch.launch(node, replace(zone_spec(), kernel=kernel))
+    zone = await launch.launch(manager, replace(zone_spec(), kernel=kernel))
     (domain,) = toolstack.domains.values()
     assert domain.spec.kernel == kernel
     assert records.zone(records.of_zone(zone)) == zone
@@ -84,29 +84,29 @@ SPOILED: list[tuple[Callable[[Path], object], type[Fault], str]] = [
 @pytest.mark.parametrize("file", ["image", "addons"])
 @pytest.mark.parametrize("number", range(len(SPOILED)))
 async def test_files_that_the_host_does_not_read(
-    node: Node, toolstack: MemoryToolstack, kernel: DomainKernel, number: int, file: str
+    manager: ZoneManager, toolstack: MemoryToolstack, kernel: DomainKernel, number: int, file: str
 ) -> None:
     spoil, kind, cause = SPOILED[number]
     spoil(kernel.image.parent / file)
     with pytest.raises(kind, match=cause):
-        await launch.launch(node, replace(zone_spec(), kernel=kernel))
-    assert not toolstack.domains and not node.zones
+        await launch.launch(manager, replace(zone_spec(), kernel=kernel))
+    assert not toolstack.domains and not manager.zones
 
 
 @needs_root
-async def test_a_folder_that_is_a_link(node: Node, kernel: DomainKernel, tmp_path: Path) -> None:
+async def test_a_folder_that_is_a_link(manager: ZoneManager, kernel: DomainKernel, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(kernel.image.parent)
     moved = replace(kernel, image=tmp_path / "link" / "image")
     with pytest.raises(Refused, match="symbolic link"):
-        await launch.launch(node, replace(zone_spec(), kernel=moved))
+        await launch.launch(manager, replace(zone_spec(), kernel=moved))
 
 
 def test_requests() -> None:
     def asked(**kernel: str) -> DomainKernel | None:
         request = pb.CreateZoneRequest(id="z1", kernel=pb.ZoneKernel(**kernel))
-        return requests.zone_spec(Config(), request).kernel
+        return requests.zone_spec(ProtectdConfig(), request).kernel
 
-    assert requests.zone_spec(Config(), pb.CreateZoneRequest(id="z1")).kernel is None
+    assert requests.zone_spec(ProtectdConfig(), pb.CreateZoneRequest(id="z1")).kernel is None
     assert asked(name="k", image_path="/k") == DomainKernel("k", Path("/k"))
     full = asked(image_path="/k", initramfs_path="/i", addons_path="/a")
     assert full == DomainKernel("", Path("/k"), Path("/i"), Path("/a"))

@@ -11,21 +11,35 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Refused
+from daemonkit.grpc_server import channel, serve_unix
+from daemonkit.tasks import race
 from protect.__main__ import claim
 from protect.channel import table
-from protect.config import Config
+from protect.config import ProtectdConfig
+from protect.model.container import ExecSpec
+from protect.model.lifetime import End
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
-from protect.state.node import End, Node
+from protect.server import services
+from protect.state.manager import ZoneManager
 from protect.workloads import create, delete, start
 from protect.workloads import exec as execs
-from protect.workloads.exec import ExecSpec, Output
+from protect.workloads.exec import Output
 from protect.workloads.terminal import Command
 from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import hasten, running, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import (
+    MemoryVolumes,
+    hasten,
+    running,
+    served,
+    until,
+    workload_spec,
+    zone_spec,
+)
 from xenpod_proto.channel.v1 import channel_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 
 
 async def nothing_to_say() -> AsyncIterator[Command]:
@@ -47,25 +61,27 @@ def execs_in(agent: SimAgent) -> list[str]:
     return [exec_id for _, exec_id in agent.processes if exec_id]
 
 
-async def test_a_start_whose_caller_goes_away_is_known(node: Node, agent: SimAgent, tmp_path: Path) -> None:
-    await create.create(node, workload_spec(tmp_path))
+async def test_a_start_whose_caller_goes_away_is_known(
+    manager: ZoneManager, agent: SimAgent, tmp_path: Path
+) -> None:
+    await create.create(manager, workload_spec(tmp_path))
     agent.reading.clear()
-    starting = asyncio.create_task(start.start(node, "w1"))
+    starting = served(manager, start.start(manager, "w1"))
     await all_that_can_go_on()
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
     agent.reading.set()
-    await until(lambda: node.workloads["w1"].workload.state is WorkloadState.RUNNING)
-    assert node.store.load().workloads[0].state is WorkloadState.RUNNING
+    await until(lambda: manager.workloads["w1"].workload.state is WorkloadState.RUNNING)
+    assert manager.store.load().workloads[0].state is WorkloadState.RUNNING
 
 
 async def test_an_exec_whose_caller_goes_away_before_it_was_asked_for(
-    node: Node, agent: SimAgent, tmp_path: Path
+    manager: ZoneManager, agent: SimAgent, tmp_path: Path
 ) -> None:
     """It waits for the streams of a new connection to be listed, and is removed after it was made."""
-    await create.create(node, workload_spec(tmp_path))
-    await start.start(node, "w1")
+    await create.create(manager, workload_spec(tmp_path))
+    await start.start(manager, "w1")
 
     def greet_and_pause(agent: SimAgent, hello: pb.Hello) -> bytes:
         agent.reading.clear()
@@ -74,61 +90,62 @@ async def test_an_exec_whose_caller_goes_away_before_it_was_asked_for(
     agent.greeting = greet_and_pause
     agent.cut()
     await until(lambda: not agent.reading.is_set())
-    await until(lambda: node.zones["z1"].connected)
-    asking = asyncio.create_task(first(execs.execute(node, ExecSpec("w1", b"{}"), nothing_to_say())))
+    await until(lambda: manager.zones["z1"].connected)
+    asking = asyncio.create_task(first(execs.execute(manager, ExecSpec("w1", b"{}"), nothing_to_say())))
     await all_that_can_go_on()
     asking.cancel()
+    await all_that_can_go_on()
+    agent.reading.set()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    agent.reading.set()
     await until(lambda: any(request.HasField("exec_process") for request in agent.requests))
-    await until(lambda: not node.zones["z1"].execs)
+    await until(lambda: not manager.zones["z1"].execs)
     assert execs_in(agent) == []
 
 
 async def test_execs_that_are_left_early_use_nothing_up(
-    node: Node, agent: SimAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    manager: ZoneManager, agent: SimAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent forgets the streams of an exec that is removed; so must the host."""
-    await create.create(node, workload_spec(tmp_path, stdin=True))
-    await start.start(node, "w1")
+    await create.create(manager, workload_spec(tmp_path, stdin=True))
+    await start.start(manager, "w1")
     monkeypatch.setattr(table, "MOST_STREAMS", 12)
     for _ in range(12):
         spec = ExecSpec("w1", b"{}", stdin=True)
-        leaving = asyncio.create_task(first(execs.execute(node, spec, nothing_to_say())))
+        leaving = asyncio.create_task(first(execs.execute(manager, spec, nothing_to_say())))
         await until(lambda: execs_in(agent) != [])
         await asyncio.sleep(0.005)
         leaving.cancel()
         await asyncio.wait([leaving])
-        await until(lambda: execs_in(agent) == [] and not node.zones["z1"].execs)
-        assert node.zones["z1"].connected
-    assert node.zones["z1"].zone.state is ZoneState.RUNNING
+        await until(lambda: execs_in(agent) == [] and not manager.zones["z1"].execs)
+        assert manager.zones["z1"].connected
+    assert manager.zones["z1"].zone.state is ZoneState.RUNNING
 
 
 async def test_an_adoption_that_fails_at_first_loses_no_output(
     tmp_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec())
-        await create.create(node, workload_spec(tmp_path, "w1"))
-        await create.create(node, workload_spec(tmp_path, "w2"))
-        await start.start(node, "w1")
-        damaged = node.journal(node.workloads["w2"])
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, zone_spec())
+        await create.create(manager, workload_spec(tmp_path, "w1"))
+        await create.create(manager, workload_spec(tmp_path, "w2"))
+        await start.start(manager, "w1")
+        damaged = manager.journal(manager.workloads["w2"])
     kept = damaged.read_bytes()
     damaged.write_bytes(b"")
     agent = toolstack.of_zone("z1").agent
-    async with running(tmp_path, toolstack) as node:
+    async with running(tmp_path, toolstack) as manager:
         link = None
 
         def tried_again() -> bool:
             nonlocal link
-            made = node.zones["z1"].link
+            made = manager.zones["z1"].client._link
             link = link or (made and made._streams)  # type: ignore[attr-defined]
             return made is not None and made._streams is not link  # type: ignore[attr-defined]
 
         await until(tried_again)
         damaged.write_bytes(kept)
-        await until(lambda: node.zones["z1"].answering.is_set(), 10)
+        await until(lambda: manager.zones["z1"].client.serving, 10)
         stdout = agent.processes["w1", ""].created.stdout_stream
         agent.write(stdout, b"still heard\n")
         await until(lambda: "still heard" in (tmp_path / "w1.log").read_text())
@@ -138,32 +155,127 @@ async def test_an_adoption_that_fails_at_first_loses_no_output(
 
 async def test_a_launch_ended_twice_leaves_no_domain(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     """The zone is destroyed while it is made, and then the caller who makes it goes away, too."""
-    async with running(tmp_path, toolstack) as node:
+    async with running(tmp_path, toolstack) as manager:
         entered, go = toolstack.gate("create")
-        launching = asyncio.create_task(launch.launch(node, zone_spec()))
+        launching = served(manager, launch.launch(manager, zone_spec()))
         await entered.wait()
-        destroying = asyncio.create_task(destroy.destroy(node, "z1"))
+        destroying = served(manager, destroy.destroy(manager, "z1"))
         await all_that_can_go_on()
         launching.cancel()
         await all_that_can_go_on()
         go.set()
         await asyncio.wait([launching, destroying])
-        await until(lambda: not node.zones)
+        await until(lambda: not manager.zones)
         assert toolstack.domains == {}
-        assert node.ledger.reserved_bytes == 0
+        assert manager.ledger.reserved_bytes == 0
+
+
+async def test_a_client_that_goes_away_leaves_no_zone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    """Over the real server, which cancels the call again when it stops: the undo is never cut."""
+    async with running(tmp_path, toolstack) as manager:
+        path = tmp_path / "socket"
+        created, create_on = toolstack.gate("create")
+        destroyed, destroy_on = toolstack.gate("destroy")
+        serving = serve_unix(
+            path, lambda server: services.add(manager, server), name="test", grace=0.0, tasks=manager.tasks
+        )
+        async with asyncio.timeout(60), channel(path) as link:
+            async with serving:
+                stub = protect_pb2_grpc.ZonesStub(link)
+                call = stub.CreateZone(protect_pb2.CreateZoneRequest(id="z1", name="web"))
+                await created.wait()
+                call.cancel()
+                create_on.set()
+                await destroyed.wait()
+            assert list(manager.zones) == ["z1"]
+            destroy_on.set()
+            await manager.tasks.close(60)
+        assert toolstack.destroyed == ["z1"] and not toolstack.domains
+        assert not manager.zones and not manager.ledger.reserved_bytes
+        saved = manager.store.load()
+        assert not saved.zones and not saved.zone_intents
+
+
+async def test_a_client_that_goes_away_leaves_no_workload(
+    manager: ZoneManager, agent: SimAgent, toolstack: MemoryToolstack, tmp_path: Path
+) -> None:
+    """It goes while the agent prepares the container, and again while that is undone."""
+    agent.reading.clear()
+    creating = served(manager, create.create(manager, workload_spec(tmp_path, stdin=True)))
+    await until(lambda: toolstack.of_zone("z1").disks and (tmp_path / "w1.log").exists())
+    await all_that_can_go_on()
+    creating.cancel()
+    await all_that_can_go_on()
+    creating.cancel()
+    agent.reading.set()
+    with pytest.raises(asyncio.CancelledError):
+        await creating
+    await until(lambda: not manager.workloads)
+    assert any(request.HasField("create_container") for request in agent.requests)
+    assert not agent.processes and not toolstack.of_zone("z1").disks
+    saved = manager.store.load()
+    assert not saved.workloads and not saved.workload_intents
+    assert all(output.forgotten for output in agent.outputs.values())
+
+
+async def test_a_destroy_that_comes_while_the_agent_is_awaited(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
+    toolstack.agent_ready = False
+    async with running(tmp_path, toolstack) as manager:
+        hasten(manager, boot=600.0)
+        launching = served(manager, launch.launch(manager, zone_spec()))
+        await until(lambda: "z1" in manager.zones and manager.zones["z1"].client._link is not None)
+        async with asyncio.timeout(60):
+            await destroy.destroy(manager, "z1")
+        with pytest.raises(Refused, match="being destroyed"):
+            await launching
+        assert not manager.zones and toolstack.domains == {} and toolstack.destroyed == ["z1"]
+
+
+async def test_a_destroy_that_comes_before_the_domain_is_made(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
+    """Then none is made."""
+    volumes = SlowVolumes(tmp_path / "volumes")
+    entered, go = toolstack.gate("create")
+    go.set()
+    async with running(tmp_path, toolstack, volumes=volumes) as manager:
+        launching = served(manager, launch.launch(manager, zone_spec()))
+        await volumes.opening.wait()
+        destroying = served(manager, destroy.destroy(manager, "z1"))
+        await all_that_can_go_on()
+        volumes.may_open.set()
+        await destroying
+        with pytest.raises(Refused, match="being destroyed"):
+            await launching
+        assert not entered.is_set() and not manager.zones and volumes.zones() == []
+
+
+class SlowVolumes(MemoryVolumes):
+    """``open`` waits."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.opening, self.may_open = asyncio.Event(), asyncio.Event()
+
+    async def open(self, zone_id: str) -> None:
+        self.opening.set()
+        await self.may_open.wait()
+        await super().open(zone_id)
 
 
 async def test_what_is_destroyed_or_deleted_is_so_to_the_end(
-    node: Node, toolstack: MemoryToolstack, tmp_path: Path
+    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
 ) -> None:
     """Whoever asked for it may have gone for good."""
-    await create.create(node, workload_spec(tmp_path))
+    await create.create(manager, workload_spec(tmp_path))
     for operation, left, asked in (
-        ("detach_disk", node.workloads, lambda: delete.delete(node, "w1")),
-        ("destroy", node.zones, lambda: destroy.destroy(node, "z1")),
+        ("detach_disk", manager.workloads, lambda: delete.delete(manager, "w1")),
+        ("destroy", manager.zones, lambda: destroy.destroy(manager, "z1")),
     ):
         entered, go = toolstack.gate(operation)
-        asking = asyncio.create_task(asked())
+        asking = served(manager, asked())
         await entered.wait()
         asking.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -173,13 +285,13 @@ async def test_what_is_destroyed_or_deleted_is_so_to_the_end(
     assert toolstack.domains == {}
 
 
-async def test_a_guarded_failure_that_nobody_waits_for_is_not_an_error_of_ours(
+async def test_a_bounded_failure_that_nobody_waits_for_is_not_an_error_of_ours(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def fail() -> None:
         raise Refused("try", "it", "on purpose")
 
-    guarding = asyncio.create_task(End().guard("z1", fail()))
+    guarding = asyncio.create_task(race(fail(), End().raised("use", "z1")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     guarding.cancel()
@@ -195,8 +307,8 @@ async def test_one_protectd_for_each_of_its_directories(tmp_path: Path, shared: 
     """Another one that had the same run directory would remove as strays what it does not know."""
     other = {"state": "run", "run": "state"}[shared]
     same = {f"{shared}_dir": tmp_path / shared}
-    one = Config(**same, **{f"{other}_dir": tmp_path / "one"})  # type: ignore[arg-type]
-    two = Config(**same, **{f"{other}_dir": tmp_path / "two"})  # type: ignore[arg-type]
+    one = ProtectdConfig(**same, **{f"{other}_dir": tmp_path / "one"})  # type: ignore[arg-type]
+    two = ProtectdConfig(**same, **{f"{other}_dir": tmp_path / "two"})  # type: ignore[arg-type]
     async with AsyncExitStack() as first:
         claim(one, first)
         async with AsyncExitStack() as second:
@@ -207,14 +319,14 @@ async def test_one_protectd_for_each_of_its_directories(tmp_path: Path, shared: 
 
 
 async def test_a_silent_zone_does_not_hold_up_a_stop(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec())
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, zone_spec())
     toolstack.of_zone("z1").agent.available.clear()
-    async with running(tmp_path, toolstack) as node:
-        hasten(node, boot=600.0)
-        await until(lambda: node.zones["z1"].link is not None)
-        node.stop()
+    async with running(tmp_path, toolstack) as manager:
+        hasten(manager, boot=600.0)
+        await until(lambda: manager.zones["z1"].client._link is not None)
+        manager.stop()
         begun = asyncio.get_running_loop().time()
-        await node.tasks.close(30)
+        await manager.tasks.close(30)
         assert asyncio.get_running_loop().time() - begun < 15
-        assert node.zones["z1"].zone.state is ZoneState.RUNNING
+        assert manager.zones["z1"].zone.state is ZoneState.RUNNING

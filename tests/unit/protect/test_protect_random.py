@@ -12,16 +12,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from daemonkit.faults import Fault
+from protect.model.container import ImageFilesystem, WorkloadSpec
+from protect.model.toolstack import DomainState
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
-from protect.state.node import Node
-from protect.toolstack.port import DomainState
+from protect.state.manager import ZoneManager
 from protect.workloads import create, delete, start
-from protect.workloads.create import WorkloadSpec
-from protect.workloads.disks import Filesystem
 from protect.zones import destroy, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import running, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import CALL, running, served, until, workload_spec, zone_spec
 
 ZONES = ("a", "b")
 WORKLOADS = ("u", "v", "w")
@@ -39,6 +38,7 @@ operations = st.one_of(
     st.tuples(
         st.just("fail"), st.sampled_from(["create", "unpause", "attach_disk", "detach_disk", "destroy"])
     ),
+    st.tuples(st.just("leave"), st.integers(0, 24)),
     st.tuples(st.just("heal"), st.none()),
     st.tuples(st.just("pause"), st.none()),
     st.tuples(st.just("restart"), st.none()),
@@ -52,35 +52,38 @@ class World:
         self.folder = folder
         self.toolstack = MemoryToolstack()
         self.stack = AsyncExitStack()
-        self.node: Node
+        self.manager: ZoneManager
         self.background: list[asyncio.Task[object]] = []
 
     async def restart(self) -> None:
         await self.stack.aclose()
         await asyncio.gather(*self.background, return_exceptions=True)
         self.background.clear()
-        self.node = await self.stack.enter_async_context(running(self.folder, self.toolstack))
+        self.manager = await self.stack.enter_async_context(running(self.folder, self.toolstack))
 
     async def do(self, verb: str, what: object) -> None:
-        node, toolstack = self.node, self.toolstack
+        manager, toolstack = self.manager, self.toolstack
         alive = {one.spec.environment["XENPOD_ZONE"]: one for one in toolstack.domains.values()}
         match verb, what:
             case "launch", str(zone):
-                self._begin(launch.launch(node, zone_spec(zone)))
+                self._begin(launch.launch(manager, zone_spec(zone)))
             case "destroy", str(zone):
-                self._begin(destroy.destroy(node, zone))
+                self._begin(destroy.destroy(manager, zone))
             case "kill", str(zone) if zone in alive and alive[zone].state is DomainState.RUNNING:
                 toolstack.kill(zone)
             case "cut", str(zone) if zone in alive:
                 alive[zone].agent.cut()
             case "create", (str(zone), str(name)):
-                self._begin(create.create(node, self._spec(zone, name)))
+                self._begin(create.create(manager, self._spec(zone, name)))
             case "start", (str(zone), str(name)):
-                self._begin(start.start(node, f"{zone}-{name}"))
+                self._begin(start.start(manager, f"{zone}-{name}"))
             case "end", (str(zone), str(name)) if zone in alive:
                 self._end(alive[zone].agent, f"{zone}-{name}")
             case "delete", (str(zone), str(name)):
-                self._begin(delete.delete(node, f"{zone}-{name}"))
+                self._begin(delete.delete(manager, f"{zone}-{name}"))
+            case "leave", int(number) if number < len(self.background):
+                # The client of a call goes away, and what it asked for is undone or goes on by itself.
+                self.background[number].cancel()
             case "fail", str(step):
                 toolstack.failing.add(step)
             case "heal", _:
@@ -96,13 +99,13 @@ class World:
         files = [self.folder / f"layer{number}" for number in range(1 + WORKLOADS.index(name))]
         for file in files:
             file.touch()
-        stack = tuple(Filesystem(file, "squashfs") for file in files)
+        stack = tuple(ImageFilesystem(file, "squashfs") for file in files)
         return replace(workload_spec(self.folder, f"{zone}-{name}", zone), stack=stack)
 
     def _begin(self, work: object) -> None:
-        """Not awaited: operations overlap."""
+        """As the server runs it; not awaited: operations overlap."""
         assert asyncio.iscoroutine(work)
-        self.background.append(asyncio.create_task(work))
+        self.background.append(served(self.manager, work))
 
     @staticmethod
     def _end(agent: object, name: str) -> None:
@@ -123,6 +126,7 @@ class World:
                 result
             )
         self.background.clear()
+        await until(lambda: not [task for task in self.manager.tasks._tasks if task.get_name() == CALL])
         await until(self._quiet)
 
     def _quiet(self) -> bool:
@@ -132,21 +136,21 @@ class World:
         return all(
             zone.zone.state in settled
             and (zone.zone.state is not ZoneState.RUNNING or (zone.connected and zone.zone.uuid not in dead))
-            for zone in self.node.zones.values()
+            for zone in self.manager.zones.values()
         )
 
     def check_books(self) -> None:
-        node = self.node
-        saved = node.store.load()
+        manager = self.manager
+        saved = manager.store.load()
         assert {zone.id: zone.state for zone in saved.zones} == {
-            zone.id: zone.zone.state for zone in node.zones.values()
+            zone.id: zone.zone.state for zone in manager.zones.values()
         }
         assert {one.id: one.state for one in saved.workloads} == {
-            one.id: one.workload.state for one in node.workloads.values()
+            one.id: one.workload.state for one in manager.workloads.values()
         }
-        assert set(saved.workload_intents) <= set(node.workloads)
-        running_zones = [zone for zone in node.zones.values() if zone.zone.state is ZoneState.RUNNING]
-        assert node.ledger.reserved_bytes >= sum(zone.zone.spec.memory_bytes for zone in running_zones)
+        assert set(saved.workload_intents) <= set(manager.workloads)
+        running_zones = [zone for zone in manager.zones.values() if zone.zone.state is ZoneState.RUNNING]
+        assert manager.ledger.reserved_bytes >= sum(zone.zone.spec.memory_bytes for zone in running_zones)
         for zone in running_zones:
             attached = self.toolstack.of_zone(zone.id).disks
             for one in zone.workloads.values():
@@ -156,17 +160,17 @@ class World:
             assert set(attached) == {
                 disk.vdev for one in zone.workloads.values() for disk in one.workload.disks
             }
-        for one in node.workloads.values():
+        for one in manager.workloads.values():
             if one.zone.zone.state is ZoneState.DEAD:
                 assert one.workload.state in (WorkloadState.EXITED, WorkloadState.CREATING)
 
     async def remove_all(self) -> None:
-        for zone in list(self.node.zones):
-            await destroy.destroy(self.node, zone)
-        saved = self.node.store.load()
+        for zone in list(self.manager.zones):
+            await destroy.destroy(self.manager, zone)
+        saved = self.manager.store.load()
         assert not (saved.zones or saved.workloads or saved.zone_intents or saved.workload_intents)
-        assert not self.toolstack.domains and not self.node.ledger.reserved_bytes
-        assert not self.node.workloads and not self.node.zones
+        assert not self.toolstack.domains and not self.manager.ledger.reserved_bytes
+        assert not self.manager.workloads and not self.manager.zones
         assert not list((self.folder / "run").glob("zones/*"))
 
 

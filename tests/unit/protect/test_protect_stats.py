@@ -14,10 +14,9 @@ import pytest
 from daemonkit.faults import Missing, Refused
 from protect.channel.frames import Frame, Type
 from protect.server import statistics
-from protect.state.node import Node
-from protect.workloads import create, start, update
-from protect.workloads import stats as workload_stats
-from protect.zones import launch, resize, stats
+from protect.state.manager import ZoneManager
+from protect.workloads import control, create, start
+from protect.zones import inspect, launch, stats
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MIB, hasten, running, until, workload_spec, zone_spec
@@ -27,14 +26,14 @@ ZONES = ("z1", "z2", "z3")
 
 
 @pytest.fixture
-async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
-    async with running(tmp_path, toolstack) as node:
+async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
+    async with running(tmp_path, toolstack) as manager:
         for number, zone in enumerate(ZONES, 1):
-            await launch.launch(node, zone_spec(zone))
-            await create.create(node, workload_spec(tmp_path, f"w{number}", zone))
-            await start.start(node, f"w{number}")
+            await launch.launch(manager, zone_spec(zone))
+            await create.create(manager, workload_spec(tmp_path, f"w{number}", zone))
+            await start.start(manager, f"w{number}")
             answers(toolstack.of_zone(zone).agent)
-        yield node
+        yield manager
 
 
 def answers(agent: SimAgent, **zone: Any) -> None:
@@ -60,74 +59,76 @@ def asked(agent: SimAgent) -> int:
     return sum(request.WhichOneof("op") == "get_stats" for request in agent.requests)
 
 
-async def test_each_zone_is_asked_once(node: Node, toolstack: MemoryToolstack) -> None:
-    found = await stats.gather(node, node.zones.values())
-    assert {zone: [row.id for row in one.containers] for zone, one in found.items()} == {
+async def test_each_zone_is_asked_once(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    found = await stats.gather(manager, manager.zones.values())
+    assert {zone: [row.id for row in one.workloads] for zone, one in found.items()} == {
         "z1": ["w1"],
         "z2": ["w2"],
         "z3": ["w3"],
     }
-    both = await asyncio.gather(*(stats.gather(node, node.zones.values()) for _ in range(5)))
+    both = await asyncio.gather(*(stats.gather(manager, manager.zones.values()) for _ in range(5)))
     assert all(len(one) == len(ZONES) for one in both)
     assert [asked(toolstack.of_zone(zone).agent) for zone in ZONES] == [2, 2, 2]  # five callers share one
 
 
-async def test_workloads_come_from_their_zones(node: Node, toolstack: MemoryToolstack) -> None:
-    rows = await workload_stats.stats(node, ["w1", "w1", "w3"])
+async def test_workloads_come_from_their_zones(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    rows = await stats.of_workloads(manager, ["w1", "w1", "w3"])
     assert [(zone, row.id, row.cpu_usage_ns) for zone, row in rows] == [("z1", "w1", 5), ("z3", "w3", 5)]
     assert asked(toolstack.of_zone("z2").agent) == 0
-    assert len(await workload_stats.stats(node, [])) == 3
+    assert len(await stats.of_workloads(manager, [])) == 3
     with pytest.raises(Missing):
-        await workload_stats.stats(node, ["nobody"])
+        await stats.of_workloads(manager, ["nobody"])
 
 
 async def test_a_silent_zone_delays_nobody(
-    node: Node, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
+    manager: ZoneManager, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stats, "PATIENCE", 1.0)
+    monkeypatch.setattr(stats, "QUIET_TIMEOUT", 1.0)
     silent = toolstack.of_zone("z2").agent
     silent.unanswered.add("get_stats")
-    assert list(await stats.gather(node, node.zones.values())) == ["z1", "z3"]
-    monkeypatch.setattr(stats, "PATIENCE", 600.0)
-    hasten(node, stats=600.0)  # nobody waits: it is known to be late
+    assert list(await stats.gather(manager, manager.zones.values())) == ["z1", "z3"]
+    monkeypatch.setattr(stats, "QUIET_TIMEOUT", 600.0)
+    hasten(manager, stats=600.0)  # nobody waits: it is known to be late
     async with asyncio.timeout(60):
         for _ in range(3):
-            assert list(await stats.gather(node, node.zones.values())) == ["z1", "z3"]
+            assert list(await stats.gather(manager, manager.zones.values())) == ["z1", "z3"]
     assert asked(silent) == 1
 
 
 async def test_a_late_answer_is_used_until_the_next(
-    node: Node, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
+    manager: ZoneManager, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert len(await stats.gather(node, node.zones.values())) == 3
-    monkeypatch.setattr(stats, "PATIENCE", 0.05)
+    assert len(await stats.gather(manager, manager.zones.values())) == 3
+    monkeypatch.setattr(stats, "QUIET_TIMEOUT", 0.05)
     late = toolstack.of_zone("z2").agent
     late.unanswered.add("get_stats")
-    found = await stats.gather(node, node.zones.values())
-    assert [row.id for row in found["z2"].containers] == ["w2"]  # as it answered last
+    found = await stats.gather(manager, manager.zones.values())
+    assert [row.id for row in found["z2"].workloads] == ["w2"]  # as it answered last
     monkeypatch.setattr(stats, "KEPT", 0.0)
-    assert "z2" not in await stats.gather(node, node.zones.values())
+    assert "z2" not in await stats.gather(manager, manager.zones.values())
 
 
-async def test_a_lone_zone_gets_all_the_time_there_is(node: Node, toolstack: MemoryToolstack) -> None:
+async def test_a_lone_zone_gets_all_the_time_there_is(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     agent = toolstack.of_zone("z1").agent
     agent.unanswered.add("get_stats")
     begun = time.monotonic()
-    assert await stats.gather(node, [node.zones["z1"]]) == {}
-    assert time.monotonic() - begun >= node.config.timeouts.stats * 0.9
+    assert await stats.gather(manager, [manager.zones["z1"]]) == {}
+    assert time.monotonic() - begun >= manager.config.timeouts.stats * 0.9
 
 
-async def test_a_zone_that_dies_is_left_out(node: Node, toolstack: MemoryToolstack) -> None:
+async def test_a_zone_that_dies_is_left_out(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     toolstack.of_zone("z2").agent.unanswered.add("get_stats")
-    question = asyncio.create_task(stats.gather(node, node.zones.values()))
+    question = asyncio.create_task(stats.gather(manager, manager.zones.values()))
     await until(lambda: bool(toolstack.of_zone("z2").agent.requests))
     toolstack.kill("z2")
     assert list(await question) == ["z1", "z3"]
-    await until(lambda: bool(node.zones["z2"].end))
-    assert list(await stats.gather(node, node.zones.values())) == ["z1", "z3"]
+    await until(lambda: bool(manager.zones["z2"].end))
+    assert list(await stats.gather(manager, manager.zones.values())) == ["z1", "z3"]
 
 
-async def test_what_a_zone_claims_is_checked(node: Node, toolstack: MemoryToolstack) -> None:
+async def test_what_a_zone_claims_is_checked(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     wrong = pb.Pressure(some_avg10=math.nan)
     names = ["eth0", "", "x" * 16, "bell\a", "eth1"]
     answers(
@@ -139,7 +140,7 @@ async def test_what_a_zone_claims_is_checked(node: Node, toolstack: MemoryToolst
         interfaces=[pb.InterfaceStats(name=name, rx_bytes=7) for name in names]
         + [pb.InterfaceStats(name="e")] * 99,
     )
-    (found,) = (await stats.gather(node, [node.zones["z1"]])).values()
+    (found,) = (await stats.gather(manager, [manager.zones["z1"]])).values()
     row = statistics.zone_stats("z1", found)
     assert abs(row.timestamp_ns - time.time_ns()) < 60 * 10**9
     assert not row.HasField("cpu_pressure") and not row.HasField("memory_pressure")
@@ -148,31 +149,31 @@ async def test_what_a_zone_claims_is_checked(node: Node, toolstack: MemoryToolst
     assert row.interfaces[0].rx_bytes == 7
 
 
-async def test_an_update_reaches_the_agent(node: Node, toolstack: MemoryToolstack) -> None:
+async def test_an_update_reaches_the_agent(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     agent = toolstack.of_zone("z1").agent
-    await update.update(node, "w1", b'{"cpu": {}}')
+    await control.update(manager, "w1", b'{"cpu": {}}')
     sent = agent.requests[-1].update_container
     assert (sent.id, sent.resources_json) == ("w1", b'{"cpu": {}}')
     agent.errors["update_container"] = pb.Error(code=9, message="update: w1: busy")
     with pytest.raises(Refused, match="busy"):
-        await update.update(node, "w1", b"{}")
+        await control.update(manager, "w1", b"{}")
     with pytest.raises(Missing):
-        await update.update(node, "nobody", b"{}")
+        await control.update(manager, "nobody", b"{}")
 
 
-async def test_what_has_ended_is_not_updated(node: Node, toolstack: MemoryToolstack) -> None:
+async def test_what_has_ended_is_not_updated(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     toolstack.kill("z1")
-    await until(lambda: bool(node.zones["z1"].end))
+    await until(lambda: bool(manager.zones["z1"].end))
     with pytest.raises(Refused):
-        await update.update(node, "w1", b"{}")
+        await control.update(manager, "w1", b"{}")
     with pytest.raises(Refused):
-        await resize.resize(node, "z1", 1, 1)
+        inspect.resize(manager, "z1", 1, 1)
 
 
-async def test_a_zone_says_what_it_cannot_become(node: Node) -> None:
-    assert await resize.resize(node, "z1", 0, 0) == []
-    assert await resize.resize(node, "z1", 64 * MIB, 1) == []
-    memory, vcpus = await resize.resize(node, "z1", 512 * MIB, 4)
+async def test_a_zone_says_what_it_cannot_become(manager: ZoneManager) -> None:
+    assert inspect.resize(manager, "z1", 0, 0) == []
+    assert inspect.resize(manager, "z1", 64 * MIB, 1) == []
+    memory, vcpus = inspect.resize(manager, "z1", 512 * MIB, 4)
     assert "512 MiB wanted, the zone has 256 MiB" in memory and "4 wanted, the zone has 1" in vcpus
     with pytest.raises(Missing):
-        await resize.resize(node, "nobody", 0, 0)
+        inspect.resize(manager, "nobody", 0, 0)

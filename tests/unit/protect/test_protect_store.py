@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Exhausted, Refused
-from protect.model.workload import Disk, Exit, Workload, WorkloadState
+from protect.model.toolstack import Mode
+from protect.model.workload import ExitStatus, Workload, WorkloadDisk, WorkloadState
 from protect.model.zone import Zone, ZoneSpec, ZoneState
 from protect.state.store import Intent, SqliteStore
-from protect.toolstack.port import Mode
 
 ROOT = Path(__file__).parents[3]
 
@@ -28,7 +28,7 @@ def a_zone(zone_id: str = "z1", number: int = 1) -> Zone:
 
 
 def a_workload(workload_id: str = "w1", zone_id: str = "z1") -> Workload:
-    return Workload(workload_id, zone_id, WorkloadState.RUNNING, 1, (Disk("xvda", (64, 2**40)),))
+    return Workload(workload_id, zone_id, WorkloadState.RUNNING, 1, (WorkloadDisk("xvda", (64, 2**40)),))
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> SqliteStore:
 def test_intents_come_and_go_with_their_objects(store: SqliteStore, tmp_path: Path) -> None:
     store.save_zone(a_zone(), Intent("zone.connect", "spliced", {"netns": "/x"}))
     store.save_workload(a_workload(), Intent("workload.create"))
-    store.update_workload(a_workload().exited(Exit(1, False, 2)))
+    store.update_workload(a_workload().exited(ExitStatus(1, False, 2)))
     saved = SqliteStore(tmp_path / "db").load()
     assert saved.zone_intents == {"z1": Intent("zone.connect", "spliced", {"netns": "/x"})}
     assert saved.workload_intents == {"w1": Intent("workload.create")}
@@ -65,6 +65,16 @@ def test_a_workload_without_its_zone_is_refused_whole(store: SqliteStore) -> Non
     with pytest.raises(Broken, match="FOREIGN KEY"):
         store.save_workload(a_workload(), Intent("workload.create"))
     assert not store.load().workload_intents
+
+
+def test_after_a_transaction_that_failed_the_store_goes_on(store: SqliteStore, tmp_path: Path) -> None:
+    with pytest.raises(Broken):
+        store.save_workload(a_workload(), Intent("workload.create"))
+    store.save_zone(a_zone(), None)
+    store.save_workload(a_workload(), None)
+    saved = SqliteStore(tmp_path / "db").load()
+    assert [workload.id for workload in saved.workloads] == ["w1"]
+    assert not saved.workload_intents
 
 
 def test_a_full_disk(store: SqliteStore) -> None:

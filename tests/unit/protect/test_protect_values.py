@@ -9,18 +9,20 @@ import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Refused
 from protect import checks
-from protect.config import Config, Profile
+from protect.config import Profile, ProtectdConfig
 from protect.model import workload as w
 from protect.model import zone as z
+from protect.model.process import Streams
+from protect.model.toolstack import Mode
 from protect.state import records
 from protect.state.ledger import Ledger
-from protect.toolstack.port import Mode
 
 MIB = 1 << 20
 
 
 def a_zone(state: z.ZoneState = z.ZoneState.RUNNING) -> z.Zone:
-    spec = z.ZoneSpec("z1", "web", "host", "default", 256 * MIB, 2, Mode.PVH, 1, {"net.core.somaxconn": "5"})
+    sysctls = {"net.core.somaxconn": "5"}
+    spec = z.ZoneSpec("z1", "web", "host", "default", 256 * MIB, 2, Mode.PVH, 1, sysctls=sysctls)
     return z.Zone(spec, uuid.uuid4(), state, 7)
 
 
@@ -30,11 +32,11 @@ def a_workload(state: w.WorkloadState = w.WorkloadState.RUNNING) -> w.Workload:
         "z1",
         state,
         7,
-        (w.Disk("xvda", (1, 2)), w.Disk("xvdb", (1, 3))),
+        (w.WorkloadDisk("xvda", (1, 2)), w.WorkloadDisk("xvdb", (1, 3))),
         "/log",
         True,
         True,
-        w.Streams(1, 2, 3),
+        Streams(1, 2, 3),
         44,
     )
 
@@ -58,10 +60,10 @@ def test_workload_transitions(old: w.WorkloadState, new: w.WorkloadState) -> Non
 
 
 def test_an_exit_is_final() -> None:
-    ended = a_workload().exited(w.Exit(3, oom_killed=False, at_ns=9))
+    ended = a_workload().exited(w.ExitStatus(3, oom_killed=False, at_ns=9))
     assert (ended.exit_code, ended.reason, ended.finished_at_ns) == (3, w.Reason.ERROR, 9)
     with pytest.raises(Refused):
-        ended.exited(w.Exit(4, oom_killed=False, at_ns=10))
+        ended.exited(w.ExitStatus(4, oom_killed=False, at_ns=10))
 
 
 @pytest.mark.parametrize(
@@ -69,13 +71,13 @@ def test_an_exit_is_final() -> None:
     [(0, False, w.Reason.COMPLETED), (1, False, w.Reason.ERROR), (137, True, w.Reason.OOM_KILLED)],
 )
 def test_reasons(code: int, oom: bool, reason: w.Reason) -> None:
-    assert w.Exit(code, oom, 0).reason is reason
+    assert w.ExitStatus(code, oom, 0).reason is reason
 
 
 def test_records_keep_everything() -> None:
     zone = a_zone(z.ZoneState.DEAD)
     assert records.zone(records.of_zone(zone)) == zone
-    workload = a_workload().exited(w.Exit(137, oom_killed=True, at_ns=9))
+    workload = a_workload().exited(w.ExitStatus(137, oom_killed=True, at_ns=9))
     assert records.workload(records.of_workload(workload)) == workload
 
 
@@ -146,7 +148,7 @@ def test_console_lines_are_plain_and_bounded() -> None:
 
 
 def test_profiles_and_their_limits() -> None:
-    config = Config(profiles={"big": Profile(memory=1024 * MIB)})  # type: ignore[arg-type]
+    config = ProtectdConfig(profiles={"big": Profile(memory=1024 * MIB)})  # type: ignore[arg-type]
     assert config.profile("").memory == 256 * MIB
     assert config.profile("big").memory == 1024 * MIB
     with pytest.raises(Invalid, match="there are: big, default"):

@@ -3,99 +3,130 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+import protect
 from daemonkit.faults import Exhausted, Exists, Fault, Missing, Refused, TooLate
-from protect.config import Limits
+from protect.config import ZoneLimits
+from protect.model import events as told
 from protect.model.errors import ToolstackError
+from protect.model.toolstack import DomainId, DomainSpec, DomainState, ShutdownReason
 from protect.model.workload import Reason, WorkloadState
 from protect.model.zone import ZoneState
+from protect.server.zones import ZonesServicer
 from protect.state import hub
-from protect.state.node import Node
-from protect.toolstack.port import DomainSpec, DomainState, ShutdownReason
+from protect.state.manager import ZoneManager
 from protect.workloads import create, start
-from protect.zones import connect, destroy, facts, launch
+from protect.zones import connect, destroy, inspect, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import MIB, hasten, running, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import MIB, hasten, running, served, until, workload_spec, zone_spec
 from xenpod_proto.channel.v1 import channel_pb2
+from xenpod_proto.protect.v1 import protect_pb2
+
+PROTECT = str(Path(protect.__file__).parent)
 
 
 @pytest.fixture
-async def node(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Node]:
-    async with running(tmp_path, toolstack) as node:
-        yield node
+async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
+    async with running(tmp_path, toolstack) as manager:
+        yield manager
 
 
-def nothing_left(node: Node, toolstack: MemoryToolstack) -> bool:
-    saved = node.store.load()
+def nothing_left(manager: ZoneManager, toolstack: MemoryToolstack) -> bool:
+    saved = manager.store.load()
     return not (
-        toolstack.domains or node.zones or node.workloads or node.ledger.reserved_bytes or saved.zones
-        or saved.zone_intents or saved.workloads or saved.workload_intents
+        toolstack.domains or manager.zones or manager.workloads or manager.ledger.reserved_bytes
+        or saved.zones or saved.zone_intents or saved.workloads or saved.workload_intents
     )  # fmt: skip
 
 
-async def test_launch_and_destroy(node: Node, toolstack: MemoryToolstack) -> None:
-    zone = await launch.launch(node, zone_spec())
+async def test_launch_and_destroy(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    zone = await launch.launch(manager, zone_spec())
     assert zone.state is ZoneState.RUNNING
-    assert node.store.load().zones == (zone,)
-    assert node.store.load().zone_intents == {}
+    assert manager.store.load().zones == (zone,)
+    assert manager.store.load().zone_intents == {}
     domain = toolstack.of_zone("z1")
     assert domain.spec.uuid == zone.uuid and domain.state is DomainState.RUNNING
     configured = domain.agent.requests[0].configure_zone
     assert configured.hostname == "host"
-    assert node.zones["z1"].connected
-    await destroy.destroy(node, "z1")
-    await destroy.destroy(node, "z1")
-    assert nothing_left(node, toolstack)
+    assert manager.zones["z1"].connected
+    await destroy.destroy(manager, "z1")
+    await destroy.destroy(manager, "z1")
+    assert nothing_left(manager, toolstack)
     assert domain.agent.faults == []
 
 
-async def test_an_id_is_taken_once(node: Node) -> None:
-    await launch.launch(node, zone_spec())
+async def test_few_steps_lead_from_the_servicer_to_the_toolstack(
+    manager: ZoneManager, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader who follows a pod's start down to the hypervisor passes these, and nothing else."""
+    seen: list[str] = []
+    plain = toolstack.create
+
+    async def create(spec: DomainSpec) -> DomainId:
+        product = [frame for frame in traceback.extract_stack() if frame.filename.startswith(PROTECT)]
+        seen.extend(frame.name for frame in product)
+        return await plain(spec)
+
+    monkeypatch.setattr(toolstack, "create", create)
+    request = protect_pb2.CreateZoneRequest(id="z1", name="web")
+    await manager.tasks.run(ZonesServicer(manager).CreateZone(request, None), "call")  # type: ignore[arg-type]
+    assert seen == ["CreateZone", "launch"]
+
+
+async def test_an_id_is_taken_once(manager: ZoneManager) -> None:
+    await launch.launch(manager, zone_spec())
     with pytest.raises(Exists):
-        await launch.launch(node, zone_spec())
+        await launch.launch(manager, zone_spec())
 
 
-async def test_memory_is_refused_before_anything_is_made(node: Node, toolstack: MemoryToolstack) -> None:
+async def test_memory_is_refused_before_anything_is_made(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     with pytest.raises(Exhausted, match="needs 8192 MiB, free are 4096 MiB of 4096 MiB"):
-        await launch.launch(node, zone_spec(memory=8192 * MIB))
-    assert nothing_left(node, toolstack)
+        await launch.launch(manager, zone_spec(memory=8192 * MIB))
+    assert nothing_left(manager, toolstack)
 
 
 async def test_the_number_of_zones_is_limited(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack, Limits(zones=1)) as node:
-        await launch.launch(node, zone_spec("a"))
+    async with running(tmp_path, toolstack, ZoneLimits(zones=1)) as manager:
+        await launch.launch(manager, zone_spec("a"))
         with pytest.raises(Exhausted, match="limits.zones"):
-            await launch.launch(node, zone_spec("b"))
+            await launch.launch(manager, zone_spec("b"))
 
 
 @pytest.mark.parametrize("step", ["create", "unpause"])
-async def test_a_failed_launch_leaves_nothing(node: Node, toolstack: MemoryToolstack, step: str) -> None:
+async def test_a_failed_launch_leaves_nothing(
+    manager: ZoneManager, toolstack: MemoryToolstack, step: str
+) -> None:
     toolstack.failing.add(step)
     with pytest.raises(ToolstackError, match="failed on purpose"):
-        await launch.launch(node, zone_spec())
-    assert nothing_left(node, toolstack)
+        await launch.launch(manager, zone_spec())
+    assert nothing_left(manager, toolstack)
 
 
-async def test_a_silent_zone_is_given_up_with_its_console(node: Node, toolstack: MemoryToolstack) -> None:
+async def test_a_silent_zone_is_given_up_with_its_console(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     toolstack.agent_ready = False
-    hasten(node, boot=0.5)
+    hasten(manager, boot=0.5)
     entered, go = toolstack.gate("unpause")
-    launching = asyncio.create_task(launch.launch(node, zone_spec()))
+    launching = asyncio.create_task(launch.launch(manager, zone_spec()))
     await entered.wait()
     toolstack.of_zone("z1").console = b"Kernel panic - not syncing: \x1b[1mno init\n"
     go.set()
     with pytest.raises(TooLate, match="no init"):
         await launching
-    assert nothing_left(node, toolstack)
+    assert nothing_left(manager, toolstack)
 
 
-async def test_an_agent_that_cannot_be_configured(node: Node, toolstack: MemoryToolstack) -> None:
+async def test_an_agent_that_cannot_be_configured(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     entered, go = toolstack.gate("unpause")
-    launching = asyncio.create_task(launch.launch(node, zone_spec()))
+    launching = asyncio.create_task(launch.launch(manager, zone_spec()))
     await entered.wait()
     toolstack.of_zone("z1").agent.errors["configure_zone"] = channel_pb2.Error(
         code=3, message="no such sysctl"
@@ -103,153 +134,161 @@ async def test_an_agent_that_cannot_be_configured(node: Node, toolstack: MemoryT
     go.set()
     with pytest.raises(Fault, match="no such sysctl"):
         await launching
-    assert nothing_left(node, toolstack)
+    assert nothing_left(manager, toolstack)
 
 
 @pytest.mark.parametrize("step", ["create", "unpause"])
-async def test_destroy_during_a_launch(node: Node, toolstack: MemoryToolstack, step: str) -> None:
+async def test_destroy_during_a_launch(manager: ZoneManager, toolstack: MemoryToolstack, step: str) -> None:
     entered, go = toolstack.gate(step)
-    launching = asyncio.create_task(launch.launch(node, zone_spec()))
+    launching = asyncio.create_task(launch.launch(manager, zone_spec()))
     await entered.wait()
-    destroying = asyncio.create_task(destroy.destroy(node, "z1"))
+    destroying = asyncio.create_task(destroy.destroy(manager, "z1"))
     await asyncio.sleep(0)
     go.set()
     await destroying
     with pytest.raises(Refused, match="being destroyed"):
         await launching
-    assert nothing_left(node, toolstack)
+    assert nothing_left(manager, toolstack)
 
 
-async def test_a_caller_who_goes_away_leaves_nothing(node: Node, toolstack: MemoryToolstack) -> None:
+async def test_a_caller_who_goes_away_leaves_nothing(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
     entered, go = toolstack.gate("create")
-    launching = asyncio.create_task(launch.launch(node, zone_spec()))
+    launching = served(manager, launch.launch(manager, zone_spec()))
     await entered.wait()
     launching.cancel()
     with pytest.raises(asyncio.CancelledError):
         await launching
     go.set()
-    await until(lambda: nothing_left(node, toolstack))
+    await until(lambda: nothing_left(manager, toolstack))
     assert toolstack.destroyed == ["z1"]
 
 
-async def test_a_zone_that_dies_during_its_launch(node: Node, toolstack: MemoryToolstack) -> None:
+async def test_a_zone_that_dies_during_its_launch(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     toolstack.agent_ready = False
-    hasten(node, boot=600.0)
-    launching = asyncio.create_task(launch.launch(node, zone_spec()))
+    hasten(manager, boot=600.0)
+    launching = asyncio.create_task(launch.launch(manager, zone_spec()))
     await until(lambda: toolstack.domains and toolstack.of_zone("z1").state is DomainState.RUNNING)
     toolstack.of_zone("z1").console = b"boom\n"
     toolstack.kill("z1")
     with pytest.raises(Fault, match="boom"):
         async with asyncio.timeout(60):
             await launching
-    assert nothing_left(node, toolstack)
+    assert nothing_left(manager, toolstack)
 
 
-async def test_death_of_a_running_zone(node: Node, toolstack: MemoryToolstack, tmp_path: Path) -> None:
-    await launch.launch(node, zone_spec())
-    await create.create(node, workload_spec(tmp_path))
-    await start.start(node, "w1")
+async def test_death_of_a_running_zone(
+    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
+) -> None:
+    await launch.launch(manager, zone_spec())
+    await create.create(manager, workload_spec(tmp_path))
+    await start.start(manager, "w1")
     toolstack.of_zone("z1").console = b"\n".join(b"line %d" % n for n in range(1000))
     toolstack.kill("z1")
-    await until(lambda: node.zones["z1"].zone.state is ZoneState.DEAD)
-    zone = node.zones["z1"].zone
+    await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
+    zone = manager.zones["z1"].zone
     assert zone.death_reason.startswith("crash: ") and zone.death_reason.endswith("line 999")
     assert zone.died_at_ns >= zone.created_at_ns
-    workload = node.workloads["w1"].workload
+    workload = manager.workloads["w1"].workload
     assert (workload.state, workload.reason, workload.exit_code) == (
         WorkloadState.EXITED,
         Reason.ZONE_CRASHED,
         137,
     )
-    await until(lambda: not toolstack.domains and node.ledger.reserved_bytes == 0)
+    await until(lambda: not toolstack.domains and manager.ledger.reserved_bytes == 0)
     with pytest.raises(Refused, match="crash"):
-        await create.create(node, workload_spec(tmp_path, "w2"))
-    await destroy.destroy(node, "z1")
-    assert nothing_left(node, toolstack)
+        await create.create(manager, workload_spec(tmp_path, "w2"))
+    await destroy.destroy(manager, "z1")
+    assert nothing_left(manager, toolstack)
 
 
-async def test_a_destroy_that_fails_can_be_repeated(node: Node, toolstack: MemoryToolstack) -> None:
-    await launch.launch(node, zone_spec())
+async def test_a_destroy_that_fails_can_be_repeated(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    await launch.launch(manager, zone_spec())
     toolstack.failing.add("destroy")
     with pytest.raises(ToolstackError):
-        await destroy.destroy(node, "z1")
-    assert node.zones["z1"].zone.state is ZoneState.DESTROYING
+        await destroy.destroy(manager, "z1")
+    assert manager.zones["z1"].zone.state is ZoneState.DESTROYING
     toolstack.failing.clear()
-    await destroy.destroy(node, "z1")
-    assert nothing_left(node, toolstack)
+    await destroy.destroy(manager, "z1")
+    assert nothing_left(manager, toolstack)
 
 
-async def test_a_zone_that_breaks_the_rules_is_ended(node: Node, toolstack: MemoryToolstack) -> None:
-    await launch.launch(node, zone_spec())
+async def test_a_zone_that_breaks_the_rules_is_ended(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
+    await launch.launch(manager, zone_spec())
     toolstack.of_zone("z1").agent.raw(b"\xff" * 64)
-    await until(lambda: node.zones["z1"].zone.state is ZoneState.DEAD)
-    assert "broke the channel's rules" in node.zones["z1"].zone.death_reason
+    await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
+    assert "broke the channel's rules" in manager.zones["z1"].zone.death_reason
     await until(lambda: toolstack.destroyed == ["z1"])
 
 
-async def test_another_agent_in_the_zone_ends_it(node: Node, toolstack: MemoryToolstack) -> None:
-    await launch.launch(node, zone_spec())
+async def test_another_agent_in_the_zone_ends_it(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    await launch.launch(manager, zone_spec())
     toolstack.of_zone("z1").agent.reboot()
-    await until(lambda: node.zones["z1"].zone.state is ZoneState.DEAD)
-    assert "another agent" in node.zones["z1"].zone.death_reason
+    await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
+    assert "another agent" in manager.zones["z1"].zone.death_reason
 
 
-async def test_connect_network(node: Node, toolstack: MemoryToolstack) -> None:
-    await launch.launch(node, zone_spec(interfaces=1))
-    await connect.connect(node, "z1", "/run/netns/x", "eth0")
-    assert node.splice.spliced == [("vif1.0", "/run/netns/x", "eth0")]  # type: ignore[attr-defined]
+async def test_connect_network(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    await launch.launch(manager, zone_spec(interfaces=1))
+    await connect.connect(manager, "z1", "/run/netns/x", "eth0")
+    assert manager.splice.spliced == [("vif1.0", "/run/netns/x", "eth0")]  # type: ignore[attr-defined]
     asked = toolstack.of_zone("z1").agent.requests[-1].configure_network
     assert (asked.name, asked.mtu, asked.addresses) == ("eth0", 1500, ["10.0.0.2/24"])
     assert [(route.destination, route.gateway) for route in asked.routes] == [("0.0.0.0/0", "10.0.0.1")]
-    assert node.store.load().zone_intents == {}
+    assert manager.store.load().zone_intents == {}
 
 
-async def test_a_connect_that_fails_is_not_finished_later(node: Node, toolstack: MemoryToolstack) -> None:
-    await launch.launch(node, zone_spec(interfaces=1))
+async def test_a_connect_that_fails_is_not_finished_later(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
+    await launch.launch(manager, zone_spec(interfaces=1))
     error = channel_pb2.Error(code=5, message="network: eth0: no such interface")
     toolstack.of_zone("z1").agent.errors["configure_network"] = error
     with pytest.raises(Missing, match="no such interface"):
-        await connect.connect(node, "z1", "/run/netns/x", "eth0")
-    assert node.store.load().zone_intents == {}
+        await connect.connect(manager, "z1", "/run/netns/x", "eth0")
+    assert manager.store.load().zone_intents == {}
 
 
-async def test_connect_without_an_interface(node: Node) -> None:
-    await launch.launch(node, zone_spec())
+async def test_connect_without_an_interface(manager: ZoneManager) -> None:
+    await launch.launch(manager, zone_spec())
     with pytest.raises(Refused, match="without an interface"):
-        await connect.connect(node, "z1", "/run/netns/x", "eth0")
+        await connect.connect(manager, "z1", "/run/netns/x", "eth0")
     with pytest.raises(Missing):
-        await connect.connect(node, "z2", "/run/netns/x", "eth0")
+        await connect.connect(manager, "z2", "/run/netns/x", "eth0")
 
 
-async def test_facts(node: Node) -> None:
-    await launch.launch(node, zone_spec())
-    assert (await facts.facts(node, "z1")).pid1 == "init"
+async def test_facts(manager: ZoneManager) -> None:
+    await launch.launch(manager, zone_spec())
+    assert (await inspect.facts(manager, "z1")).pid1 == "init"
 
 
 # -- restarts
 
 
 async def test_a_restart_adopts(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec())
-    async with running(tmp_path, toolstack) as node:
-        await until(lambda: node.zones["z1"].connected)
-        assert node.zones["z1"].zone.state is ZoneState.RUNNING
-        assert node.ledger.reserved_bytes == 256 * MIB
-        assert (await facts.facts(node, "z1")).pid1 == "init"
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, zone_spec())
+    async with running(tmp_path, toolstack) as manager:
+        await until(lambda: manager.zones["z1"].connected)
+        assert manager.zones["z1"].zone.state is ZoneState.RUNNING
+        assert manager.ledger.reserved_bytes == 256 * MIB
+        assert (await inspect.facts(manager, "z1")).pid1 == "init"
 
 
 async def test_a_restart_without_the_domain(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec())
-        await create.create(node, workload_spec(tmp_path))
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, zone_spec())
+        await create.create(manager, workload_spec(tmp_path))
     toolstack.domains.clear()
-    async with running(tmp_path, toolstack) as node:
-        await until(lambda: node.zones["z1"].zone.state is ZoneState.DEAD)
-        assert node.workloads["w1"].workload.reason is Reason.ZONE_CRASHED
-        await until(lambda: node.ledger.reserved_bytes == 0)
-        await destroy.destroy(node, "z1")
-        assert nothing_left(node, toolstack)
+    async with running(tmp_path, toolstack) as manager:
+        await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
+        assert manager.workloads["w1"].workload.reason is Reason.ZONE_CRASHED
+        await until(lambda: manager.ledger.reserved_bytes == 0)
+        await destroy.destroy(manager, "z1")
+        assert nothing_left(manager, toolstack)
 
 
 @pytest.mark.parametrize("step", ["create", "unpause"])
@@ -259,9 +298,9 @@ async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryT
         runtime = launch.admit(first, zone_spec())
         if step == "unpause":
             await toolstack.create(launch.domain_spec(runtime.zone, tmp_path))
-    async with running(tmp_path, toolstack) as node:
-        await until(lambda: nothing_left(node, toolstack))
-        await launch.launch(node, zone_spec())
+    async with running(tmp_path, toolstack) as manager:
+        await until(lambda: nothing_left(manager, toolstack))
+        await launch.launch(manager, zone_spec())
 
 
 async def test_unknown_domains_are_left_alone(tmp_path: Path, toolstack: MemoryToolstack) -> None:
@@ -271,90 +310,90 @@ async def test_unknown_domains_are_left_alone(tmp_path: Path, toolstack: MemoryT
         stranger = DomainSpec(uuid=type(zone.uuid)(int=5), name="theirs", memory_bytes=1)
         await toolstack.create(stranger)
         await toolstack.create(foreign)
-    async with running(tmp_path, toolstack) as node:
-        await until(lambda: not node.zones)
+    async with running(tmp_path, toolstack) as manager:
+        await until(lambda: not manager.zones)
         assert [domain.name for domain in await toolstack.list()] == ["theirs"]
 
 
 async def test_a_silent_zone_holds_up_nobody(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec("silent"))
-        await launch.launch(node, zone_spec("good"))
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, zone_spec("silent"))
+        await launch.launch(manager, zone_spec("good"))
     silent = toolstack.of_zone("silent").agent
     silent.available.clear()
-    async with running(tmp_path, toolstack) as node:
-        hasten(node, boot=600.0)
-        await until(lambda: node.zones["good"].connected)
-        await launch.launch(node, zone_spec("new"))
-        assert not node.zones["silent"].connected
+    async with running(tmp_path, toolstack) as manager:
+        hasten(manager, boot=600.0)
+        await until(lambda: manager.zones["good"].connected)
+        await launch.launch(manager, zone_spec("new"))
+        assert not manager.zones["silent"].connected
     # It is kept, and found again whenever it answers.
-    async with running(tmp_path, toolstack) as node:
-        hasten(node, boot=0.5)
+    async with running(tmp_path, toolstack) as manager:
+        hasten(manager, boot=0.5)
         await asyncio.sleep(0.6)
-        assert not node.zones["silent"].connected
+        assert not manager.zones["silent"].connected
         silent.available.set()
-        await until(lambda: node.zones["silent"].connected)
+        await until(lambda: manager.zones["silent"].connected)
 
 
 async def test_a_domain_that_ended_meanwhile(tmp_path: Path, toolstack: MemoryToolstack) -> None:
-    async with running(tmp_path, toolstack) as node:
-        await launch.launch(node, zone_spec())
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, zone_spec())
     toolstack.kill("z1", ShutdownReason.POWEROFF)
-    async with running(tmp_path, toolstack) as node:
-        await until(lambda: node.zones["z1"].zone.state is ZoneState.DEAD)
-        assert node.zones["z1"].zone.death_reason == "poweroff"
+    async with running(tmp_path, toolstack) as manager:
+        await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
+        assert manager.zones["z1"].zone.death_reason == "poweroff"
 
 
 # -- watching
 
 
-async def test_watch(node: Node) -> None:
-    await launch.launch(node, zone_spec("old"))
-    events = node.hub.watch()
+async def test_watch(manager: ZoneManager) -> None:
+    await launch.launch(manager, zone_spec("old"))
+    events = manager.hub.watch()
     seen = [await anext(events), await anext(events)]
-    assert isinstance(seen[0], hub.ZoneSeen) and seen[0].zone.id == "old" and seen[0].connected
-    assert isinstance(seen[1], hub.Synced)
-    await launch.launch(node, zone_spec("new"))
-    await destroy.destroy(node, "new")
+    assert isinstance(seen[0], told.ZoneSeen) and seen[0].zone.id == "old" and seen[0].connected
+    assert isinstance(seen[1], told.Synced)
+    await launch.launch(manager, zone_spec("new"))
+    await destroy.destroy(manager, "new")
     states = []
-    while not isinstance(event := await anext(events), hub.ZoneGone):
-        assert isinstance(event, hub.ZoneSeen)
+    while not isinstance(event := await anext(events), told.ZoneGone):
+        assert isinstance(event, told.ZoneSeen)
         states.append(event.zone.state)
     assert event.zone_id == "new"
     assert states == [ZoneState.CREATING, ZoneState.RUNNING, ZoneState.DESTROYING]
     await events.aclose()
 
 
-async def test_a_slow_watcher_is_cut_off(node: Node) -> None:
-    zone = await launch.launch(node, zone_spec())
-    events = node.hub.watch()
+async def test_a_slow_watcher_is_cut_off(manager: ZoneManager) -> None:
+    zone = await launch.launch(manager, zone_spec())
+    events = manager.hub.watch()
     await anext(events)
     for _ in range(hub.QUEUE_LIMIT + 1):
-        node.hub.publish(hub.ZoneSeen(zone, connected=True))
-    assert isinstance(await anext(events), hub.Synced)
+        manager.hub.publish(told.ZoneSeen(zone, connected=True))
+    assert isinstance(await anext(events), told.Synced)
     with pytest.raises(Exhausted, match="watch again"):
         await anext(events)
-    again = node.hub.watch()
-    assert isinstance(await anext(again), hub.ZoneSeen)
+    again = manager.hub.watch()
+    assert isinstance(await anext(again), told.ZoneSeen)
     await again.aclose()
 
 
 async def test_a_full_disk_keeps_no_domain_alive(
-    node: Node, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
+    manager: ZoneManager, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await launch.launch(node, zone_spec())
+    await launch.launch(manager, zone_spec())
 
     def full(*_: object) -> None:
         raise Exhausted("write state", "the store", "database or disk is full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(node.store, "save_zone", full)
-        patch.setattr(node.store, "forget_zone", full)
+        patch.setattr(manager.store, "save_zone", full)
+        patch.setattr(manager.store, "forget_zone", full)
         with pytest.raises(Exhausted, match="disk is full"):
-            await launch.launch(node, zone_spec("z2"))
-        assert list(node.zones) == ["z1"] and node.ledger.reserved_bytes == 256 * MIB
+            await launch.launch(manager, zone_spec("z2"))
+        assert list(manager.zones) == ["z1"] and manager.ledger.reserved_bytes == 256 * MIB
         with pytest.raises(Exhausted, match="disk is full"):
-            await destroy.destroy(node, "z1")
+            await destroy.destroy(manager, "z1")
         assert toolstack.destroyed == ["z1"]
-    await destroy.destroy(node, "z1")
-    assert nothing_left(node, toolstack)
+    await destroy.destroy(manager, "z1")
+    assert nothing_left(manager, toolstack)

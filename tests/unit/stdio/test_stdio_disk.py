@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from protect.stdio import disk
-from protect.stdio.disk import Disk
+from protect.stdio.disk import LogDisk
 
 
 async def test_quick_work_runs_on_the_loop_and_slow_work_changes_that(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     here = threading.get_ident()
-    worker = Disk()
+    worker = LogDisk()
     assert await worker.run(threading.get_ident) == here
     await worker.run(lambda: time.sleep(disk.SLOW * 2))
     assert worker.slow
@@ -29,7 +29,7 @@ async def test_quick_work_runs_on_the_loop_and_slow_work_changes_that(
 
 
 async def test_the_loop_goes_on_beside_slow_work() -> None:
-    worker = Disk()
+    worker = LogDisk()
     await worker.run(lambda: time.sleep(disk.SLOW * 2))
     release = threading.Event()
     work = asyncio.create_task(worker.run(release.wait))
@@ -41,7 +41,7 @@ async def test_the_loop_goes_on_beside_slow_work() -> None:
 
 
 async def test_a_cancelled_caller_waits_for_the_work_under_way(tmp_path: Path) -> None:
-    worker = Disk()
+    worker = LogDisk()
     await worker.run(lambda: time.sleep(disk.SLOW * 2))
     begun, release = threading.Event(), threading.Event()
     done: list[str] = []
@@ -64,7 +64,7 @@ async def test_a_cancelled_caller_waits_for_the_work_under_way(tmp_path: Path) -
 
 
 async def test_errors_come_through_from_both_places() -> None:
-    worker = Disk()
+    worker = LogDisk()
 
     def fail() -> None:
         time.sleep(disk.SLOW * 2)

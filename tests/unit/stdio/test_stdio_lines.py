@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protect.stdio.lines import LONGEST, render, render_rest, stamp
+from protect.stdio.log import LONGEST, render, render_rest, stamp
 
 LINE = re.compile(rb"^(\S+) (stdout|stderr) ([FP]) (.*)$", re.DOTALL)
 

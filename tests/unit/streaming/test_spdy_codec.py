@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cri.streaming.spdy.decode import MAX_CONTROL, Decoder
-from cri.streaming.spdy.encode import Encoder
+from cri.streaming.spdy.decode import MAX_CONTROL, SpdyDecoder
+from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import (
     MAX_DATA,
     Data,
@@ -96,7 +96,7 @@ def joined(decoded: list[Frame]) -> list[Frame]:
 
 
 def decoded(pieces: list[bytes]) -> list[Frame]:
-    decoder = Decoder()
+    decoder = SpdyDecoder()
     return [frame for piece in pieces for frame in decoder.feed(piece)]
 
 
@@ -114,7 +114,7 @@ def control(kind: int, body: bytes, flags: int = 0, version: int = 3) -> bytes:
 
 @given(st.lists(frames, max_size=12), st.lists(st.integers(0, 500), max_size=40))
 def test_what_is_encoded_is_decoded_however_it_is_cut(sent: list[Frame], sizes: list[int]) -> None:
-    encoder = Encoder()
+    encoder = SpdyEncoder()
     wire = b"".join(encoder.encode(frame) for frame in sent)
     assert joined(decoded(cut(wire, sizes))) == joined(sent)
 
@@ -132,7 +132,7 @@ def test_the_dictionary_is_the_one_of_the_protocol() -> None:
 @settings(max_examples=500, deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=8))
 def test_garbage_is_an_error_or_frames(pieces: list[bytes]) -> None:
-    decoder = Decoder()
+    decoder = SpdyDecoder()
     try:
         for piece in pieces:
             list(decoder.feed(piece))
@@ -144,11 +144,11 @@ def test_garbage_is_an_error_or_frames(pieces: list[bytes]) -> None:
 @settings(max_examples=500, deadline=None)
 @given(st.lists(frames, min_size=1, max_size=5), st.data())
 def test_a_flipped_byte_is_an_error_or_other_frames(sent: list[Frame], data: st.DataObject) -> None:
-    encoder = Encoder()
+    encoder = SpdyEncoder()
     wire = bytearray(b"".join(encoder.encode(frame) for frame in sent))
     at = data.draw(st.integers(0, len(wire) - 1))
     wire[at] ^= data.draw(st.integers(1, 255))
-    decoder = Decoder()
+    decoder = SpdyDecoder()
     try:
         list(decoder.feed(bytes(wire)))
     except SpdyError:
@@ -178,12 +178,12 @@ def test_a_header_bomb_is_not_unpacked() -> None:
     bomb = packer.compress(b"\0" * (64 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
     assert len(bomb) > MAX_CONTROL, "goes by its compressed size already"
     with pytest.raises(SpdyError, match="control frame of"):
-        list(Decoder().feed(control(1, struct.pack(">IIBB", 1, 0, 0, 0) + bomb)))
+        list(SpdyDecoder().feed(control(1, struct.pack(">IIBB", 1, 0, 0, 0) + bomb)))
     packer = zlib.compressobj(9, zdict=dictionary())
     bomb = packer.compress(b"\0" * (8 << 20)) + packer.flush(zlib.Z_SYNC_FLUSH)
     assert len(bomb) < MAX_CONTROL
     with pytest.raises(SpdyError, match=f"more than {MAX_BLOCK}"):
-        list(Decoder().feed(control(1, struct.pack(">IIBB", 1, 0, 0, 0) + bomb)))
+        list(SpdyDecoder().feed(control(1, struct.pack(">IIBB", 1, 0, 0, 0) + bomb)))
 
 
 def test_a_stream_of_header_blocks_keeps_its_history() -> None:
@@ -213,7 +213,7 @@ def test_a_stream_of_header_blocks_keeps_its_history() -> None:
     ],
 )  # fmt: skip
 def test_frames_that_break_a_rule(wire: bytes) -> None:
-    decoder = Decoder()
+    decoder = SpdyDecoder()
     with pytest.raises(SpdyError):
         list(decoder.feed(wire))
     with pytest.raises(SpdyError):
@@ -240,8 +240,8 @@ def test_headers_that_break_a_rule(pairs: list[tuple[str, str]]) -> None:
 
 
 def test_data_is_handed_on_before_its_frame_is_whole() -> None:
-    decoder = Decoder()
-    wire = Encoder().encode(Data(5, b"x" * 100_000, fin=True))
+    decoder = SpdyDecoder()
+    wire = SpdyEncoder().encode(Data(5, b"x" * 100_000, fin=True))
     assert list(decoder.feed(wire[:50_008])) == [Data(5, b"x" * 50_000)]
     assert decoder.kept == 0
     assert list(decoder.feed(wire[50_008:])) == [Data(5, b"x" * 50_000, fin=True)]
@@ -249,4 +249,4 @@ def test_data_is_handed_on_before_its_frame_is_whole() -> None:
 
 def test_data_that_is_too_long_for_a_frame() -> None:
     with pytest.raises(ValueError, match="one frame"):
-        Encoder().encode(Data(1, b"\0" * (MAX_DATA + 1)))
+        SpdyEncoder().encode(Data(1, b"\0" * (MAX_DATA + 1)))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from cri.streaming.settings import TlsConfig
+from cri.config import TlsConfig
 from cri.streaming.spdy.frames import Data, Reset, ResetStatus
 from cri.streaming.transport.session import STREAMS
 from daemonkit.faults import Invalid

@@ -1,24 +1,26 @@
-"""The parts of streaming that need no connection: tokens, negotiation, sizes, outcomes, budgets, settings."""
+"""The parts of streaming that need no connection: tokens, negotiation, exit statuses, quotas, settings."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cri.config import StreamingConfig, TlsConfig
 from cri.streaming.http.handshake import Bad, Request
 from cri.streaming.http.negotiate import negotiate
 from cri.streaming.http.tokens import LENGTH, Tokens
 from cri.streaming.process.command import SPDY_PROTOCOLS
-from cri.streaming.process.outcome import Outcome
-from cri.streaming.process.resize import Size, sizes
-from cri.streaming.settings import StreamingConfig, TlsConfig
+from cri.streaming.process.copy import Size, copy_streams, sizes
+from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.transport.channels import PROTOCOLS
-from cri.streaming.transport.inbox import TAKE, Budget, Inbox
+from cri.streaming.transport.inbox import TAKE, BufferQuota, Inbox
 from cri.streaming.transport.wire import ClientGone
 
 
@@ -130,20 +132,20 @@ def test_what_cannot_be_negotiated(asked: Request, status: int) -> None:
     assert refused.value.status == status
 
 
-def test_outcomes_as_kubernetes_reads_them() -> None:
-    assert json.loads(Outcome().status()) == {"metadata": {}, "status": "Success"}
-    failed = json.loads(Outcome(code=7).status())
+def test_exit_statuses_as_kubernetes_reads_them() -> None:
+    assert json.loads(ExitStatus().to_json()) == {"metadata": {}, "status": "Success"}
+    failed = json.loads(ExitStatus(code=7).to_json())
     assert (failed["status"], failed["reason"]) == ("Failure", "NonZeroExitCode")
     assert failed["details"]["causes"] == [{"reason": "ExitCode", "message": "7"}]
-    broken = json.loads(Outcome(failure="no such file").status())
+    broken = json.loads(ExitStatus(failure="no such file").to_json())
     assert (broken["status"], broken["reason"], broken["code"]) == ("Failure", "InternalError", 500)
     assert "no such file" in broken["message"]
-    assert Outcome().text() == b""
-    assert Outcome(code=7).text() == b"command terminated with non-zero exit code: 7"
+    assert ExitStatus().to_text() == b""
+    assert ExitStatus(code=7).to_text() == b"command terminated with non-zero exit code: 7"
 
 
 async def read_sizes(pieces: list[bytes]) -> list[Size]:
-    inbox = Inbox(Budget())
+    inbox = Inbox(BufferQuota())
     for piece in pieces:
         inbox.put(piece)
     inbox.end()
@@ -159,7 +161,7 @@ def test_sizes_however_they_are_cut(asked: list[tuple[int, int]], step: int, bet
     text = "".join(f'{{"Width":{w},"Height":{h}}}{between}' for w, h in asked).encode()
 
     async def read_piece_by_piece() -> list[Size]:
-        inbox = Inbox(Budget())
+        inbox = Inbox(BufferQuota())
         reading = asyncio.ensure_future(_collect(inbox))
         for at in range(0, len(text), step):
             inbox.put(text[at : at + step])
@@ -191,30 +193,30 @@ async def test_sizes_that_are_none(piece: bytes) -> None:
 
 
 async def test_an_inbox_counts_what_waits() -> None:
-    budget = Budget(limit=1000)
-    inbox = Inbox(budget)
+    quota = BufferQuota(limit=1000)
+    inbox = Inbox(quota)
     inbox.put(b"x" * 500)
-    assert budget.room.is_set()
+    assert quota.space.is_set()
     inbox.put(b"y" * 500)
-    assert not budget.room.is_set()
+    assert not quota.space.is_set()
     assert await inbox.read() == b"x" * 500 + b"y" * 500
-    assert budget.used == 0
-    assert budget.room.is_set()
+    assert quota.used == 0
+    assert quota.space.is_set()
 
 
 async def test_empty_pieces_cost_nothing_and_tiny_ones_something() -> None:
-    budget = Budget(limit=1000)
-    inbox = Inbox(budget)
+    quota = BufferQuota(limit=1000)
+    inbox = Inbox(quota)
     for _ in range(100_000):
         inbox.put(b"")
-    assert budget.used == 0
+    assert quota.used == 0
     for _ in range(20):
         inbox.put(b"z")
-    assert not budget.room.is_set()
+    assert not quota.space.is_set()
 
 
 async def test_an_inbox_gives_bounded_pieces() -> None:
-    inbox = Inbox(Budget())
+    inbox = Inbox(BufferQuota())
     for _ in range(3):
         inbox.put(b"x" * (TAKE // 2))
     inbox.end()
@@ -222,13 +224,13 @@ async def test_an_inbox_gives_bounded_pieces() -> None:
 
 
 async def test_an_unwanted_inbox_keeps_nothing() -> None:
-    budget = Budget(limit=10)
-    inbox = Inbox(budget)
+    quota = BufferQuota(limit=10)
+    inbox = Inbox(quota)
     inbox.put(b"x" * 100)
     inbox.discard()
     inbox.put(b"y" * 100)
-    assert budget.used == 0
-    assert budget.room.is_set()
+    assert quota.used == 0
+    assert quota.space.is_set()
     assert await inbox.read() == b""
 
 
@@ -267,3 +269,24 @@ def test_beyond_loopback_with_tls_and_a_client_ca() -> None:
 def test_tls_files_belong_together(files: dict[str, Path]) -> None:
     with pytest.raises(ValueError, match=r"together|of no use"):
         TlsConfig(**files)
+
+
+class _Endless:
+    """A process that says nothing and never ends; and a client's terminal and input."""
+
+    def __init__(self) -> None:
+        self.stdin = Inbox(BufferQuota())
+        self.resizes = Inbox(BufferQuota())
+
+    async def outputs(self) -> AsyncIterator[object]:
+        await asyncio.Event().wait()
+        yield
+
+
+async def test_a_client_with_bad_terminal_sizes_is_gone() -> None:
+    """One fault, not a group of them: whoever serves the client knows what to do with that one."""
+    both: Any = _Endless()
+    both.resizes.put(b"[]")
+    async with asyncio.timeout(60):
+        with pytest.raises(ClientGone, match="no object"):
+            await copy_streams(both, both, stdin=True, tty=True)

@@ -13,13 +13,13 @@ import pytest
 from wsproto.events import CloseConnection, Ping, TextMessage
 
 from cri.streaming.process.command import Command
-from cri.streaming.process.outcome import Outcome
-from cri.streaming.process.resize import sizes
+from cri.streaming.process.copy import sizes
+from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.server import PENDING, Server
 from cri.streaming.spdy.frames import Data, GoAway, Reset, ResetStatus, SynStream
 from cri.streaming.spdy.frames import Ping as SpdyPing
 from cri.streaming.transport.inbox import LIMIT
-from cri.streaming.transport.session import Session
+from cri.streaming.transport.session import SpdySession
 from cri.streaming.transport.wire import READ_SIZE
 from tests.support.cri.stream_client import WEBSOCKET, connect, key, path_of, spdy, websocket
 from tests.support.cri.stream_jobs import TTY, Play, echo, forever
@@ -72,10 +72,10 @@ async def test_a_command_over_websocket(streaming: Server) -> None:
 
 
 async def test_base64_over_websocket(streaming: Server) -> None:
-    async def upper(command: Command) -> Outcome:
+    async def upper(command: Command) -> ExitStatus:
         assert command.stdin is not None
         await command.stdout((await command.stdin.read()).upper())
-        return Outcome()
+        return ExitStatus()
 
     client = await websocket(streaming.base, streaming.url(Play().job(upper)), "v4.base64.channel.k8s.io")
     await client.send("0aGVsbG8=")
@@ -88,7 +88,7 @@ async def test_base64_over_websocket(streaming: Server) -> None:
 
 @pytest.mark.parametrize("transport", ["spdy", "websocket"])
 async def test_a_terminal_is_resized(streaming: Server, transport: str) -> None:
-    async def tell(command: Command) -> Outcome:
+    async def tell(command: Command) -> ExitStatus:
         assert command.resizes is not None
         seen = []
         async for size in sizes(command.resizes):
@@ -96,7 +96,7 @@ async def test_a_terminal_is_resized(streaming: Server, transport: str) -> None:
             if len(seen) == 2:
                 break
         await command.stdout(repr([(size.columns, size.rows) for size in seen]).encode())
-        return Outcome()
+        return ExitStatus()
 
     url = streaming.url(Play().job(tell, TTY))
     one, two = b'{"Width":80,"Height":24}\n', b'{"Width":132,"Height":50}\n'
@@ -188,7 +188,7 @@ async def test_a_client_that_leaves_while_nobody_reads_its_input(streaming: Serv
 async def test_a_slow_reader_holds_up_its_command_and_no_other(streaming: Server) -> None:
     written = 0
 
-    async def pour(command: Command) -> Outcome:
+    async def pour(command: Command) -> ExitStatus:
         nonlocal written
         while True:
             await command.stdout(b"x" * 65_536)
@@ -394,9 +394,9 @@ async def test_no_listener_is_left_behind() -> None:
 async def test_output_is_not_lost_when_input_is_under_way(streaming: Server) -> None:
     """The server closes while the client still sends: what it was sent before must arrive."""
 
-    async def hasty(command: Command) -> Outcome:
+    async def hasty(command: Command) -> ExitStatus:
         await command.stdout(b"done" * 50_000)
-        return Outcome()
+        return ExitStatus()
 
     client = await spdy(streaming.base, streaming.url(Play().job(hasty)))
     await client.open_all("error", "stdin", "stdout", "stderr")
@@ -428,9 +428,9 @@ class Script:
 
 
 async def test_a_session_ends_its_streams_input_with_the_client() -> None:
-    from cri.streaming.spdy.encode import Encoder
+    from cri.streaming.spdy.encode import SpdyEncoder
 
-    encoder = Encoder()
+    encoder = SpdyEncoder()
     opened = []
 
     def accept(stream: object) -> bool:
@@ -438,7 +438,7 @@ async def test_a_session_ends_its_streams_input_with_the_client() -> None:
         return True
 
     wire = Script(encoder.encode(SynStream(1, {"a": ("b",)})) + encoder.encode(Data(1, b"hello")))
-    await Session(wire, accept).run()
+    await SpdySession(wire, accept).run()
     (stream,) = opened
     assert [await stream.read(), await stream.read()] == [b"hello", b""]  # type: ignore[attr-defined]
 

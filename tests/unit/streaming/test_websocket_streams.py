@@ -10,7 +10,7 @@ import struct
 import pytest
 from wsproto.events import BytesMessage, TextMessage
 
-from cri.streaming.spdy.encode import Encoder
+from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, SynStream
 from cri.streaming.transport.websocket import WebSocket
 from cri.streaming.transport.wire import ClientGone
@@ -127,8 +127,8 @@ async def test_fuzz(seed: int) -> None:
     wire = Script(bytes(data), noise.randrange(1, 50))
     size = 0
     try:
-        async for pieces in WebSocket(wire).pieces():
-            size += sum(len(piece.data) for piece in pieces)
+        async for parts in WebSocket(wire).parts():
+            size += sum(len(part.data) for part in parts)
     except ClientGone:
         pass
     assert size <= 4 * len(data)
@@ -147,7 +147,7 @@ async def test_spdy_in_a_tunnel(protocol: str) -> None:
     async with streaming_server() as streaming:
         echoes = Echo()
         tunnel = await websocket(streaming.base, streaming.url(forwarding(echoes)), protocol)
-        encoder = Encoder()
+        encoder = SpdyEncoder()
         head = {"port": ("80",), "requestid": ("0",)}
         wire = b"".join(
             encoder.encode(each)

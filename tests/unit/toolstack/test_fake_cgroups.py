@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Unsupported
-from protect.toolstack.fake.cgroups import Cgroups, Limits, Tree, find_trees
+from protect.toolstack.fake.cgroups import CgroupLimits, Cgroups, Hierarchy, find_hierarchies
 
 V2 = "30 20 0:25 / {root} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 UNIT = "system.slice/protectd.service"
@@ -25,8 +25,8 @@ def proc(folder: Path, mounts: str, own: str = "0::/\n") -> Path:
 
 
 def test_pure_v2(tmp_path: Path) -> None:
-    found = find_trees(proc(tmp_path / "self", V2.format(root="/sys/fs/cgroup")))
-    assert found == (Tree(Path("/sys/fs/cgroup"), frozenset(), unified=True),)
+    found = find_hierarchies(proc(tmp_path / "self", V2.format(root="/sys/fs/cgroup")))
+    assert found == (Hierarchy(Path("/sys/fs/cgroup"), frozenset(), unified=True),)
 
 
 def test_of_a_hybrid_only_the_v1_trees_each_once(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_of_a_hybrid_only_the_v1_trees_each_once(tmp_path: Path) -> None:
         V1.format(n=n, root="/sys/fs/cgroup", name=name, options=options)
         for n, (name, options) in enumerate(names)
     )
-    found = find_trees(proc(tmp_path / "self", mounts))
+    found = find_hierarchies(proc(tmp_path / "self", mounts))
     assert [(str(tree.base), tree.controllers, tree.unified) for tree in found] == [
         ("/sys/fs/cgroup/memory", {"memory"}, False),
         ("/sys/fs/cgroup/cpu,cpuacct", {"cpu", "cpuacct"}, False),
@@ -50,12 +50,12 @@ def test_of_a_hybrid_only_the_v1_trees_each_once(tmp_path: Path) -> None:
 
 def test_v2_beside_v1_without_memory(tmp_path: Path) -> None:
     mounts = V1.format(n=1, root="/v1", name="net_cls", options="net_cls") + V2.format(root="/v2")
-    assert [tree.base for tree in find_trees(proc(tmp_path / "self", mounts))] == [Path("/v2")]
+    assert [tree.base for tree in find_hierarchies(proc(tmp_path / "self", mounts))] == [Path("/v2")]
 
 
 def test_none_that_can_limit_memory(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="memory"):
-        find_trees(proc(tmp_path / "self", V1.format(n=1, root="/x", name="cpu", options="cpu")))
+        find_hierarchies(proc(tmp_path / "self", V1.format(n=1, root="/x", name="cpu", options="cpu")))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_delegated_group(
         raise OSError
 
     monkeypatch.setattr(os, "getxattr", getxattr)
-    found = find_trees(proc(tmp_path / "self", V2.format(root=root), f"0::{own}\n"))
+    found = find_hierarchies(proc(tmp_path / "self", V2.format(root=root), f"0::{own}\n"))
     assert [tree.base for tree in found] == [root / base]
 
 
@@ -92,8 +92,8 @@ def test_limits_on_v2(tmp_path: Path) -> None:
         folder.mkdir(exist_ok=True)
         (folder / "cgroup.controllers").write_text("cpuset cpu io memory pids\n")
         (folder / "cgroup.subtree_control").write_text("memory\n")
-    groups = Cgroups((Tree(tmp_path, frozenset(), unified=True),), "i")
-    assert groups.create("d", Limits(64 << 20, 2, 100)) == [tmp_path / "xenpod-i/d"]
+    groups = Cgroups((Hierarchy(tmp_path, frozenset(), unified=True),), "i")
+    assert groups.create("d", CgroupLimits(64 << 20, 2, 100)) == [tmp_path / "xenpod-i/d"]
     assert (tmp_path / "xenpod-i/cgroup.subtree_control").read_text() == "+cpuset +cpu +io +pids"
     files = {
         name: (tmp_path / "xenpod-i/d" / name).read_text() for name in ("memory.max", "cpu.max", "pids.max")
@@ -107,22 +107,24 @@ def test_limits_on_v2(tmp_path: Path) -> None:
 def test_a_v2_group_without_the_controllers(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("pids\n")
     with pytest.raises(Unsupported, match="cpu, memory"):
-        Cgroups((Tree(tmp_path, frozenset(), unified=True),), "i").create("d", Limits(1, 1, 1))
+        Cgroups((Hierarchy(tmp_path, frozenset(), unified=True),), "i").create("d", CgroupLimits(1, 1, 1))
 
 
 def test_a_limit_that_is_refused(tmp_path: Path) -> None:
     (tmp_path / "xenpod-i/d/memory.limit_in_bytes").mkdir(parents=True)
     with pytest.raises(Broken, match="memory.limit_in_bytes"):
-        Cgroups((Tree(tmp_path, frozenset({"memory"}), unified=False),), "i").create("d", Limits(1, 1, 1))
+        Cgroups((Hierarchy(tmp_path, frozenset({"memory"}), unified=False),), "i").create(
+            "d", CgroupLimits(1, 1, 1)
+        )
 
 
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 async def test_whatever_is_left_in_a_group_is_ended(tmp_path: Path) -> None:
     """Also in groups that the zone made below its own."""
-    groups = Cgroups(find_trees(), f"test-{tmp_path.name[-8:]}-{os.getpid()}")
+    groups = Cgroups(find_hierarchies(), f"test-{tmp_path.name[-8:]}-{os.getpid()}")
     try:
-        made = await asyncio.to_thread(groups.create, "d", Limits(64 << 20, 1, 100))
+        made = await asyncio.to_thread(groups.create, "d", CgroupLimits(64 << 20, 1, 100))
         inner = made[0] / "workloads" / "x"
         inner.mkdir(parents=True)
         sleepers = [await asyncio.create_subprocess_exec("sleep", "100") for _ in range(3)]

@@ -6,20 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from protect.host.idmap import IdMapping, lines
+from protect.host.idmap import lines
+from protect.model.zone import ZoneIdMapping
 from protect.toolstack.libxl.kernel import has_user_namespaces
 
 
 @pytest.mark.parametrize(
     ("mapping", "expected"),
     [
-        (IdMapping(65536, 65536), ["0 65536 65536", "4294967294 0 1"]),
-        (IdMapping(1, 2**32 - 2), ["0 1 4294967294", "4294967294 0 1"]),
+        (ZoneIdMapping(65536, 65536), ["0 65536 65536", "4294967294 0 1"]),
+        (ZoneIdMapping(1, 2**32 - 2), ["0 1 4294967294", "4294967294 0 1"]),
         # The host's root has a name in there already.
-        (IdMapping(0, 1000), ["0 0 1000"]),
+        (ZoneIdMapping(0, 1000), ["0 0 1000"]),
     ],
 )
-def test_the_host_s_root_can_make_files(mapping: IdMapping, expected: list[str]) -> None:
+def test_the_host_s_root_can_make_files(mapping: ZoneIdMapping, expected: list[str]) -> None:
     """Neither side of a mapping may overlap (user_namespaces(7))."""
     assert lines(mapping).splitlines() == expected
     ranges = [tuple(int(word) for word in line.split()) for line in expected]

@@ -19,13 +19,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from daemonkit.faults import Fault, Invalid, Missing
+from protect.model.toolstack import DomainSpec, Mode
 from protect.toolstack.libxl import boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
 from protect.toolstack.libxl.kernel import kernel_version, unpack, unpacked_kernel
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
-from protect.toolstack.port import DomainSpec, Mode
 
 ELF = b"\x7fELF" + bytes(range(256)) * 64
 LENGTH = struct.pack("<I", len(ELF))
@@ -199,18 +199,18 @@ def test_what_sharing_needs(tmp_path: Path) -> None:
     sharing.check("d", namespace)
 
 
-def test_logs_of_guests(tmp_path: Path) -> None:
+async def test_logs_of_guests(tmp_path: Path) -> None:
     consoles, models = tmp_path / "console", tmp_path / "xen"
     consoles.mkdir()
     models.mkdir()
     logs = GuestLogs(consoles, models)
     assert logs.notices() == ()
-    assert logs.console("z", 10) == b""
+    assert await logs.console("z", 10) == b""
     (consoles / "guest-z.log").write_bytes(b"0123456789abcdef")
-    assert logs.console("z", 6) == b"abcdef"
-    assert logs.console("z", 600) == b"0123456789abcdef"
+    assert await logs.console("z", 6) == b"abcdef"
+    assert await logs.console("z", 600) == b"0123456789abcdef"
     logs.trim(["z", "unknown"])
-    assert logs.console("z", 600) == b"0123456789abcdef"
+    assert await logs.console("z", 600) == b"0123456789abcdef"
     for path in (consoles / "guest-z.log", models / "qemu-dm-z.log"):
         with path.open("ab") as log:
             log.write(bytes(2 << 20) + b"newest")

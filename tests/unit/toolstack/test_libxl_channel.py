@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from protect.toolstack.libxl import channel
-from protect.toolstack.libxl.channel import Channels
+from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.transport import VchanTransport
 
 
 class Ring:
-    """What xenbind.vchan.Client is, over a socket pair: the test is the guest at ``guest``."""
+    """What xenbind.vchan.VchanClient is, over a socket pair: the test is the guest at ``guest``."""
 
     def __init__(self) -> None:
         ours, self.guest = socket.socketpair()
@@ -100,7 +100,7 @@ async def test_what_a_dead_guest_left_can_be_read(ring: Ring) -> None:
         await transport.write(b"x")
 
 
-@pytest.mark.parametrize("end", ["ended", "shut"])
+@pytest.mark.parametrize("end", ["ended", "disconnect"])
 async def test_an_end_wakes_all_who_wait(ring: Ring, end: str) -> None:
     ring.room = 0
     transport = VchanTransport(ring)  # type: ignore[arg-type]
@@ -185,19 +185,19 @@ def store() -> MemoryStore:
 @pytest.fixture
 def guest(monkeypatch: pytest.MonkeyPatch) -> Guest:
     guest = Guest()
-    monkeypatch.setattr(channel, "Client", guest.client)
+    monkeypatch.setattr(channel, "VchanClient", guest.client)
     return guest
 
 
 @pytest.fixture
-async def channels(store: MemoryStore) -> AsyncIterator[Channels]:
-    channels = Channels(store, 0.05)  # type: ignore[arg-type]
+async def channels(store: MemoryStore) -> AsyncIterator[VchanChannels]:
+    channels = VchanChannels(store, 0.05)  # type: ignore[arg-type]
     yield channels
     channels.close()
 
 
 async def test_an_epoch_is_claimed_and_connected_once(
-    channels: Channels, store: MemoryStore, guest: Guest
+    channels: VchanChannels, store: MemoryStore, guest: Guest
 ) -> None:
     connecting = asyncio.create_task(channels.connect(7))
     await asyncio.sleep(0.01)
@@ -217,7 +217,7 @@ async def test_an_epoch_is_claimed_and_connected_once(
 
 @pytest.mark.parametrize("untrusted", [b"", b"0", b"-1", b"01", b"1x", b"1" * 10, b"\xff", b" 1"])
 async def test_what_is_no_epoch(
-    channels: Channels, store: MemoryStore, guest: Guest, untrusted: bytes
+    channels: VchanChannels, store: MemoryStore, guest: Guest, untrusted: bytes
 ) -> None:
     store.set("agent-epoch", untrusted)
     with pytest.raises(TimeoutError):
@@ -226,7 +226,7 @@ async def test_what_is_no_epoch(
 
 
 async def test_an_epoch_without_a_ring_is_passed_over(
-    channels: Channels, store: MemoryStore, guest: Guest
+    channels: VchanChannels, store: MemoryStore, guest: Guest
 ) -> None:
     store.set("agent-epoch", b"1")
     connecting = asyncio.create_task(channels.connect(7))
@@ -237,7 +237,7 @@ async def test_an_epoch_without_a_ring_is_passed_over(
 
 
 async def test_what_the_guest_says_is_used_does_not_count(
-    channels: Channels, store: MemoryStore, guest: Guest
+    channels: VchanChannels, store: MemoryStore, guest: Guest
 ) -> None:
     guest.serve(1)
     store.set("agent-epoch", b"1")
@@ -249,7 +249,7 @@ async def test_what_the_guest_says_is_used_does_not_count(
 
 
 async def test_a_claimed_epoch_that_nobody_has_is_knocked_at(
-    channels: Channels, store: MemoryStore, guest: Guest
+    channels: VchanChannels, store: MemoryStore, guest: Guest
 ) -> None:
     """As a killed daemon leaves it: the agent sees a client go, and serves the next."""
     abandoned = guest.serve(1)
@@ -266,7 +266,7 @@ async def test_a_claimed_epoch_that_nobody_has_is_knocked_at(
 
 
 async def test_a_domain_that_died_ends_its_connection(
-    channels: Channels, store: MemoryStore, guest: Guest
+    channels: VchanChannels, store: MemoryStore, guest: Guest
 ) -> None:
     ring = guest.serve(1)
     store.set("agent-epoch", b"1")

@@ -1,4 +1,4 @@
-"""Kernels of single domains: found, unpacked once, joined with the zone's own parts, and let go of."""
+"""KernelCache of single domains: found, unpacked once, joined with the zone's own parts, and let go of."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Invalid, Missing
+from protect.model.toolstack import DomainKernel
 from protect.toolstack.libxl import kernel as unpacking
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
-from protect.toolstack.libxl.kernels import Kernels
-from protect.toolstack.port import DomainKernel
+from protect.toolstack.libxl.kernels import KernelCache
 from tests.unit.toolstack.test_libxl_boot import ELF, SHARING, SPEC, bz_image, filtered, gzipped
 
 OWN = Boot(Path("/k"), Path("/i"), 5)
 
 
 @pytest.fixture
-def kernels(tmp_path: Path) -> Kernels:
+def kernels(tmp_path: Path) -> KernelCache:
     (tmp_path / "initramfs.cpio").write_bytes(b"0707-own")
-    made = Kernels(OWN, tmp_path, tmp_path / "cache")
+    made = KernelCache(OWN, tmp_path, tmp_path / "cache")
     made.prepare()
     return made
 
@@ -33,61 +33,61 @@ def _image(folder: Path, name: str, more: bytes = b"") -> DomainKernel:
     return DomainKernel(name, path)
 
 
-async def test_the_toolstacks_own(kernels: Kernels) -> None:
-    async with kernels.of(None) as boot:
+async def test_the_toolstacks_own(kernels: KernelCache) -> None:
+    async with kernels.unpacked(None) as boot:
         assert boot is OWN
 
 
-async def test_unpacked_once_and_joined(kernels: Kernels, tmp_path: Path) -> None:
+async def test_unpacked_once_and_joined(kernels: KernelCache, tmp_path: Path) -> None:
     image = _image(tmp_path, "one").image
     (tmp_path / "early").write_bytes(b"\x1f\x8bearly")
     both = DomainKernel("one", image, tmp_path / "early")
-    async with kernels.of(both) as boot:
+    async with kernels.unpacked(both) as boot:
         assert boot.kernel.read_bytes() == ELF
         assert boot.initramfs.read_bytes() == b"\x1f\x8bearly\0" + b"0707-own"
         assert boot.minimum_bytes > len(ELF)
-    async with kernels.of(both) as again:
+    async with kernels.unpacked(both) as again:
         assert again == boot
-    async with kernels.of(DomainKernel("alone", image)) as alone:
+    async with kernels.unpacked(DomainKernel("alone", image)) as alone:
         assert alone.initramfs == tmp_path / "initramfs.cpio"
     image.write_bytes(bz_image(gzipped(ELF + b"newer")))
-    async with kernels.of(both) as newer:
+    async with kernels.unpacked(both) as newer:
         assert newer.kernel.read_bytes() == ELF + b"newer"
 
 
-async def test_only_some_are_kept_and_those_in_use(kernels: Kernels, tmp_path: Path) -> None:
-    async with kernels.of(_image(tmp_path, "used")) as used:
+async def test_only_some_are_kept_and_those_in_use(kernels: KernelCache, tmp_path: Path) -> None:
+    async with kernels.unpacked(_image(tmp_path, "used")) as used:
         made = []
         for number in range(6):
-            async with kernels.of(_image(tmp_path, f"k{number}", bytes(number + 1))) as boot:
+            async with kernels.unpacked(_image(tmp_path, f"k{number}", bytes(number + 1))) as boot:
                 made.append(boot.kernel)
         assert [path.exists() for path in (used.kernel, *made)] == [True, *[False] * 2, *[True] * 4]
-    async with kernels.of(_image(tmp_path, "last", b"last")):
+    async with kernels.unpacked(_image(tmp_path, "last", b"last")):
         assert not used.kernel.exists()
     kernels.prepare()
     assert not (tmp_path / "cache").exists()
 
 
-async def test_what_cannot_be_booted(kernels: Kernels, tmp_path: Path) -> None:
+async def test_what_cannot_be_booted(kernels: KernelCache, tmp_path: Path) -> None:
     broken = DomainKernel("broken", tmp_path / "broken")
     broken.image.write_bytes(b"nonsense")
     for wanted in (broken, DomainKernel("empty", Path("/dev/null"))):
         with pytest.raises(Invalid):
-            async with kernels.of(wanted):
+            async with kernels.unpacked(wanted):
                 raise AssertionError
     with pytest.raises(Missing):
-        async with kernels.of(DomainKernel("gone", tmp_path / "gone")):
+        async with kernels.unpacked(DomainKernel("gone", tmp_path / "gone")):
             raise AssertionError
     assert list((tmp_path / "cache").iterdir()) == []
     (tmp_path / "initramfs.cpio").unlink()
     with pytest.raises(Missing, match="make -C zone initramfs"):
-        async with kernels.of(broken):
+        async with kernels.unpacked(broken):
             raise AssertionError
 
 
 @pytest.mark.parametrize("program", ["lz4", "zstd"])
 async def test_a_bomb_ends_at_the_limit(
-    kernels: Kernels, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+    kernels: KernelCache, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
 ) -> None:
     filtered(program, "--version")
     monkeypatch.setattr(unpacking, "_LARGEST", 1 << 20)
@@ -96,7 +96,7 @@ async def test_a_bomb_ends_at_the_limit(
     wanted = DomainKernel("bomb", tmp_path / "bomb")
     wanted.image.write_bytes(bz_image(bomb + bytes(4)))
     with pytest.raises(Invalid, match="unpack zone kernel"):
-        async with kernels.of(wanted):
+        async with kernels.unpacked(wanted):
             raise AssertionError
 
 

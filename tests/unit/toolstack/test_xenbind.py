@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.xen.machine import is_dom0
 from xenbind import errors, raw
 from xenbind.context import Context
-from xenbind.xenstore import Store
+from xenbind.domain import Shutdown
+from xenbind.xenstore import Xenstore
 
 built = pytest.mark.skipif(not raw.available(), reason="xenbind is not built (make xenbind)")
 no_xen = pytest.mark.skipif(is_dom0(), reason="this machine runs Xen")
@@ -22,13 +24,13 @@ no_xen = pytest.mark.skipif(is_dom0(), reason="this machine runs Xen")
 _WITHOUT = """
 import sys
 sys.modules["xenbind._libxl"] = None
-import xenbind.console, xenbind.disk, xenbind.domain, xenbind.events, xenbind.nic, xenbind.physinfo
+import xenbind.disk, xenbind.domain, xenbind.events, xenbind.nic, xenbind.physinfo
 import xenbind.vchan, xenbind.xenstore, protect.toolstack.libxl.toolstack, protect.__main__
 from xenbind import raw
 from xenbind.context import Context
-from xenbind.errors import Unavailable
+from xenbind.raw import Unavailable
 assert not raw.available()
-for use in (Context, xenbind.xenstore.Store, lambda: xenbind.vchan.Client(1, "/x")):
+for use in (Context, xenbind.xenstore.Xenstore, lambda: xenbind.vchan.VchanClient(1, "/x")):
     try:
         use()
     except Unavailable as error:
@@ -52,7 +54,7 @@ def test_without_a_hypervisor() -> None:
     assert "privileged command interface" in caught.value.detail
     assert "as dom0" in str(caught.value)
     with pytest.raises(OSError, match="connect to xenstore"):
-        Store()
+        Xenstore()
 
 
 @no_xen
@@ -66,8 +68,30 @@ async def test_the_toolstack_says_what_is_missing(tmp_path: Path) -> None:
     await toolstack.close()
 
 
+@built
 def test_errors_by_code() -> None:
     assert isinstance(errors.of("f", -21), errors.DomainNotFound)
     assert isinstance(errors.of("f", -17), errors.DeviceExists)
     assert str(errors.of("libxl_f", -3, "x", "one\ntwo\n")) == "libxl_f x: ERROR_FAIL (-3): one; two"
     assert str(errors.of("libxl_f", -999)) == "libxl_f: ERROR_UNKNOWN (-999)"
+
+
+@built
+def test_the_compiler_fills_in_the_codes() -> None:
+    assert (raw.lib.ERROR_FAIL, raw.lib.ERROR_DOMAIN_NOTFOUND, raw.lib.ERROR_NOTFOUND) == (-3, -21, -23)
+    reasons = [Shutdown.of(code) for code in (-1, 0, 1, 2, 3, 4, 5, 77)]
+    assert reasons == [*Shutdown, Shutdown.UNKNOWN]
+    known = raw.names("libxl_error", "ERROR_").values()
+    assert errors.BY_NAME.keys() <= set(known)
+
+
+@built
+def test_every_function_that_is_called_by_name_exists() -> None:
+    sources = [file.read_text() for file in Path(errors.__file__).parent.glob("*.py")]
+    functions = {name for text in sources for name in re.findall(r'"(libxl_\w+)"', text)}
+    kinds = {name for text in sources for name in re.findall(r'struct\("(libxl_\w+)"\)', text)}
+    enums = {name for text in sources for name in re.findall(r'names\("(libxl_\w+)"', text)}
+    assert {"libxl_domain_create_new", "libxl_device_disk_add"} <= functions and len(kinds) > 4
+    wanted = functions - kinds - enums - {"libxl_ctx_alloc", "libxl_event_check"}  # these two binding.c calls
+    wanted |= {f"{kind}_{end}" for kind in kinds for end in ("init", "dispose")}
+    assert [name for name in sorted(wanted) if not hasattr(raw.lib, name)] == []

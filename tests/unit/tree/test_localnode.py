@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from localnode import layers, network, node, toml
-from localnode.processes import Failed, Output, Readiness, background
+from localnode.processes import Output, ProgramFailed, Readiness, background
 from localnode.screen import Screen
 
 # TOML has no null, surrogates are not characters, and its integers have 64 bits.
@@ -60,7 +60,7 @@ def test_a_folder_gets_what_is_missing_and_keeps_what_is_there(short_path: Path)
 
 
 def test_a_folder_too_deep_for_sockets_is_a_clear_error(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="too long for unix sockets"):
+    with pytest.raises(ProgramFailed, match="too long for unix sockets"):
         node.prepare(tmp_path / ("d" * 80), "fake", masquerade=True)
 
 
@@ -101,23 +101,26 @@ async def test_a_program_is_ready_when_it_says_so(tmp_path: Path) -> None:
 async def test_a_program_that_ends_first_is_a_failure_with_its_last_words(tmp_path: Path) -> None:
     output = Output(tmp_path / "p.log")
     async with background("sh", "-c", "echo no disk; exit 3", output=output) as process:
-        with pytest.raises(Failed, match="no disk"):
+        with pytest.raises(ProgramFailed, match="no disk"):
             await output.line_with("ready", 60)
-        with Readiness(tmp_path / "r") as readiness, pytest.raises(Failed, match="ended with status 3"):
+        with (
+            Readiness(tmp_path / "r") as readiness,
+            pytest.raises(ProgramFailed, match="ended with status 3"),
+        ):
             await readiness.wait(process, output, 60)
 
 
 async def test_a_program_that_says_nothing_is_given_up(tmp_path: Path) -> None:
     output = Output(tmp_path / "p.log")
     async with background("sleep", "60", output=output) as process:
-        with Readiness(tmp_path / "r") as readiness, pytest.raises(Failed, match="not ready in time"):
+        with Readiness(tmp_path / "r") as readiness, pytest.raises(ProgramFailed, match="not ready in time"):
             await readiness.wait(process, output, 0.1)
-        with pytest.raises(Failed, match="did not say"):
+        with pytest.raises(ProgramFailed, match="did not say"):
             await output.line_with("x", 0.1)
 
 
 async def test_a_program_that_is_not_installed_is_named(tmp_path: Path) -> None:
-    with pytest.raises(Failed, match="no-such-program is not installed"):
+    with pytest.raises(ProgramFailed, match="no-such-program is not installed"):
         async with background("no-such-program", output=Output(tmp_path / "l")):
             await asyncio.sleep(0)
 

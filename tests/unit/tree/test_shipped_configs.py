@@ -15,14 +15,14 @@ PACKAGING = Path(__file__).resolve().parents[3] / "packaging"
 
 
 def test_protectds_example_is_its_defaults() -> None:
-    shipped = load(protect.config.Config, PACKAGING / "protectd.toml")
-    assert shipped.profile("") == protect.config.Config().profile("")
+    shipped = load(protect.config.ProtectdConfig, PACKAGING / "protectd.toml")
+    assert shipped.profile("") == protect.config.ProtectdConfig().profile("")
     for name in ("run_dir", "state_dir", "guest_dir", "toolstack", "memory", "limits", "timeouts", "faults"):
-        assert getattr(shipped, name) == getattr(protect.config.Config(), name), name
+        assert getattr(shipped, name) == getattr(protect.config.ProtectdConfig(), name), name
 
 
 def test_cris_example_is_its_defaults() -> None:
-    assert load(cri.config.Config, PACKAGING / "cri.toml") == cri.config.Config()
+    assert load(cri.config.CriConfig, PACKAGING / "cri.toml") == cri.config.CriConfig()
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_values_that_cannot_be_are_refused_at_the_start(
     path = tmp_path / "cri.toml"
     path.write_text(f"[{table}]\n{text}\n")
     with pytest.raises(Invalid) as raised:
-        load(cri.config.Config, path)
+        load(cri.config.CriConfig, path)
     assert f"{table}: " in str(raised.value) and cause in str(raised.value)
 
 
@@ -62,5 +62,5 @@ def test_protectds_that_cannot_be(tmp_path: Path, table: str, text: str, cause: 
     path = tmp_path / "protectd.toml"
     path.write_text(f"[{table}]\n{text}\n")
     with pytest.raises(Invalid) as raised:
-        load(protect.config.Config, path)
+        load(protect.config.ProtectdConfig, path)
     assert f"{table}: " in str(raised.value) and cause in str(raised.value)

@@ -1,4 +1,4 @@
-"""Fixtures for tests in dom0: guests that boot tests/xen/guest/peer.c instead of the agent."""
+"""Fixtures for tests in dom0: guests that boot tests/xen/images/guest/peer.c instead of the agent."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from uuid import uuid4
 import pytest
 
 from protect.host.loops import take_loop
+from protect.model.toolstack import DomainId, DomainSpec, Mode
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernel import unpacked_kernel
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from protect.toolstack.port import DomainId, DomainSpec, Mode
 from tests.xen import machine
 from xenbind import domain, errors
 from xenbind.context import Context
-from xenbind.events import DeathWatcher, Ended
+from xenbind.events import DeathWatcher, DomainEnd
 
 MIB = 1 << 20
 
@@ -85,9 +85,9 @@ def create(context: Context, boot: Boot, spec: MakeSpec) -> Callable[..., int]:
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[DeathWatcher, queue.Queue[Ended]]]:
+def ends() -> Iterator[tuple[DeathWatcher, queue.Queue[DomainEnd]]]:
     """A watcher and what it told."""
-    told: queue.Queue[Ended] = queue.Queue()
+    told: queue.Queue[DomainEnd] = queue.Queue()
     broken: list[Exception] = []
     watcher = DeathWatcher(told.put, broken.append)
     yield watcher, told

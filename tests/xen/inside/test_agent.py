@@ -11,9 +11,9 @@ from uuid import uuid4
 import pytest
 
 from protect.channel.link import Link
+from protect.model.toolstack import DiskSpec, DomainId, DomainSpec, Mode, ShutdownReason, Transport
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from protect.toolstack.port import DiskSpec, DomainId, DomainSpec, Mode, ShutdownReason, Transport
 from tests.support.agent.link_owner import LIST, Collector, Owner
 from tests.support.agent.zone import BUILD
 from tests.support.agent.zone_image import busybox_squashfs

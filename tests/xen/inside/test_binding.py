@@ -9,18 +9,18 @@ from collections.abc import Callable
 
 import pytest
 
+from protect.model.toolstack import Mode
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
-from protect.toolstack.port import Mode
 from tests.xen.inside.conftest import NO_SHARING, MakeSpec, gone
-from xenbind import console, disk, domain, errors, nic, physinfo, vchan
+from xenbind import disk, domain, errors, nic, physinfo, vchan
 from xenbind.context import Context
 from xenbind.domain import Shutdown
-from xenbind.events import DeathWatcher, Ended
-from xenbind.xenstore import Store
+from xenbind.events import DeathWatcher, DomainEnd
+from xenbind.xenstore import Xenstore
 
 Create = Callable[..., int]
-Ends = tuple[DeathWatcher, "queue.Queue[Ended]"]
+Ends = tuple[DeathWatcher, "queue.Queue[DomainEnd]"]
 NO_DOMAIN = 30000
 PATIENCE = 240.0
 
@@ -49,11 +49,11 @@ def test_a_domain_ends_by_itself(
     assert domain.info(context, domid).paused
     watcher.watch(domid, 7)
     domain.unpause(context, domid)
-    assert told.get(timeout=PATIENCE) == Ended(domid, 7, reason)
+    assert told.get(timeout=PATIENCE) == DomainEnd(domid, 7, reason)
     info = domain.info(context, domid)
     assert (info.shutdown, info.shutdown_reason) == (True, reason)
     domain.destroy(context, domid)
-    assert told.get(timeout=PATIENCE) == Ended(domid, 7, None)
+    assert told.get(timeout=PATIENCE) == DomainEnd(domid, 7, None)
     assert gone(context, domid)
 
 
@@ -65,13 +65,13 @@ def test_an_end_before_the_watch_is_told(context: Context, create: Create, ends:
     while not domain.info(context, second).shutdown:
         pass
     watcher.watch(second, 2)
-    assert told.get(timeout=PATIENCE) == Ended(second, 2, Shutdown.POWEROFF)
+    assert told.get(timeout=PATIENCE) == DomainEnd(second, 2, Shutdown.POWEROFF)
 
 
 def test_watching_what_is_gone(ends: Ends) -> None:
     watcher, told = ends
     watcher.watch(NO_DOMAIN, 3)
-    assert told.get(timeout=PATIENCE) == Ended(NO_DOMAIN, 3, None)
+    assert told.get(timeout=PATIENCE) == DomainEnd(NO_DOMAIN, 3, None)
 
 
 def test_listed_as_created(context: Context, boot: Boot, spec: MakeSpec) -> None:
@@ -80,7 +80,7 @@ def test_listed_as_created(context: Context, boot: Boot, spec: MakeSpec) -> None
     found = next(info for info in domain.domains(context) if info.uuid == wanted.uuid)
     assert (found.domid, found.name, found.vcpus) == (domid, wanted.name, 1)
     assert found.memory_kib * 1024 == wanted.memory_bytes
-    assert console.tty(context, domid).startswith("/dev/pts/")
+    assert domain.console_tty(context, domid).startswith("/dev/pts/")
 
 
 def test_errors_have_names_and_causes(context: Context) -> None:
@@ -118,7 +118,7 @@ def test_a_name_is_taken_once(context: Context, boot: Boot, spec: MakeSpec) -> N
 
 def test_interfaces_have_backends(context: Context, create: Create) -> None:
     domid = create("mute", interfaces=2)
-    with Store() as store:
+    with Xenstore() as store:
         for index, interface in enumerate(nic.nics(context, domid)):
             assert interface.devid == index
             assert store.read(f"{interface.backend}/frontend-id") == str(domid).encode()
@@ -127,10 +127,10 @@ def test_interfaces_have_backends(context: Context, create: Create) -> None:
 
 def test_disks(context: Context, create: Create, block_device: str) -> None:
     domid = create("mute")
-    wanted = disk.Disk("xvda", block_device, True, NO_SCRIPT)
+    wanted = disk.BlockDevice("xvda", block_device, True, NO_SCRIPT)
     backend = disk.add(context, domid, wanted)
     assert disk.backend(context, domid, "xvda") == backend
-    with Store() as store:
+    with Xenstore() as store:
         assert store.read(f"{backend}/mode") == b"r"
     with pytest.raises(errors.DeviceExists):
         disk.add(context, domid, wanted)
@@ -144,7 +144,7 @@ def test_disks(context: Context, create: Create, block_device: str) -> None:
 
 
 def test_xenstore() -> None:
-    with Store() as store:
+    with Xenstore() as store:
         store.write("/tool/xenpod-test/a", b"1\0\xff")
         assert store.read("/tool/xenpod-test/a") == b"1\0\xff"
         assert store.list("/tool/xenpod-test") == ["a"]
@@ -157,7 +157,7 @@ def test_xenstore() -> None:
 
 
 def test_xenstore_watch() -> None:
-    with Store() as store:
+    with Xenstore() as store:
         store.watch("/tool/xenpod-test", "mine")
         assert _next(store) == ("/tool/xenpod-test", "mine")
         assert store.next_watch() is None
@@ -168,27 +168,27 @@ def test_xenstore_watch() -> None:
         assert store.next_watch() is None
 
 
-def _next(store: Store) -> tuple[str, str] | None:
+def _next(store: Xenstore) -> tuple[str, str] | None:
     assert select.select([store.fd], [], [], 10)[0]
     return store.next_watch()
 
 
 def test_vchan_without_a_server() -> None:
     with pytest.raises(errors.VchanError, match="No such file"):
-        vchan.Client(0, "/nonexistent")
+        vchan.VchanClient(0, "/nonexistent")
 
 
-def _served(domid: int, epoch: int) -> vchan.Client:
+def _served(domid: int, epoch: int) -> vchan.VchanClient:
     """Connect once the guest serves ``epoch``."""
-    with Store() as store:
+    with Xenstore() as store:
         store.watch(f"/local/domain/{domid}/data/agent-epoch", "epoch")
         while store.read(f"/local/domain/{domid}/data/agent-epoch") != str(epoch).encode():
             assert select.select([store.fd], [], [], PATIENCE)[0], "the guest serves no vchan"
             store.next_watch()
-    return vchan.Client(domid, f"/local/domain/{domid}/data/agent/{epoch}")
+    return vchan.VchanClient(domid, f"/local/domain/{domid}/data/agent/{epoch}")
 
 
-def _receive(client: vchan.Client, count: int) -> bytes:
+def _receive(client: vchan.VchanClient, count: int) -> bytes:
     received = bytearray()
     buffer = bytearray(65536)
     while len(received) < count:

@@ -12,9 +12,9 @@ import pytest
 
 from daemonkit.faults import Fault, Invalid
 from protect.channel.link import Link
+from protect.model.toolstack import DiskSpec, DomainKernel, DomainSpec, Mode
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from protect.toolstack.port import DiskSpec, DomainKernel, DomainSpec, Mode
 from tests.support.agent.link_owner import Owner
 from tests.support.agent.zone import BUILD
 from tests.support.agent.zone_image import busybox_squashfs

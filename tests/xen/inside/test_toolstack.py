@@ -10,10 +10,10 @@ import pytest
 
 from daemonkit.faults import Exhausted, Invalid
 from protect.model.errors import DomainGone
+from protect.model.toolstack import DiskSpec, DomainDeath, DomainId, ShutdownReason, Transport
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from protect.toolstack.port import DiskSpec, DomainDeath, DomainId, ShutdownReason, Transport
 from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console
-from xenbind.xenstore import Store
+from xenbind.xenstore import Xenstore
 
 PATIENCE = 240.0
 
@@ -59,7 +59,7 @@ async def test_a_claim_without_a_connection_does_not_wedge_the_agent(
     """As after a SIGKILL between the two."""
     domid = await _booted(toolstack, spec, "echo")
     await until_console(toolstack, domid, b"serving epoch 1")
-    with Store() as store:
+    with Xenstore() as store:
         store.write(f"/local/domain/{domid}/data/agent-used", b"1")
     transport = await _connect(toolstack, domid)
     await transport.write(b"abc")
@@ -71,7 +71,7 @@ async def test_nonsense_epochs_only_make_the_caller_wait(
     toolstack: LibxlToolstack, spec: MakeSpec, untrusted: bytes
 ) -> None:
     domid = await toolstack.create(spec("mute"))
-    with Store() as store:
+    with Xenstore() as store:
         store.write(f"/local/domain/{domid}/data/agent-epoch", untrusted)
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(toolstack.open_channel(domid), 0.5)

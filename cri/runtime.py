@@ -1,0 +1,128 @@
+"""The daemon's state and ports, which every verb works with."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cri.config import CriConfig
+from cri.oci.values import RootImage
+from cri.state.attachment import Attachment, Chain
+from cri.state.changes import StateChanges
+from cri.state.container import Container
+from cri.state.events import Events
+from cri.state.names import Locks, Names
+from cri.state.records import Records
+from cri.state.sandbox import Sandbox
+from cri.zones.client import Zones
+from cri.zones.follow import Follower, HostInfo
+from daemonkit.faults import Fault
+from daemonkit.logs import fields
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+
+class Images(Protocol):
+    """The image store, as pods and containers need it."""
+
+    def resolve(self, reference: str) -> RootImage:
+        """Find an image by id, tag or digest; Missing when it is not here."""
+        ...
+
+    def hold(self, image_id: str, container_id: str) -> None:
+        """Keep an image on the disk until ``release``, even if it is removed meanwhile.
+
+        A container may hold several; the zones of pods hold their kernels (``cri.sandbox.kernel``).
+        """
+        ...
+
+    def release(self, container_id: str) -> None:
+        """Give up all images that the container holds."""
+        ...
+
+    def collect(self) -> None:
+        """Delete removed images that nobody holds; called when a starting daemon has made all its holds."""
+        ...
+
+    async def kernel(self, image_id: str) -> pb.ZoneKernel:
+        """The files of a kernel image that is held; they last as long as the hold.
+
+        Refused, Exhausted: no zone can boot from it.
+        """
+        ...
+
+    def pulls(self) -> list[dict[str, object]]:
+        """The pulls under way and their progress, as JSON."""
+        ...
+
+
+class PodNetwork(Protocol):
+    """The network that pods are attached to."""
+
+    def check(self) -> Chain:
+        """The configuration in force; Refused, with the reason, when a pod could not be attached now."""
+        ...
+
+    def plan(self, sandbox_id: str, config: cri.PodSandboxConfig) -> Attachment:
+        """Plan a pod's attachment, without doing anything yet.  Refused when it cannot be done."""
+        ...
+
+    async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:
+        """Attach a pod; the attachment with its result.  A failure leaves work for ``detach``.
+
+        ``made`` is called once the namespace is there.
+        """
+        ...
+
+    async def detach(self, attachment: Attachment) -> None:
+        """Detach a pod; whatever is gone already succeeds."""
+        ...
+
+
+@dataclass(slots=True)
+class KubeletConfig:
+    """What the kubelet has configured (UpdateRuntimeConfig); it does so again after a restart."""
+
+    pod_cidr: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """All of it, assembled by ``cri.daemon``."""
+
+    config: CriConfig
+    sandboxes: Records[Sandbox]
+    containers: Records[Container]
+    sandbox_names: Names
+    container_names: Names
+    network: PodNetwork
+    zones: Zones
+    follower: Follower
+    changes: StateChanges
+    images: Images
+    events: Events
+    host: HostInfo
+    kubelet: KubeletConfig = field(default_factory=KubeletConfig)
+    locks: Locks = field(default_factory=Locks)
+    unfinished: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when there is something for ``cri.reconcile`` to finish."""
+
+    def left_over(self, kind: str, record_id: str, fault: Fault) -> None:
+        """Note that a half-made pod or container could not be removed: ``cri.reconcile`` tries again."""
+        log.error("a half-made %s is left over: %s", kind, fault, extra=fields(id=record_id))
+        self.unfinished.set()
+
+    def containers_of(self, sandbox_id: str) -> list[Container]:
+        """Every container of a sandbox, hidden ones too."""
+        return [container for container in self.containers.all() if container.sandbox_id == sandbox_id]
+
+
+def now_ns() -> int:
+    """Nanoseconds since the epoch."""
+    return time.time_ns()

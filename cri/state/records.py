@@ -1,0 +1,175 @@
+"""All sandboxes and containers: reads are answered from memory, changes stored before they take effect."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from typing import Any, Generic, Protocol, TypeVar
+
+from daemonkit.faults import Broken, Fault, Invalid, Missing
+from daemonkit.logs import fields
+from daemonkit.tasks import complete
+
+log = logging.getLogger(__name__)
+
+P = TypeVar("P", bound=Hashable)
+
+
+class Record(Protocol):
+    """A record; frozen."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def phase(self) -> Any: ...
+    @property
+    def hidden(self) -> bool: ...
+
+
+R = TypeVar("R", bound=Record)
+
+
+class Records(Generic[R]):
+    """Records by id."""
+
+    def __init__(
+        self,
+        kind: str,
+        following: Mapping[Any, frozenset[Any]],
+        save: Callable[[R], Awaitable[None]],
+        delete: Callable[[str], Awaitable[None]],
+    ) -> None:
+        self._kind = kind
+        self._next = following
+        self._save = save
+        self._delete = delete
+        self._records: dict[str, R] = {}
+        self.version = 0
+        """A new number after each change."""
+        self._observe: Callable[[R | None, R | None], None] = lambda before, after: None
+
+    def observe(self, observer: Callable[[R | None, R | None], None]) -> None:
+        """Call ``observer`` with each change once it is made: the record before and after, None for none."""
+        self._observe = observer
+
+    def adopt(self, record: R) -> None:
+        """Add a record that the store has."""
+        self._keep(record)
+
+    async def add(self, record: R) -> None:
+        """Add a new record."""
+        self._keep(record)
+        await complete(self._store(None, record))
+
+    async def put(self, record: R) -> R:
+        """Replace a record; its phase may stay, or change as the table allows.
+
+        Memory changes at once, and in the order of the calls so does the store.  When the store fails, memory
+        goes back, unless it has moved on.
+        """
+        before = self._replace(record)
+        await complete(self._store(before, record))
+        return record
+
+    async def note(self, record: R) -> None:
+        """Like ``put``, for facts: they hold even if they cannot be stored.  A restart learns them again."""
+        before = self._replace(record)
+        await complete(self._store(before, record, keep=True))
+
+    def _replace(self, record: R) -> R:
+        before = self.get(record.id)
+        self.check(record)
+        self._keep(record)
+        return before
+
+    async def _store(self, before: R | None, record: R, *, keep: bool = False) -> None:
+        """Save and publish; never cancelled, so that memory and the store agree."""
+        try:
+            await self._save(record)
+        except Exception as error:
+            if keep and isinstance(error, Fault):
+                log.error("not stored: %s", error, extra=fields(kind=self._kind, id=record.id))
+            else:
+                if before is not None and self._records.get(record.id) is record:
+                    self._keep(before)
+                raise
+        self._observe(before, record)
+
+    def check(self, record: R) -> None:
+        """Broken when ``record`` may not follow what is there."""
+        now = self.get(record.id).phase
+        if record.phase is not now and record.phase not in self._next[now]:
+            raise Broken(
+                f"change {self._kind}", record.id, f"{now.value} does not become {record.phase.value}"
+            )
+
+    async def drop(self, record_id: str) -> None:
+        """Forget a record; unknown ids succeed."""
+        await complete(self._drop(record_id))
+
+    async def _drop(self, record_id: str) -> None:
+        await self._delete(record_id)
+        before = self._records.pop(record_id, None)
+        self.version += 1
+        self._observe(before, None)
+
+    def _keep(self, record: R) -> None:
+        self._records[record.id] = record
+        self.version += 1
+
+    def get(self, record_id: str) -> R:
+        """By its whole id, hidden or not; Missing when unknown."""
+        record = self._records.get(record_id)
+        if record is None:
+            raise Missing(f"find {self._kind}", record_id, "no such id")
+        return record
+
+    def has(self, record_id: str) -> bool:
+        """Whether it is there, hidden or not."""
+        return record_id in self._records
+
+    def phase(self, record_id: str) -> Any:
+        """Its phase; None when it is not there."""
+        record = self._records.get(record_id)
+        return record.phase if record else None
+
+    def find_or_none(self, wanted: str) -> R | None:
+        """Like ``find``; None when there is none.  Invalid: empty or ambiguous."""
+        try:
+            return self.find(wanted)
+        except Missing:
+            return None
+
+    def find(self, wanted: str) -> R:
+        """By its id or an unambiguous beginning of it, among those that callers see.
+
+        Missing: none; Invalid: empty or ambiguous.
+        """
+        if not wanted:
+            raise Invalid(f"find {self._kind}", "", "the id is empty")
+        if (exact := self._records.get(wanted)) and not exact.hidden:
+            return exact
+        found = [record for record in self.visible() if record.id.startswith(wanted)]
+        if len(found) > 1:
+            raise Invalid(f"find {self._kind}", wanted[:64], f"{len(found)} ids begin with it")
+        if not found:
+            raise Missing(f"find {self._kind}", wanted[:64], "no such id")
+        return found[0]
+
+    def visible(self) -> list[R]:
+        """Those that callers see, oldest first."""
+        return [record for record in self._records.values() if not record.hidden]
+
+    def all(self) -> list[R]:
+        """Every one, oldest first."""
+        return list(self._records.values())
+
+
+def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Whether a list request's label selector selects the labels."""
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
+def has_id(record_id: str, wanted: str) -> bool:
+    """Whether a list request's id, which may be shortened, selects the record; "" selects all."""
+    return record_id.startswith(wanted)

@@ -1,0 +1,75 @@
+"""How a daemon starts: command line, configuration, logging; then it serves until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import functools
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from daemonkit import checkpoints, lifecycle, logs
+from daemonkit.config import load
+from daemonkit.faults import Fault
+
+
+class FaultSettings(Protocol):
+    """The table ``[faults]``: fault injection, for tests."""
+
+    @property
+    def kill_at(self) -> str:
+        """See ``daemonkit.checkpoints``."""
+
+
+class DaemonConfig(Protocol):
+    """The keys that every daemon's configuration has."""
+
+    @property
+    def log_level(self) -> str:
+        """See ``daemonkit.logs``."""
+
+    @property
+    def faults(self) -> FaultSettings: ...
+
+
+C = TypeVar("C", bound=DaemonConfig)
+
+
+def main(
+    name: str,
+    description: str,
+    config_class: type[C],
+    default_config: Path,
+    serve: Callable[[C, asyncio.Event], Awaitable[None]],
+    arguments: Sequence[str] | None = None,
+) -> int:
+    """Run ``serve(config, stop)`` with the configuration that the command line names; the exit status.
+
+    0: stopped in order; 1: ended by a fault, which is logged; 2: the configuration is wrong, which is said on
+    stderr.  ``arguments`` are those of the process by default.
+    """
+    options = _parser(name, description, default_config).parse_args(arguments)
+    if options.list_checkpoints:
+        sys.stdout.write("".join(f"{step}\n" for step in checkpoints.names()))
+        return 0
+    try:
+        config = load(config_class, options.config)
+        logs.setup(config.log_level)
+        checkpoints.arm(config.faults.kill_at)
+    except (Fault, ValueError) as fault:
+        sys.stderr.write(f"{name}: {fault}\n")
+        return 2
+    return lifecycle.run(functools.partial(serve, config))
+
+
+def _parser(name: str, description: str, default_config: Path) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=name, description=description)
+    parser.add_argument("--config", type=Path, default=default_config, metavar="FILE")
+    parser.add_argument(
+        "--list-checkpoints",
+        action="store_true",
+        help="print the steps that [faults] kill_at knows, and exit",
+    )
+    return parser

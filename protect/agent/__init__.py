@@ -1,0 +1,1 @@
+"""The client of a zone's agent: its calls as methods, its answers as values."""

@@ -1,0 +1,262 @@
+"""The client of one zone's agent: each call a method, with its deadline, checked on the way out and back.
+
+A call fails at once when the zone's end is declared, before or during it, with that End's fault and cause.
+Calls that make streams finish what they begin: a caller who is cancelled is told so once the agent has
+answered, and what it made has been given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from daemonkit.faults import Fault, Missing, Unreachable
+from daemonkit.tasks import complete, race
+from protect.agent import replies, requests
+from protect.agent.link import AgentLink
+from protect.model.container import ContainerSpec
+from protect.model.lifetime import End
+from protect.model.ports import Input, Sink
+from protect.model.process import (
+    AgentHello,
+    CreatedProcess,
+    DialedConnection,
+    ProcessList,
+    ProcessName,
+    Streams,
+    ZoneFacts,
+)
+from protect.model.statistics import StatsKind, ZoneStats
+from protect.model.zone import GuestNetwork, ZoneSpec
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+T = TypeVar("T")
+
+_ADOPTION = 5.0
+"""Seconds a call waits for a zone that is just being adopted."""
+_STATS = 60.0
+"""Seconds for which a question for statistics stays open, so that a silent zone has one and not many."""
+_DIAL = 15.0
+"""Seconds: longer than the agent's own deadline of 10."""
+
+
+class AgentClient:
+    """Made with its zone; calls wait for ``serve``, which launch or adoption says."""
+
+    def __init__(
+        self, zone_id: str, end: End, call_timeout: float, streams_taken: Callable[[], set[int]]
+    ) -> None:
+        """``streams_taken``: the streams that the zone's workloads have, for the check of new ones."""
+        self.call_timeout = call_timeout
+        self.connections: set[int] = set()
+        """Input streams of the connections made by ``dial``."""
+        self._zone_id = zone_id
+        self._end = end
+        self._streams_taken = streams_taken
+        self._link: AgentLink | None = None
+        self._serving = asyncio.Event()
+
+    @property
+    def connected(self) -> bool:
+        return self._link is not None and self._link.connected
+
+    # The connection.
+
+    async def connect(self, link: AgentLink, timeout: float) -> AgentHello:
+        """Open the link, for the first time or again."""
+        self._link = link
+        return await self._bounded(link.open(timeout))
+
+    def serve(self) -> None:
+        """The agent has been brought up to date: from now on everybody may call."""
+        self._serving.set()
+
+    @property
+    def serving(self) -> bool:
+        return self._serving.is_set()
+
+    async def ready(self) -> None:
+        """Wait until everybody may call; Unreachable when that takes too long."""
+        if self._serving.is_set():
+            return
+        try:
+            async with asyncio.timeout(_ADOPTION):
+                await race(self._serving.wait(), self._end.raised("use", f"zone {self._zone_id}"))
+        except TimeoutError:
+            raise self._silent() from None
+
+    async def close(self) -> None:
+        """Disconnect for good."""
+        if self._link is not None:
+            await self._link.close()
+
+    # Of the zone.
+
+    async def configure_zone(self, spec: ZoneSpec) -> None:
+        """Part of the launch: before ``serve``."""
+        await self._call_early(requests.configure_zone(spec))
+
+    async def configure_network(self, guest: GuestNetwork, name: str) -> None:
+        """Set up the zone's first interface under this name."""
+        await self._call(requests.configure_network(guest, name))
+
+    async def list_processes(self) -> ProcessList:
+        """Part of setting up a connection: before ``serve``."""
+        reply = await self._call_early(pb.Request(list_processes=pb.ListProcesses()))
+        return replies.process_list(self._zone_id, reply.processes)
+
+    async def facts(self, agent_version: str) -> ZoneFacts:
+        reply = await self._call(pb.Request(get_facts=pb.GetFacts()))
+        return replies.facts(reply.facts, agent_version)
+
+    async def stats(self, kind: StatsKind, known: Callable[[str], bool]) -> ZoneStats:
+        """``known``: whether the zone has this workload; the agent's others are left out."""
+        reply = await self._call(requests.get_stats(kind), _STATS)
+        return replies.stats(reply.stats, known)
+
+    # Of containers and their processes.
+
+    async def create_container(self, spec: ContainerSpec) -> CreatedProcess:
+        request = requests.create_container(spec)
+        return await self._create_process(request, tty=spec.tty, stdin=spec.stdin)
+
+    async def start_container(self, container_id: str) -> None:
+        await self._call(pb.Request(start_container=pb.StartContainer(id=container_id)))
+
+    async def update_container(self, container_id: str, resources: bytes) -> None:
+        asked = pb.UpdateContainer(id=container_id, resources_json=resources)
+        await self._call(pb.Request(update_container=asked))
+
+    async def delete_container(self, container_id: str) -> None:
+        """An unknown one succeeds."""
+        await self._call(pb.Request(delete_container=pb.DeleteContainer(id=container_id)))
+
+    async def exec_process(
+        self, process: ProcessName, oci_process: bytes, *, tty: bool, stdin: bool
+    ) -> CreatedProcess:
+        request = requests.exec_process(process, oci_process, tty=tty, stdin=stdin)
+        return await self._create_process(request, tty=tty, stdin=stdin)
+
+    async def delete_exec(self, process: ProcessName) -> None:
+        """Kill it if it runs, and have it forgotten; an unknown one succeeds."""
+        await self._call(pb.Request(delete_exec=pb.DeleteExec(process=requests.process_ref(process))))
+
+    async def signal_process(self, process: ProcessName, number: int, *, every: bool) -> None:
+        """``every``: to every process of the container."""
+        await self._call(requests.signal_process(process, number, every=every))
+
+    async def resize_terminal(self, process: ProcessName, rows: int, columns: int) -> None:
+        await self._call(requests.resize_terminal(process, rows, columns))
+
+    # Of connections to the zone's loopback.
+
+    async def dial(self, port: int) -> DialedConnection:
+        """Connect to a TCP port; Refused when nobody listens.  The caller hangs up."""
+        await self.ready()
+        link = self._linked()
+
+        async def connect() -> DialedConnection:
+            reply = await link.call(pb.Request(dial=pb.Dial(port=port)), _DIAL)
+            made = replies.connection(reply.dialed)
+            self.connections.add(made.into)
+            return made
+
+        return await self._make(connect(), self.hang_up)
+
+    async def hang_up(self, made: DialedConnection) -> None:
+        """Close a connection in both directions."""
+        self.connections.discard(made.into)
+        self.drop_output(made.out)
+        # Missing: the agent has closed it already
+        with suppress(Missing):
+            await self.input(made.into).finish()
+
+    # Of streams.
+
+    def output(self, stream: int, sink: Sink, consumed: int = 0) -> None:
+        """Deliver a stream to the sink, from ``consumed`` on; Missing when it has ended or was dropped."""
+        self._linked().output(stream, sink, consumed)
+
+    def input(self, stream: int) -> Input:
+        """The way to write a stream; Missing when the process closed it."""
+        return self._linked().input(stream)
+
+    def drop_output(self, stream: int) -> None:
+        if self._link is not None:
+            self._link.drop_output(stream)
+
+    def drop_input(self, stream: int) -> None:
+        if self._link is not None:
+            self._link.drop_input(stream)
+
+    def drop(self, streams: Streams) -> None:
+        """Want nothing more of a process's streams."""
+        for number in streams.outputs():
+            self.drop_output(number)
+        self.drop_input(streams.stdin)
+
+    # How calls are made.
+
+    async def _call(self, request: pb.Request, timeout: float = 0.0) -> pb.Reply:
+        await self.ready()
+        link = self._linked()
+        return await self._bounded(link.call(request, timeout or self.call_timeout))
+
+    async def _call_early(self, request: pb.Request) -> pb.Reply:
+        return await self._bounded(self._linked().call(request, self.call_timeout))
+
+    async def _create_process(self, request: pb.Request, *, tty: bool, stdin: bool) -> CreatedProcess:
+        await self.ready()
+        link = self._linked()
+
+        async def create() -> CreatedProcess:
+            created = (await link.call(request, self.call_timeout)).created
+            streams = replies.streams_of(created)
+            try:
+                replies.check_streams(self._zone_id, streams, self._streams_taken(), tty=tty, stdin=stdin)
+            except BaseException:
+                self.drop(streams)
+                raise
+            return CreatedProcess(streams, created.pid)
+
+        async def give_up(made: CreatedProcess) -> None:
+            self.drop(made.streams)
+
+        return await self._make(create(), give_up)
+
+    async def _make(self, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]) -> T:
+        """Let the agent make something; what a cancelled caller would never learn of is undone."""
+        made: list[T] = []
+
+        async def make() -> None:
+            made.append(await self._bounded(work))
+
+        try:
+            await complete(make())
+        except asyncio.CancelledError:
+            for one in made:
+                await complete(undo(one))
+            raise
+        return made[0]
+
+    async def _bounded(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do the work, but not beyond the zone's end."""
+        if self._end:
+            work.close()
+            raise self._end.fault("use", f"zone {self._zone_id}")
+        try:
+            return await race(work, self._end.raised("use", f"zone {self._zone_id}"))
+        except Fault:
+            # The end closes the link: what the call failed with then is not the cause.
+            self._end.check("use", f"zone {self._zone_id}")
+            raise
+
+    def _linked(self) -> AgentLink:
+        if self._link is None:
+            raise self._silent()
+        return self._link
+
+    def _silent(self) -> Unreachable:
+        return Unreachable("use zone", self._zone_id, "its agent has not answered yet", "try again")

@@ -1,0 +1,149 @@
+"""Values from what the agent answers; everything in it is untrusted."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from daemonkit import logs
+from protect.checks import printable
+from protect.model.errors import ProtocolViolation
+from protect.model.process import (
+    DialedConnection,
+    ListedProcess,
+    ProcessExited,
+    ProcessList,
+    ProcessName,
+    ProcessState,
+    Streams,
+    ZoneFacts,
+)
+from protect.model.statistics import InterfaceStats, Pressure, WorkloadStats, ZoneFigures, ZoneStats
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+_TEXT = 256
+_PROCESS_LIMIT = 4096
+_INTERFACES = 32
+_SKEW = 60 * 10**9
+_STATES: Mapping[int, ProcessState] = {
+    pb.PROCESS_STATE_CREATED: ProcessState.CREATED,
+    pb.PROCESS_STATE_RUNNING: ProcessState.RUNNING,
+    pb.PROCESS_STATE_EXITED: ProcessState.EXITED,
+}
+T = TypeVar("T", WorkloadStats, ZoneFigures)
+
+
+def streams_of(untrusted: pb.ProcessCreated) -> Streams:
+    """The stream numbers of a reply, unchecked."""
+    return Streams(untrusted.stdin_stream, untrusted.stdout_stream, untrusted.stderr_stream)
+
+
+def check_streams(
+    zone_id: str, untrusted: Streams, taken: Collection[int], *, tty: bool, stdin: bool
+) -> None:
+    """ProtocolViolation unless they are those asked for, each its own, and nobody else's."""
+    numbers = untrusted.all()
+    right = (
+        bool(untrusted.stdin) == stdin
+        and untrusted.stdout != 0
+        and (untrusted.stderr == 0) == tty
+        and len(set(numbers)) == len(numbers)
+        and not set(taken).intersection(numbers)
+    )
+    if not right:
+        cause = f"its agent gave streams {untrusted.stdin}, {untrusted.stdout}, {untrusted.stderr}"
+        raise ProtocolViolation("create process", f"in zone {zone_id}", cause)
+
+
+def connection(untrusted: pb.Dialed) -> DialedConnection:
+    return DialedConnection(into=untrusted.in_stream, out=untrusted.out_stream)
+
+
+def process_list(zone_id: str, untrusted: pb.ProcessList) -> ProcessList:
+    """The list, cut to as many processes as a zone may have."""
+    if len(untrusted.processes) > _PROCESS_LIMIT:
+        log.warning("zone lists too many processes", extra=logs.fields(zone=zone_id))
+    return ProcessList(
+        tuple(_process(process) for process in untrusted.processes[:_PROCESS_LIMIT]),
+        tuple(connection(dialed) for dialed in untrusted.connections if dialed.in_stream),
+    )
+
+
+def _process(untrusted: pb.Process) -> ListedProcess:
+    name = ProcessName(untrusted.process.container_id, untrusted.process.exec_id)
+    exited = _exited(untrusted.exited) if untrusted.HasField("exited") else None
+    return ListedProcess(name, _STATES.get(untrusted.state), untrusted.started_at_ns, exited)
+
+
+def _exited(untrusted: pb.ProcessExited) -> ProcessExited:
+    name = ProcessName(untrusted.process.container_id, untrusted.process.exec_id)
+    return ProcessExited(name, untrusted.exit_code, untrusted.oom_killed, untrusted.exited_at_ns)
+
+
+def facts(untrusted: pb.Facts, agent_version: str) -> ZoneFacts:
+    return ZoneFacts(
+        kernel_release=printable(untrusted.kernel_release, _TEXT),
+        kernel_version=printable(untrusted.kernel_version, _TEXT),
+        hostname=printable(untrusted.hostname, _TEXT),
+        hypervisor_type=printable(untrusted.hypervisor_type, _TEXT),
+        pid1=printable(untrusted.pid1, _TEXT),
+        uptime_ns=untrusted.uptime_ns,
+        cpus=untrusted.cpus,
+        cgroup=printable(untrusted.cgroup, _TEXT),
+        agent_version=printable(agent_version, _TEXT),
+    )
+
+
+def stats(untrusted: pb.Stats, known: Callable[[str], bool]) -> ZoneStats:
+    """Values of the statistics; unknown workloads and impossible names, times and averages are left out."""
+    rows: dict[str, WorkloadStats] = {}
+    for row in untrusted.containers:
+        if row.id not in rows and known(row.id):
+            rows[row.id] = _figures(WorkloadStats, _WORKLOAD, row)
+    named = [one for one in untrusted.zone.interfaces[:_INTERFACES] if _is_name(one.name)]
+    interfaces = tuple(InterfaceStats(**{name: getattr(one, name) for name in _INTERFACE}) for one in named)
+    zone = _figures(ZoneFigures, _ZONE, untrusted.zone, interfaces=interfaces)
+    return ZoneStats(zone, tuple(rows.values()))
+
+
+def _plain(value: type[Any]) -> tuple[str, ...]:
+    """Names of the fields that are numbers or texts."""
+    special = ("cpu_pressure", "memory_pressure", "io_pressure", "interfaces")
+    return tuple(field.name for field in fields(value) if field.name not in special)
+
+
+_WORKLOAD, _ZONE, _INTERFACE = _plain(WorkloadStats), _plain(ZoneFigures), _plain(InterfaceStats)
+_PRESSURE = _plain(Pressure)
+
+
+def _figures(
+    kind: type[T], names: tuple[str, ...], untrusted: pb.ContainerStats | pb.ZoneStats, **more: Any
+) -> T:
+    values: dict[str, Any] = {name: getattr(untrusted, name) for name in names}
+    now = time.time_ns()
+    if abs(values["timestamp_ns"] - now) > _SKEW:
+        values["timestamp_ns"] = now
+    if untrusted.HasField("cpu_pressure"):
+        values["cpu_pressure"] = _pressure(untrusted.cpu_pressure)
+    if untrusted.HasField("memory_pressure"):
+        values["memory_pressure"] = _pressure(untrusted.memory_pressure)
+    if untrusted.HasField("io_pressure"):
+        values["io_pressure"] = _pressure(untrusted.io_pressure)
+    return kind(**values, **more)
+
+
+def _pressure(untrusted: pb.Pressure) -> Pressure | None:
+    """None when an average is no percentage (or NaN)."""
+    values = {name: getattr(untrusted, name) for name in _PRESSURE}
+    averages = (value for name, value in values.items() if "avg" in name)
+    return Pressure(**values) if all(0.0 <= value <= 100.0 for value in averages) else None
+
+
+def _is_name(untrusted: str) -> bool:
+    """Whether an interface can have this name."""
+    return 0 < len(untrusted) <= 15 and untrusted.isascii() and untrusted.isprintable()

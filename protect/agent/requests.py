@@ -1,0 +1,86 @@
+"""Messages to the agent, from values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from protect.model.container import ContainerSpec, DiskFilesystem, MemoryVolume
+from protect.model.process import ProcessName
+from protect.model.statistics import StatsKind
+from protect.model.zone import GuestNetwork, ZoneSpec
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+
+def process_ref(process: ProcessName) -> pb.ProcessRef:
+    return pb.ProcessRef(container_id=process.container_id, exec_id=process.exec_id)
+
+
+def configure_zone(spec: ZoneSpec) -> pb.Request:
+    asked = pb.ConfigureZone(hostname=spec.hostname, sysctls=dict(spec.sysctls))
+    if spec.id_mapping:
+        asked.id_mapping.host_id = spec.id_mapping.host_id
+        asked.id_mapping.length = spec.id_mapping.length
+    return pb.Request(configure_zone=asked)
+
+
+def configure_network(guest: GuestNetwork, name: str) -> pb.Request:
+    """Configure the zone's first interface."""
+    routes = [pb.Route(destination=route.destination, gateway=route.gateway) for route in guest.routes]
+    asked = pb.ConfigureNetwork(
+        index=0, name=name, mac=guest.mac, mtu=guest.mtu, addresses=guest.addresses, routes=routes
+    )
+    return pb.Request(configure_network=asked)
+
+
+def create_container(spec: ContainerSpec) -> pb.Request:
+    asked = pb.CreateContainer(
+        id=spec.id,
+        config_json=spec.oci_config,
+        rootfs=_filesystems(spec.rootfs),
+        tty=spec.tty,
+        stdin=spec.stdin,
+        files=[pb.File(name=file.name, mode=file.mode, content=file.content) for file in spec.files],
+        image_volumes=[
+            pb.ImageVolume(
+                name=volume.name, filesystems=_filesystems(volume.filesystems), sub_path=volume.sub_path
+            )
+            for volume in spec.image_volumes
+        ],
+        memory_volumes=[_memory_volume(volume) for volume in spec.memory_volumes],
+    )
+    return pb.Request(create_container=asked)
+
+
+def _filesystems(filesystems: Iterable[DiskFilesystem]) -> list[pb.Filesystem]:
+    return [pb.Filesystem(disk=one.disk, type=one.type) for one in filesystems]
+
+
+def _memory_volume(volume: MemoryVolume) -> pb.MemoryVolume:
+    return pb.MemoryVolume(
+        name=volume.name,
+        volume=volume.volume,
+        size_bytes=volume.size_bytes,
+        mode=volume.mode,
+        uid=volume.uid,
+        gid=volume.gid,
+        sub_path=volume.sub_path,
+    )
+
+
+def exec_process(process: ProcessName, oci_process: bytes, *, tty: bool, stdin: bool) -> pb.Request:
+    asked = pb.ExecProcess(process=process_ref(process), process_json=oci_process, tty=tty, stdin=stdin)
+    return pb.Request(exec_process=asked)
+
+
+def signal_process(process: ProcessName, number: int, *, every: bool) -> pb.Request:
+    return pb.Request(signal_process=pb.SignalProcess(process=process_ref(process), signal=number, all=every))
+
+
+def resize_terminal(process: ProcessName, rows: int, columns: int) -> pb.Request:
+    size = pb.ResizeTerminal(process=process_ref(process), rows=rows, columns=columns)
+    return pb.Request(resize_terminal=size)
+
+
+def get_stats(kind: StatsKind) -> pb.Request:
+    details, containers_only = kind is StatsKind.DETAILS, kind is StatsKind.WORKLOADS
+    return pb.Request(get_stats=pb.GetStats(details=details, containers_only=containers_only))

@@ -1,0 +1,94 @@
+"""What the agent says of itself and unasked, checked: HELLO, and events at a bounded rate."""
+
+from __future__ import annotations
+
+import time
+
+from google.protobuf.message import DecodeError
+
+from protect.channel.frames import VERSION, Frame, Type, encode, violation
+from protect.model.process import AgentHello, ProcessExited, ProcessName
+from xenpod_proto.channel.v1 import channel_pb2
+
+BOOT_ID_LENGTH = 16
+LONGEST_TEXT = 256
+BURST = 4096.0
+PER_SECOND = 256.0
+LONGEST_ID = 256
+
+
+def printable(untrusted_text: str, longest: int) -> str:
+    """The text without control characters, at most ``longest`` characters: safe for a log or an error."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in untrusted_text[:longest])
+
+
+def host_hello(zone_id: str) -> bytes:
+    """The frame we begin with."""
+    hello = channel_pb2.Hello(version_min=VERSION, version_max=VERSION, zone_id=zone_id)
+    return encode(Frame(Type.HELLO, 0, hello.SerializeToString()))
+
+
+def agent_hello(frame: Frame) -> AgentHello:
+    """The agent's answer, its texts printable and bounded (but its own claims).
+
+    ProtocolViolation if it is none, or chose a version we do not speak.
+    """
+    if frame.type is not Type.HELLO:
+        raise violation(f"{frame.type.name} before HELLO")
+    try:
+        untrusted = channel_pb2.Hello.FromString(frame.payload)
+    except DecodeError as error:
+        raise violation("HELLO cannot be parsed") from error
+    if untrusted.version_min != VERSION or untrusted.version_max != VERSION:
+        chosen = f"{untrusted.version_min} to {untrusted.version_max}"
+        raise violation(f"HELLO chose version {chosen}, we speak {VERSION}")
+    if len(untrusted.boot_id) != BOOT_ID_LENGTH:
+        raise violation(f"HELLO with a boot id of {len(untrusted.boot_id)} bytes")
+    return AgentHello(
+        boot_id=untrusted.boot_id,
+        agent_version=printable(untrusted.agent_version, LONGEST_TEXT),
+        kernel_release=printable(untrusted.kernel_release, LONGEST_TEXT),
+        hypervisor_type=printable(untrusted.hypervisor_type, LONGEST_TEXT),
+    )
+
+
+class EventGate:
+    """Bounds the rate of events; the processes of an honest zone do not end more often than that."""
+
+    def __init__(self) -> None:
+        self._allowance = BURST
+        self._at = time.monotonic()
+
+    def exited(self, frame: Frame) -> ProcessExited:
+        """The validated event; ProtocolViolation if it is malformed or one too many."""
+        now = time.monotonic()
+        self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
+        self._at = now
+        if self._allowance < 0:
+            raise violation(f"more than {PER_SECOND:.0f} events a second")
+        try:
+            untrusted = channel_pb2.Event.FromString(frame.payload)
+        except DecodeError as error:
+            raise violation("EVENT cannot be parsed") from error
+        if untrusted.WhichOneof("event") != "process_exited":
+            raise violation("EVENT without an event")
+        return checked_exit(untrusted.process_exited)
+
+
+def checked_exit(untrusted: channel_pb2.ProcessExited) -> ProcessExited:
+    """The message as a value, if it is within its bounds; else ProtocolViolation."""
+    process = untrusted.process
+    if (
+        not process.container_id
+        or len(process.container_id) > LONGEST_ID
+        or len(process.exec_id) > LONGEST_ID
+    ):
+        raise violation("exit of a process without a proper name")
+    if untrusted.exit_code > 255:
+        raise violation(f"exit code {untrusted.exit_code}")
+    return ProcessExited(
+        process=ProcessName(process.container_id, process.exec_id),
+        exit_code=untrusted.exit_code,
+        oom_killed=untrusted.oom_killed,
+        exited_at_ns=untrusted.exited_at_ns,
+    )

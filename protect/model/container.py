@@ -1,0 +1,124 @@
+"""Specs of workloads and execs: as callers ask for them, and as the agent is asked for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from protect.model.volume import Volume
+
+
+@dataclass(frozen=True, slots=True)
+class ImageFilesystem:
+    """A file system in a file of the host; the type is the kernel's name of it."""
+
+    path: Path
+    type: str
+
+
+Stack = tuple[ImageFilesystem, ...]
+"""The file systems of an image, the lowest first."""
+
+STACK_LIMIT = 8
+"""File systems of an image; the agent takes no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImageVolume:
+    """An image that the workload's mounts find at ``volumes/<name>``, or the part at ``sub_path`` of it."""
+
+    name: str
+    stack: Stack
+    sub_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryVolume:
+    """A part of the zone's memory that the workload's mounts find at ``volumes/<name>``.
+
+    ``volume`` is the zone's name for it: all workloads that name it share it.  ``size_bytes`` 0: half of the
+    zone's memory.  ``mode``, ``uid`` and ``gid`` are those of its root directory.
+    """
+
+    name: str
+    volume: str
+    size_bytes: int = 0
+    mode: int = 0
+    uid: int = 0
+    gid: int = 0
+    sub_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerFile:
+    """A small file for the container, e.g. its resolv.conf: a plain name, permission bits."""
+
+    name: str
+    mode: int
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadSpec:
+    """A workload to create, validated; images are files of the host."""
+
+    id: str
+    zone_id: str
+    oci_config: bytes
+    stack: Stack
+    tty: bool = False
+    stdin: bool = False
+    stdin_once: bool = False
+    log_path: str = ""
+    files: Sequence[ContainerFile] = ()
+    volumes: Sequence[Volume] = ()
+    image_volumes: Sequence[ImageVolume] = ()
+    memory_volumes: Sequence[MemoryVolume] = ()
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The stacks of all its images, the root's first."""
+        return (self.stack, *(volume.stack for volume in self.image_volumes))
+
+
+@dataclass(frozen=True, slots=True)
+class ExecSpec:
+    """An exec, validated; ``process`` is an OCI process object, ``timeout`` in seconds, 0 for none."""
+
+    workload_id: str
+    process: bytes
+    tty: bool = False
+    stdin: bool = False
+    timeout: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DiskFilesystem:
+    """A file system on a disk of the zone ("xvda"); the type is the kernel's name of it."""
+
+    disk: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class DiskVolume:
+    """An ``ImageVolume``, once its images are disks."""
+
+    name: str
+    filesystems: tuple[DiskFilesystem, ...]
+    sub_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """A container for the agent to prepare: a ``WorkloadSpec`` with disks for the host's files."""
+
+    id: str
+    oci_config: bytes
+    rootfs: tuple[DiskFilesystem, ...]
+    tty: bool
+    stdin: bool
+    files: Sequence[ContainerFile]
+    image_volumes: Sequence[DiskVolume]
+    memory_volumes: Sequence[MemoryVolume]

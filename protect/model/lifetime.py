@@ -1,0 +1,43 @@
+"""The end of a life: of a zone, or of the daemon."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+
+from daemonkit.faults import Fault, Refused
+
+
+class End:
+    """Declared once; from then on no work goes on in what has ended."""
+
+    def __init__(self, kind: type[Fault] = Refused) -> None:
+        self.cause = ""
+        self._kind = kind
+        self._declared = asyncio.Event()
+
+    def declare(self, cause: str) -> None:
+        """The first cause stays."""
+        if not self._declared.is_set():
+            self.cause = cause
+            self._declared.set()
+
+    def __bool__(self) -> bool:
+        return self._declared.is_set()
+
+    async def wait(self) -> None:
+        await self._declared.wait()
+
+    async def raised(self, operation: str, subject: str) -> NoReturn:
+        """Wait for the end, then raise its fault: the rival of work that must not outlive it (``race``)."""
+        await self._declared.wait()
+        raise self.fault(operation, subject)
+
+    def check(self, operation: str, subject: str) -> None:
+        """Raise its fault once it is declared."""
+        if self:
+            raise self.fault(operation, subject)
+
+    def fault(self, operation: str, subject: str) -> Fault:
+        """The fault for callers who want to go on."""
+        return self._kind(operation, subject, self.cause)

@@ -1,0 +1,243 @@
+"""The port to a hypervisor: the one seam between zones and Xen.
+
+Two implementations ship: ``protect.toolstack.libxl`` (Xen) and ``protect.toolstack.fake`` (Linux
+namespaces, no security boundary).  ``tests/contract/test_toolstack.py`` runs one suite on both.
+Nothing above this module may ask which of them it talks to.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import NewType, Protocol
+from uuid import UUID
+
+DomainId = NewType("DomainId", int)
+"""The hypervisor's number of a domain; on the fake, the pid of its first process."""
+
+
+class Mode(Enum):
+    """Virtualisation mode of a domain."""
+
+    PV = "pv"
+    PVH = "pvh"
+
+
+@dataclass(frozen=True, slots=True)
+class DomainKernel:
+    """Another kernel than the toolstack's own, in files that root alone may write; they are hostile.
+
+    ``image``: a bzImage or an ELF image; ``initramfs``: archives for the kernel to unpack before the zone's
+    own parts, with modules that are needed early; ``addons``: a squashfs with ``modules/`` and ``firmware/``,
+    which the agent learns of from ``XENPOD_ADDONS``, the name of its disk.  ``name`` is for people.
+    """
+
+    name: str
+    image: Path
+    initramfs: Path | None = None
+    addons: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainSpec:
+    """A domain to create, made from a ``ZoneSpec``: only what a hypervisor has to know.
+
+    ``environment`` reaches the agent as environment variables (on Xen by way of the kernel's
+    command line, so names and values are ``[A-Za-z0-9_./:=-]`` without blanks, names without dots).
+    Interfaces appear in the guest as ``eth0`` ... in order; their host ends are put into the network
+    namespace at the path ``netns``, "" for the host's own.
+
+    ``shared``: a mount namespace (an absolute path of its nsfs file, namespaces(7)) whose root directory the
+    guest sees at ``/run/xenpod/shared``, live: files that come and go, and what is mounted there or
+    unmounted, before the domain's start or at any time while it runs.  The root is a shared mount
+    (mount_namespaces(7)) and read-only.  The namespace stays the caller's, and has to outlive the domain.
+    What is mounted in it may be writable, and is then written by the guest as the host's root; what is
+    read-only there stays so whatever the guest does, if there is a security boundary.  None: the guest has
+    no such directory.
+
+    The agent learns how to reach it from ``XENPOD_SHARED``, which the toolstack sets: ``9p:<tag>``, a 9p
+    device of that tag on Xen's transport, or ``fd:<number>``, a descriptor of a mount that it attaches.
+    """
+
+    uuid: UUID
+    name: str
+    memory_bytes: int
+    vcpus: int = 1
+    mode: Mode = Mode.PV
+    interfaces: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+    netns: str = ""
+    shared: Path | None = None
+    kernel: DomainKernel | None = None
+    """None: the toolstack's own.  Refused where PhysicalInfo.kernels is false; its files are read until the
+    domain is gone."""
+
+
+class DomainState(Enum):
+    """State of a domain."""
+
+    PAUSED = "paused"
+    RUNNING = "running"
+    SHUTDOWN = "shutdown"
+    """It ended by itself, and waits for destroy."""
+
+
+class ShutdownReason(Enum):
+    """Why a domain ended."""
+
+    POWEROFF = "poweroff"
+    REBOOT = "reboot"
+    CRASH = "crash"
+    DESTROYED = "destroyed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class DomainInfo:
+    """A domain as the hypervisor sees it."""
+
+    id: DomainId
+    uuid: UUID
+    name: str
+    state: DomainState
+    memory_bytes: int
+    vcpus: int
+    cpu_time_ns: int
+    shutdown_reason: ShutdownReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DomainDeath:
+    """A domain ended (it may still have to be destroyed)."""
+
+    uuid: UUID
+    reason: ShutdownReason
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpec:
+    """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
+
+    From ``xvdza`` on names are the toolstack's own.
+    """
+
+    vdev: str
+    path: Path
+    readonly: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalInfo:
+    """The host: memory is what zones can have at all, free what no domain has now."""
+
+    total_memory_bytes: int
+    free_memory_bytes: int
+    cpus: int
+    version: str
+    security_boundary: bool
+    notices: tuple[str, ...] = ()
+    user_namespaces: bool = False
+    """The kernel of its guests has them."""
+    kernels: bool = False
+    """Guests can have kernels of their own."""
+
+
+class Transport(Protocol):
+    """A connected byte stream to a zone's agent."""
+
+    async def read(self, limit: int) -> bytes:
+        """At least one byte, at most ``limit``; ``b""`` once the other side is gone."""
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Write all of it, waiting while the other side does not read; ConnectionError when gone."""
+        ...
+
+    async def close(self) -> None:
+        """Close at once; never fails; a read under way gives ``b""``."""
+        ...
+
+
+class Toolstack(Protocol):
+    """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
+
+    A domain that ended, or that there never was, is DomainGone to every method but ``destroy`` and
+    ``detach_disk`` (which succeed) and ``console`` (which still has that of one that ended).
+
+    Every method may be cancelled, and finishes what it has begun: its caller gets CancelledError when the
+    step has ended.  What it made can then be found with ``list`` and removed with ``destroy``.  Only
+    ``open_channel`` is given up at once.  So callers never wrap these calls to protect them.
+    """
+
+    name: str
+    """``libxl`` or ``fake``; for people to read, never to branch on."""
+
+    async def start(self) -> None:
+        """Connect, adopt what exists, begin to watch."""
+        ...
+
+    async def close(self) -> None:
+        """Wait for the steps under way, then stop watching.  Domains go on."""
+        ...
+
+    async def physical_info(self) -> PhysicalInfo: ...
+
+    async def create(self, spec: DomainSpec) -> DomainId:
+        """Make the domain, paused.  When this fails, nothing of the domain is left.
+
+        Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
+        ``shared`` is not there; Invalid: its kernel is none; Refused: it can have no other kernel.
+        """
+        ...
+
+    async def unpause(self, domain: DomainId) -> None: ...
+
+    async def destroy(self, domain: DomainId) -> None:
+        """End it at once and free everything of it; an unknown domain succeeds."""
+        ...
+
+    async def list(self) -> list[DomainInfo]:
+        """Every guest domain there is, ours or not (never dom0)."""
+        ...
+
+    async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
+        """Attach; it appears as ``/dev/<vdev>`` in the guest.
+
+        Exists: vdev is taken; Invalid: not a name like ``xvda``, or not a file of whole sectors;
+        Missing: no such file.
+        """
+        ...
+
+    async def detach_disk(self, domain: DomainId, vdev: str) -> None:
+        """Detach and free what stood behind it; an unknown vdev succeeds."""
+        ...
+
+    async def disks(self, domain: DomainId) -> builtins.list[str]:
+        """The vdevs attached now."""
+        ...
+
+    async def host_interface(self, domain: DomainId, index: int) -> str:
+        """Name of the host's end of interface ``index``; it begins in the spec's ``netns``.
+
+        Invalid: it has no such interface.
+        """
+        ...
+
+    async def open_channel(self, domain: DomainId) -> Transport:
+        """A new connection to the agent; waits until the agent serves one (see docs/channel.md).
+
+        The caller bounds the wait.  DomainGone when the domain ends meanwhile.
+        """
+        ...
+
+    def deaths(self) -> AsyncIterator[DomainDeath]:
+        """The end of each domain from now on, once; first those of domains that ended before and are
+        still listed."""
+        ...
+
+    async def console(self, domain: DomainId, limit: int) -> bytes:
+        """The last ``limit`` bytes of its console (untrusted)."""
+        ...

@@ -1,0 +1,177 @@
+"""Everything protectd holds while it runs: its collaborators, and the registries of zones and workloads."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from daemonkit.faults import Fault, Missing, Unreachable
+from daemonkit.logs import fields
+from daemonkit.tasks import Background
+from protect.agent.link import LinkFactory
+from protect.config import ProtectdConfig
+from protect.model.events import Change, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
+from protect.model.lifetime import End
+from protect.model.ports import LogFactory, Splice, ZoneVolumes
+from protect.model.toolstack import Toolstack
+from protect.model.workload import Workload, WorkloadState
+from protect.model.zone import Zone
+from protect.state.hub import Hub
+from protect.state.ledger import Ledger
+from protect.state.runtime import WorkloadRuntime, ZoneRuntime
+from protect.state.store import Intent, StateStore
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class ZoneManager:
+    """The daemon's collaborators, and the registries."""
+
+    config: ProtectdConfig
+    toolstack: Toolstack
+    store: StateStore
+    links: LinkFactory
+    logs: LogFactory
+    splice: Splice
+    ledger: Ledger
+    volumes: ZoneVolumes
+    tasks: Background = field(default_factory=Background)
+    zones: dict[str, ZoneRuntime] = field(default_factory=dict)
+    workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)
+    stopping: End = field(default_factory=lambda: End(Unreachable))
+    """The end of the daemon itself; zones go on."""
+    hub: Hub = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hub = Hub(self._everything)
+
+    def add_zone(self, zone: Zone) -> ZoneRuntime:
+        """Register a zone; it is recorded already, or about to be."""
+        runtime = self.zones[zone.id] = ZoneRuntime(zone, self.config.timeouts.call)
+        return runtime
+
+    def add_workload(self, runtime: WorkloadRuntime) -> None:
+        """Register a workload of a zone that is registered."""
+        runtime.zone.workloads[runtime.id] = self.workloads[runtime.id] = runtime
+
+    def zone(self, operation: str, zone_id: str) -> ZoneRuntime:
+        try:
+            return self.zones[zone_id]
+        except KeyError:
+            raise Missing(operation, f"zone {zone_id}", "there is none") from None
+
+    def workload(self, operation: str, workload_id: str) -> WorkloadRuntime:
+        """A workload that callers can see."""
+        runtime = self.workloads.get(workload_id)
+        if runtime is None or runtime.workload.state is WorkloadState.CREATING:
+            raise Missing(operation, f"workload {workload_id}", "there is none")
+        return runtime
+
+    def visible_workloads(self, zone_id: str = "") -> list[Workload]:
+        return [
+            runtime.workload
+            for runtime in self.workloads.values()
+            if runtime.workload.state is not WorkloadState.CREATING and zone_id in ("", runtime.zone.id)
+        ]
+
+    def put_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
+        """Record, then believe, then tell."""
+        self.store.save_zone(zone, intent)
+        runtime.zone = zone
+        self.hub.publish(ZoneSeen(zone, runtime.connected))
+
+    def note_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
+        """Record what is so in any case: a store that fails does not make it untrue.
+
+        The next start finds it out again, from the hypervisor or the agent.
+        """
+        try:
+            self.store.save_zone(zone, intent)
+        except Fault as fault:
+            log.error("not recorded: %s", fault, extra=fields(zone=zone.id, state=zone.state.value))
+        runtime.zone = zone
+        self.hub.publish(ZoneSeen(zone, runtime.connected))
+
+    def put_workload(
+        self, runtime: WorkloadRuntime, workload: Workload, intent: Intent | None = None
+    ) -> None:
+        """Record, then believe, then tell."""
+        self.store.save_workload(workload, intent)
+        self._believe(runtime, workload)
+
+    def note_workload(self, runtime: WorkloadRuntime, workload: Workload) -> None:
+        """Record what is so in any case, as ``note_zone`` does; a recorded intent stays."""
+        try:
+            self.store.update_workload(workload)
+        except Fault as fault:
+            state = workload.state.value
+            log.error("not recorded: %s", fault, extra=fields(workload=workload.id, state=state))
+        self._believe(runtime, workload)
+
+    def _believe(self, runtime: WorkloadRuntime, workload: Workload) -> None:
+        runtime.workload = workload
+        if workload.state is WorkloadState.EXITED:
+            runtime.ended.set()
+        if workload.state is not WorkloadState.CREATING:
+            self.hub.publish(WorkloadSeen(workload))
+
+    def drop_workload(self, runtime: WorkloadRuntime, *, recorded: bool = True) -> None:
+        """Forget a workload of which nothing is left."""
+        if recorded:
+            self.store.forget_workload(runtime.id)
+        runtime.gone = True
+        runtime.ended.set()
+        runtime.zone.workloads.pop(runtime.id, None)
+        if self.workloads.pop(runtime.id, None) and runtime.workload.state is not WorkloadState.CREATING:
+            self.hub.publish(WorkloadGone(runtime.id))
+
+    def drop_zone(self, runtime: ZoneRuntime) -> None:
+        """Forget a zone of which nothing is left, and its workloads."""
+        self.store.forget_zone(runtime.id)
+        for workload in list(runtime.workloads.values()):
+            self.drop_workload(workload, recorded=False)
+        self.ledger.release(runtime.id)
+        if self.zones.pop(runtime.id, None):
+            self.hub.publish(ZoneGone(runtime.id))
+
+    def stop(self) -> None:
+        """Release every caller who would wait for long."""
+        self.stopping.declare("protectd is stopping")
+        for zone in self.zones.values():
+            for run in zone.execs.values():
+                run.fail(Unreachable("exec", f"workload {run.workload_id}", "protectd is stopping"))
+        self.hub.close()
+
+    async def close(self) -> None:
+        """Wait for tasks under way, then close channels and logs.  Zones go on."""
+        await self.tasks.close(self.config.timeouts.stop)
+        await asyncio.gather(*(zone.client.close() for zone in self.zones.values()))
+        outputs = [workload.outputs for workload in self.workloads.values() if workload.outputs is not None]
+        await asyncio.gather(*(one.log.close() for one in outputs))
+
+    def zone_dir(self, zone_id: str) -> Path:
+        """Directory of the journals of a zone's logs."""
+        return self.config.run_dir / "zones" / zone_id
+
+    def journal(self, runtime: WorkloadRuntime) -> Path:
+        return self.zone_dir(runtime.zone.id) / f"{runtime.id}.journal"
+
+    def clear_zone_dir(self, zone_id: str) -> None:
+        shutil.rmtree(self.zone_dir(zone_id), ignore_errors=True)
+
+    def _everything(self) -> Iterable[Change]:
+        for runtime in self.zones.values():
+            yield ZoneSeen(runtime.zone, runtime.connected)
+        for workload in self.visible_workloads():
+            yield WorkloadSeen(workload)
+
+
+def now_ns() -> int:
+    """The host's clock, ns since the epoch."""
+    return time.time_ns()

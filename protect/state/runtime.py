@@ -1,0 +1,97 @@
+"""Zones and workloads while protectd runs: their recorded values, and what cannot be recorded."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from daemonkit.faults import Refused
+from protect.agent.client import AgentClient
+from protect.model.lifetime import End
+from protect.model.ports import Input
+from protect.model.statistics import StatsKind, ZoneStats
+from protect.model.workload import ExitStatus, Workload
+from protect.model.zone import Zone, ZoneState
+from protect.state.exec_run import ExecRun
+from protect.state.outputs import Outputs
+
+
+@dataclass(slots=True)
+class StatsQuestion:
+    """A question for statistics under way; ``overdue`` once nobody waits for it any more."""
+
+    task: asyncio.Task[ZoneStats | None]
+    overdue: bool = False
+
+
+@dataclass(slots=True)
+class StatsAnswers:
+    """Open questions and last answers of one zone, by kind; times are the event loop's."""
+
+    open: dict[StatsKind, StatsQuestion] = field(default_factory=dict)
+    last: dict[StatsKind, tuple[float, ZoneStats]] = field(default_factory=dict)
+
+
+class ZoneRuntime:
+    """One zone, with what cannot be stored."""
+
+    def __init__(self, zone: Zone, call_timeout: float) -> None:
+        self.zone = zone
+        self.lock = asyncio.Lock()
+        """Held by whoever changes the zone as a whole."""
+        self.end = End()
+        self.client = AgentClient(zone.id, self.end, call_timeout, self._streams_taken)
+        self.workloads: dict[str, WorkloadRuntime] = {}
+        self.execs: dict[str, ExecRun] = {}
+        self.stats = StatsAnswers()
+        self.dialling = 0
+        """Callers of dial, whether connected or not yet."""
+
+    @property
+    def id(self) -> str:
+        return self.zone.id
+
+    @property
+    def connected(self) -> bool:
+        return self.client.connected
+
+    @property
+    def running(self) -> bool:
+        """Whether work in the zone is still allowed."""
+        return not self.end and self.zone.state is ZoneState.RUNNING
+
+    @property
+    def agent(self) -> AgentClient:
+        """The client of a running zone; Refused when it does not run."""
+        self.end.check("use zone", self.id)
+        if self.zone.state is not ZoneState.RUNNING:
+            raise Refused("use zone", self.id, f"it is {self.zone.state.value}")
+        return self.client
+
+    def _streams_taken(self) -> set[int]:
+        return {number for one in self.workloads.values() for number in one.workload.streams.all()}
+
+
+class WorkloadRuntime:
+    """One workload, with what cannot be stored."""
+
+    def __init__(self, workload: Workload, zone: ZoneRuntime) -> None:
+        self.workload = workload
+        self.zone = zone
+        self.lock = asyncio.Lock()
+        """Held by whoever changes the workload."""
+        self.outputs: Outputs | None = None
+        self.stdin: Input | None = None
+        self.exit: ExitStatus | None = None
+        """Its exit status, known before all its output has come."""
+        self.exiting: asyncio.Task[None] | None = None
+        self.ended = asyncio.Event()
+        """Set once it is EXITED with its end recorded, or gone."""
+        self.gone = False
+        self.deleting = False
+        self.holds_disks = True
+        """False: disks that no other workload holds are detached, or about to be."""
+
+    @property
+    def id(self) -> str:
+        return self.workload.id

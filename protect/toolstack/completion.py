@@ -1,0 +1,45 @@
+"""Methods of a toolstack that run to their end, whatever becomes of their caller."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from daemonkit.tasks import complete
+
+
+class Completing:
+    """Base of the toolstacks: knows which of its ``completed`` methods are under way."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self._under_way: set[asyncio.Task[Any]] = set()
+
+    async def idle(self) -> None:
+        """Wait until no completed method is under way."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+
+
+S = TypeVar("S", bound=Completing)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def completed(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """Make a method one step: a cancelled caller gets CancelledError when the step has ended."""
+
+    @functools.wraps(method)
+    def step(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        work = method(self, *args, **kwargs)
+        task = asyncio.get_running_loop().create_task(work, name=f"{self.name}: {method.__name__}")
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return complete(task)
+
+    return step

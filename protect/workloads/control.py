@@ -1,0 +1,49 @@
+"""The small verbs on one workload: SignalWorkload, UpdateWorkload, ReopenLog, WaitWorkload."""
+
+from __future__ import annotations
+
+from signal import NSIG
+
+from daemonkit.faults import Invalid, Missing, Refused
+from daemonkit.tasks import race
+from protect.model.process import ProcessName
+from protect.model.workload import Workload, WorkloadState
+from protect.state.manager import ZoneManager
+
+
+async def signal(manager: ZoneManager, workload_id: str, number: int, *, every: bool) -> None:
+    """Signal its first process, or every one; Refused when it does not run."""
+    if not 0 < number < NSIG:
+        raise Invalid("signal workload", workload_id, f"{number} is not a signal")
+    runtime = manager.workload("signal workload", workload_id)
+    if runtime.workload.state is not WorkloadState.RUNNING or runtime.exit is not None:
+        raise Refused("signal workload", workload_id, "it does not run")
+    await runtime.zone.agent.signal_process(ProcessName(workload_id), number, every=every)
+
+
+async def update(manager: ZoneManager, workload_id: str, resources: bytes) -> None:
+    """Change what it may use of its zone (OCI ``linux.resources``, JSON); Refused once it has ended."""
+    runtime = manager.workload("update workload", workload_id)
+    async with runtime.lock:
+        lives = runtime.workload.state in (WorkloadState.CREATED, WorkloadState.RUNNING)
+        if not lives or runtime.gone or runtime.deleting or runtime.exit is not None:
+            raise Refused("update workload", workload_id, "it has ended")
+        await runtime.zone.agent.update_container(workload_id, resources)
+
+
+async def reopen_log(manager: ZoneManager, workload_id: str) -> None:
+    """Go on in a new file of the log's path; Refused once the workload has ended."""
+    runtime = manager.workload("reopen log", workload_id)
+    async with runtime.lock:
+        if runtime.workload.state is WorkloadState.EXITED or runtime.outputs is None or runtime.gone:
+            raise Refused("reopen log", f"workload {workload_id}", "it does not run")
+        await runtime.outputs.log.reopen()
+
+
+async def wait(manager: ZoneManager, workload_id: str) -> Workload:
+    """Wait until it has ended and its output is in the log; Missing when it is deleted before."""
+    runtime = manager.workload("wait for workload", workload_id)
+    await race(runtime.ended.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
+    if runtime.gone:
+        raise Missing("wait for workload", workload_id, "it was deleted")
+    return runtime.workload

@@ -1,0 +1,181 @@
+"""Mutation testing: ``python -m tests.mutation --seed N [--sample 60] [--paths protect daemonkit]``.
+
+A seeded random sample of small changes to the product is applied in copies of the tree, one at a time.  A
+first run of the tests with probes says which tests execute the place of each.  Those run on each mutant until
+one of them fails: the unit tests, then mypy, then (as root, with ``--root``) the tiers that run real daemons.
+Printed are the mutants that nothing noticed, with their diffs.  Some of them change no behaviour: that is for
+a person to judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+
+from tests.mutation.mutants import Mutant, mutants
+from tests.mutation.probes import hits
+from tests.mutation.scratch import ROOT, Scratch
+
+PATHS = ("cri", "protect", "daemonkit")
+UNIT = ("tests/unit",)
+ROOTED = ("tests/contract", "tests/zone", "tests/integration", "tests/conformance")
+_MOST_IDS = 200
+"""More tests than that are named by their files."""
+_LIMIT = 300.0
+"""Seconds for the tests of one mutant in one tier: it may have made them wait for ever."""
+_TEST_LIMIT = 60
+
+
+@dataclass(slots=True)
+class Result:
+    """What came of a mutant; ``noticed`` names the tier."""
+
+    mutant: Mutant
+    noticed: str = ""
+    reached: set[str] = field(default_factory=set)
+
+
+def main() -> int:
+    arguments = _parse()
+    sample = draw(arguments.seed, arguments.sample, [Path(path) for path in arguments.paths])
+    results = {number: Result(mutant) for number, mutant in enumerate(sample)}
+    if arguments.only:
+        results = {number: results[number] for number in arguments.only}
+    with tempfile.TemporaryDirectory(prefix="xenpod-mutation-", dir=arguments.folder) as folder:
+        workplace = Workplace(Path(folder), arguments.jobs)
+        workplace.tier("unit", results, UNIT)
+        workplace.types(results)
+        if arguments.root:
+            workplace.tier("root", results, ROOTED)
+    _report(results, arguments)
+    return 0
+
+
+def draw(seed: int, size: int, paths: Iterable[Path]) -> list[Mutant]:
+    """A random sample; the same tree and seed give the same.  At most one change of each place."""
+    files = sorted(
+        file.relative_to(ROOT)
+        for path in paths
+        for file in ((ROOT / path).rglob("*.py") if (ROOT / path).is_dir() else [ROOT / path])
+    )
+    every = [mutant for file in files for mutant in mutants(file, (ROOT / file).read_bytes())]
+    chosen: dict[tuple[Path, int, str], Mutant] = {}
+    for mutant in random.Random(seed).sample(every, len(every)):
+        chosen.setdefault((mutant.path, mutant.line, mutant.kind), mutant)
+    return list(chosen.values())[:size]
+
+
+class Workplace:
+    """Copies of the tree, one for each job."""
+
+    def __init__(self, folder: Path, jobs: int) -> None:
+        self._folder, self._jobs = folder, jobs
+        self._free: SimpleQueue[Scratch] = SimpleQueue()
+        for number in range(jobs):
+            self._free.put(Scratch.copy(folder / f"copy{number}"))
+
+    def tier(self, name: str, results: Mapping[int, Result], tests: Sequence[str]) -> None:
+        """Try those that no tier before has noticed."""
+        left = {number: one for number, one in results.items() if not one.noticed}
+        _progress(f"{name}: which tests reach {len(left)} mutants")
+        instrumented = Scratch.copy(self._folder / name)
+        places = {number: result.mutant for number, result in left.items()}
+        said, failing = instrumented.probe(places, tests, self._jobs)
+        if failing:
+            _progress(f"these fail without a mutant, and are left out: {' '.join(sorted(failing))}")
+        found = {number: reaching - failing for number, reaching in hits(said).items()}
+        self._each(
+            left, lambda scratch, number: _try(name, scratch, left[number], found.get(number, set()), tests)
+        )
+
+    def types(self, results: Mapping[int, Result]) -> None:
+        left = {number: one for number, one in results.items() if not one.noticed}
+        _progress(f"mypy: {len(left)} mutants")
+        self._each(left, lambda scratch, number: _types(scratch, left[number]))
+
+    def _each(self, left: Mapping[int, Result], work: Callable[[Scratch, int], None]) -> None:
+        lock, done = threading.Lock(), 0
+
+        def one(number: int) -> None:
+            nonlocal done
+            scratch = self._free.get()
+            try:
+                with scratch.mutated(left[number].mutant):
+                    work(scratch, number)
+            finally:
+                self._free.put(scratch)
+            with lock:
+                done += 1
+                mutant = left[number].mutant
+                what = left[number].noticed or "not noticed"
+                _progress(f"{done}/{len(left)} #{number} {mutant.path}:{mutant.line} {mutant.kind}: {what}")
+
+        with ThreadPoolExecutor(self._jobs) as pool:
+            list(pool.map(one, left))
+
+
+def _try(tier: str, scratch: Scratch, result: Result, reaching: set[str], every: Sequence[str]) -> None:
+    result.reached |= reaching
+    if not reaching:
+        return
+    tests: Sequence[str] = sorted(reaching)
+    if "" in reaching:
+        tests = every
+    elif len(reaching) > _MOST_IDS:
+        tests = sorted({test.partition("::")[0] for test in reaching})
+    if scratch.pytest(("-x", f"--timeout={_TEST_LIMIT}", *tests), _LIMIT)[0]:
+        result.noticed = tier
+
+
+def _types(scratch: Scratch, result: Result) -> None:
+    if scratch.run([sys.executable, "-m", "mypy"], _LIMIT)[0]:
+        result.noticed = "mypy"
+
+
+def _progress(text: str) -> None:
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _report(results: Mapping[int, Result], arguments: argparse.Namespace) -> None:
+    lines = []
+    for number, result in results.items():
+        mutant = result.mutant
+        if not result.noticed:
+            reached = f"reached by {len(result.reached)} tests" if result.reached else "reached by no test"
+            lines += [f"\n#{number} {mutant.path}:{mutant.line} {mutant.kind}, {reached}"]
+            lines += [mutant.diff((ROOT / mutant.path).read_bytes())]
+        elif arguments.verbose:
+            lines += [f"\n#{number} {mutant.path}:{mutant.line} {mutant.kind}, noticed by {result.noticed}"]
+            lines += [mutant.diff((ROOT / mutant.path).read_bytes())]
+    tiers = {tier: sum(one.noticed == tier for one in results.values()) for tier in ("unit", "mypy", "root")}
+    noticed = sum(tiers.values())
+    parts = ", ".join(f"{tier} {count}" for tier, count in tiers.items())
+    lines += [f"\nseed {arguments.seed}: {noticed} of {len(results)} noticed ({parts})"]
+    lines += [f"{len(results) - noticed} not noticed: those that change no behaviour do not count"]
+    sys.stdout.write("\n".join(lines) + "\n")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.mutation", description=__doc__)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--sample", type=int, default=60)
+    parser.add_argument("--paths", nargs="+", default=PATHS, help="files or folders (default: all three)")
+    parser.add_argument("--only", type=int, nargs="+", help="those numbers of the sample")
+    parser.add_argument("--root", action="store_true", help="survivors against the tiers that need root, too")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--folder", help="where the copies go (default: the system's)")
+    parser.add_argument("--verbose", action="store_true", help="the noticed ones, too")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

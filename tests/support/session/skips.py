@@ -1,0 +1,77 @@
+"""A plugin of pytest: with ``CI`` set, a test that is skipped has failed, but for the reasons listed here."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+PROGRAMS = ("crictl",)
+"""What no Debian package has: their tests run where they are on PATH."""
+
+ALLOWED = (
+    *(f"{program} is not on PATH" for program in PROGRAMS),
+    # One run of the tests is inside dom0, the other outside of it.
+    r"runs in a Xen dom0 \(make test-xen boots one\)",
+    # A cell of a table that says nothing.
+    r"the sanitizers' own memory is not the agent's",
+    # What the machine's own kernel was built without.
+    r"this kernel measures no pressure",
+    # By hand, with the checkout of another release.
+    r"XENPOD_BEFORE names no other checkout",
+)
+"""Regular expressions of whole reasons."""
+
+
+def in_ci(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is a run that must leave nothing out."""
+    return environment.get("CI", "").lower() in ("1", "true", "yes")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if in_ci():
+        config.pluginmanager.register(Strict(), "xenpod-skips")
+
+
+class Strict:
+    """Turns skips into failures."""
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Iterator[None]:
+        report: pytest.TestReport = yield  # type: ignore[assignment]  # what pluggy sends
+        if not hasattr(report, "wasxfail"):
+            _judge(report)
+        return report  # type: ignore[return-value]
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Iterator[None]:
+        """A whole file."""
+        report: pytest.CollectReport = yield  # type: ignore[assignment]
+        _judge(report)
+        return report  # type: ignore[return-value]
+
+
+def _judge(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if report.skipped and not allowed(reason := _reason(report)):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, and {__name__} does not list the reason: {reason}"
+
+
+def allowed(reason: str) -> bool:
+    return any(re.fullmatch(one, reason) for one in ALLOWED)
+
+
+def _reason(report: pytest.TestReport | pytest.CollectReport) -> str:
+    text = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    return text.removeprefix("Skipped: ")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Names each program whose tests did not run."""
+    reasons = Counter(_reason(report) for report in terminalreporter.stats.get("skipped", []))
+    for program in PROGRAMS:
+        if count := reasons[f"{program} is not on PATH"]:
+            terminalreporter.write_line(f"MISSING: {program} is not on PATH, {count} tests of it did not run")

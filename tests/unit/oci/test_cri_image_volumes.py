@@ -1,0 +1,104 @@
+"""Images as volumes of a container, over a protect.v1 in memory."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cri.checks.mounts import is_image
+from cri.state.database import Database
+from daemonkit.faults import Broken
+from tests.support.cri.cri_node import IMAGE, FakeImages, FakeNetwork, rig
+from tests.support.cri.fake_protect import FakeProtect
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+MODEL = replace(
+    IMAGE,
+    id="sha256:" + "7" * 64,
+    reference="localhost/model@sha256:" + "8" * 64,
+    filesystems=("/images/model.squashfs", "/images/model-2.squashfs"),
+)
+
+
+def _mount(path: str, **fields: object) -> cri.Mount:
+    image = cri.ImageSpec(image="model", user_specified_image="localhost/model:1")
+    return cri.Mount(**({"container_path": path, "readonly": True, "image": image} | fields))  # type: ignore[arg-type]
+
+
+def _images() -> FakeImages:
+    images = FakeImages()
+    images.others["model"] = MODEL
+    return images
+
+
+async def test_what_protectd_gets_and_the_kubelet_sees(tmp_path: Path) -> None:
+    async with rig(tmp_path, images=_images()) as node:
+        pod = await node.pod()
+        mounts = [_mount("/models/part", image_sub_path="a/b"), _mount("/models")]
+        container = await node.container(pod, mounts=mounts)
+        request = node.protect.requests[container]
+        stack = [("/images/model.squashfs", "squashfs"), ("/images/model-2.squashfs", "squashfs")]
+        asked = [
+            (v.name, [(one.path, one.type) for one in v.filesystems], v.sub_path)
+            for v in request.image_volumes
+        ]
+        assert asked == [("0", stack, "a/b"), ("1", stack, "")]
+        mounted = json.loads(request.oci_config)["mounts"]
+        binds = [bind for bind in mounted if bind["destination"].startswith("/models")]
+        base = f"/run/xenpod/containers/{container}/volumes"
+        # The one below the other comes after it.
+        assert [(bind["destination"], bind["source"]) for bind in binds] == [
+            ("/models", f"{base}/1"),
+            ("/models/part", f"{base}/0"),
+        ]
+        assert all({"ro", "nodev"} < set(bind["options"]) for bind in binds)
+        status = await node.status(container)
+        assert [mount.image.image_ref for mount in status.mounts] == [MODEL.id] * 2
+        assert status.mounts[0].image_sub_path == "a/b" and status.mounts[0].readonly
+        assert status.mounts[0].image.image == "model"
+        assert node.images.held == {container: {IMAGE.id, MODEL.id}}
+        await node.cri.RemoveContainer(cri.RemoveContainerRequest(container_id=container))
+        assert node.images.held == {}
+
+
+async def test_they_are_kept_over_a_restart(tmp_path: Path) -> None:
+    protect, network, images = FakeProtect(), FakeNetwork(), _images()
+    async with rig(tmp_path, protect, network, images) as node:
+        container = await node.container(await node.pod(), mounts=[_mount("/m")])
+    images.held.clear()
+    async with rig(tmp_path, protect, network, images) as node:
+        assert images.held == {container: {IMAGE.id, MODEL.id}}
+        assert (await node.status(container)).mounts[0].image.image_ref == MODEL.id
+
+
+def test_which_mounts_are_images() -> None:
+    assert is_image(_mount("/m"))
+    assert not is_image(cri.Mount(host_path="/srv", container_path="/m"))
+    # A client that fills every field in with nothing.
+    assert not is_image(cri.Mount(host_path="/srv", image=cri.ImageSpec()))
+
+
+async def test_the_state_of_an_older_version_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "cri.db"
+    await (await Database.open(path)).close()
+    with sqlite3.connect(path) as db:
+        db.execute("ALTER TABLE containers DROP COLUMN volume_images")
+        db.execute("ALTER TABLE sandboxes DROP COLUMN kernel")
+        db.execute("INSERT INTO sandboxes VALUES ('s', 'stopped', 1, '', x'', '{}', '')")
+        row = "'c', 's', 'exited', 1, 1, x'', 'i', 'r', '', '{}', 15, 2, 0, 'Completed', ''"
+        db.execute(f"INSERT INTO containers VALUES ({row})")
+        db.execute("PRAGMA user_version = 1")
+    database = await Database.open(path)
+    with sqlite3.connect(path) as db:
+        assert db.execute("SELECT image_id, volume_images FROM containers").fetchall() == [("i", "[]")]
+        assert db.execute("SELECT id, kernel FROM sandboxes").fetchall() == [("s", "")]
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+    await database.close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 4")
+    with pytest.raises(Broken, match="version 4"):
+        await Database.open(path)

@@ -1,0 +1,243 @@
+"""The OCI configuration, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cri.checks.quantity import quantity
+from cri.config import ContainerDefaults
+from cri.container.signals import cri_signal, number, stop_signal
+from cri.oci import files
+from cri.oci.capabilities import ALL, DEFAULT, capabilities, grantable
+from cri.oci.files import pod_files
+from cri.oci.mounts import MASKED, READONLY
+from cri.oci.process import PATH, arguments, environment, process
+from cri.oci.resources import resources
+from cri.oci.spec import spec
+from cri.oci.user import User, user
+from daemonkit.faults import Broken, Invalid
+from tests.support.cri.cri_node import IMAGE, container_config
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+Security = cri.LinuxContainerSecurityContext
+
+COMMANDS: list[tuple[dict[str, Any], tuple[str, ...], tuple[str, ...], list[str]]] = [
+    ({}, ("entry",), ("cmd",), ["entry", "cmd"]),
+    ({"args": ["a"]}, ("entry",), ("cmd",), ["entry", "a"]),
+    ({"command": ["c"]}, ("entry",), ("cmd",), ["c"]),
+    ({"command": ["c"], "args": ["a"]}, ("entry",), ("cmd",), ["c", "a"]),
+    ({"args": ["a"]}, (), ("cmd",), ["a"]),
+    ({}, (), ("cmd",), ["cmd"]),
+    ({}, ("entry",), (), ["entry"]),
+]
+
+
+@pytest.mark.parametrize(("asked", "entrypoint", "cmd", "expected"), COMMANDS)
+def test_arguments(
+    asked: dict[str, Any], entrypoint: tuple[str, ...], cmd: tuple[str, ...], expected: list[str]
+) -> None:
+    image = replace(IMAGE, entrypoint=entrypoint, cmd=cmd)
+    assert arguments(container_config(**asked), image) == expected
+
+
+@pytest.mark.parametrize("cmd", [(), ("",)])
+def test_no_arguments_at_all(cmd: tuple[str, ...]) -> None:
+    with pytest.raises(Invalid, match="no command"):
+        arguments(container_config(), replace(IMAGE, entrypoint=(), cmd=cmd))
+
+
+def test_the_last_variable_of_a_name_counts() -> None:
+    config = container_config(envs=[cri.KeyValue(key="A", value=b"cri"), cri.KeyValue(key="B", value=b"x=y")])
+    image = replace(IMAGE, env=("A=image", "C=", "not a variable", "=odd"))
+    assert environment(config, image, "host") == [PATH, "HOSTNAME=host", "A=cri", "C=", "B=x=y"]
+    assert "TERM=xterm" in environment(container_config(tty=True), image, "host")
+
+
+USERS: list[tuple[Security, str, User]] = [
+    (Security(), "", User(0, 0, (0,))),
+    (Security(), "web", User(101, 102, (102, 103))),
+    (Security(), "web:www", User(101, 103, (103,))),
+    (Security(), "web:7", User(101, 7, (7, 103))),
+    (Security(), "101", User(101, 102, (102, 103))),
+    (Security(), "4000", User(4000, 0, (0,))),
+    (Security(), "4000:5000", User(4000, 5000, (5000,))),
+    (Security(run_as_username="web"), "", User(101, 102, (102, 103))),
+    (Security(run_as_user=cri.Int64Value(value=101)), "root", User(101, 102, (102, 103))),
+    (Security(run_as_user=cri.Int64Value(value=9)), "web", User(9, 0, (0,))),
+    (
+        Security(run_as_user=cri.Int64Value(value=9), run_as_group=cri.Int64Value(value=8)),
+        "web:www",
+        User(9, 8, (8,)),
+    ),
+    (
+        Security(run_as_username="web", supplemental_groups=[5, 4], supplemental_groups_policy=cri.Strict),
+        "",
+        User(101, 102, (4, 5, 102)),
+    ),
+    (Security(run_as_username="web", supplemental_groups=[5]), "", User(101, 102, (5, 102, 103))),
+]
+
+
+@pytest.mark.parametrize(("security", "image_user", "expected"), USERS)
+def test_users(security: Security, image_user: str, expected: User) -> None:
+    assert user(security, replace(IMAGE, user=image_user)) == expected
+
+
+@pytest.mark.parametrize("name", ["nobody-knows", "web:nobody-knows", "-1", "4294967295", "9" * 400, "²"])
+def test_users_that_are_not(name: str) -> None:
+    with pytest.raises(Invalid):
+        user(Security(), replace(IMAGE, user=name))
+
+
+@given(passwd=st.text(max_size=300), group=st.text(max_size=300), name=st.text(max_size=20))
+def test_hostile_account_files(passwd: str, group: str, name: str) -> None:
+    try:
+        found = user(Security(), replace(IMAGE, passwd=passwd, group=group, user=name))
+    except Invalid:
+        return
+    assert all(0 <= value < 2**32 - 1 for value in (found.uid, found.gid, *found.groups))
+
+
+def _caps(**fields: list[str]) -> dict[str, Any]:
+    return dict(capabilities(cri.Capability(**fields), frozenset(ALL)))
+
+
+def test_capabilities() -> None:
+    plain = _caps()
+    assert set(plain) == {"bounding", "effective", "permitted"}
+    assert set(plain["bounding"]) == {f"CAP_{name}" for name in DEFAULT}
+    changed = _caps(add_capabilities=["net_admin", "CAP_SYS_TIME"], drop_capabilities=["CHOWN"])["effective"]
+    assert {"CAP_NET_ADMIN", "CAP_SYS_TIME"} <= set(changed) and "CAP_CHOWN" not in changed
+    assert _caps(drop_capabilities=["ALL"])["bounding"] == []
+    assert _caps(drop_capabilities=["ALL"], add_capabilities=["KILL"])["bounding"] == ["CAP_KILL"]
+    assert len(_caps(add_capabilities=["ALL"])["bounding"]) == len(ALL) == 41
+    some = _caps(add_capabilities=["ALL"], drop_capabilities=["SYS_ADMIN"])["bounding"]
+    assert len(some) == 40 and "CAP_SYS_ADMIN" not in some
+    few = capabilities(cri.Capability(add_capabilities=["ALL", "SYS_TIME"]), frozenset({"KILL"}))
+    assert few["bounding"] == ["CAP_KILL", "CAP_SYS_TIME"]
+    assert grantable() <= frozenset(ALL)
+    ambient = _caps(add_ambient_capabilities=["NET_BIND_SERVICE"])
+    assert ambient["ambient"] == ambient["inheritable"] == ["CAP_NET_BIND_SERVICE"]
+    assert "CAP_NET_BIND_SERVICE" in ambient["permitted"]
+
+
+def test_resources() -> None:
+    assert set(resources(cri.LinuxContainerResources(), 0)) == {"devices"}
+    full = cri.LinuxContainerResources(
+        cpu_shares=1, cpu_quota=-1, cpu_period=100_000, cpuset_cpus="0-1", cpuset_mems="0",
+        memory_limit_in_bytes=1 << 20, memory_swap_limit_in_bytes=2 << 20, unified={"memory.high": "5"},
+        hugepage_limits=[cri.HugepageLimit(page_size="2MB", limit=0)],
+    )  # fmt: skip
+    made = dict(resources(full, 99))
+    assert made["cpu"] == {"shares": 2, "period": 100_000, "cpus": "0-1", "mems": "0"}
+    assert made["memory"] == {"limit": 1 << 20, "swap": 2 << 20}
+    assert made["pids"] == {"limit": 99} and made["unified"] == {"memory.high": "5"}
+    assert "hugepageLimits" not in made
+
+
+def _spec(**fields: Any) -> dict[str, Any]:
+    config = container_config(**fields)
+    first = process(config, IMAGE, User(), "host", 1024)
+    return dict(spec("c" * 64, config, first, ContainerDefaults()))
+
+
+def test_the_zone_is_the_pod() -> None:
+    made = _spec()
+    assert sorted(each["type"] for each in made["linux"]["namespaces"]) == ["cgroup", "mount"]
+    options = cri.NamespaceOption(pid=cri.CONTAINER)
+    own = _spec(linux=cri.LinuxContainerConfig(security_context=Security(namespace_options=options)))
+    assert sorted(each["type"] for each in own["linux"]["namespaces"]) == ["cgroup", "mount", "pid"]
+    assert "seccomp" not in made["linux"]
+    assert made["root"] == {"path": "rootfs", "readonly": False}
+    assert made["linux"]["cgroupsPath"] == f"/workloads/{'c' * 64}"
+    assert made["process"]["rlimits"] == [{"type": "RLIMIT_NOFILE", "soft": 1024, "hard": 1024}]
+
+
+def test_files_are_mounted_from_the_containers_directory() -> None:
+    mounts = {mount["destination"]: mount for mount in _spec()["mounts"]}
+    assert mounts["/etc/hosts"]["source"] == f"/run/xenpod/containers/{'c' * 64}/files/hosts"
+    assert "rw" in mounts["/etc/hosts"]["options"]
+    readonly = cri.LinuxContainerConfig(security_context=Security(readonly_rootfs=True))
+    mounts = {mount["destination"]: mount for mount in _spec(linux=readonly)["mounts"]}
+    assert "ro" in mounts["/etc/resolv.conf"]["options"]
+    assert "ro" in mounts["/sys"]["options"] and "ro" in mounts["/sys/fs/cgroup"]["options"]
+
+
+def test_masked_paths_are_the_defaults_or_exactly_the_callers() -> None:
+    assert _spec()["linux"]["maskedPaths"] == list(MASKED)
+    assert _spec()["linux"]["readonlyPaths"] == list(READONLY)
+    own = cri.LinuxContainerConfig(security_context=Security(masked_paths=["/bin/ls"]))
+    assert _spec(linux=own)["linux"]["maskedPaths"] == ["/bin/ls"]
+    assert _spec(linux=own)["linux"]["readonlyPaths"] == []
+
+
+@pytest.mark.parametrize(("score", "expected"), [(500, 500), (0, None), (-998, None), (2000, None)])
+def test_out_of_memory_scores_are_never_lowered(score: int, expected: int | None) -> None:
+    linux = cri.LinuxContainerConfig(resources=cri.LinuxContainerResources(oom_score_adj=score))
+    assert _spec(linux=linux)["process"].get("oomScoreAdj") == expected
+
+
+def test_files_of_a_pod() -> None:
+    dns = cri.DNSConfig(servers=["1.1.1.1", "8.8.8.8"], searches=["a.b", "c.d"], options=["ndots:5", "edns0"])
+    files = pod_files(cri.PodSandboxConfig(dns_config=dns), "web", ["10.0.0.5", "fd00::5"])
+    assert files["resolv.conf"] == (
+        b"search a.b c.d\nnameserver 1.1.1.1\nnameserver 8.8.8.8\noptions ndots:5 edns0\n"
+    )
+    assert files["hosts"].endswith(b"10.0.0.5\tweb\nfd00::5\tweb\n")
+    assert pod_files(cri.PodSandboxConfig(dns_config=cri.DNSConfig()), "web", [])["resolv.conf"] == b""
+
+
+def test_without_dns_a_pod_has_the_hosts_if_that_can_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_HOST_RESOLV", tmp_path / "resolv.conf")
+    assert pod_files(cri.PodSandboxConfig(), "web", [])["resolv.conf"] == b""
+    (tmp_path / "resolv.conf").write_text("nameserver 9.9.9.9\n")
+    assert pod_files(cri.PodSandboxConfig(), "web", [])["resolv.conf"] == b"nameserver 9.9.9.9\n"
+    monkeypatch.setattr(files, "_HOST_RESOLV", tmp_path)
+    with pytest.raises(Broken, match="Is a directory"):
+        pod_files(cri.PodSandboxConfig(), "web", [])
+
+
+SIGNALS = [("SIGTERM", 15), ("term", 15), ("9", 9), ("SIGRTMIN", 34), ("SIGRTMIN+3", 37), ("RTMAX-1", 63),
+           ("SIGCLD", 17), ("SIGPOLL", 29), ("SIGIOT", 6)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "expected"), SIGNALS)
+def test_signals(name: str, expected: int) -> None:
+    assert number(name) == expected
+
+
+@pytest.mark.parametrize("name", ["", "SIGNOPE", "0", "65", "99999999999", "SIGRTMIN+40", "_IGN", "SIG_DFL"])
+def test_signals_that_are_not(name: str) -> None:
+    with pytest.raises(ValueError, match="not a signal"):
+        number(name)
+    assert stop_signal(cri.RUNTIME_DEFAULT, name) == 15
+
+
+def test_every_signal_of_cri_has_a_number_and_comes_back() -> None:
+    for name, value in cri.Signal.items():
+        if value != cri.RUNTIME_DEFAULT:
+            assert number(cri.Signal.Name(cri_signal(number(name)))) == number(name)
+
+
+QUANTITIES = [("1", 1), ("512Mi", 512 << 20), ("1.5Gi", 3 << 29), ("2k", 2000), ("0.5", 1), ("1P", 10**15)]
+
+
+@pytest.mark.parametrize(("text", "expected"), QUANTITIES)
+def test_quantities(text: str, expected: int) -> None:
+    assert quantity(text, 10**16) == expected
+
+
+@given(st.text(max_size=30))
+def test_quantities_are_numbers_in_bounds_or_refused(text: str) -> None:
+    try:
+        assert 1 <= quantity(text, 1000) <= 1000
+    except ValueError:
+        pass

@@ -1,0 +1,267 @@
+"""What protectd refuses of its callers, each by the call that could make it; what is at a limit passes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc.aio
+import pytest
+import pytest_asyncio
+
+from tests.support.protect.memory_toolstack import MemoryToolstack
+from tests.support.protect.served import TIMEOUT, Served, served
+from tests.support.protect.zones import failing
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+GIB = 1 << 30
+KIB = 1 << 10
+REFUSED = grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    """With a zone; no test leaves a workload."""
+    async with served(tmp_path_factory.mktemp("p"), MemoryToolstack()) as node:
+        await node.create_zone()
+        yield node
+
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ZONES: dict[str, tuple[dict[str, object], str]] = {
+    "two interfaces": ({"interfaces": 2}, "2 interfaces are more than 1"),
+    "an unknown profile": ({"profile": "none"}, "there are: default"),
+    "too little memory": ({"resources": pb.ZoneResources(memory_bytes=1)}, "0 MiB of memory are not between"),
+    "too much memory": ({"resources": pb.ZoneResources(memory_bytes=1 << 50)}, "of memory are not between"),
+    "too many vCPUs": ({"resources": pb.ZoneResources(vcpus=100_000)}, "100000 vCPUs are more than"),
+    "a long name": ({"name": "x" * 257}, "at most 256 printable characters"),
+    "a name that is no line": ({"name": "a\nb"}, "at most 256 printable characters"),
+    "a host name": ({"hostname": "a_b"}, "at most 64 of"),
+    "a long host name": ({"hostname": "a" * 65}, "at most 64 of"),
+    "a relative namespace": ({"netns_path": "run/netns/x"}, "want an absolute path"),
+    "a namespace above": ({"netns_path": "/run/../etc"}, "want an absolute path"),
+    "a sysctl of the host": ({"sysctls": {"vm.swappiness": "1"}}, "not one of net"),
+    "a sysctl of two lines": ({"sysctls": {"net.ipv4.x": "1\n2"}}, "is not a line"),
+    "too many sysctls": ({"sysctls": {f"net.x{n}": "1" for n in range(65)}}, "65 are more than 64"),
+    "no ids": ({"id_mapping": pb.IdMapping(host_id=65_536)}, "0 ids from 65536"),
+    "ids to the last": ({"id_mapping": pb.IdMapping(host_id=1, length=2**32 - 1)}, "ids from 1"),
+    "a kernel without an image": ({"kernel": pb.ZoneKernel(name="k")}, "a kernel without an image"),
+    "a relative kernel": ({"kernel": pb.ZoneKernel(image_path="boot/k")}, "want an absolute path"),
+    "a relative initramfs": (
+        {"kernel": pb.ZoneKernel(image_path="/k", initramfs_path="i")},
+        "want an absolute path",
+    ),
+    "relative add-ons": (
+        {"kernel": pb.ZoneKernel(image_path="/k", addons_path="a")},
+        "want an absolute path",
+    ),
+    "a kernel's name": ({"kernel": pb.ZoneKernel(name="\x1b[1m", image_path="/k")}, "printable characters"),
+}
+
+
+@pytest.mark.parametrize("what", ZONES)
+async def test_a_zone_that_is_refused(node: Served, what: str) -> None:
+    values, cause = ZONES[what]
+    async with failing(REFUSED) as said:
+        await node.create_zone("z2", **values)
+    assert cause in said[0]
+    assert len(node.toolstack.domains) == 1
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"interfaces": 1, "name": "x" * 256, "hostname": "a" * 64},
+        {"id_mapping": pb.IdMapping(host_id=1, length=2**32 - 2)},
+        {"sysctls": {"net.ipv4.x": "1" * 1024, "kernel.sem": "1 2", "fs.mqueue.msg_max": "1"}},
+    ],
+)
+async def test_a_zone_at_the_limits(node: Served, values: dict[str, object]) -> None:
+    await node.create_zone("z2", **values)
+    await node.clients.zones.DestroyZone(pb.DestroyZoneRequest(id="z2"), timeout=TIMEOUT)
+
+
+def file(name: str = "f", size: int = 1, mode: int = 0o644) -> pb.File:
+    return pb.File(name=name, mode=mode, content=b"x" * size)
+
+
+def files(count: int, size: int = 1) -> dict[str, object]:
+    return {"files": [file(f"f{number}", size) for number in range(count)]}
+
+
+def volumes(count: int = 1, **more: object) -> dict[str, object]:
+    values: dict[str, object] = {"host_path": "/srv"} | more
+    return {"volumes": [pb.Volume(**({"name": f"v{at}"} | values)) for at in range(count)]}  # type: ignore[arg-type]
+
+
+def image_volumes(count: int = 1, **more: object) -> dict[str, object]:
+    filesystems = [pb.Filesystem(path="/image", type="squashfs")]
+    values = {"filesystems": filesystems} | more
+    return {"image_volumes": [pb.ImageVolume(**({"name": f"i{at}"} | values)) for at in range(count)]}  # type: ignore[arg-type]
+
+
+def memory_volumes(count: int = 1, **more: object) -> dict[str, object]:
+    values: dict[str, object] = {"volume": "shared", "mode": 0o777} | more
+    return {"memory_volumes": [pb.MemoryVolume(**({"name": f"m{at}"} | values)) for at in range(count)]}  # type: ignore[arg-type]
+
+
+def stack(count: int, type: str = "squashfs", path: str = "/image") -> dict[str, object]:
+    return {"filesystems": [pb.Filesystem(path=path, type=type)] * count}
+
+
+def padded(size: int) -> bytes:
+    """A JSON object of so many bytes."""
+    return b'{"a":"' + b"x" * (size - 8) + b'"}'
+
+
+WORKLOADS: dict[str, tuple[dict[str, object], str]] = {
+    "an id": ({"id": "W1"}, "is not 1 to 64 of"),
+    "a zone's id": ({"zone_id": "../z1"}, "is not 1 to 64 of"),
+    "stdin once without stdin": ({"stdin_once": True}, "stdin_once without stdin"),
+    "no JSON": ({"oci_config": b"{"}, "not JSON"),
+    "no object": ({"oci_config": b"[]"}, "not a JSON object"),
+    "a large configuration": ({"oci_config": padded(512 * KIB + 1)}, "more than 524288"),
+    "a relative log": ({"log_path": "w1.log"}, "want an absolute path"),
+    "no file system": (stack(0), "0 file systems are not 1 to"),
+    "too many file systems": (stack(200), "200 file systems are not 1 to"),
+    "a type of file system": (stack(1, type="ext4"), "file system 'ext4' is not one of squashfs, erofs"),
+    "a relative image": (stack(1, path="image"), "want an absolute path"),
+    "two files of a name": ({"files": [file("a"), file("a")]}, "two files 'a'"),
+    "a file's mode": ({"files": [file(mode=0o10000)]}, "mode 0o10000"),
+    "a file's path": ({"files": [file("a/b")]}, "want a plain file name"),
+    "a file above": ({"files": [file("..")]}, "want a plain file name"),
+    "too many files": (files(33), "33 files of 33 bytes"),
+    "large files": (files(2, 192 * KIB + 1), "2 files of 393218 bytes"),
+    "too many volumes": (volumes(257), "257 volumes are more than 256"),
+    "two volumes of a name": (volumes(2, name="v"), "two volumes 'v'"),
+    "a volume's name": (volumes(name="a/b"), "want a plain file name"),
+    "a relative volume": (volumes(host_path="srv"), "want an absolute path"),
+    "recursively read-only, but written": (volumes(recursive_readonly=True), "wants readonly"),
+    "recursively read-only, but followed": (
+        volumes(recursive_readonly=True, readonly=True, follow_host=True),
+        "wants readonly, and not follow_host",
+    ),
+    "too many image volumes": (image_volumes(33), "33 image volumes are more than 32"),
+    "two image volumes of a name": (image_volumes(2, name="i"), "two image volumes 'i'"),
+    "an image volume's name": (image_volumes(name="I"), "is not 1 to 64 of"),
+    "an image volume of nothing": (image_volumes(filesystems=[]), "volume i0: 0 file systems"),
+    "an image volume's sub path": (image_volumes(sub_path="a/../../b"), "want a relative path"),
+    "too many memory volumes": (memory_volumes(65), "65 memory volumes are more than 64"),
+    "two memory volumes of a name": (memory_volumes(2, name="m"), "two volumes 'm'"),
+    "a memory and an image volume of a name": (
+        memory_volumes(name="same") | image_volumes(name="same"),
+        "two volumes 'same'",
+    ),
+    "a memory volume's name": (memory_volumes(name="M"), "is not 1 to 64 of"),
+    "a memory volume's mode": (memory_volumes(mode=0o10000), "mode 0o10000"),
+    "a memory volume's path": (memory_volumes(volume="a/b"), "want a plain file name"),
+    "a memory volume's sub path": (memory_volumes(sub_path="/a"), "want a relative path"),
+}
+
+
+@pytest.mark.parametrize("what", WORKLOADS)
+async def test_a_workload_that_is_refused(node: Served, what: str) -> None:
+    values, cause = WORKLOADS[what]
+    seen = len(node.agent().requests)
+    async with failing(REFUSED) as said:
+        await node.create(**values)
+    assert cause in said[0]
+    assert len(node.agent().requests) == seen
+
+
+LIMITS: dict[str, dict[str, object]] = {
+    "configuration": {"oci_config": padded(512 * KIB)},
+    "files": files(32, 12 * KIB),
+    "large files": files(2, 192 * KIB),
+    "a file's mode": {"files": [file(mode=0o7777)]},
+    "volumes": volumes(256),
+    "recursively read-only": volumes(recursive_readonly=True, readonly=True),
+    "memory volumes": memory_volumes(64, mode=0o7777),
+    "stdin once": {"stdin": True, "stdin_once": True},
+    "no log": {"log_path": ""},
+}
+
+
+@pytest.mark.parametrize("what", LIMITS)
+async def test_a_workload_at_the_limits(node: Served, what: str) -> None:
+    await node.create(**LIMITS[what])
+    await node.clients.workloads.DeleteWorkload(pb.DeleteWorkloadRequest(id="w1"), timeout=TIMEOUT)
+
+
+EXECS: dict[str, tuple[pb.ExecInput, str]] = {
+    "its timeout": (
+        pb.ExecInput(start=pb.ExecStart(workload_id="w1", process=b"{}", timeout_ns=-1)),
+        "negative",
+    ),
+    "its workload": (pb.ExecInput(start=pb.ExecStart(workload_id="W", process=b"{}")), "is not 1 to 64 of"),
+    "no process": (pb.ExecInput(start=pb.ExecStart(workload_id="w1")), "not JSON"),
+    "a large process": (
+        pb.ExecInput(start=pb.ExecStart(workload_id="w1", process=padded(256 * KIB + 1))),
+        "more than 262144",
+    ),
+    "no start": (pb.ExecInput(stdin=b"x"), "the first message is not start"),
+}
+
+
+@pytest.mark.parametrize("what", EXECS)
+async def test_an_exec_that_is_refused(node: Served, what: str) -> None:
+    first, cause = EXECS[what]
+    async with failing(REFUSED) as said:
+        async for _ in node.clients.workloads.Exec(iter([first]), timeout=TIMEOUT):
+            pass
+    assert cause in said[0]
+
+
+async def test_an_update_that_is_refused(node: Served) -> None:
+    for resources, cause in ((b"[]", "not a JSON object"), (padded(64 * KIB + 1), "more than 65536")):
+        request = pb.UpdateWorkloadRequest(id="w1", resources=resources)
+        async with failing(REFUSED) as said:
+            await node.clients.workloads.UpdateWorkload(request, timeout=TIMEOUT)
+        assert cause in said[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "cause"),
+    [
+        ({"zone_id": "Z"}, "is not 1 to 64 of"),
+        ({"netns_path": "x"}, "want an absolute path"),
+        ({"interface": "x" * 16}, "want 1 to 15 of"),
+        ({"interface": ""}, "want 1 to 15 of"),
+    ],
+)
+async def test_a_network_that_is_refused(node: Served, values: dict[str, str], cause: str) -> None:
+    request = pb.ConnectNetworkRequest(
+        **({"zone_id": "z1", "netns_path": "/x", "interface": "eth0"} | values)
+    )
+    async with failing(REFUSED) as said:
+        await node.clients.zones.ConnectNetwork(request, timeout=TIMEOUT)
+    assert cause in said[0]
+
+
+@pytest.mark.parametrize("port", [0, 65_536])
+async def test_a_port_that_is_none(node: Served, port: int) -> None:
+    first = pb.DialInput(start=pb.DialStart(zone_id="z1", port=port))
+    async with failing(REFUSED) as said:
+        async for _ in node.clients.zones.Dial(iter([first]), timeout=TIMEOUT):
+            pass
+    assert f"port {port}" in said[0]
+
+
+async def test_every_field_that_names_a_path_is_tried() -> None:
+    """A new one of these messages is to be checked, and to be tried here."""
+    fields = {
+        f"{message.name}.{field.name}"
+        for message in pb.DESCRIPTOR.message_types_by_name.values()
+        for field in message.fields
+        if field.name.endswith("path") and message.name not in ("ConnectNetworkRequest", "CreateZoneRequest")
+    }
+    assert fields == {
+        "CreateWorkloadRequest.log_path",
+        "Filesystem.path",
+        "ImageVolume.sub_path",
+        "MemoryVolume.sub_path",
+        "Volume.host_path",
+        "ZoneKernel.addons_path",
+        "ZoneKernel.image_path",
+        "ZoneKernel.initramfs_path",
+    }

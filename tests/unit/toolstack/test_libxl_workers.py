@@ -1,0 +1,98 @@
+"""Threads for libxl: a context serves one call at a time, whatever becomes of the caller."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from protect.toolstack.libxl import workers
+from protect.toolstack.libxl.workers import Workers
+
+
+class FakeContext:
+    """What xenbind.context.Context is, without Xen."""
+
+    made: list[FakeContext] = []
+
+    def __init__(self) -> None:
+        self.usable = True
+        self.closed = False
+        self.calls = 0
+        self.made.append(self)
+
+    def close(self) -> None:
+        assert not self.closed
+        self.closed = True
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Workers]:
+    monkeypatch.setattr(workers, "Context", FakeContext)
+    monkeypatch.setattr(FakeContext, "made", [])
+    pool = Workers(2)
+    yield pool
+    pool.close()
+    assert all(context.closed for context in FakeContext.made)
+
+
+def use(context: FakeContext, word: str) -> str:
+    context.calls += 1
+    return word
+
+
+async def test_a_context_is_used_again(pool: Workers) -> None:
+    assert [await pool.run(use, word) for word in "abc"] == ["a", "b", "c"]  # type: ignore[arg-type]
+    assert [context.calls for context in FakeContext.made] == [3]
+
+
+async def test_one_that_lost_track_of_events_is_replaced(pool: Workers) -> None:
+    def lose(context: FakeContext) -> None:
+        context.usable = False
+
+    await pool.run(lose)  # type: ignore[arg-type]
+    await pool.run(use, "a")  # type: ignore[arg-type]
+    assert [(context.closed, context.calls) for context in FakeContext.made] == [(True, 0), (False, 1)]
+
+
+async def test_errors_come_through_and_the_context_comes_back(pool: Workers) -> None:
+    def fail(context: FakeContext) -> None:
+        raise KeyError("on purpose")
+
+    for _ in range(3):
+        with pytest.raises(KeyError, match="on purpose"):
+            await pool.run(fail)  # type: ignore[arg-type]
+    assert len(FakeContext.made) == 1
+
+
+async def test_no_context_has_two_calls_and_no_more_are_made_than_threads(pool: Workers) -> None:
+    busy: set[FakeContext] = set()
+
+    def work(context: FakeContext) -> None:
+        assert context not in busy
+        busy.add(context)
+        assert len(busy) <= 2
+        busy.discard(context)
+
+    await asyncio.gather(*(pool.run(work) for _ in range(50)))  # type: ignore[arg-type]
+    assert 1 <= len(FakeContext.made) <= 2
+
+
+async def test_the_context_of_a_cancelled_caller_stays_with_the_call(pool: Workers) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hang(context: FakeContext) -> None:
+        begun.set()
+        assert go_on.wait(60)
+        context.calls = 100
+
+    calling = asyncio.create_task(pool.run(hang))  # type: ignore[arg-type]
+    assert await asyncio.to_thread(begun.wait, 60)
+    calling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await calling
+    await pool.run(use, "a")  # type: ignore[arg-type]
+    assert [context.calls for context in FakeContext.made] == [0, 1]
+    go_on.set()

@@ -1,0 +1,288 @@
+"""Containers: the whole life of one, its streams, its end."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from protect.channel import frames
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import DEADLINE, Client, Failed
+from tests.support.agent.zone_specs import creation
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+pytestmark = pytest.mark.root
+
+
+def test_a_whole_life(zone: Zone, client: Client) -> None:
+    created = client.call(
+        create_container=creation("c1", "sh", "-c", "echo out; echo err >&2; cat /etc/resolv.conf; exit 7")
+    ).created
+    assert created.stdin_stream == 0 and created.stdout_stream and created.stderr_stream
+    assert client.listed()["c1", ""].state == pb.PROCESS_STATE_CREATED
+    assert client.listed()["c1", ""].created == created
+    before = time.time_ns()
+    client.call(start_container=pb.StartContainer(id="c1"))
+    exited = client.exited("c1")
+    assert (exited.exit_code, exited.oom_killed) == (7, False)
+    assert before < exited.exited_at_ns < time.time_ns()
+    assert client.output(created.stdout_stream) == b"out\nnameserver 192.0.2.53\n"
+    assert client.output(created.stderr_stream) == b"err\n"
+    process = client.listed()["c1", ""]
+    assert process.state == pb.PROCESS_STATE_EXITED and process.exited == exited
+    assert before < process.started_at_ns <= exited.exited_at_ns
+    client.delete("c1")
+    assert client.listed() == {}
+    inside = Path(f"/proc/{zone.pid}/root")
+    assert os.listdir(inside / "run/xenpod/containers") == []
+    assert os.listdir(inside / "run/crun") == []
+    assert "xenpod/containers" not in Path(f"/proc/{zone.pid}/mounts").read_text()
+
+
+def test_many_at_once(client: Client) -> None:
+    names = [f"c{n}" for n in range(12)]
+    calls = [client.begin(create_container=creation(n, "sh", "-c", f"echo {n}; exit 3")) for n in names]
+    streams = {
+        name: client.finish(call).created.stdout_stream for name, call in zip(names, calls, strict=True)
+    }
+    for call in [client.begin(start_container=pb.StartContainer(id=n)) for n in names]:
+        client.finish(call)
+    assert [client.exited(n).exit_code for n in names] == [3] * len(names)
+    assert [client.output(streams[n]) for n in names] == [f"{n}\n".encode() for n in names]
+    for call in [client.begin(delete_container=pb.DeleteContainer(id=n)) for n in names]:
+        client.finish(call)
+    assert client.listed() == {}
+
+
+def test_the_disk_may_come_later(zone: Zone, client: Client, disk: Path) -> None:
+    call = client.begin(create_container=creation("c1", "true", disk="xvdb"))
+    client.call(get_facts=pb.GetFacts())
+    assert call not in client.replies
+    zone.attach("xvdb", disk)
+    assert client.finish(call).created.pid > 1
+
+
+def test_a_node_that_comes_before_its_disk_is_waited_on(zone: Zone, client: Client, disk: Path) -> None:
+    """As the kernel does it with a disk that is attached; nothing is behind the first number."""
+    devices = Path(f"/proc/{zone.pid}/root/dev")
+    os.mknod(devices / "xvdc", 0o600 | 0o060000, os.makedev(240, 0))
+    with pytest.raises(OSError, match="No such device"):
+        (devices / "xvdc").open("rb")
+    call = client.begin(create_container=creation("c1", "true", disk="xvdc"))
+    client.call(get_facts=pb.GetFacts())
+    assert call not in client.replies
+    zone.attach("live", disk)
+    (devices / "live").rename(devices / "xvdc")
+    assert client.finish(call).created.pid > 1
+
+
+def test_a_creation_that_waits_can_be_deleted(client: Client) -> None:
+    call = client.begin(create_container=creation("c1", "true", disk="xvdq"))
+    client.delete("c1")
+    with pytest.raises(Failed, match="being deleted"):
+        client.finish(call)
+    assert client.listed() == {}
+
+
+@pytest.mark.slow
+def test_a_disk_that_does_not_come(client: Client) -> None:
+    with pytest.raises(Failed, match="xvdz: it did not appear") as failed:
+        client.call(create_container=creation("c1", "true", disk="xvdz"))
+    assert failed.value.code == 4
+
+
+def test_what_a_zone_cannot_run_is_refused(client: Client) -> None:
+    """And is no failure of the zone: FAILED_PRECONDITION."""
+    mount = {"destination": "/etc/resolv.conf/x", "type": "tmpfs", "source": "tmpfs"}
+    nowhere = creation("c", "true")
+    nowhere.config_json = nowhere.config_json.replace(b'"cwd": "/"', b'"cwd": "/etc/resolv.conf"')
+    for request, words in (
+        (creation("c", "/etc"), "open executable"),
+        (creation("c", "/etc/resolv.conf"), "Permission denied"),
+        (creation("c", "true", mounts=[mount]), "Not a directory"),
+        (creation("c", "true", memory=1), "memory limit|writing file"),
+        (nowhere, "chdir"),
+    ):
+        with pytest.raises(Failed, match=words) as failed:
+            client.call(create_container=request)
+        assert failed.value.code == 9, words
+    assert client.listed() == {}
+
+
+def test_what_fails_leaves_nothing(zone: Zone, client: Client) -> None:
+    with pytest.raises(Failed, match="not found in") as failed:
+        client.call(create_container=creation("c1", "/no/such/program"))
+    assert failed.value.code == 9
+    broken = creation("c2", "true")
+    broken.config_json = b"{"
+    with pytest.raises(Failed, match="crun create"):
+        client.call(create_container=broken)
+    wrong_type = creation("c3", "true")
+    wrong_type.rootfs[0].type = "erofs"
+    with pytest.raises(Failed, match="mount"):
+        client.call(create_container=wrong_type)
+    assert client.listed() == {}
+    inside = Path(f"/proc/{zone.pid}/root")
+    assert os.listdir(inside / "run/xenpod/containers") == []
+    assert os.listdir(inside / "run/crun") == []
+    assert "xenpod/containers" not in Path(f"/proc/{zone.pid}/mounts").read_text()
+    assert client.call(create_container=creation("c1", "true")).created.pid > 1
+
+
+def test_signals(client: Client) -> None:
+    client.start("c1", "sleep", "100")
+    ref = pb.ProcessRef(container_id="c1")
+    client.call(signal_process=pb.SignalProcess(process=ref, signal=signal.SIGKILL))
+    assert client.exited("c1").exit_code == 137
+    # One that has ended can be signalled without an error, as with kill(2) on a zombie.
+    client.call(signal_process=pb.SignalProcess(process=ref, signal=signal.SIGTERM))
+
+
+def test_a_signal_before_the_start(client: Client) -> None:
+    client.call(create_container=creation("c1", "sleep", "100"))
+    ref = pb.ProcessRef(container_id="c1")
+    client.call(signal_process=pb.SignalProcess(process=ref, signal=signal.SIGKILL))
+    assert client.exited("c1").exit_code == 137
+    with pytest.raises(Failed):
+        client.call(start_container=pb.StartContainer(id="c1"))
+    client.delete("c1")
+
+
+def test_a_signal_for_all(client: Client) -> None:
+    created = client.start("c1", "sh", "-c", "trap 'echo got; exit 4' TERM; sleep 100 & echo up; wait; wait")
+    client.until(lambda: client.streams.get(created.stdout_stream) is not None, "output")
+    all_of_it = pb.SignalProcess(process=pb.ProcessRef(container_id="c1"), signal=signal.SIGTERM, all=True)
+    client.call(signal_process=all_of_it)
+    assert client.exited("c1").exit_code == 4
+    assert client.output(created.stdout_stream) == b"up\ngot\n"
+
+
+def test_out_of_memory_is_told_apart(client: Client) -> None:
+    client.start("c1", "sh", "-c", "tail /dev/zero", memory=24 << 20)
+    exited = client.exited("c1")
+    assert exited.oom_killed and exited.exit_code in (137, 1)
+
+
+def test_out_of_memory_of_an_exec(client: Client) -> None:
+    client.start("c1", "sleep", "100", memory=24 << 20)
+    client.execute("c1", "hog", "tail", "/dev/zero")
+    exited = client.exited("c1", "hog")
+    assert exited.oom_killed and exited.exit_code == 137
+
+
+def test_out_of_memory_of_another_process(client: Client) -> None:
+    """An exec that ends by itself was not killed, whatever happened to its child."""
+    client.start("c1", "sleep", "100", memory=24 << 20)
+    client.execute("c1", "e1", "sh", "-c", "tail /dev/zero; exit 7")
+    exited = client.exited("c1", "e1")
+    assert (exited.exit_code, exited.oom_killed) == (7, False)
+
+
+def test_stdin_and_its_end(client: Client) -> None:
+    created = client.start("c1", "sha256sum", stdin=True)
+    data = os.urandom(300_000)
+    client.write(created.stdin_stream, data, fin=True)
+    assert client.output(created.stdout_stream).split()[0].decode() == hashlib.sha256(data).hexdigest()
+    client.until(lambda: client.credits[created.stdin_stream][2], "end of stdin")
+    assert client.credits[created.stdin_stream][0] == len(data)
+
+
+def test_stdin_that_nobody_reads(client: Client) -> None:
+    created = client.start("c1", "sh", "-c", "exec <&-; sleep 100", stdin=True)
+    client.write(created.stdin_stream, b"x" * 1000)
+    client.until(lambda: client.credits[created.stdin_stream][2], "the stream given up")
+
+
+def test_what_came_before_the_end_is_not_lost(client: Client) -> None:
+    """The pipe is full when the process ends; and a group member that lives on gets no say."""
+    created = client.start("c1", "sh", "-c", "seq 1 20000; sleep 100 & exit 0")
+    assert client.exited("c1").exit_code == 0
+    expected = "".join(f"{n}\n" for n in range(1, 20001)).encode()
+    assert client.output(created.stdout_stream) == expected
+
+
+def test_writers_end_with_the_container(client: Client) -> None:
+    """Without a pid namespace of its own, what the first process leaves behind is killed."""
+    created = client.start(
+        "c1", "sh", "-c", "(while :; do echo tick; sleep 0.01; done) & exit 0", shared_pids=True
+    )
+    client.exited("c1")
+    client.output(created.stdout_stream)
+    client.delete("c1")
+
+
+def test_nothing_outlives_the_first_process(zone: Zone, client: Client, cgroups: list[Path]) -> None:
+    """Without a pid namespace of its own: not even what has left its session and closed its streams."""
+    script = "(busybox setsid sleep 1000 <&- >&- 2>&- &); echo up; read -r go"
+    created = client.start("c1", "sh", "-c", script, stdin=True, shared_pids=True)
+    client.until(lambda: created.stdout_stream in client.streams, "output")
+    deadline = time.monotonic() + DEADLINE
+    while "sleep 1000" not in (left := zone.children()):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+    client.write(created.stdin_stream, b"\n")
+    assert client.exited("c1").exit_code == 0
+    while left := zone.children():
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+    # It may have been frozen for that: not for good.
+    states = [group / "workloads/c1/freezer.state" for group in cgroups]
+    assert {state.read_text() for state in states if state.exists()} <= {"THAWED\n"}
+
+
+def test_a_running_container_is_deleted(client: Client) -> None:
+    created = client.start("c1", "sh", "-c", "trap '' TERM; sleep 100 & wait")
+    client.execute("c1", "e1", "sleep", "100")
+    calls = [client.begin(delete_container=pb.DeleteContainer(id="c1")) for _ in range(3)]
+    for call in calls:
+        client.finish(call)
+    assert client.listed() == {}
+    # Its streams are forgotten: credit for them is no violation.
+    client.send(frames.credit(created.stdout_stream, 0, 65536))
+    client.call(get_facts=pb.GetFacts())
+
+
+def test_deleting_what_is_not_there(client: Client) -> None:
+    client.delete("never-was")
+    client.call(delete_exec=pb.DeleteExec(process=pb.ProcessRef(container_id="never", exec_id="was")))
+
+
+def test_orphans_are_reaped(zone: Zone, client: Client) -> None:
+    client.start("c1", "sh", "-c", "(sleep 0.1 &) ; exec sleep 100", shared_pids=True)
+    call = client.execute("c1", "e1", "sh", "-c", "for n in 1 2 3 4 5; do (sleep 0.0$n &) ; done")
+    client.output(call.stdout_stream)
+    client.exited("c1", "e1")
+    deadline = time.monotonic() + DEADLINE
+    while (left := zone.children()) != ["sleep 100"]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
+
+
+def test_the_root_looks_like_the_image(client: Client) -> None:
+    created = client.start(
+        "c1", "sh", "-c", "ls -ld / | cut -c1-10 2>/dev/null || ls -ld /; echo x > /new && cat /new"
+    )
+    text = client.output(created.stdout_stream).decode()
+    assert text.endswith("x\n")
+    assert "drwxr-x--x" in text or "drwxr-x--x" in client.output(created.stderr_stream).decode()
+
+
+def test_stats(client: Client) -> None:
+    client.start("c1", "sh", "-c", "head -c 3000000 /dev/zero > /tmp/file; echo ready; exec sleep 100")
+    client.until(lambda: any(s.data for s in client.streams.values()), "ready")
+    stats = client.call(get_stats=pb.GetStats(container_ids=["c1"])).stats
+    (one,) = stats.containers
+    assert one.id == "c1" and one.cpu_usage_ns > 0 and one.pids_current >= 1
+    assert 3_000_000 <= one.writable_layer_bytes < 4_000_000 and one.writable_layer_inodes >= 4
+    assert one.memory_usage_bytes >= one.memory_working_set_bytes > 0
+    assert one.memory_limit_bytes == 0
+    assert stats.zone.memory_total_bytes > stats.zone.memory_available_bytes > 0
+    assert len(client.call(get_stats=pb.GetStats()).stats.containers) == 1
+    with pytest.raises(Failed) as failed:
+        client.call(get_stats=pb.GetStats(container_ids=["c2"]))
+    assert failed.value.code == 5

@@ -1,0 +1,37 @@
+/* One connection of the zone channel: frames in, frames out, in the order of docs/channel.md. */
+#ifndef CHANNEL_LINK_H
+#define CHANNEL_LINK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "channel/messages.h"
+#include "channel/transport.h"
+
+/* Takes a CALL frame.  Returns which rule of the channel it breaks, or NULL. */
+typedef const char *call_handler(uint32_t id, const uint8_t *payload, size_t length);
+
+void link_start(const struct transport *transport, const Hello *hello, call_handler *handler);
+
+/* Called by the transport.  link_down is also for a connection that is replaced. */
+void link_up(void);
+void link_down(void);
+void link_can_read(void);
+void link_can_write(void);
+
+/* Moves a bounded number of bytes.  True while there is more to do at once. */
+bool link_step(void);
+
+/* Counts connections; 0 before the first. */
+uint64_t link_epoch(void);
+/* The opening is done, and the connection has not ended. */
+bool link_open(void);
+/* All messages have been sent; data of streams may be left. */
+bool link_flushed(void);
+
+/* Sends a reply, unless `epoch` is not the current connection. */
+void link_reply(uint64_t epoch, uint32_t call, const Reply *reply);
+void link_event(const Event *event);
+
+#endif

@@ -1,0 +1,59 @@
+/* Short names for the messages generated from channel.proto. */
+#ifndef CHANNEL_MESSAGES_H
+#define CHANNEL_MESSAGES_H
+
+#include "channel.pb-c.h"
+
+typedef Xenpod__Channel__V1__Hello Hello;
+typedef Xenpod__Channel__V1__Request Request;
+typedef Xenpod__Channel__V1__Reply Reply;
+typedef Xenpod__Channel__V1__Error Error;
+typedef Xenpod__Channel__V1__Empty Empty;
+typedef Xenpod__Channel__V1__Event Event;
+typedef Xenpod__Channel__V1__ConfigureZone ConfigureZone;
+typedef Xenpod__Channel__V1__IdMapping IdMapping;
+typedef Xenpod__Channel__V1__Filesystem Filesystem;
+typedef Xenpod__Channel__V1__ImageVolume ImageVolume;
+typedef Xenpod__Channel__V1__MemoryVolume MemoryVolume;
+typedef Xenpod__Channel__V1__ConfigureNetwork ConfigureNetwork;
+typedef Xenpod__Channel__V1__Route Route;
+typedef Xenpod__Channel__V1__File File;
+typedef Xenpod__Channel__V1__CreateContainer CreateContainer;
+typedef Xenpod__Channel__V1__SignalProcess SignalProcess;
+typedef Xenpod__Channel__V1__ExecProcess ExecProcess;
+typedef Xenpod__Channel__V1__ResizeTerminal ResizeTerminal;
+typedef Xenpod__Channel__V1__ProcessRef ProcessRef;
+typedef Xenpod__Channel__V1__ProcessCreated ProcessCreated;
+typedef Xenpod__Channel__V1__ProcessExited ProcessExited;
+typedef Xenpod__Channel__V1__ProcessList ProcessList;
+typedef Xenpod__Channel__V1__Process ProcessMessage;
+typedef Xenpod__Channel__V1__Stats Stats;
+typedef Xenpod__Channel__V1__GetStats GetStats;
+typedef Xenpod__Channel__V1__ContainerStats ContainerStats;
+typedef Xenpod__Channel__V1__ZoneStats ZoneStats;
+typedef Xenpod__Channel__V1__InterfaceStats InterfaceStats;
+typedef Xenpod__Channel__V1__Pressure Pressure;
+typedef Xenpod__Channel__V1__UpdateContainer UpdateContainer;
+typedef Xenpod__Channel__V1__Facts Facts;
+typedef Xenpod__Channel__V1__Dial Dial;
+typedef Xenpod__Channel__V1__Dialed Dialed;
+
+#define HELLO_INIT XENPOD__CHANNEL__V1__HELLO__INIT
+#define REPLY_INIT XENPOD__CHANNEL__V1__REPLY__INIT
+#define ERROR_INIT XENPOD__CHANNEL__V1__ERROR__INIT
+#define EMPTY_INIT XENPOD__CHANNEL__V1__EMPTY__INIT
+#define EVENT_INIT XENPOD__CHANNEL__V1__EVENT__INIT
+#define PROCESS_REF_INIT XENPOD__CHANNEL__V1__PROCESS_REF__INIT
+#define PROCESS_CREATED_INIT XENPOD__CHANNEL__V1__PROCESS_CREATED__INIT
+#define PROCESS_EXITED_INIT XENPOD__CHANNEL__V1__PROCESS_EXITED__INIT
+#define PROCESS_LIST_INIT XENPOD__CHANNEL__V1__PROCESS_LIST__INIT
+#define PROCESS_INIT XENPOD__CHANNEL__V1__PROCESS__INIT
+#define STATS_INIT XENPOD__CHANNEL__V1__STATS__INIT
+#define CONTAINER_STATS_INIT XENPOD__CHANNEL__V1__CONTAINER_STATS__INIT
+#define ZONE_STATS_INIT XENPOD__CHANNEL__V1__ZONE_STATS__INIT
+#define PRESSURE_INIT XENPOD__CHANNEL__V1__PRESSURE__INIT
+#define INTERFACE_STATS_INIT XENPOD__CHANNEL__V1__INTERFACE_STATS__INIT
+#define FACTS_INIT XENPOD__CHANNEL__V1__FACTS__INIT
+#define DIALED_INIT XENPOD__CHANNEL__V1__DIALED__INIT
+
+#endif

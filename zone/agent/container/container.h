@@ -1,0 +1,84 @@
+/* The table of containers and their execs, and what is under way for each. */
+#ifndef CONTAINER_CONTAINER_H
+#define CONTAINER_CONTAINER_H
+
+#include <stdbool.h>
+
+#include "channel/call.h"
+#include "container/process.h"
+#include "sys/file.h"
+#include "sys/loop.h"
+
+enum {
+	CONTAINERS_MAX = 64,
+	EXECS_MAX = 256, /* in the zone */
+};
+
+struct container;
+
+struct exec {
+	struct process process;
+	struct container *container;
+	struct exec *next;
+	struct call *deletes; /* calls that wait for its removal */
+	void (*remove)(struct exec *exec); /* goes on with the removal; set while calls wait */
+};
+
+struct container {
+	char id[ID_MAX + 1];
+	char directory[PATH_SIZE];
+	struct process init;
+	struct exec *execs;
+	struct container *next;
+	unsigned int jobs; /* operations under way: container_begin, container_end */
+	uint64_t jobs_epoch; /* the oldest connection that began one of them */
+	bool starting;
+	bool start_held; /* the exit came while crun start was under way */
+	int held_status;
+	int64_t held_ns;
+	uint64_t inodes_given; /* inodes that a change of owners took in its writable layer */
+	struct call *deletes; /* calls that wait for its removal */
+	void (*remove)(struct container *container); /* goes on with the removal; set while calls wait */
+	struct timer delete_deadline;
+	void (*cancel)(struct container *container); /* ends the wait of its creation; NULL: it does not wait */
+	void *creation;
+};
+
+/* Waits until something under way for any container has ended.  It is asked each time, until it stops to wait. */
+struct waiter {
+	void (*changed)(struct waiter *waiter);
+	struct waiter *next;
+};
+
+/* NULL with the fault when the quota is used up. */
+struct container *container_new(const char *id, struct fault *fault);
+struct container *container_find(const char *id);
+struct container *container_first(void);
+/* Frees it and its execs, and answers the calls that wait for their removal. */
+void container_free(struct container *container);
+struct process *container_process(struct container *container, const char *exec_id);
+/* The process that a request names; NULL with the fault. */
+struct process *containers_process(const ProcessRef *untrusted, const char *operation, struct fault *fault);
+
+/* NULL with the fault when the quota is used up. */
+struct exec *exec_new(struct container *container, const char *exec_id, struct fault *fault);
+struct exec *exec_of(struct process *process);
+/* Frees it and answers the calls that wait for its removal. */
+void exec_free(struct exec *exec);
+
+/* Called by the reaper: false when the pid is no container's. */
+bool containers_child_ended(pid_t pid, int status, int64_t at_ns);
+/* The process's pid has just become known.  If it has ended already, this tells its end, which may free the process.
+ * True while it lives. */
+bool container_adopt(struct process *process);
+
+/* An operation begins, or ends; the end may free the container. */
+void container_begin(struct container *container, const struct call *call);
+void container_end(struct container *container);
+
+void containers_wait(struct waiter *waiter);
+void containers_wait_end(struct waiter *waiter);
+/* Something under way has ended: asks the waiters. */
+void containers_changed(void);
+
+#endif

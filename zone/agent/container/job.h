@@ -1,0 +1,41 @@
+/* A crun command, or work of the agent itself, that runs beside the loop in a process of its own. */
+#ifndef CONTAINER_JOB_H
+#define CONTAINER_JOB_H
+
+#include <stdbool.h>
+#include <sys/types.h>
+
+#include "sys/fault.h"
+#include "sys/loop.h"
+
+struct job {
+	/* Called once, from jobs_finish_ended.  A fault of NULL: the command succeeded. */
+	void (*done)(struct job *job, const struct fault *fault);
+	/* Private. */
+	const char *name;
+	bool is_crun;
+	pid_t pid;
+	int status;
+	int log_fd;
+	bool too_late;
+	struct timer deadline;
+	struct job *next;
+};
+
+/* Runs crun with these arguments: the subcommand first, NULL last.  Its standard input, output and error are `stdio`;
+ * -1 stands for /dev/null.  -1: `done` is not called. */
+int job_start(struct job *job, const char *const *arguments, const int stdio[3], struct fault *fault);
+/* Runs `work` in a copy of this process that has none of its descriptors.  Its fault becomes the job's.
+ * -1: `done` is not called. */
+int job_fork(struct job *job, const char *name, int (*work)(void *data, struct fault *fault), void *data,
+	     struct fault *fault);
+/* crun has a container of this name. */
+bool crun_has(const char *id);
+/* A job is under way: the exit status of an unknown process may be asked for. */
+bool jobs_running(void);
+/* Called by the reaper: false when the pid is no job's. */
+bool job_ended(pid_t pid, int status);
+/* Calls `done` of the jobs that have ended.  Called by the reaper once it has collected all that had ended. */
+void jobs_finish_ended(void);
+
+#endif

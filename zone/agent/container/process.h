@@ -1,0 +1,59 @@
+/* Processes that the host asked for: the first one of a container, and the execs in it.
+ *
+ *   PREPARING --crun create--> CREATED --crun start--> RUNNING --exit--> EXITED
+ *   PREPARING --crun exec-----------------------------> RUNNING --exit--> EXITED
+ *   (a created container can be killed: CREATED --exit--> EXITED) */
+#ifndef CONTAINER_PROCESS_H
+#define CONTAINER_PROCESS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "channel/call.h"
+#include "channel/input.h"
+#include "channel/messages.h"
+#include "channel/output.h"
+#include "container/stdio.h"
+#include "sys/fault.h"
+#include "sys/name.h"
+
+enum process_state { PREPARING, CREATED, RUNNING, EXITED };
+
+struct process {
+	const char *container_id;
+	char exec_id[ID_MAX + 1]; /* "" for the container's first */
+	enum process_state state;
+	pid_t pid; /* 0 while it is unknown, and once it is reaped */
+	uint32_t shown_pid;
+	int terminal; /* the master; -1: none */
+	struct input *in;
+	struct output *out;
+	struct output *err;
+	int64_t started_ns;
+	int64_t exited_ns;
+	uint32_t exit_code;
+	bool oom_killed;
+	uint64_t oom_kills_before;
+};
+
+/* `container_id` must outlive the process. */
+void process_init(struct process *process, const char *container_id, const char *exec_id);
+/* Reads the pid that crun wrote to a file. */
+int process_read_pid(struct process *process, const char *path, struct fault *fault);
+/* Makes the streams from `io`, which keeps what is not taken over. */
+int process_attach(struct process *process, struct stdio *io, bool fresh, struct fault *fault);
+/* Notes its end and tells the host. */
+void process_exited(struct process *process, int status, int64_t at_ns);
+/* Frees its streams: there is no process, or it is forgotten. */
+void process_release(struct process *process);
+/* Sends a signal unless it has ended.  `group`: to its whole process group, if it leads one. */
+int process_signal(const struct process *process, int number, bool group, struct fault *fault);
+
+void process_fill_created(const struct process *process, ProcessCreated *message);
+void process_fill_ref(const struct process *process, ProcessRef *message);
+void process_fill_exited(const struct process *process, ProcessRef *ref, ProcessExited *message);
+/* Answers a create or an exec. */
+void call_reply_created(struct call *call, const struct process *process);
+
+#endif

@@ -1,0 +1,32 @@
+/* The zone's control groups: version 2 where it has the memory controller, else version 1. */
+#ifndef SYS_CGROUP_H
+#define SYS_CGROUP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define CGROUP_ROOT "/sys/fs/cgroup"
+
+enum { GROUP_SIZE = 96 };
+
+bool cgroup_is_v2(void);
+/* Called at boot, once version 2 is mounted. */
+void cgroup_use_v2(void);
+
+/* A container's group is "workloads/<id>", the zone's is "."; those of version 1 are below their controller. */
+void cgroup_name(char group[GROUP_SIZE], const char *id);
+/* Reads a file of a group. */
+bool cgroup_read(const char *group, const char *controller, const char *name, char *text, size_t size);
+/* The number after `key` in a group's file ("" for a file that is one number); 0 if there is none. */
+uint64_t cgroup_number(const char *group, const char *controller, const char *name, const char *key);
+/* Opens the group's list of pids.  NULL with errno. */
+FILE *cgroup_procs_open(const char *group);
+
+/* How often the OOM killer struck in a container; 0 if unknown. */
+uint64_t cgroup_oom_kills(const char *id);
+/* Sends a signal to all processes of a container.  A group that is gone has none.  -1 with errno. */
+int cgroup_kill(const char *id, int number);
+
+#endif

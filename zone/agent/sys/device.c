@@ -1,0 +1,192 @@
+#include "sys/device.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/netlink.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "sys/log.h"
+#include "sys/pod_userns.h"
+
+#define DEADLINE_NS (10 * SECOND_NS)
+#define BOOT_DEADLINE_NS (60 * SECOND_NS)
+
+static void changed(struct watch *watch, uint32_t events);
+
+/* A device node appears before its disk is live (opening it gives ENXIO): only a uevent tells when it is.
+ * A node made by hand has no uevent: only inotify tells of it. */
+static struct watch nodes = { .fd = -1, .ready = changed };
+static struct watch uevents = { .fd = -1, .ready = changed };
+static struct device_wait *waits;
+
+static bool present(const char *name)
+{
+	char path[32];
+	struct stat device;
+	int fd;
+
+	snprintf(path, sizeof(path), "/dev/%s", name);
+	if (stat(path, &device) < 0 || !S_ISBLK(device.st_mode))
+		return false;
+	fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+	if (fd < 0)
+		return errno != ENXIO; /* its user reports any other error */
+	close(fd);
+	return true;
+}
+
+static int nodes_open(void)
+{
+	int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+
+	if (fd >= 0 && inotify_add_watch(fd, "/dev", IN_CREATE | IN_MOVED_TO | IN_ATTRIB) < 0) {
+		close(fd);
+		return -1;
+	}
+	return fd;
+}
+
+static int uevents_open(void)
+{
+	return pod_network_listen_outside(NETLINK_KOBJECT_UEVENT, 1);
+}
+
+static void watch_close(struct watch *watch)
+{
+	if (watch->fd < 0)
+		return;
+	loop_unwatch(watch);
+	close(watch->fd);
+	watch->fd = -1;
+}
+
+static int watch_open(struct watch *watch, int fd)
+{
+	if (fd < 0)
+		return -1;
+	watch->fd = fd;
+	if (loop_watch(watch, EPOLLIN) == 0)
+		return 0;
+	close(fd);
+	watch->fd = -1;
+	return -1;
+}
+
+/* Open only while someone waits: /dev is busy while a container is made. */
+static int watches_open(void)
+{
+	if (nodes.fd >= 0)
+		return 0;
+	if (watch_open(&nodes, nodes_open()) < 0)
+		return -1;
+	if (watch_open(&uevents, uevents_open()) == 0)
+		return 0;
+	watch_close(&nodes);
+	return -1;
+}
+
+static void watches_close(void)
+{
+	if (waits)
+		return;
+	watch_close(&nodes);
+	watch_close(&uevents);
+}
+
+static void finish(struct device_wait *wait, const struct fault *fault)
+{
+	struct device_wait **place = &waits;
+
+	while (*place != wait)
+		place = &(*place)->next;
+	*place = wait->next;
+	timer_stop(&wait->deadline);
+	watches_close();
+	wait->done(wait, fault);
+}
+
+static void on_deadline(struct timer *timer)
+{
+	struct device_wait *wait = container_of(timer, struct device_wait, deadline);
+	struct fault fault;
+
+	fault_set(&fault, DEADLINE_EXCEEDED, "wait for disk: /dev/%s: it did not appear within 10 s", wait->name);
+	finish(wait, &fault);
+}
+
+static struct device_wait *first_present(void)
+{
+	struct device_wait *wait = waits;
+
+	while (wait && !present(wait->name))
+		wait = wait->next;
+	return wait;
+}
+
+static void changed(struct watch *watch, uint32_t events)
+{
+	char news[1024] __attribute__((aligned(8)));
+	struct device_wait *wait;
+	ssize_t n;
+
+	(void)events;
+	while ((n = read(watch->fd, news, sizeof(news))) > 0)
+		;
+	if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS) /* ENOBUFS: some were lost */
+		log_errno("read", "changes in /dev");
+	while ((wait = first_present()))
+		finish(wait, NULL);
+}
+
+int device_wait_at_boot(const char *name)
+{
+	uint64_t now, deadline = now_ns() + BOOT_DEADLINE_NS;
+	struct pollfd news = { .fd = uevents_open(), .events = POLLIN };
+	char drained[1024];
+	bool there;
+
+	if (news.fd < 0) {
+		log_errno("watch", "/dev");
+		return -1;
+	}
+	while (!(there = present(name)) && (now = now_ns()) < deadline)
+		if (poll(&news, 1, (int)((deadline - now) / 1000000) + 1) > 0)
+			while (read(news.fd, drained, sizeof(drained)) > 0)
+				;
+	close(news.fd);
+	if (!there)
+		log_line("wait for disk: /dev/%s: it did not appear within 60 s", name);
+	return there ? 0 : -1;
+}
+
+int device_wait_begin(struct device_wait *wait, const char *name, struct fault *fault)
+{
+	snprintf(wait->name, sizeof(wait->name), "%s", name);
+	wait->deadline = (struct timer){ .fire = on_deadline };
+	if (present(name))
+		return 1;
+	if (watches_open() < 0)
+		return fault_errno(fault, "watch", "/dev");
+	wait->next = waits;
+	waits = wait;
+	timer_arm(&wait->deadline, DEADLINE_NS);
+	/* The disk may have come just before the watch. */
+	if (!present(name))
+		return 0;
+	waits = wait->next;
+	timer_stop(&wait->deadline);
+	watches_close();
+	return 1;
+}
+
+void device_wait_cancel(struct device_wait *wait, const struct fault *fault)
+{
+	finish(wait, fault);
+}

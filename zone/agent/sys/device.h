@@ -1,0 +1,25 @@
+/* Waits for a disk to appear below /dev. */
+#ifndef SYS_DEVICE_H
+#define SYS_DEVICE_H
+
+#include "sys/fault.h"
+#include "sys/loop.h"
+
+struct device_wait {
+	/* Called once, later, never from within device_wait_begin.  A fault of NULL: the block device is there. */
+	void (*done)(struct device_wait *wait, const struct fault *fault);
+	/* Private. */
+	char name[20];
+	struct timer deadline;
+	struct device_wait *next;
+};
+
+/* 1: the disk is there now, and `done` is not called; 0: `done` will be called; -1: the fault is set. */
+int device_wait_begin(struct device_wait *wait, const char *name, struct fault *fault);
+/* Ends the wait early; `done` is called with the fault. */
+void device_wait_cancel(struct device_wait *wait, const struct fault *fault);
+
+/* Blocks until the disk is there; for the boot, before there is a loop.  -1 with a log line. */
+int device_wait_at_boot(const char *name);
+
+#endif

@@ -1,0 +1,10 @@
+/* Log lines on the zone's console.  Logging never blocks: what the console does not take is lost. */
+#ifndef SYS_LOG_H
+#define SYS_LOG_H
+
+void log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Logs "operation: object: <text of errno>". */
+void log_errno(const char *operation, const char *object);
+
+#endif

@@ -1,0 +1,243 @@
+/* CreateContainer: bundle, disks, mounts, `crun create`.  A failure undoes the steps before. */
+#include <stdlib.h>
+
+#include "channel/call.h"
+#include "container/bundle.h"
+#include "container/container.h"
+#include "container/job.h"
+#include "mounts/mounts.h"
+#include "mounts/rootfs.h"
+#include "sys/device.h"
+#include "sys/file.h"
+#include "sys/log.h"
+#include "verbs/verbs.h"
+
+struct creation {
+	struct call *call;
+	struct container *container;
+	struct device_wait disk;
+	size_t disks; /* how many have been found */
+	struct mounts mounts;
+	struct job job;
+	struct stdio io;
+	struct fault fault;
+};
+
+static void cancel_wait(struct container *container)
+{
+	struct creation *creation = container->creation;
+	struct fault fault;
+
+	fault_set(&fault, ABORTED, "create container: %s: it is being deleted", container->id);
+	device_wait_cancel(&creation->disk, &fault);
+}
+
+static void fail(struct creation *creation)
+{
+	struct container *container = creation->container;
+	struct fault fault;
+
+	stdio_close(&creation->io);
+	if (mounts_unmount(container->directory, &fault) < 0 || bundle_remove(container->directory, &fault) < 0)
+		log_line("after a failed create: %s", fault.text);
+	call_fail(creation->call, &creation->fault);
+	free(creation);
+	container_free(container);
+	containers_changed();
+}
+
+static void crun_undone(struct job *job, const struct fault *fault)
+{
+	if (fault)
+		log_line("after a failed create: %s", fault->text);
+	fail(container_of(job, struct creation, job));
+}
+
+/* Removes what crun may have left behind. */
+static void undo_crun(struct creation *creation)
+{
+	const char *const arguments[] = { "delete", "--force", creation->container->id, NULL };
+	const int nothing[3] = { -1, -1, -1 };
+	struct fault fault;
+
+	if (!crun_has(creation->container->id)) {
+		fail(creation);
+		return;
+	}
+	creation->job.done = crun_undone;
+	if (job_start(&creation->job, arguments, nothing, &fault) < 0) {
+		log_line("after a failed create: %s", fault.text);
+		fail(creation);
+	}
+}
+
+static int take_over(struct creation *creation, struct fault *fault)
+{
+	struct process *process = &creation->container->init;
+	char pid_path[PATH_SIZE + 16];
+
+	if (path_format(pid_path, sizeof(pid_path), "%s/pid", creation->container->directory) < 0)
+		return fault_errno(fault, "create container", creation->container->id);
+	if (process_read_pid(process, pid_path, fault) < 0 || stdio_receive_terminal(&creation->io, fault) < 0)
+		return -1;
+	return process_attach(process, &creation->io, call_is_fresh(creation->call), fault);
+}
+
+static void created(struct job *job, const struct fault *fault)
+{
+	struct creation *creation = container_of(job, struct creation, job);
+	struct container *container = creation->container;
+
+	if (fault)
+		creation->fault = *fault;
+	if (fault || take_over(creation, &creation->fault) < 0) {
+		container->init.pid = 0;
+		undo_crun(creation);
+		return;
+	}
+	container->init.state = CREATED;
+	call_reply_created(creation->call, &container->init);
+	stdio_close(&creation->io);
+	free(creation);
+	container_adopt(&container->init);
+	container_end(container);
+}
+
+static int run_crun(struct creation *creation, struct fault *fault)
+{
+	struct container *container = creation->container;
+	CreateContainer *request = creation->call->request->create_container;
+	char pid_path[PATH_SIZE + 16];
+	const char *arguments[] = {
+		"create", "--bundle", container->directory, "--pid-file", pid_path, NULL, NULL, NULL, NULL,
+	};
+	size_t count = 5;
+
+	if (path_format(pid_path, sizeof(pid_path), "%s/pid", container->directory) < 0)
+		return fault_errno(fault, "create container", container->id);
+	if (stdio_open(&creation->io, request->tty, request->stdin, fault) < 0)
+		return -1;
+	if (request->tty) {
+		arguments[count++] = "--console-socket";
+		arguments[count++] = creation->io.console_path;
+	}
+	arguments[count] = container->id;
+	creation->job.done = created;
+	if (job_start(&creation->job, arguments, creation->io.child, fault) < 0)
+		return -1;
+	stdio_close_child_ends(&creation->io);
+	return 0;
+}
+
+static int change_owners(void *data, struct fault *fault)
+{
+	struct creation *creation = data;
+
+	return mounts_change_owners(&creation->mounts, creation->container->directory,
+				    creation->call->request->create_container, fault);
+}
+
+static void owners_changed(struct job *job, const struct fault *fault)
+{
+	struct creation *creation = container_of(job, struct creation, job);
+	struct disk_usage given;
+
+	if (fault)
+		creation->fault = *fault;
+	else if (rootfs_usage(creation->container->directory, &given) == 0)
+		creation->container->inodes_given = given.inodes;
+	if (fault || run_crun(creation, &creation->fault) < 0)
+		fail(creation);
+}
+
+static int mount_all(struct creation *creation, struct fault *fault)
+{
+	struct container *container = creation->container;
+	int needs_chown = mounts_make(&creation->mounts, container->directory,
+				    creation->call->request->create_container, fault);
+
+	if (needs_chown < 0)
+		return -1;
+	if (!needs_chown)
+		return run_crun(creation, fault);
+	creation->job.done = owners_changed;
+	return job_fork(&creation->job, "change owners", change_owners, creation, fault);
+}
+
+static void wait_for_disks(struct creation *creation);
+
+static void disk_found(struct device_wait *wait, const struct fault *fault)
+{
+	struct creation *creation = container_of(wait, struct creation, disk);
+
+	creation->container->cancel = NULL;
+	if (fault) {
+		creation->fault = *fault;
+		fail(creation);
+		return;
+	}
+	creation->disks++;
+	wait_for_disks(creation);
+}
+
+static void wait_for_disks(struct creation *creation)
+{
+	const char *name;
+	int there = 1;
+
+	creation->disk.done = disk_found;
+	while ((name = mounts_disk(creation->call->request->create_container, creation->disks))) {
+		there = device_wait_begin(&creation->disk, name, &creation->fault);
+		if (there != 1)
+			break;
+		creation->disks++;
+	}
+	if (there == 0) {
+		creation->container->creation = creation;
+		creation->container->cancel = cancel_wait;
+	} else if (there < 0 || mount_all(creation, &creation->fault) < 0) {
+		fail(creation);
+	}
+}
+
+static struct creation *begin(struct call *call, struct fault *fault)
+{
+	CreateContainer *request = call->request->create_container;
+	struct creation *creation;
+
+	if (bundle_check(request, fault) < 0 || mounts_check(request, fault) < 0)
+		return NULL;
+	if (container_find(request->id)) {
+		fault_set(fault, ALREADY_EXISTS, "create container: %s: it exists", request->id);
+		return NULL;
+	}
+	creation = calloc(1, sizeof(*creation));
+	if (!creation) {
+		fault_errno(fault, "create container", request->id);
+		return NULL;
+	}
+	creation->call = call;
+	creation->io = STDIO_NONE;
+	creation->container = container_new(request->id, fault);
+	if (!creation->container) {
+		free(creation);
+		return NULL;
+	}
+	container_begin(creation->container, call);
+	return creation;
+}
+
+void create_container(struct call *call)
+{
+	struct fault fault;
+	struct creation *creation = begin(call, &fault);
+
+	if (!creation) {
+		call_fail(call, &fault);
+		return;
+	}
+	if (bundle_write(creation->container->directory, call->request->create_container, &creation->fault) < 0)
+		fail(creation);
+	else
+		wait_for_disks(creation);
+}

@@ -1,0 +1,17 @@
+/* Connections to TCP ports of the zone's loopback, each with a stream in either direction.
+ *
+ *   CONNECTING --connected--> two streams --both over--> gone
+ *       `--refused, deadline, its call's connection to the host ended--> gone */
+#ifndef VERBS_DIAL_H
+#define VERBS_DIAL_H
+
+#include <stddef.h>
+
+#include "channel/messages.h"
+
+enum { CONNECTIONS_MAX = 128 };
+
+/* Lists the connections that have streams.  Returns how many there are. */
+size_t connections_list(Dialed messages[CONNECTIONS_MAX]);
+
+#endif

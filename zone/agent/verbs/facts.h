@@ -1,0 +1,12 @@
+/* What the zone tells about itself. */
+#ifndef VERBS_FACTS_H
+#define VERBS_FACTS_H
+
+#include "channel/messages.h"
+
+#define AGENT_VERSION "0.1.0"
+
+/* The agent's part of the opening; it lives as long as the agent.  NULL with a log line. */
+const Hello *facts_hello(void);
+
+#endif

@@ -1,0 +1,23 @@
+/* The verbs of the channel, one file each or two that belong together.  Every one answers its call, now or later. */
+#ifndef VERBS_VERBS_H
+#define VERBS_VERBS_H
+
+#include "channel/call.h"
+
+verb configure_zone;
+verb configure_network;
+verb create_container;
+verb start_container;
+verb update_container;
+verb signal_process;
+verb resize_terminal;
+verb delete_container;
+verb exec_process;
+verb delete_exec;
+verb list_processes;
+verb get_stats;
+verb get_facts;
+verb dial;
+verb power_off;
+
+#endif
