@@ -39,7 +39,7 @@ class VchanClient:
         return None if count < 0 else int(count)
 
     def write(self, data: bytes | memoryview) -> int | None:
-        """Bytes written; 0 when there is no room now, None when the other side closed."""
+        """Bytes written; 0 when there is no space now, None when the other side closed."""
         count = lib.libxenvchan_write(self._channel, ffi.from_buffer(data), len(data))
         return None if count < 0 else int(count)
 
@@ -49,7 +49,7 @@ class VchanClient:
         return int(lib.libxenvchan_is_open(self._channel)) == 1
 
     def close(self) -> None:
-        """Let go of the guest's pages; again and again is fine."""
+        """Unmap the guest's pages; may be repeated."""
         channel, self._channel = self._channel, ffi.NULL
         if channel != ffi.NULL:
             lib.libxenvchan_close(channel)

@@ -6,9 +6,8 @@ DeleteWorkload wait there for what is under way, so undoing with them is safe at
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Iterable
-from contextlib import AbstractAsyncContextManager
-from typing import TypeVar
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 
 import grpc.aio
 
@@ -18,8 +17,6 @@ from daemonkit.faults import Broken
 from daemonkit.interceptors import fault_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
-
-T = TypeVar("T")
 
 _BOOT = 120.0
 _CHANGE = 60.0
@@ -36,77 +33,89 @@ class Zones:
 
     async def create_zone(self, request: pb.CreateZoneRequest) -> pb.Zone:
         """Boot a zone and wait until its agent answers."""
-        return await _call("create zone", request.id, self._zones.CreateZone(request, timeout=_BOOT))
+        with _faults("create zone", request.id):
+            return await self._zones.CreateZone(request, timeout=_BOOT)
 
     async def connect_network(self, zone_id: str, netns: str, interface: str) -> None:
         """Splice the zone's interface to CNI's."""
         request = pb.ConnectNetworkRequest(zone_id=zone_id, netns_path=netns, interface=interface)
-        await _call("connect network of zone", zone_id, self._zones.ConnectNetwork(request, timeout=_CHANGE))
+        with _faults("connect network of zone", zone_id):
+            await self._zones.ConnectNetwork(request, timeout=_CHANGE)
 
     async def destroy_zone(self, zone_id: str) -> None:
         """End a zone; unknown ids succeed."""
         request = pb.DestroyZoneRequest(id=zone_id)
-        await _call("destroy zone", zone_id, self._zones.DestroyZone(request, timeout=_CHANGE))
+        with _faults("destroy zone", zone_id):
+            await self._zones.DestroyZone(request, timeout=_CHANGE)
 
     async def create_workload(self, request: pb.CreateWorkloadRequest) -> pb.Workload:
         """Prepare a container in its zone."""
-        return await _call(
-            "create workload", request.id, self._workloads.CreateWorkload(request, timeout=_CHANGE)
-        )
+        with _faults("create workload", request.id):
+            return await self._workloads.CreateWorkload(request, timeout=_CHANGE)
 
     async def start_workload(self, workload_id: str) -> pb.Workload:
         """Start a workload."""
         call = self._workloads.StartWorkload(pb.StartWorkloadRequest(id=workload_id), timeout=_CHANGE)
-        return await _call("start workload", workload_id, call)
+        with _faults("start workload", workload_id):
+            return await call
 
     async def signal_workload(self, workload_id: str, signal: int) -> None:
         """Send a signal to its first process; Refused when it does not run."""
         request = pb.SignalWorkloadRequest(id=workload_id, signal=signal)
-        await _call("signal workload", workload_id, self._workloads.SignalWorkload(request, timeout=_READ))
+        with _faults("signal workload", workload_id):
+            await self._workloads.SignalWorkload(request, timeout=_READ)
 
     async def wait_workload(self, workload_id: str, timeout: float) -> pb.Workload:
         """Wait until it has ended and its output is in the log; TooLate after ``timeout`` seconds."""
         call = self._workloads.WaitWorkload(pb.WaitWorkloadRequest(id=workload_id), timeout=timeout)
-        return await _call("wait for workload", workload_id, call)
+        with _faults("wait for workload", workload_id):
+            return await call
 
     async def delete_workload(self, workload_id: str) -> None:
         """End and forget a workload; unknown ids succeed."""
         call = self._workloads.DeleteWorkload(pb.DeleteWorkloadRequest(id=workload_id), timeout=_CHANGE)
-        await _call("delete workload", workload_id, call)
+        with _faults("delete workload", workload_id):
+            await call
 
     async def get_workload(self, workload_id: str) -> pb.Workload:
         """A workload as it is now."""
         call = self._workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=_READ)
-        return await _call("get workload", workload_id, call)
+        with _faults("get workload", workload_id):
+            return await call
 
     async def workload_stats(self, ids: Iterable[str]) -> list[pb.WorkloadStatsRow]:
         """Statistics of these workloads, or of all when empty."""
         request = pb.WorkloadStatsRequest(ids=ids)
-        reply = await _call("read stats", "", self._workloads.WorkloadStats(request, timeout=_READ))
+        with _faults("read stats", ""):
+            reply = await self._workloads.WorkloadStats(request, timeout=_READ)
         return list(reply.rows)
 
     async def zone_stats(self, ids: Iterable[str], *, details: bool) -> list[pb.ZoneStatsRow]:
         """Statistics of these zones and their workloads, or of all when empty; silent zones are left out."""
         request = pb.ZoneStatsRequest(ids=ids, details=details)
-        reply = await _call("read stats of", "zones", self._zones.ZoneStats(request, timeout=_READ))
+        with _faults("read stats of", "zones"):
+            reply = await self._zones.ZoneStats(request, timeout=_READ)
         return list(reply.rows)
 
     async def resize_zone(self, zone_id: str, resources: pb.ZoneResources) -> list[str]:
         """Resize a zone; what could not be done, one sentence each."""
         request = pb.ResizeZoneRequest(id=zone_id, resources=resources)
-        reply = await _call("resize zone", zone_id, self._zones.ResizeZone(request, timeout=_CHANGE))
+        with _faults("resize zone", zone_id):
+            reply = await self._zones.ResizeZone(request, timeout=_CHANGE)
         return list(reply.not_done)
 
     async def update_workload(self, workload_id: str, resources: bytes) -> None:
         """Change limits.  ``resources``: OCI ``linux.resources``, JSON; what it leaves out stays."""
         request = pb.UpdateWorkloadRequest(id=workload_id, resources=resources)
         call = self._workloads.UpdateWorkload(request, timeout=_CHANGE)
-        await _call("update workload", workload_id, call)
+        with _faults("update workload", workload_id):
+            await call
 
     async def reopen_log(self, workload_id: str) -> None:
         """Open a workload's log file anew, after it was renamed."""
         call = self._workloads.ReopenLog(pb.ReopenLogRequest(id=workload_id), timeout=_READ)
-        await _call("reopen log", workload_id, call)
+        with _faults("reopen log", workload_id):
+            await call
 
     async def exec(self, start: pb.ExecStart) -> AsyncIterator[pb.ExecOutput]:
         """Run a process without standard input; its output, and its exit as the last item.
@@ -144,7 +153,8 @@ class Zones:
 
     async def info(self) -> pb.InfoResponse:
         """Facts about the host."""
-        return await _call("ask protectd about", "the host", self._host.Info(pb.InfoRequest(), timeout=_READ))
+        with _faults("ask protectd about", "the host"):
+            return await self._host.Info(pb.InfoRequest(), timeout=_READ)
 
     async def watch(self) -> AsyncIterator[pb.WatchEvent]:
         """Everything there is, SYNCED, then changes.  Waits for protectd; Unreachable when it goes."""
@@ -162,8 +172,10 @@ async def _only(item: pb.ExecInput) -> AsyncIterator[pb.ExecInput]:
     yield item
 
 
-async def _call(operation: str, subject: str, call: Awaitable[T]) -> T:
+@contextmanager
+def _faults(operation: str, subject: str) -> Iterator[None]:
+    """Turn protectd's status into our fault."""
     try:
-        return await call
+        yield
     except grpc.aio.AioRpcError as error:
         raise fault_of(error, operation, subject) from None

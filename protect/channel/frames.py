@@ -22,7 +22,7 @@ VERSION = 1
 WINDOW = 65_536
 """Bytes of one stream that may be under way or unconsumed."""
 DATA_TURN = 16_384
-"""Most bytes in one DATA frame of ours, so that streams take turns."""
+"""Most bytes in one DATA frame that we send, so that streams take turns."""
 MAX_STREAM = 0xFFFF_FFFF
 
 

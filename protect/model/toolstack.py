@@ -234,8 +234,8 @@ class Toolstack(Protocol):
         ...
 
     def deaths(self) -> AsyncIterator[DomainDeath]:
-        """Each end of a domain from now on, including those that ended while nobody watched
-        (as far as they are still listed) once."""
+        """The end of each domain from now on, once; first those of domains that ended before and are
+        still listed."""
         ...
 
     async def console(self, domain: DomainId, limit: int) -> bytes:

@@ -35,11 +35,11 @@ def completed(
     """Make a method one step: a cancelled caller gets CancelledError when the step has ended."""
 
     @functools.wraps(method)
-    async def step(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def step(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
         work = method(self, *args, **kwargs)
         task = asyncio.get_running_loop().create_task(work, name=f"{self.name}: {method.__name__}")
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
-        return await complete(task)
+        return complete(task)
 
     return step

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import time
 import uuid
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,12 +38,28 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     if spec.kernel:
         await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
     runtime = admit(manager, spec)
+    client, toolstack = runtime.client, manager.toolstack
     async with runtime.lock, AsyncExitStack() as undo:
         undo.push_async_callback(_undo, manager, runtime)
-        try:
-            await _boot(manager, runtime)
-        except Fault as fault:
-            raise await with_console(manager, runtime, fault) from fault
+        async with _console_in_fault(manager, runtime):
+            await manager.volumes.open(spec.id)
+            checkpoint("zone-create.sharing")
+            # A destroy may be waiting already: no domain is made for it.
+            runtime.end.check("use", f"zone {spec.id}")
+            domain = await toolstack.create(domain_spec(runtime.zone, manager.volumes.shared(spec.id)))
+            # In memory only: should we die here, the domain is found again by its uuid.
+            runtime.zone = replace(runtime.zone, domain_id=domain)
+            checkpoint("zone-create.domain-created")
+            await toolstack.unpause(domain)
+            checkpoint("zone-create.unpaused")
+            hello = await client.connect(new_link(manager, runtime), manager.config.timeouts.boot)
+            checkpoint("zone-create.connected")
+            await client.configure_zone(spec)
+            checkpoint("zone-create.configured")
+            client.serve()
+            facts = {"boot_id": hello.boot_id.hex(), "agent_version": hello.agent_version}
+            manager.put_zone(runtime, runtime.zone.to(ZoneState.RUNNING, **facts))
+            checkpoint("zone-create.running")
         undo.pop_all()
     log.info("zone runs", extra=fields(zone=runtime.id, seconds=time.monotonic() - begin))
     return runtime.zone
@@ -75,26 +92,13 @@ async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:
         log.error("create zone %s is not wholly undone: %s", runtime.id, fault)
 
 
-async def _boot(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    spec, client, toolstack = runtime.zone.spec, runtime.client, manager.toolstack
-    await manager.volumes.open(spec.id)
-    checkpoint("zone-create.sharing")
-    # A destroy may be waiting already: no domain is made for it.
-    runtime.end.check("use", f"zone {spec.id}")
-    domain = await toolstack.create(domain_spec(runtime.zone, manager.volumes.shared(spec.id)))
-    # In memory only: should we die here, the domain is found again by its uuid.
-    runtime.zone = replace(runtime.zone, domain_id=domain)
-    checkpoint("zone-create.domain-created")
-    await toolstack.unpause(domain)
-    checkpoint("zone-create.unpaused")
-    hello = await client.connect(new_link(manager, runtime), manager.config.timeouts.boot)
-    checkpoint("zone-create.connected")
-    await client.configure_zone(spec)
-    checkpoint("zone-create.configured")
-    client.serve()
-    facts = {"boot_id": hello.boot_id.hex(), "agent_version": hello.agent_version}
-    manager.put_zone(runtime, runtime.zone.to(ZoneState.RUNNING, **facts))
-    checkpoint("zone-create.running")
+@asynccontextmanager
+async def _console_in_fault(manager: ZoneManager, runtime: ZoneRuntime) -> AsyncIterator[None]:
+    """A fault of the launch tells the last lines of the zone's console, too."""
+    try:
+        yield
+    except Fault as fault:
+        raise await with_console(manager, runtime, fault) from fault
 
 
 def domain_spec(zone: Zone, shared: Path) -> DomainSpec:

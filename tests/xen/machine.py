@@ -20,7 +20,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.xen import dom0_image, snapshot
+from tests.xen import snapshot
+from tests.xen.images import dom0_image
 from tests.xen.parts import NotInstalled, Parts, find_parts, version_key
 from tests.xen.snapshot import Snapshot
 
@@ -128,7 +129,7 @@ def _write_job(job: Path, command: Sequence[str], environment: Mapping[str, str]
     lines.append(f"cd {shlex.quote(str(CHECKOUT))} || exit 125")
     lines.append(f"exec {shlex.join(command)}")
     (job / "command").write_text("\n".join(lines) + "\n")
-    shutil.copy(Path(__file__).parent / "dom0" / "stage2", job / "stage2")
+    shutil.copy(Path(__file__).parent / "images" / "dom0" / "stage2", job / "stage2")
 
 
 def _arguments(

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.xen import guest_image
+from tests.xen.images import guest_image
 from tests.xen.machine import CHECKOUT, small_kernel, zone_kernel
 
 

@@ -49,7 +49,7 @@ def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         pytest.skip("needs root: dom0 reads the host's files")
     folder = tmp_path_factory.mktemp("nested")
     prepare.guest_parts()
-    shares = _shared_out(_wanted(request.session.items))
+    shares = shared_out(_wanted(request.session.items))
     capture = request.config.pluginmanager.getplugin("capturemanager")
     assert capture is not None
     with capture.global_and_fixture_disabled():  # one line for each suite as it ends
@@ -78,7 +78,7 @@ def _wanted(items: Sequence[pytest.Item]) -> list[Suite]:
     return [suite for suite in SUITES if f"test_in_dom0[{suite.name}]" in names]
 
 
-def _shared_out(suites: Sequence[Suite]) -> list[list[Suite]]:
+def shared_out(suites: Sequence[Suite]) -> list[list[Suite]]:
     """Among as many machines as there are to be, the longest first to whichever has least to do."""
     shares: list[list[Suite]] = [[] for _ in range(_MACHINES)]
     for suite in sorted(suites, key=lambda suite: suite.seconds, reverse=True):

@@ -86,7 +86,7 @@ async def connect(directory: Path, name: str) -> UnixTransport:
 
 
 def _connect(sock: socket.socket, directory: Path) -> None:
-    # by descriptor: a socket's address has room for 107 bytes only, a run directory's path may be longer
+    # By descriptor: a socket's address holds 107 bytes only, and a run directory's path may be longer.
     fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         sock.connect(f"/proc/self/fd/{fd}/channel.sock")

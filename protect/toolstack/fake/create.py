@@ -120,7 +120,7 @@ async def wait_for_launcher(home: Home, spec: DomainSpec, timeout: float) -> boo
 
 
 def _lock(home: Home, spec: DomainSpec) -> int | None:
-    """None while somebody else has it."""
+    """The lock of a domain's directory; None while another process has it."""
     lock = os.open(home.directory(spec.uuid) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -132,7 +132,7 @@ def _lock(home: Home, spec: DomainSpec) -> int | None:
 
 async def _launch(home: Home, settings: FakeSettings, spec: DomainSpec, groups: tuple[Path, ...]) -> None:
     lock = await asyncio.to_thread(_lock, home, spec)
-    assert lock is not None, "a directory that was just made is somebody else's"
+    assert lock is not None, "a directory that was just made is locked by another process"
     try:
         request = Launch(
             fakedom=home.fakedom,

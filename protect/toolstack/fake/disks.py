@@ -14,21 +14,18 @@ import asyncio
 import json
 import logging
 import os
-import re
-import stat
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from daemonkit.faults import Exists, Invalid
-from protect.host.loops import Loop, adopt_loop, attach_loop, backing_file
+from daemonkit.faults import Exists
+from protect.host.loops import Loop, adopt_loop, backing_file
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import DiskSpec
+from protect.toolstack.disks import VDEV, open_disk
 from protect.toolstack.fake import devnodes
 from protect.toolstack.fake.domain import Domain, write_atomically
 
 log = logging.getLogger(__name__)
-
-_VDEV = re.compile(r"xvd[a-z]{1,2}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +39,9 @@ class DiskRecord:
 
 async def attach(domain: Domain, disk: DiskSpec) -> None:
     """Attach; every step is undone when a later one fails."""
-    if not _VDEV.fullmatch(disk.vdev):
-        raise Invalid("attach disk", disk.vdev, "not a name like xvda")
     if disk.vdev in domain.loops:
         raise Exists("attach disk", f"{disk.vdev} of {domain.spec.name}", "attached already")
-    loop = None if _is_block_device(disk.path) else await attach_loop(disk.path, disk.readonly)
+    loop = await open_disk(disk)
     # from here on destroy and detach find it
     domain.loops[disk.vdev] = loop
     try:
@@ -72,7 +67,7 @@ def adopt(domain: Domain) -> None:
     if not directory.is_dir():
         return
     for entry in directory.iterdir():
-        if not _VDEV.fullmatch(entry.name):
+        if not VDEV.fullmatch(entry.name):
             entry.unlink()
             continue
         values = json.loads(entry.read_text())
@@ -83,13 +78,6 @@ def adopt(domain: Domain) -> None:
             domain.loops[entry.name] = loop
         else:
             _withdraw(domain, entry.name)
-
-
-def _is_block_device(path: Path) -> bool:
-    try:
-        return stat.S_ISBLK(os.stat(path).st_mode)
-    except FileNotFoundError:
-        return False  # attach_loop says so in its own words
 
 
 def _publish(domain: Domain, disk: DiskSpec, loop: Loop | None) -> None:

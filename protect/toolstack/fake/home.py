@@ -67,7 +67,7 @@ class Home:
         return found
 
     async def forget(self, uuid: UUID) -> None:
-        """Remove the directory: at once for whoever looks, and to the end after a kill."""
+        """Remove the directory: it is renamed at once, and a removal cut short is finished by ``known``."""
         await asyncio.to_thread(self._forget, self.directory(uuid))
 
     def _forget(self, directory: Path) -> None:

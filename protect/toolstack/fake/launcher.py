@@ -44,7 +44,7 @@ class Launch:
 
 
 async def launch(request: Launch, timeout: float) -> None:
-    """Run fakedom until its foreground process has ended.  ToolstackError with its own words."""
+    """Run fakedom until its foreground process has ended.  ToolstackError with its stderr."""
     name = request.directory.name
     # stderr is a file, not a pipe: no reader is needed for it, and none can be left behind
     stderr = os.memfd_create("fakedom-stderr", os.MFD_CLOEXEC)

@@ -5,23 +5,19 @@ libxl would run Debian's block script for that, which takes seconds and serialis
 
 from __future__ import annotations
 
-import asyncio
 import os
-import re
-import stat
 from contextlib import suppress
 from pathlib import Path
 
-from daemonkit.faults import Exists, Invalid
-from protect.host.loops import Loop, attach_loop
+from daemonkit.faults import Exists
+from protect.host.loops import Loop
 from protect.model.toolstack import DiskSpec
+from protect.toolstack.disks import open_disk
 from protect.toolstack.libxl.config import NO_SCRIPT
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers
 from xenbind import disk as vbd
 from xenbind import errors
-
-_VDEV = re.compile(r"xvd[a-z]{1,2}")
 
 
 class Disks:
@@ -35,13 +31,7 @@ class Disks:
 
     async def attach(self, domid: int, disk: DiskSpec) -> None:
         """Exists: the domain has such a vdev; Missing, Invalid: the file; XenError."""
-        if not _VDEV.fullmatch(disk.vdev):
-            raise Invalid("attach disk", disk.vdev, "not a name like xvda")
-        loop = (
-            None
-            if await asyncio.to_thread(_is_block_device, disk.path)
-            else await attach_loop(disk.path, disk.readonly)
-        )
+        loop = await open_disk(disk)
         device = loop.path if loop else disk.path
         try:
             await self._attach(domid, disk, device)
@@ -92,10 +82,3 @@ class Disks:
         """Close all loop devices; blkback keeps those that domains use."""
         for domid in list(self._loops):
             self.forget(domid)
-
-
-def _is_block_device(path: Path) -> bool:
-    try:
-        return stat.S_ISBLK(os.stat(path).st_mode)
-    except FileNotFoundError:
-        return False  # attach_loop says so in its own words

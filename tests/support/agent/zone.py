@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -17,6 +19,7 @@ __all__ = ["BUILD", "ZONE", "Zone", "attached", "creation"]
 
 ZONE = Path(__file__).parents[3] / "zone"
 BUILD = ZONE / "build"
+SYS_PIDFD_GETFD = 438
 
 
 @contextmanager
@@ -77,6 +80,16 @@ class Zone:
             with suppress(FileNotFoundError, ProcessLookupError):  # it has just been waited for
                 found.append(Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ").strip())
         return found
+
+    def sockets(self) -> Iterator[socket.socket]:
+        """The agent's sockets, each until the next one is asked for."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        for name in os.listdir(f"/proc/{self.pid}/fd"):
+            if os.readlink(f"/proc/{self.pid}/fd/{name}").startswith("socket:"):
+                number = libc.syscall(SYS_PIDFD_GETFD, self.pidfd, int(name), 0)
+                assert number >= 0, os.strerror(ctypes.get_errno())
+                with socket.socket(fileno=number) as copy:
+                    yield copy
 
     def console(self) -> str:
         return (self.directory / "console.log").read_text(errors="replace")

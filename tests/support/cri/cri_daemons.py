@@ -18,7 +18,7 @@ import pytest
 from localnode import images, network, registry
 from localnode.client import Client
 from protect.host import mounts
-from tests.support.protect.daemons import GUEST, Daemon, Protectd, toml
+from tests.support.protect.daemons import GUEST, ROOT, Daemon, Protectd, toml
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 CNI_BIN = Path("/usr/lib/cni")
@@ -39,9 +39,11 @@ class CriNode:
 
     folder: Path
     settings: dict[str, object] = field(default_factory=dict)
+    checkout: Path = ROOT
+    """Whose daemons run."""
 
     def __post_init__(self) -> None:
-        self.protectd = Protectd(self.folder / "p")
+        self.protectd = Protectd(self.folder / "p", checkout=self.checkout)
         self.bridge = network.bridge_for(str(self.folder))
         self.addresses = self.folder / "addresses"
         self.conf_dir = self.folder / "net.d"
@@ -54,6 +56,7 @@ class CriNode:
             config=self.folder / "cri.toml",
             socket=self.run_dir / "cri.sock",
             log=self.folder / "cri.log",
+            checkout=self.checkout,
         )
         network.write(self.conf_dir, self.bridge, self.addresses, masquerade=False)
         self.configure()

@@ -38,6 +38,8 @@ class Daemon:
     config: Path
     socket: Path
     log: Path
+    checkout: Path = ROOT
+    """Whose code runs."""
     process: asyncio.subprocess.Process | None = None
 
     async def start(self) -> None:
@@ -53,11 +55,11 @@ class Daemon:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", self.module, "--config", str(self.config)),
-                cwd=ROOT,
+                cwd=self.checkout,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **environment},
+                env={**os.environ, **_code(self.checkout), **environment},
                 start_new_session=True,
             )
 
@@ -119,6 +121,8 @@ class Protectd:
 
     folder: Path
     settings: dict[str, object] = field(default_factory=dict)
+    checkout: Path = ROOT
+    """Whose daemon, agent and launcher run."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -128,6 +132,7 @@ class Protectd:
             config=self.folder / "protectd.toml",
             socket=self.run_dir / "protect.sock",
             log=self.folder / "protectd.log",
+            checkout=self.checkout,
         )
         self.configure()
 
@@ -138,7 +143,7 @@ class Protectd:
             "toolstack": "fake",
             "run_dir": str(self.run_dir),
             "state_dir": str(self.folder / "state"),
-            "guest_dir": str(GUEST),
+            "guest_dir": str(self.checkout / "zone" / "build"),
             "log_level": "debug",
             "fake": {"memory": "64GiB"},
         }
@@ -161,6 +166,11 @@ class Clients:
     zones: protect_pb2_grpc.ZonesAsyncStub
     workloads: protect_pb2_grpc.WorkloadsAsyncStub
     host: protect_pb2_grpc.HostAsyncStub
+
+
+def _code(checkout: Path) -> dict[str, str]:
+    """Python finds our own code as it is installed, another checkout's only before that."""
+    return {} if checkout == ROOT else {"PYTHONPATH": f"{checkout}:{checkout / 'proto'}"}
 
 
 def toml(table: Table, at: str = "") -> str:

@@ -28,6 +28,8 @@ from tests.support.protect.memory_toolstack import MemoryToolstack
 T = TypeVar("T")
 
 MIB = 1 << 20
+CALL = "call"
+"""Name of the tasks of verbs that are ``served``."""
 FAST = Timeouts(
     boot=Seconds(5.0), call=Seconds(10.0), stats=Seconds(2.0), drain=Seconds(0.3), stop=Seconds(10.0)
 )
@@ -128,7 +130,7 @@ async def running(
 
 def served(manager: ZoneManager, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Run a verb as the gRPC server does, for a client that goes away when the task is cancelled."""
-    return asyncio.create_task(manager.tasks.run(work, "call"))
+    return asyncio.create_task(manager.tasks.run(work, CALL))
 
 
 def zone_spec(zone_id: str = "z1", memory: int = 256 * MIB, interfaces: int = 0) -> ZoneSpec:

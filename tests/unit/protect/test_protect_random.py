@@ -20,7 +20,7 @@ from protect.state.manager import ZoneManager
 from protect.workloads import create, delete, start
 from protect.zones import destroy, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
-from tests.support.protect.protect_node import running, served, until, workload_spec, zone_spec
+from tests.support.protect.protect_node import CALL, running, served, until, workload_spec, zone_spec
 
 ZONES = ("a", "b")
 WORKLOADS = ("u", "v", "w")
@@ -38,6 +38,7 @@ operations = st.one_of(
     st.tuples(
         st.just("fail"), st.sampled_from(["create", "unpause", "attach_disk", "detach_disk", "destroy"])
     ),
+    st.tuples(st.just("leave"), st.integers(0, 24)),
     st.tuples(st.just("heal"), st.none()),
     st.tuples(st.just("pause"), st.none()),
     st.tuples(st.just("restart"), st.none()),
@@ -80,6 +81,9 @@ class World:
                 self._end(alive[zone].agent, f"{zone}-{name}")
             case "delete", (str(zone), str(name)):
                 self._begin(delete.delete(manager, f"{zone}-{name}"))
+            case "leave", int(number) if number < len(self.background):
+                # The client of a call goes away, and what it asked for is undone or goes on by itself.
+                self.background[number].cancel()
             case "fail", str(step):
                 toolstack.failing.add(step)
             case "heal", _:
@@ -122,6 +126,7 @@ class World:
                 result
             )
         self.background.clear()
+        await until(lambda: not [task for task in self.manager.tasks._tasks if task.get_name() == CALL])
         await until(self._quiet)
 
     def _quiet(self) -> bool:

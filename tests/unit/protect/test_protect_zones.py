@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+import protect
 from daemonkit.faults import Exhausted, Exists, Fault, Missing, Refused, TooLate
 from protect.config import ZoneLimits
 from protect.model import events as told
 from protect.model.errors import ToolstackError
-from protect.model.toolstack import DomainSpec, DomainState, ShutdownReason
+from protect.model.toolstack import DomainId, DomainSpec, DomainState, ShutdownReason
 from protect.model.workload import Reason, WorkloadState
 from protect.model.zone import ZoneState
+from protect.server.zones import ZonesServicer
 from protect.state import hub
 from protect.state.manager import ZoneManager
 from protect.workloads import create, start
@@ -22,6 +25,9 @@ from protect.zones import connect, destroy, inspect, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MIB, hasten, running, served, until, workload_spec, zone_spec
 from xenpod_proto.channel.v1 import channel_pb2
+from xenpod_proto.protect.v1 import protect_pb2
+
+PROTECT = str(Path(protect.__file__).parent)
 
 
 @pytest.fixture
@@ -52,6 +58,24 @@ async def test_launch_and_destroy(manager: ZoneManager, toolstack: MemoryToolsta
     await destroy.destroy(manager, "z1")
     assert nothing_left(manager, toolstack)
     assert domain.agent.faults == []
+
+
+async def test_few_steps_lead_from_the_servicer_to_the_toolstack(
+    manager: ZoneManager, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader who follows a pod's start down to the hypervisor passes these, and nothing else."""
+    seen: list[str] = []
+    plain = toolstack.create
+
+    async def create(spec: DomainSpec) -> DomainId:
+        product = [frame for frame in traceback.extract_stack() if frame.filename.startswith(PROTECT)]
+        seen.extend(frame.name for frame in product)
+        return await plain(spec)
+
+    monkeypatch.setattr(toolstack, "create", create)
+    request = protect_pb2.CreateZoneRequest(id="z1", name="web")
+    await manager.tasks.run(ZonesServicer(manager).CreateZone(request, None), "call")  # type: ignore[arg-type]
+    assert seen == ["CreateZone", "launch"]
 
 
 async def test_an_id_is_taken_once(manager: ZoneManager) -> None:

@@ -1,4 +1,4 @@
-"""Fixtures for tests in dom0: guests that boot tests/xen/guest/peer.c instead of the agent."""
+"""Fixtures for tests in dom0: guests that boot tests/xen/images/guest/peer.c instead of the agent."""
 
 from __future__ import annotations
 

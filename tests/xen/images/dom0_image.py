@@ -8,8 +8,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.xen import modules
-from tests.xen.initramfs import pack
+from tests.xen.images import modules
+from tests.xen.images.initramfs import pack
 from tests.xen.parts import Parts
 from tests.xen.snapshot import Snapshot
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
-from tests.support.agent.zone_client import Client, Failed
+from tests.support.agent.zone import Zone
+from tests.support.agent.zone_client import DEADLINE, Client, Failed
 from tests.support.agent.zone_specs import process_json
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -66,6 +68,18 @@ def test_a_running_exec_is_deleted(client: Client) -> None:
     client.call(delete_exec=pb.DeleteExec(process=pb.ProcessRef(container_id="c1", exec_id="e1")))
     assert ("c1", "e1") not in client.listed()
     assert client.listed()["c1", ""].state == pb.PROCESS_STATE_RUNNING
+
+
+def test_a_deleted_exec_ends_with_its_group(zone: Zone, client: Client) -> None:
+    """Of one that leads a group, as the first process of a terminal does."""
+    client.start("c1", "sleep", "100", shared_pids=True)
+    created = client.execute("c1", "e1", "sh", "-c", "trap '' HUP; sleep 1000 & echo up; wait", tty=True)
+    client.until(lambda: created.stdout_stream in client.streams, "output")
+    client.call(delete_exec=pb.DeleteExec(process=pb.ProcessRef(container_id="c1", exec_id="e1")))
+    deadline = time.monotonic() + DEADLINE
+    while (left := zone.children()) != ["sleep 100"]:
+        assert time.monotonic() < deadline, left
+        time.sleep(0.01)
 
 
 def test_a_terminal(client: Client) -> None:

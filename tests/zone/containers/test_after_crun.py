@@ -11,7 +11,6 @@ import os
 import select
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -35,7 +34,6 @@ echo done > "$gate"
 read -r go < "$gate.go"
 """
 PTRACE_SEIZE = 0x4206
-SYS_PIDFD_GETFD = 438
 
 
 class Gate:
@@ -143,17 +141,11 @@ def held_exec(container: str, exec_id: str, *more: str) -> str:
 @contextmanager
 def terminal_taken(zone: Zone) -> Iterator[None]:
     """The terminal that crun has sent is accepted by us, in the agent's place, and kept."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    for name in os.listdir(f"/proc/{zone.pid}/fd"):
-        if not os.readlink(f"/proc/{zone.pid}/fd/{name}").startswith("socket:"):
-            continue
-        number = libc.syscall(SYS_PIDFD_GETFD, zone.pidfd, int(name), 0)
-        assert number >= 0, os.strerror(ctypes.get_errno())
-        with socket.socket(fileno=number) as listener:
-            if str(listener.getsockname()).startswith("/run/xenpod/console/"):
-                with listener.accept()[0]:
-                    yield
-                return
+    for listener in zone.sockets():
+        if str(listener.getsockname()).startswith("/run/xenpod/console/"):
+            with listener.accept()[0]:
+                yield
+            return
     raise AssertionError("no socket for a terminal")
 
 

@@ -6,8 +6,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from tests.xen import modules
-from tests.xen.initramfs import pack
+from tests.xen.images import modules
+from tests.xen.images.initramfs import pack
 
 SOURCE = Path(__file__).parent / "guest" / "peer.c"
 MODULES = ("xen-blkfront", "xen-netfront", "xen-gntalloc", "xen-gntdev", "xen-evtchn")

@@ -15,7 +15,7 @@ import pytest
 from protect.toolstack.libxl.kernels import concatenate
 from tests.support.agent.zone import ZONE
 from tests.support.images.guest_kernel import early_and_addons
-from tests.zone.test_guest import Guest, installed_kernel, serial_root
+from tests.zone.machine.test_guest import Guest, installed_kernel, serial_root
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
 

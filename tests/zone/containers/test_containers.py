@@ -175,6 +175,14 @@ def test_out_of_memory_of_an_exec(client: Client) -> None:
     assert exited.oom_killed and exited.exit_code == 137
 
 
+def test_out_of_memory_of_another_process(client: Client) -> None:
+    """An exec that ends by itself was not killed, whatever happened to its child."""
+    client.start("c1", "sleep", "100", memory=24 << 20)
+    client.execute("c1", "e1", "sh", "-c", "tail /dev/zero; exit 7")
+    exited = client.exited("c1", "e1")
+    assert (exited.exit_code, exited.oom_killed) == (7, False)
+
+
 def test_stdin_and_its_end(client: Client) -> None:
     created = client.start("c1", "sha256sum", stdin=True)
     data = os.urandom(300_000)

@@ -224,6 +224,17 @@ def test_memory_of_the_pod_is_its_own(in_pod: Client) -> None:
     assert seen["m/new"][1:] == ("0", "77")
 
 
+def test_ids_that_the_pod_does_not_have(pod: Zone, in_pod: Client) -> None:
+    """The last one of the pod is mapped; the next one's files belong to nobody in it."""
+    request = script("c1", "true")
+    for name, number in (("last", LENGTH - 1), ("next", LENGTH)):
+        request.memory_volumes.add(name=name, volume=name, mode=0o700, uid=number, gid=number)
+    in_pod.call(create_container=request)
+    volumes = Path(f"/proc/{pod.pid}/root/run/xenpod/memory")
+    owners = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in volumes.iterdir()}
+    assert owners == {"last": (FIRST + LENGTH - 1,) * 2, "next": (FIRST - 1,) * 2}
+
+
 def test_what_the_pod_s_owners_took_is_not_the_container_s(in_pod: Client) -> None:
     in_pod.call(create_container=script("c1", "touch /a /b /c; sleep 1000"))
     in_pod.call(start_container=pb.StartContainer(id="c1"))

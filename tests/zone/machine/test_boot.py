@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from protect.channel import frames
+from protect.channel.frames import Frame, Type
 from tests.support.agent.zone import BUILD, Zone
 from tests.support.agent.zone_client import DEADLINE, Client, Failed
 from tests.support.agent.zone_specs import creation
@@ -75,6 +78,24 @@ def test_power_off(zone: Zone, client: Client) -> None:
     client.call(power_off=pb.PowerOff())
     assert zone.wait_status() == "poweroff"
     assert not Path(f"/proc/{zone.pid}").exists()
+
+
+def test_the_power_goes_off_after_the_answer(zone: Zone) -> None:
+    """Behind output and other answers, in a connection that takes little at a time."""
+    client = zone.connect()
+    number = client.start("c1", "yes").stdout_stream
+    client.close()
+    client = zone.connect()
+    for connection in zone.sockets():
+        listens = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+        if connection.family is socket.AF_UNIX and not listens:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    calls = [pb.Request(get_facts=pb.GetFacts())] * 8 + [pb.Request(power_off=pb.PowerOff())]
+    sent = [Frame(Type.CALL, n, call.SerializeToString()) for n, call in enumerate(calls, start=1)]
+    consumed = frames.credit(number, 0, frames.WINDOW)
+    client.socket.sendall(b"".join(map(frames.encode, [consumed, *sent])))
+    client.until(lambda: set(client.replies) == {frame.stream for frame in sent}, "all answers")
+    assert zone.wait_status() == "poweroff"
 
 
 def test_a_busy_zone_powers_off(zone: Zone, client: Client) -> None:

@@ -26,7 +26,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 LINES = 150_000
 TALK = f"seq 1 {LINES}; seq 1 {LINES} >&2; printf end"
 EXPECTED = {

@@ -1,0 +1,180 @@
+"""Today's daemons on what a release before them left: state directories after a reboot, and pods that run.
+
+``XENPOD_BEFORE=<checkout>`` names the one whose daemons make the running pods; it has to be built (``make
+setup``).  The stored state is written anew by ``tests/support/cri/stored_state.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localnode import registry
+from localnode.client import Client
+from tests.support.cri import stored_state as stored
+from tests.support.cri.cri_daemons import CriNode, container_status, needs_node
+from tests.support.protect.daemons import ROOT
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as protect
+
+pytestmark = [pytest.mark.root, needs_node]
+
+ARCHIVES = sorted((ROOT / "tests/data").glob("state-*.tar.xz"))
+BEFORE = os.environ.get("XENPOD_BEFORE", "")
+ENDED = ("state", "finishedAt", "exitCode", "reason", "message")
+"""Of a container, what its end changes."""
+
+
+@pytest.fixture(params=ARCHIVES, ids=lambda path: path.name)
+async def kept(request: pytest.FixtureRequest) -> AsyncIterator[stored.Kept]:
+    copy = await asyncio.to_thread(stored.unpack, request.param)
+    yield copy
+    shutil.rmtree(copy.folder)
+
+
+@pytest.fixture
+async def node(kept: stored.Kept) -> AsyncIterator[CriNode]:
+    """Today's daemons, started on the copy."""
+    node = CriNode(kept.folder)
+    await node.start()
+    try:
+        yield node
+    finally:
+        await node.close()
+        await node.nothing_left()
+
+
+@pytest.fixture
+async def client(node: CriNode) -> AsyncIterator[Client]:
+    async with node.client() as client:
+        yield client
+
+
+def without(record: dict[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in record.items() if key not in keys}
+
+
+def test_there_is_a_stored_state() -> None:
+    assert ARCHIVES and all(path.stat().st_size < 100_000 for path in ARCHIVES)
+
+
+async def test_every_record_is_there_and_complete(kept: stored.Kept, client: Client) -> None:
+    said, names = await stored.shown(client), kept.expected["names"]
+    assert said["images"] == kept.expected["images"] and len(said["images"]) == 1
+    assert said["pods"].keys() == kept.expected["pods"].keys() == {names["runs"], names["stopped"]}
+    for pod, before in kept.expected["pods"].items():
+        assert said["pods"][pod].get("state", "SANDBOX_READY") == "SANDBOX_NOTREADY"
+        assert without(said["pods"][pod], "state", "network") == without(before, "state", "network")
+    assert said["containers"].keys() == kept.expected["containers"].keys()
+    for container, before in kept.expected["containers"].items():
+        assert without(said["containers"][container], *ENDED) == without(before, *ENDED)
+
+
+async def test_ends_that_were_known_are_known(kept: stored.Kept, client: Client) -> None:
+    names, before = kept.expected["names"], kept.expected["containers"]
+    for name in ("ended", "was stopped"):
+        status = stored.MessageToDict(await container_status(client, names[name]))
+        assert status == before[names[name]], name
+    assert (before[names["ended"]]["exitCode"], before[names["was stopped"]]["exitCode"]) == (3, 137)
+
+
+async def test_what_ran_has_ended_with_its_zone(kept: stored.Kept, client: Client) -> None:
+    for name in ("serves", "created"):
+        status = await container_status(client, kept.expected["names"][name])
+        assert status.state == cri.CONTAINER_EXITED, name
+        assert status.exit_code != 0 and status.finished_at >= status.created_at
+
+
+async def test_the_image_runs(node: CriNode, client: Client) -> None:
+    """Without being pulled: there is no registry."""
+    config = stored.pod_config(node, "new")
+    pod = await stored.run_pod(client, config)
+    container = await stored.started(client, pod, config, "main", stored.ENDS)
+    assert (await stored.exited(client, container)).exit_code == 3
+    log = node.logs / "new" / "main.log"
+    assert [line.split()[1:] for line in log.read_text().splitlines()] == [["stdout", "F", "ended"]]
+
+
+async def test_pods_of_before_can_be_replaced(kept: stored.Kept, node: CriNode, client: Client) -> None:
+    """As the kubelet does after a reboot: the same pod with the next attempt, then the old one goes."""
+    old = kept.expected["names"]["runs"]
+    config = stored.pod_config(node, "runs")
+    config.metadata.attempt += 1
+    pod = await stored.run_pod(client, config)
+    await stored.started(client, pod, config, "serves", stored.SERVES)
+    await client.remove_pod(old)
+    assert sorted(await client.pods()) == sorted([pod, kept.expected["names"]["stopped"]])
+    left = (await client.runtime.ListContainers(cri.ListContainersRequest())).containers
+    assert {one.pod_sandbox_id for one in left} == {pod, kept.expected["names"]["stopped"]}
+
+
+async def test_protectd_has_forgotten_no_zone(kept: stored.Kept, node: CriNode, client: Client) -> None:
+    """It knows of the zone that ran; what is left of it goes with its pod."""
+    async with node.protectd.clients() as clients:
+        listed = (await clients.zones.ListZones(protect.ListZonesRequest())).zones
+        assert [zone.state for zone in listed] == [protect.ZONE_STATE_DEAD]
+        assert listed[0].name
+        await client.remove_pod(kept.expected["names"]["runs"])
+        assert not (await clients.zones.ListZones(protect.ListZonesRequest())).zones
+
+
+@pytest.fixture
+async def before(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[CriNode]:
+    """A node whose daemons are of the other checkout, with the image."""
+    folder = await asyncio.to_thread(stored.new_folder)
+    node = CriNode(folder, checkout=Path(BEFORE))
+    await node.start()
+    try:
+        yield node
+        await node.close()
+        await node.nothing_left()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.skipif(not BEFORE, reason="XENPOD_BEFORE names no other checkout")
+@pytest.mark.parametrize("ended", ["killed", "stopped"])
+async def test_pods_run_on_when_the_daemons_are_replaced(before: CriNode, ended: str) -> None:
+    """Containers go on, their ends and output are told, execs and removal work; nothing is left."""
+    async with registry.serve(before.folder / "registry") as address:
+        images_of(before, address)
+        async with before.client() as client:
+            await client.pull("registry.test/busybox:1")
+            pod = await client.run_pod("runs")
+            script = "while [ ! -e /end ]; do echo tick; usleep 20000; done; echo last; exit 7"
+            ends = await client.create(pod, "registry.test/busybox:1", ["sh", "-c", script], "ends")
+            await client.start(ends)
+            waits = await client.create(pod, "registry.test/busybox:1", ["sleep", "1000"], "waits")
+            then = await stored.shown(client)
+    for daemon in (before.daemon, before.protectd.daemon):
+        await (daemon.crash() if ended == "killed" else daemon.stop())
+    lines = len(client.log(pod, "ends").read_text().splitlines())
+    today = CriNode(before.folder)
+    before.daemon, before.protectd = today.daemon, today.protectd
+    await today.start()
+    async with today.client() as client:
+        now = await stored.shown(client)
+        assert without(now["containers"][ends], "state") == without(then["containers"][ends], "state")
+        states = {one: (await container_status(client, one)).state for one in (ends, waits)}
+        assert states == {ends: cri.CONTAINER_RUNNING, waits: cri.CONTAINER_CREATED}
+        await client.start(waits)
+        assert (await client.exec(waits, "echo", "here")).stdout == b"here\n"
+        async with asyncio.timeout(60):
+            while len(client.log(pod, "ends").read_text().splitlines()) <= lines:  # noqa: ASYNC110 - a file
+                await asyncio.sleep(0.02)
+        await client.exec(ends, "touch", "/end")
+        assert (await stored.exited(client, ends)).exit_code == 7
+        said = [line.split(" ", 3)[3] for line in client.log(pod, "ends").read_text().splitlines()]
+        assert said == ["tick"] * (len(said) - 1) + ["last"]
+
+
+def images_of(node: CriNode, address: str) -> None:
+    """busybox, in the node's registry."""
+    stored.images.push(address, "busybox:1", stored.images.busybox())
+    registry.mirror(node.certs, "registry.test", address)

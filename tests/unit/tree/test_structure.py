@@ -1,0 +1,88 @@
+"""The shape of the tree: short folders, one name for one thing, one owner of cancellation, true docs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+PACKAGES = ("cri", "protect", "daemonkit", "xenbind", "localnode")
+SIBLINGS = 16
+"""Files and folders in one folder, without ``__init__.py``: beyond about fifteen a level is missing."""
+
+_PATH = re.compile(r"`((?:cri|protect|daemonkit|xenbind|localnode|zone|proto|packaging|tests|docs)/[^`\s]*)`")
+
+_PATTERN = re.compile(r"\.\.\.|NNNN")
+"""Of names that stand for many."""
+
+
+def tracked(*patterns: str) -> list[Path]:
+    """What git knows, or would if it were added."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *patterns]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return [path for name in sorted(set(done.stdout.split())) if (path := ROOT / name).exists()]
+
+
+def classes(path: Path) -> Iterator[str]:
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef):
+            yield node.name
+
+
+def product() -> list[Path]:
+    return tracked(*(f"{package}/*.py" for package in PACKAGES))
+
+
+def test_no_folder_is_longer_than_a_page() -> None:
+    children: defaultdict[Path, set[str]] = defaultdict(set)
+    for path in tracked():
+        parts = path.relative_to(ROOT).parts
+        for depth, name in enumerate(parts):
+            if name != "__init__.py" and len(parts) > 1:
+                children[Path(*parts[:depth])].add(name if depth == len(parts) - 1 else f"{name}/")
+    # C modules are pairs; generated stubs and the root's own files are what they are.
+    long = {
+        str(folder): len(names)
+        for folder, found in children.items()
+        if (names := {re.sub(r"\.[ch]$", "", name) for name in found})
+        and len(names) > SIBLINGS
+        and folder.parts[:1] not in [(), ("proto",)]
+    }
+    assert long == {}, f"more than {SIBLINGS} siblings: a level is missing"
+
+
+def test_a_class_name_names_one_class() -> None:
+    owners: defaultdict[str, list[str]] = defaultdict(list)
+    for path in product():
+        for name in classes(path):
+            owners[name].append(str(path.relative_to(ROOT)))
+    assert len(owners) > 100
+    shared = {name: paths for name, paths in owners.items() if len(paths) > 1}
+    assert shared == {}
+
+
+def test_only_one_module_shields() -> None:
+    shields = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in product()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute | ast.Name)
+        and (node.attr if isinstance(node, ast.Attribute) else node.id) == "shield"
+    ]
+    assert shields
+    assert {shield.partition(":")[0] for shield in shields} == {"daemonkit/tasks.py"}
+
+
+@pytest.mark.parametrize(
+    "page", [str(path.relative_to(ROOT)) for path in tracked("*.md") if path.name != "CHANGELOG.md"]
+)
+def test_pages_name_files_that_exist(page: str) -> None:
+    named = {match.rstrip("/") for match in _PATH.findall((ROOT / page).read_text())}
+    gone = [name for name in sorted(named) if not any(ROOT.glob(name)) and not name.startswith("zone/build")]
+    assert gone == []
