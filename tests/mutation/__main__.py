@@ -39,6 +39,7 @@ class Result:
     """What came of a mutant; ``noticed`` names the tier."""
 
     mutant: Mutant
+    diff: str
     noticed: str = ""
     reached: set[str] = field(default_factory=set)
 
@@ -46,7 +47,10 @@ class Result:
 def main() -> int:
     arguments = _parse()
     sample = draw(arguments.seed, arguments.sample, [Path(path) for path in arguments.paths])
-    results = {number: Result(mutant) for number, mutant in enumerate(sample)}
+    results = {
+        number: Result(mutant, mutant.diff((ROOT / mutant.path).read_bytes()))
+        for number, mutant in enumerate(sample)
+    }
     if arguments.only:
         results = {number: results[number] for number in arguments.only}
     with tempfile.TemporaryDirectory(prefix="xenpod-mutation-", dir=arguments.folder) as folder:
@@ -152,10 +156,10 @@ def _report(results: Mapping[int, Result], arguments: argparse.Namespace) -> Non
         if not result.noticed:
             reached = f"reached by {len(result.reached)} tests" if result.reached else "reached by no test"
             lines += [f"\n#{number} {mutant.path}:{mutant.line} {mutant.kind}, {reached}"]
-            lines += [mutant.diff((ROOT / mutant.path).read_bytes())]
+            lines += [result.diff]
         elif arguments.verbose:
             lines += [f"\n#{number} {mutant.path}:{mutant.line} {mutant.kind}, noticed by {result.noticed}"]
-            lines += [mutant.diff((ROOT / mutant.path).read_bytes())]
+            lines += [result.diff]
     tiers = {tier: sum(one.noticed == tier for one in results.values()) for tier in ("unit", "mypy", "root")}
     noticed = sum(tiers.values())
     parts = ", ".join(f"{tier} {count}" for tier, count in tiers.items())

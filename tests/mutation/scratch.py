@@ -58,7 +58,8 @@ class Scratch:
         said.touch()
         for path in {mutant.path for mutant in mutants.values()}:
             here = {number: mutant for number, mutant in mutants.items() if mutant.path == path}
-            (self.folder / path).write_text(instrument((ROOT / path).read_bytes(), here))
+            file = self.folder / path
+            file.write_text(instrument(file.read_bytes(), here))
         options = ("-rfE", "-n", str(jobs), "--dist", "loadfile", f"--deselect={INSTRUMENTED_CHECKS}")
         status, text = self.pytest((*tests, *options), None, {FILE: str(said)})
         if status not in (0, _FAILED, _NO_TESTS):
