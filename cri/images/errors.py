@@ -6,25 +6,25 @@ from daemonkit.faults import Denied, Exhausted, Refused, TooLate, Unreachable
 
 
 class Corrupt(Refused):
-    """Bytes do not have the digest, the size or the form that was promised for them."""
+    """Bytes that have not the digest, size or form that was promised."""
 
 
 class Misdelivered(Corrupt):
-    """A host gives other bytes than those it was asked for: its fault, not the image's."""
+    """A host sent other bytes than it was asked for: its fault, not the image's."""
 
 
 class Unpackable(Refused):
-    """A layer cannot become a filesystem: it breaks the tar format, or asks for the impossible."""
+    """A layer that cannot become a filesystem: it breaks the tar format, or asks for the impossible."""
 
 
 class Oversized(Exhausted):
-    """An image passes a configured limit (bytes, ratio, entries)."""
+    """An image beyond a configured limit (bytes, ratio, entries)."""
 
 
 class Interrupted(Unreachable):
-    """A host broke off, or cannot serve just now: it may do better at once.
+    """A host broke off, or cannot serve right now: a retry may succeed.
 
-    after: seconds in which it wants to be asked again; None: it does not say.
+    after: the seconds it asks us to wait (Retry-After); None: it does not say.
     """
 
     def __init__(
@@ -35,21 +35,21 @@ class Interrupted(Unreachable):
 
 
 class Stalled(TooLate):
-    """A host has stopped answering, or sends next to nothing."""
+    """A host stopped answering, or sends next to nothing."""
 
 
 class NoRanges(Unreachable):
-    """A host does not give a blob from its middle on."""
+    """A host cannot send a blob from its middle on."""
 
 
 class Rejected(Denied):
-    """A verifier of this host does not let the image in."""
+    """A verifier on this machine rejected the image."""
 
 
 class Cancelled(Exception):
-    """The work was called off because nobody waits for it any more; never reaches a caller."""
+    """A thread stops because its work was cancelled; never reaches a caller of WorkerThreads.run."""
 
 
 def disk_full(operation: str, subject: str) -> Exhausted:
-    """What is told of a full disk (``daemonkit.disk_space.is_full``)."""
+    """The fault for a full disk (see ``daemonkit.disk_space.is_full``)."""
     return Exhausted(operation, subject, "the disk is full", "free space under the state directory")

@@ -1,4 +1,4 @@
-"""Image names by pattern, for what an operator configures."""
+"""Patterns of image names in an operator's configuration."""
 
 from __future__ import annotations
 

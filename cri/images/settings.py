@@ -14,12 +14,12 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 LEVELS: Mapping[str, int] = {"zstd": 22, "gzip": 9, "xz": 0, "lz4": 0}
-"""Compressions that kernels of zones read, with their highest level; 0: it has none."""
+"""Compressions that zone kernels can read, with the highest level of each; 0: it has no levels."""
 
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """Bounds on what one image may cost; passing one fails the pull with RESOURCE_EXHAUSTED."""
+    """Limits on what one image may cost; exceeding one fails the pull with RESOURCE_EXHAUSTED."""
 
     manifest_bytes: int = 4 * MIB
     config_bytes: int = 4 * MIB
@@ -28,7 +28,7 @@ class ImageLimits:
     layer_bytes: int = 16 * GIB
     # All layers unpacked, holes of sparse files included.
     unpacked_bytes: int = 64 * GIB
-    # Unpacked over compressed bytes of one layer; only looked at above unpacked_floor_bytes.
+    # Unpacked over compressed bytes of one layer; only checked above unpacked_floor_bytes.
     ratio: int = 200
     unpacked_floor_bytes: int = 256 * MIB
     # Entries of all layers, whiteouts included; an index of them is held in memory (about 0.5 KiB each).
@@ -93,8 +93,8 @@ class ImageSettings:
     certs_dir: Path = Path("/etc/containerd/certs.d")
     compression: str = "zstd"
     compression_level: int = 1
-    # Compressed layers of so many bytes become a filesystem of their own, which other images may share; what
-    # is smaller is taken together with the next.
+    # A compressed layer of at least so many bytes becomes a filesystem of its own, which other images may
+    # share; smaller ones are put together with the next.
     part_bytes: int = 4 * MIB
     downloads_per_image: int = 3
     conversions: int = 2
@@ -102,9 +102,9 @@ class ImageSettings:
     # Longest silence of a registry in the middle of an answer.
     stall_seconds: float = 60.0
     pull_seconds: float = 3600.0
-    # How long nothing of a pull may move, of all its layers together and of its filesystem.
+    # How long a pull may make no progress at all, on any layer or filesystem.
     pull_stall_seconds: float = 300.0
-    # Tries at one host for one thing that bring nothing; the pause after the first, and the longest one.
+    # Fruitless tries of one request at one host; the first backoff, and the longest one.
     tries_per_host: int = 3
     retry_seconds: float = 0.5
     retry_most_seconds: float = 20.0

@@ -1,4 +1,4 @@
-"""What is stored of an image, read again and held against its digests."""
+"""Checks what is stored of an image against its digests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Verification:
 
 
 def verify(store: ImageStore, image: StoredImage, token: CancelToken) -> Verification:
-    """Reads every file of an image; Missing when it was removed meanwhile."""
+    """Read and check every file of an image; Missing when it was removed meanwhile."""
     row, stack = store.stored(image)
     with store.leasing([one.chain_id for one in stack], [digest for digest, _ in row.layers]):
         faults: list[str] = []

@@ -65,7 +65,7 @@ class WorkloadDisk:
 
 
 @dataclass(frozen=True, slots=True)
-class ExitStatus:
+class WorkloadExit:
     """Exit status of a process; ``at_ns`` is ns since the epoch."""
 
     code: int
@@ -107,7 +107,7 @@ class Workload:
             raise Refused("change workload", self.id, cause)
         return replace(self, state=state, **changes)
 
-    def exited(self, end: ExitStatus, reason: Reason | None = None, message: str = "") -> Workload:
+    def exited(self, end: WorkloadExit, reason: Reason | None = None, message: str = "") -> Workload:
         return self.to(
             WorkloadState.EXITED,
             exit_code=end.code,

@@ -10,7 +10,7 @@ from protect.agent.client import AgentClient
 from protect.model.lifetime import End
 from protect.model.ports import Input
 from protect.model.statistics import StatsKind, ZoneStats
-from protect.model.workload import ExitStatus, Workload
+from protect.model.workload import Workload, WorkloadExit
 from protect.model.zone import Zone, ZoneState
 from protect.state.exec_run import ExecRun
 from protect.state.outputs import Outputs
@@ -82,7 +82,7 @@ class WorkloadRuntime:
         """Held by whoever changes the workload."""
         self.outputs: Outputs | None = None
         self.stdin: Input | None = None
-        self.exit: ExitStatus | None = None
+        self.exit: WorkloadExit | None = None
         """Its exit status, known before all its output has come."""
         self.exiting: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()

@@ -9,7 +9,7 @@ import logging
 
 from daemonkit.logs import fields
 from protect.model.process import ListedProcess, ProcessState
-from protect.model.workload import ExitStatus, Reason, WorkloadState
+from protect.model.workload import Reason, WorkloadExit, WorkloadState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import WorkloadRuntime
 from protect.workloads.create import open_log
@@ -43,7 +43,7 @@ def _note_lost(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
         return
     log.error("zone has lost a workload", extra=fields(zone=runtime.zone.id, workload=runtime.id))
     manager.tasks.spawn(_release(manager, runtime), f"release volumes of {runtime.id}")
-    end = ExitStatus(LOST, oom_killed=False, at_ns=now_ns())
+    end = WorkloadExit(LOST, oom_killed=False, at_ns=now_ns())
     manager.note_workload(runtime, runtime.workload.exited(end, Reason.ERROR, "its zone has lost it"))
 
 

@@ -9,7 +9,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.model.process import ProcessExited
-from protect.model.workload import KILLED, ExitStatus, Reason, Workload, WorkloadState
+from protect.model.workload import KILLED, Reason, Workload, WorkloadExit, WorkloadState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
@@ -37,16 +37,16 @@ def on_exit(manager: ZoneManager, zone: ZoneRuntime, untrusted: ProcessExited) -
     )
 
 
-def _status_of(workload: Workload, untrusted: ProcessExited) -> ExitStatus:
+def _status_of(workload: Workload, untrusted: ProcessExited) -> WorkloadExit:
     """The exit status, bounded; an impossible time is replaced by now."""
     now = now_ns()
     at_ns = untrusted.exited_at_ns
     if not max(workload.created_at_ns, workload.started_at_ns) <= at_ns <= now + _CLOCK_SLACK_NS:
         at_ns = now
-    return ExitStatus(min(untrusted.exit_code, _CODE_LIMIT), untrusted.oom_killed, at_ns)
+    return WorkloadExit(min(untrusted.exit_code, _CODE_LIMIT), untrusted.oom_killed, at_ns)
 
 
-async def _finish(manager: ZoneManager, runtime: WorkloadRuntime, end: ExitStatus) -> None:
+async def _finish(manager: ZoneManager, runtime: WorkloadRuntime, end: WorkloadExit) -> None:
     await _drain(manager, runtime)
     checkpoint("workload-exit.drained")
     async with runtime.lock:
@@ -80,7 +80,7 @@ async def mark_killed(manager: ZoneManager, runtime: WorkloadRuntime, cause: str
         if runtime.exit is not None:
             manager.note_workload(runtime, runtime.workload.exited(runtime.exit))
             return
-        end = ExitStatus(KILLED, oom_killed=False, at_ns=now_ns())
+        end = WorkloadExit(KILLED, oom_killed=False, at_ns=now_ns())
         message = f"the zone ended: {cause}"
         manager.note_workload(runtime, runtime.workload.exited(end, Reason.ZONE_CRASHED, message))
 

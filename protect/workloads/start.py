@@ -6,7 +6,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Fault, Refused
 from daemonkit.tasks import complete
 from protect.checks import printable
-from protect.model.workload import START_FAILED, ExitStatus, Reason, Workload, WorkloadState
+from protect.model.workload import START_FAILED, Reason, Workload, WorkloadExit, WorkloadState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import WorkloadRuntime
 from protect.workloads.exits import release_volumes
@@ -47,6 +47,6 @@ async def _start(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 def _note_failure(manager: ZoneManager, runtime: WorkloadRuntime, fault: Fault) -> None:
-    end = ExitStatus(START_FAILED, oom_killed=False, at_ns=now_ns())
+    end = WorkloadExit(START_FAILED, oom_killed=False, at_ns=now_ns())
     message = printable(fault.cause, _MESSAGE)
     manager.note_workload(runtime, runtime.workload.exited(end, Reason.START_ERROR, message))

@@ -1,4 +1,4 @@
-"""Kernel images of the store: told, listed, and their files taken out when a zone first boots from one."""
+"""Kernel images in the store: recognised, listed, and extracted when a zone first boots from one."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Fault, Refused
 
 ZONE = "zone:"
-"""Before a pod's id: the holder of the image that its zone boots from.  Other holders are containers."""
+"""Prefix of a pod's id: the holder of the image its zone boots from.  Other holders are containers."""
 
 _TAKE = "take kernel out of image"
 
 
 @dataclass(frozen=True, slots=True)
 class KernelFiles:
-    """For protectd; None: the image has no such file."""
+    """Paths for protectd; None: the image has no such file."""
 
     name: str
     image: Path
@@ -37,7 +37,7 @@ class KernelFiles:
 
 @dataclass(frozen=True, slots=True)
 class KernelImage:
-    """An image that says it is one.  ``sizes``: of its files; ``fault``: why no zone can boot from it."""
+    """An image with /kernel/metadata.  ``sizes``: of its files; ``fault``: why no zone can boot from it."""
 
     image: StoredImage
     metadata: Metadata
@@ -60,7 +60,7 @@ class KernelImages:
         self._plans: dict[str, KernelPlan | Fault] = {}
 
     async def files(self, image_id: str) -> KernelFiles:
-        """Where an image's files are; they are taken out of it when they are not there yet.
+        """The paths of an image's files, which are extracted at the first time.
 
         Refused: it is no kernel image, or none for zones; Oversized; Exhausted (disk); Corrupt, Broken.
         """
@@ -100,7 +100,7 @@ class KernelImages:
         return KernelImage(image, said, sizes, taken_out, fault)
 
     def _plan(self, image: StoredImage, token: CancelToken) -> KernelPlan:
-        """Kept, as reading all layers takes a while; not when the store is at fault, which may be mended."""
+        """The plan, cached because reading all layers takes a while; faults of the store are not cached."""
         known = self._plans.get(image.id)
         if known is None:
             try:
@@ -135,7 +135,7 @@ class KernelImages:
             raise Broken(_TAKE, plan.subject, str(error)) from error
 
     def _check(self, image: StoredImage, work: Path, plan: KernelPlan) -> None:
-        """Refused when the kernel says that it cannot be a zone's; that is told from then on."""
+        """Refused when the kernel was not built for zones; that is remembered."""
         try:
             metadata.parse((work / METADATA).read_bytes(), plan.subject)
             if CONFIG in plan.files:

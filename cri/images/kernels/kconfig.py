@@ -1,7 +1,7 @@
-"""``/kernel/config.gz`` of a kernel image: whether a zone can live on such a kernel.
+"""``/kernel/config.gz`` of a kernel image: whether a zone can run on such a kernel.
 
-It is the kernel's own word, and no protection: it is there so that a kernel that cannot work is refused with
-the reason, instead of a zone that does not boot.
+The image claims it, so it protects from nothing: it serves to refuse an unfit kernel with the reason, instead
+of a zone that does not boot.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ NEEDED = (
     "TMPFS",
     "BLK_DEV_INITRD",
 )
-"""In a zone's kernel, or as modules of it."""
+"""Needed in a zone's kernel, built in or as modules."""
 
 BEFORE_ADDONS = ("XEN_BLKDEV_FRONTEND", "SQUASHFS")
-"""To reach the modules in addons.squashfs at all."""
+"""Needed to reach the modules in addons.squashfs at all."""
 
 
 def check(untrusted: bytes, subject: str, extras: Set[str]) -> None:
-    """Refused with what is missing.  ``extras``: which of initramfs and addons.squashfs the image has."""
+    """Raise Refused with what is missing.  ``extras``: which of initramfs and addons.squashfs there are."""
     inflater = zlib.decompressobj(wbits=31)
     try:
         text = inflater.decompress(untrusted, _PLAIN)

@@ -29,7 +29,7 @@ KERNEL, ADDONS, INITRAMFS = "image", "addons.squashfs", "initramfs"
 METADATA, CONFIG = "metadata", "config.gz"
 _READ = "read kernel image"
 _ENTRIES = 50_000
-"""Of a whole image: few are needed, and a pod waits for them to be read."""
+"""Limit on an image's entries: few are needed, and a pod waits while they are read."""
 _KINDS = {
     tarstream.SYMLINK: "a symbolic link",
     tarstream.DIR: "a directory",
@@ -48,7 +48,7 @@ class LayerFile(NamedTuple):
 
 
 class KernelPlan(NamedTuple):
-    """files: where each file of /kernel that is wanted lies, by its name in there."""
+    """files: where the data of each wanted file of /kernel is, by its name there."""
 
     subject: str
     layers: tuple[LayerFile, ...]
@@ -58,7 +58,7 @@ class KernelPlan(NamedTuple):
 def find(
     store: ImageStore, image: StoredImage, settings: KernelSettings, limits: ImageLimits, token: CancelToken
 ) -> KernelPlan:
-    """Reads all layers.  Refused, Oversized: it is no kernel image; Corrupt, Broken: the store is damaged."""
+    """Read all layers.  Refused, Oversized: it is no kernel image; Corrupt, Broken: the store is damaged."""
     subject = name_of(image)
     layers = _layers(store, image, subject)
     whole = 2 * (settings.image_bytes + settings.addons_bytes + settings.initramfs_bytes)
@@ -83,7 +83,7 @@ def find(
 
 
 def name_of(image: StoredImage) -> str:
-    """For people."""
+    """An image's name for messages."""
     return next(iter((*image.repo_tags, *image.repo_digests)), image.id)
 
 
@@ -125,7 +125,7 @@ def _files(tree: MergedTree, subject: str, most: Mapping[str, int]) -> dict[str,
 
 
 def _content(node: Inode, name: str, limit: int, subject: str) -> Content:
-    """Of a regular file with data, no matter what leads to it elsewhere: no link is followed."""
+    """Where a regular file's data is; links are not followed."""
     if node.kind != tarstream.FILE:
         raise Refused(_READ, subject, f"/kernel/{name} is {_KINDS[node.kind]}, not a regular file")
     if node.size > limit:

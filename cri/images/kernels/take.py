@@ -1,4 +1,4 @@
-"""Takes the files of a kernel image out of its layers, into a folder."""
+"""Extracts the files of a kernel image from its layers into a folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Taken(NamedTuple):
 
 
 def take(plan: KernelPlan, folder: Path, token: CancelToken) -> None:
-    """Writes each file, and their digests, all synced.  Corrupt: a layer is not what it was; OSError."""
+    """Write and sync each file, and their digests.  Corrupt: a layer has changed since the plan; OSError."""
     folder.mkdir(mode=0o700)
     checkpoint("kernel-take.begun")
     taken: list[Taken] = []
@@ -47,7 +47,7 @@ def take(plan: KernelPlan, folder: Path, token: CancelToken) -> None:
 
 
 def taken_files(folder: Path) -> list[Taken]:
-    """What was written there; nothing when the folder is not there.  ValueError, OSError: it is damaged."""
+    """The files of a folder; none when there is no folder.  ValueError, OSError: it is damaged."""
     try:
         rows = json.loads((folder / DIGESTS).read_bytes())
     except FileNotFoundError:
@@ -60,7 +60,7 @@ def taken_files(folder: Path) -> list[Taken]:
 def _from_layer(
     layer: LayerFile, wanted: Sequence[tuple[str, Content]], folder: Path, subject: str, token: CancelToken
 ) -> Iterator[Taken]:
-    """Once more held against its digest: it was read before, to find out what is in it."""
+    """Extract from one layer, which is verified again: it may have changed since the plan was made."""
     algorithm, _, digest = layer.diff_id.partition(":")
     whole = hashlib.new(algorithm)
     plain = compression.plain(chunks(layer.path, subject, token), subject)
@@ -83,7 +83,7 @@ def _hashed(chunks: Iterable[bytes | memoryview], running: hashlib._Hash) -> Ite
 
 
 def _write(path: Path, chunks: Iterable[bytes]) -> None:
-    """Of mode 0400: protectd refuses what others may write."""
+    """Write a file of mode 0400: protectd refuses what others may write."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o400), "wb") as file:
         for chunk in chunks:
             file.write(chunk)

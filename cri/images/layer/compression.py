@@ -83,7 +83,7 @@ class _ChunkReader:
 
 
 def _unzstd(chunks: Iterator[bytes], subject: str) -> Iterator[bytes]:
-    # What ends early is not told here; the tar reader and the digest of the plain bytes tell it.
+    # A stream that ends early is not noticed here, but by the tar reader and the plain digest.
     decompressor = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW)
     try:
         with decompressor.stream_reader(

@@ -19,7 +19,7 @@ class Content(NamedTuple):
 
 
 class Inode:
-    """One inode. content: of a file that is not empty."""
+    """One inode of a merged tree. content: where the data is, for a file that is not empty."""
 
     __slots__ = (
         "_load",
@@ -50,11 +50,11 @@ class Inode:
         self._load: Callable[[], dict[bytes, Inode]] | None = None
 
     def load_later(self, load: Callable[[], dict[bytes, Inode]]) -> None:
-        """Has a directory's children made when they are first asked for."""
+        """Load a directory's children when they are first asked for."""
         self._names, self._load = None, load
 
     def described(self) -> Inode:
-        """As it is now: a directory may be given other attributes by layers to come. It has no children."""
+        """A copy of a directory's present attributes, without children: later layers may change them."""
         if not self.is_directory:
             return self
         copy = Inode(self.kind, self.serial)

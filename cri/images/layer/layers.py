@@ -18,7 +18,7 @@ CHUNK = 1 << 20
 
 
 class LayerIndex(NamedTuple):
-    """What a layer holds, its data left where it is.
+    """What a layer holds; the data itself stays in the layer.
 
     plain_bytes: the length of its tar stream; weight: roughly what the entries take in memory, in bytes.
     """
@@ -40,7 +40,7 @@ class LayerBudget:
         }
 
     def spend(self, entries: int, weight: int, plain_bytes: int) -> None:
-        """For one layer or several (see LayerIndex); raises Oversized once the sum is beyond the limits."""
+        """Count one layer or several (see LayerIndex); raises Oversized once the sum exceeds the limits."""
         for what, amount in zip(self._left, (entries, weight, plain_bytes), strict=True):
             self._left[what] -= amount
             if self._left[what] < 0:
@@ -65,7 +65,7 @@ class _Counted:
 
 
 def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: ImageLimits) -> LayerIndex:
-    """Reads a compressed layer to its end.
+    """Read a compressed layer to its end and index it.
 
     size: its compressed length, which bounds the plain one by the configured ratio.
     Raises Corrupt, Unpackable, Oversized.

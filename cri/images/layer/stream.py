@@ -29,14 +29,14 @@ class PlainStream:
         return data
 
     def exactly(self, size: int) -> bytes:
-        """Raises Unpackable when the stream ends before."""
+        """Exactly size bytes; raises Unpackable when the stream ends earlier."""
         data = self.take(size)
         if len(data) < size:
             raise Unpackable("read layer", self.subject, f"ends inside an entry, at byte {self.offset}")
         return data
 
     def skip(self, size: int) -> None:
-        """Passes over size bytes; raises Unpackable when the stream ends before."""
+        """Skip size bytes; raises Unpackable when the stream ends earlier."""
         end = self.offset + size
         while True:
             here = min(end - self.offset, len(self._chunk) - self._at)
@@ -59,7 +59,7 @@ class PlainStream:
             yield view
 
     def drain(self) -> None:
-        """Reads to the end: the digests cover what lies behind the archive too."""
+        """Read to the end: the digests cover what follows the archive, too."""
         while self._refill():
             self.offset += len(self._chunk)
             self._at = len(self._chunk)

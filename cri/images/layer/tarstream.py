@@ -15,7 +15,7 @@ from cri.images.layer.stream import PlainStream
 from cri.images.layer.tarsparse import Extents, old_gnu_map, pax_map, stored_map
 
 BLOCK = 512
-# Of Linux; no file can be reached by a longer one.
+# Linux's limit: no file can be reached by a longer path.
 PATH_MAX = 4096
 # All PAX and long-name headers of a layer, as multiples of the bound on one.
 HEADERS = 256
@@ -241,7 +241,7 @@ def _owner(pax: bytes | None, field: bytes, stream: PlainStream, name: bytes) ->
 
 
 def _mtime(pax: bytes | None, field: bytes, stream: PlainStream) -> int:
-    """Whole seconds, held within what squashfs has room for (32 bits, unsigned)."""
+    """Whole seconds, clamped to what squashfs can store (32 bits, unsigned)."""
     if pax is None:
         value = _number(field, stream)
     else:

@@ -16,7 +16,7 @@ from daemonkit.faults import Denied
 
 
 class Policy:
-    """What an operator has configured.  Images that are there already, and imports, are not asked about."""
+    """An operator's policy.  It applies to pulls, not to imports or images that are here already."""
 
     def __init__(self, settings: PolicySettings, threads: WorkerThreads) -> None:
         self._settings = settings
@@ -24,7 +24,7 @@ class Policy:
         self._allow, self._deny = Globs(settings.allow), Globs(settings.deny)
 
     def check_name(self, reference: Reference) -> None:
-        """Raises Denied for a name that may not be pulled.
+        """Raise Denied for a name that may not be pulled.
 
         A pattern counts for the whole name, and for the repository alone: so that a repository can be named
         with all that is in it, by whatever tag or digest.

@@ -1,4 +1,4 @@
-"""The one door to image verifiers: executables that say whether an image may be pulled.
+"""The only caller of image verifiers: executables that decide whether an image may be pulled.
 
 The contract is containerd's (docs/image-verification.md, its "bindir" plugin): every file of a directory, in
 the order of their names, is run as ``<file> -name <name> -digest <digest> -stdin-media-type <type>`` with an
@@ -31,14 +31,14 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/vnd.oci.descriptor.v1+json"
 MOST = 32
-# Of a verifier's words; it may write on without harm, and without being heard.
+# Of a verifier's output; whatever it writes beyond that is ignored.
 MOST_OUTPUT = 32 << 10
 _MOST_REASON = 1000
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a verifier says; reason: in one line, for the one who asked for the image."""
+    """A verifier's decision; reason: one line for whoever asked for the image."""
 
     allowed: bool
     reason: str
@@ -59,7 +59,7 @@ def verifiers_in(directory: Path) -> list[Path]:
 def judge(
     program: Path, arguments: Sequence[str], payload: bytes, seconds: float, token: CancelToken
 ) -> Verdict:
-    """Runs one verifier to its end, or that of its time.  Whatever goes wrong with it allows nothing."""
+    """Run one verifier to its end or its deadline.  Any failure of it rejects the image."""
     with tempfile.TemporaryFile() as stdin:
         stdin.write(payload)
         stdin.seek(0)
@@ -88,7 +88,7 @@ def judge(
 
 
 def _start(command: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[bytes]:
-    """In a process group of its own, which can be ended with all that it started."""
+    """Start it in a process group of its own, so that it can be killed with all its children."""
     return subprocess.Popen(
         command,
         stdin=stdin,
@@ -102,7 +102,7 @@ def _start(command: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | None, str]:
-    """What it says on both streams until it ends; None: it has not ended by the deadline."""
+    """Both streams until the process ends; None: it had not ended by the deadline."""
     assert process.stdout is not None and process.stderr is not None
     ended = os.pidfd_open(process.pid)
     kept = {stream.fileno(): bytearray() for stream in (process.stdout, process.stderr)}
@@ -119,7 +119,7 @@ def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | No
                 return None, ""
             done = ended in ready
             for descriptor in kept if done else ready:
-                # Once it has ended: what it has left in the pipes, even if a child of it holds them open.
+                # Once it has ended, take what is left in the pipes, even if a child still holds them open.
                 while not _take(descriptor, kept[descriptor], poll) and done:
                     pass
     finally:
@@ -129,7 +129,7 @@ def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | No
 
 
 def _take(descriptor: int, kept: bytearray, poll: select.poll) -> bool:
-    """Reads what is there, and keeps what there is room for; whether there is nothing more now."""
+    """Read once, up to the limit on output; returns whether there is nothing more now."""
     try:
         data = os.read(descriptor, MOST_OUTPUT)
     except BlockingIOError:
@@ -139,7 +139,7 @@ def _take(descriptor: int, kept: bytearray, poll: select.poll) -> bool:
             poll.unregister(descriptor)
         return True
     kept += data[: MOST_OUTPUT - len(kept)]
-    # Whoever has said enough is not listened to any longer than it lives.
+    # After the limit, no more is waited for than the process itself.
     return len(kept) >= MOST_OUTPUT
 
 
@@ -150,6 +150,6 @@ def _line(untrusted: bytes | bytearray) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends it with its children, also when it has ended and they have not."""
+    """Kill it and its children, even when it has ended and they have not."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

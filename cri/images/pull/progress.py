@@ -27,7 +27,7 @@ class Stage(Enum):
 
 
 class State(Enum):
-    """What becomes of a layer, or of a filesystem image."""
+    """How far a layer or a filesystem image is."""
 
     WAITING = "waiting"
     ACTIVE = "active"
@@ -36,7 +36,7 @@ class State(Enum):
 
 @dataclass(frozen=True)
 class Measured:
-    """A meter as it stood. total: bytes, 0 when not known yet; bytes: of them done."""
+    """A meter's state at one moment. total: bytes, 0 when not known yet; bytes: those done."""
 
     name: str
     state: State
@@ -55,7 +55,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A pull as it stood. started_at: nanoseconds since the epoch."""
+    """A pull's state at one moment. started_at: nanoseconds since the epoch."""
 
     name: str
     stage: Stage
@@ -99,25 +99,25 @@ class Meter:
         self.done()
 
     def restart(self) -> None:
-        """From the first byte again."""
+        """Begin at the first byte again."""
         self.bytes = 0
 
     def add(self, size: int) -> None:
-        """So many bytes more."""
+        """Count bytes."""
         self.bytes += size
         self.moved += size
 
     def skip(self) -> None:
-        """Nobody has to move it."""
+        """Mark it done unless somebody works on it: it need not be fetched."""
         if self.state is State.WAITING:
             self.done()
 
     def done(self) -> None:
-        """All of it is here."""
+        """Mark it done."""
         self.bytes, self.state = self.total, State.DONE
 
     def measured(self) -> Measured:
-        """As it stands now."""
+        """The present state."""
         return Measured(self.name, self.state, self.bytes, self.total)
 
 
@@ -148,12 +148,12 @@ class Progress:
         self._filesystems: tuple[Meter, ...] = ()
 
     def enter(self, stage: Stage) -> None:
-        """It has come to a stage."""
+        """Begin a stage."""
         self._stage = stage
         self._steps += 1
 
     def plan(self, layers: Sequence[Meter], filesystems: Sequence[Meter]) -> None:
-        """What there is to do."""
+        """Set what there is to do."""
         self._layers, self._filesystems = tuple(layers), tuple(filesystems)
 
     @property
@@ -163,11 +163,11 @@ class Progress:
 
     @property
     def active(self) -> bool:
-        """Whether bytes should be moving; not, for instance, while it waits for its turn."""
+        """Whether bytes should be moving: not while it waits for its turn, for instance."""
         return any(meter.state is State.ACTIVE for meter in self._meters)
 
     def snapshot(self) -> Snapshot:
-        """As it stands now."""
+        """The present state."""
         layers = tuple(meter.measured() for meter in self._layers)
         filesystems = [meter.measured() for meter in self._filesystems]
         return Snapshot(self.name, self._stage, self.started_at, layers, _together(filesystems))
@@ -178,7 +178,7 @@ class Progress:
 
 
 def _together(parts: Sequence[Measured]) -> Measured | None:
-    """One for all filesystems of an image, under the name of the topmost."""
+    """The filesystems of an image as one, under the name of the topmost."""
     if not parts:
         return None
     states = {part.state for part in parts}

@@ -1,5 +1,4 @@
-"""Images on this machine as a place: an OCI layout (directory or tar archive), or what ``docker save``
-writes.
+"""Images on this machine as a source: OCI layouts (directory or tar archive), and ``docker save`` archives.
 
 Sources: OCI image-spec, image-layout.md; Docker image spec v1.2, "Combined Image JSON + Filesystem Changeset
 Format".
@@ -30,7 +29,7 @@ MAX_MEMBERS = 20_000
 
 
 class Files(Protocol):
-    """Named files of a layout, wherever it lies."""
+    """Named files of a layout, in a directory or an archive."""
 
     subject: str
 
@@ -64,7 +63,7 @@ class DirectoryFiles:
 
 
 class ArchiveFiles:
-    """A layout in a tar archive, which is read where it lies: only the names are held in memory."""
+    """A layout in a tar archive, which is read in place: only the names are held in memory."""
 
     def __init__(self, path: Path, limits: ImageLimits) -> None:
         self._path = path
@@ -83,7 +82,7 @@ class ArchiveFiles:
         if entry.kind == tarstream.FILE and entry.extents is None:
             self._members[name] = (entry.offset, entry.stored)
         elif entry.kind == tarstream.SYMLINK:
-            # docker save links layers that are there already.
+            # docker save writes a layer that is there already as a symlink.
             target = os.path.join(os.path.dirname(name), entry.link.decode("utf-8", "replace"))
             self._links[name] = os.path.normpath(target)
 
@@ -112,7 +111,7 @@ class ArchiveFiles:
 
 
 class _SeekingStream(PlainStream):
-    """A stream over a file that jumps instead of reading what it skips."""
+    """A stream over a file that seeks instead of reading what it skips."""
 
     def __init__(self, file: BinaryIO, size: int, subject: str) -> None:
         super().__init__(iter(lambda: file.read(1 << 16), b""), subject)
@@ -120,7 +119,7 @@ class _SeekingStream(PlainStream):
         self._size = size
 
     def skip(self, size: int) -> None:
-        """See Stream."""
+        """See PlainStream."""
         held = len(self._chunk) - self._at
         if size <= held:
             super().skip(size)
@@ -141,7 +140,7 @@ class ListedImage:
 
 
 class ImageLayout:
-    """A layout as a Place: it has blobs by digest."""
+    """A layout as an ImageSource: it has blobs by digest."""
 
     resolves = True
 
@@ -175,14 +174,14 @@ class ImageLayout:
         return b"".join(self._files.chunks(name))
 
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
-        """See Place."""
+        """See ImageSource."""
         if target in self._made:
             return self._made[target], manifests.DOCKER_MANIFEST
         return self.read(self._path(target)), ""
 
     @contextmanager
     def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
-        """See Place."""
+        """See ImageSource."""
         yield self._files.chunks(self._path(descriptor.digest))
 
     def _path(self, digest: str) -> str:
@@ -221,7 +220,7 @@ class ImageLayout:
         return [ListedImage(target, tag) for tag in tags] or [ListedImage(target, "")]
 
     def _describe(self, name: str, media_type: str) -> dict[str, Any]:
-        """A descriptor for a file that the archive names without one."""
+        """The descriptor of a file that the archive lists without one."""
         running = hashlib.sha256()
         size = 0
         for chunk in self._files.chunks(name):

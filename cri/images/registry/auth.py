@@ -1,5 +1,4 @@
-"""How a registry's challenge is answered: oras' token backend, with what CRI callers may bring and nothing
-else.
+"""Answers a registry's challenges: oras' token backend, with the credentials of a CRI call and no others.
 
 What oras lacks for us: it reads credentials from Docker's files and helpers, answers a Basic challenge as if
 it were a Bearer one, has no identity tokens, and follows a realm to wherever it points. Source:
@@ -24,7 +23,7 @@ from cri.images.registry.hosts import RegistryHost
 from cri.images.registry.retry import retry_after
 from daemonkit.faults import Denied, Unreachable
 
-_MAX_TOKEN_ANSWER = 1 << 20
+MAX_TOKEN_ANSWER = 1 << 20
 _CHALLENGE = re.compile(r'([A-Za-z][A-Za-z0-9_-]*)=(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
 
 
@@ -45,23 +44,23 @@ class Authority(TokenAuth):  # type: ignore[misc]
         """Nothing: the files of the daemon's user are not the caller's credentials."""
 
     def get_auth_header(self) -> dict[str, str]:
-        """What to send along from the start."""
+        """The headers to send before any challenge."""
         return {"Authorization": self._header} if self._header else {}
 
     def authenticate_request(
         self, original: requests.Response, headers: dict[str, str], refresh: bool = False
     ) -> tuple[dict[str, str], bool]:
-        """Answers a challenge; False when there is nothing (more) to answer with."""
+        """Answer a challenge; False when there is nothing (more) to answer it with."""
         challenge = original.headers.get("Www-Authenticate", "")
         shown = original.request.headers.get("Authorization", "")
         original.close()
         asking = urlsplit(original.url)
         if (asking.scheme, asking.netloc) != (self._host.scheme, self._host.netloc):
-            # A redirect led here; what is for the registry is not for whom it sends us to.
+            # A redirect led here: the registry's credentials are not for other hosts.
             return headers, False
         with self._lock:
             if self._header and self._header != shown:
-                # Another thread has answered meanwhile.
+                # Another thread has answered the challenge meanwhile.
                 return headers | self.get_auth_header(), True
             if self._credentials.registry_token or (refresh and not challenge):
                 return headers, False
@@ -113,8 +112,8 @@ class Authority(TokenAuth):  # type: ignore[misc]
 
 def _token(response: requests.Response, netloc: str) -> str:
     try:
-        body = response.raw.read(_MAX_TOKEN_ANSWER + 1, decode_content=True)
-        if len(body) > _MAX_TOKEN_ANSWER:
+        body = response.raw.read(MAX_TOKEN_ANSWER + 1, decode_content=True)
+        if len(body) > MAX_TOKEN_ANSWER:
             raise ValueError("too long")
         answer = json.loads(body)
         token = answer.get("token") or answer.get("access_token")

@@ -30,7 +30,7 @@ from cri.images.settings import ImageSettings
 from daemonkit.faults import Denied, Fault, Missing, Unreachable
 
 _FOUND = frozenset({200, 206})
-# Timeout, too many requests, and what gateways and overloaded servers say: another try may succeed.
+# Timeout, too many requests, and errors of gateways and overloaded servers: a retry may succeed.
 _PASSING = frozenset({408, 429, 500, 502, 503, 504})
 _NO_RANGE = 416
 
@@ -47,18 +47,18 @@ class Repository(oras.container.Container):  # type: ignore[misc]
         self._query = f"?ns={reference.host}" if host.mirror else ""
 
     def manifest_url(self, tag: str | None = None) -> str:
-        """Without the scheme, as oras has it."""
+        """The URL without its scheme, as oras wants it."""
         return f"{self._base}/manifests/{tag or self.digest or self.tag}{self._query}"
 
     def get_blob_url(self, digest: str) -> str:
-        """Without the scheme, as oras has it."""
+        """The URL without its scheme, as oras wants it."""
         return f"{self._base}/blobs/{digest}{self._query}"
 
 
 class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
     """A host of a repository. Every failure of it is a Fault: Missing, Denied, Unreachable, TooLate.
 
-    What may go better at once is Interrupted or Stalled.
+    Interrupted and Stalled are worth a retry.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
             except requests.RequestException:
                 raise
             except ValueError as error:
-                # oras' word for a challenge that its backend had no answer to.
+                # oras raises this for a challenge that its backend had no answer to.
                 raise Denied("pull", self._subject, "access is denied", "check the credentials") from error
         if response.status_code not in _FOUND:
             with response:
@@ -115,7 +115,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
 
     @contextmanager
     def _failures(self, operation: str) -> Iterator[None]:
-        """Foreign errors mapped once; their texts may hold URLs with tokens, so only their kind is told."""
+        """Map foreign errors once; their texts may hold URLs with tokens, so only their kind is told."""
         try:
             yield
         except Fault:
@@ -154,7 +154,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
 
 
 def _broke_off(error: BaseException) -> bool:
-    """Whether there was a connection; who refuses one will refuse the next, too."""
+    """Whether there was a connection at all: a host that refused one will refuse the next, too."""
     return any(isinstance(arg, urllib3.exceptions.ProtocolError) for arg in error.args)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from dataclasses import dataclass, field
+
+from oras.auth.utils import get_basic_auth
 
 
 @dataclass(frozen=True)
@@ -25,14 +26,15 @@ class Credentials:
 
     def basic(self) -> str:
         """The value of HTTP basic authentication (RFC 7617)."""
-        return base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
+        value: str = get_basic_auth(self.username, self.password)
+        return value
 
     def serve(self, registry: str, netloc: str) -> bool:
         """Whether they may be shown to a host that serves a registry's images."""
         return bool(self) and (not self.server or self.server in (registry, netloc))
 
     def fingerprint(self) -> bytes:
-        """Tells callers with other rights apart without keeping what they showed."""
+        """A key that tells callers with different rights apart without keeping their secrets."""
         fields = (self.username, self.password, self.identity_token, self.registry_token, self.server)
         return hashlib.sha256(repr(fields).encode()).digest()
 

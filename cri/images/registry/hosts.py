@@ -36,7 +36,7 @@ class ClientPair:
 
 @dataclass(frozen=True)
 class RegistryHost:
-    """One place to ask. path: what stands before the repository, "/v2" or another with override_path."""
+    """A host to ask. path: the prefix of the repository, "/v2" or another with override_path."""
 
     scheme: str
     netloc: str
@@ -46,7 +46,7 @@ class RegistryHost:
     clients: tuple[ClientPair, ...] = ()
     skip_verify: bool = False
     headers: tuple[tuple[str, str], ...] = ()
-    # Whether this is not the registry that the name says: it is then told which one (``ns``).
+    # Whether this is not the registry in the image's name: requests then say which one that is (``ns``).
     mirror: bool = False
 
     def __str__(self) -> str:

@@ -78,7 +78,7 @@ class ImageConfig:
 
 
 def parse_json(untrusted_bytes: bytes, subject: str) -> dict[str, Any]:
-    """The bytes as a JSON object whose texts can be told on as UTF-8; raises Corrupt."""
+    """The bytes as a JSON object whose texts can be sent on as UTF-8; raises Corrupt."""
     try:
         document = json.loads(untrusted_bytes)
         # Half of a surrogate pair is JSON, and no message could carry it.
@@ -91,11 +91,11 @@ def parse_json(untrusted_bytes: bytes, subject: str) -> dict[str, Any]:
 
 
 def kind_of(document: dict[str, Any], said: str, subject: str) -> str:
-    """The media type of a manifest or index: its own word, else the transport's, else by its members."""
+    """The media type of a manifest or index: its own, else the transport's, else by its members."""
     own = document.get("mediaType")
     for candidate in (own, said.partition(";")[0].strip()):
         if candidate in ACCEPTED:
-            # An index that calls itself a manifest could be read in two ways; neither is taken.
+            # A document that is both could be read in two ways; it is refused.
             if ("manifests" in document) != (candidate in (OCI_INDEX, DOCKER_INDEX)):
                 raise Corrupt("read", subject, f"is not the {candidate} it claims to be")
             return str(candidate)
@@ -182,7 +182,7 @@ def choose(entries: tuple[Descriptor, ...], wanted: Platform, subject: str) -> D
         return min(fitting, key=lambda pair: pair[0] or 0)[1]
     unmarked = [entry for entry in images if entry.platform is None]
     if len(unmarked) == 1:
-        # Its configuration is held against the platform later.
+        # Its configuration is checked against the platform later.
         return unmarked[0]
     there = sorted({str(entry.platform) for entry in images if entry.platform is not None})[:20]
     raise Missing("find platform", subject, f"nothing for {wanted}, only {', '.join(there) or 'nothing'}")

@@ -30,7 +30,7 @@ class Adapter(HTTPAdapter):
         super().__init__(pool_maxsize=connections, max_retries=0)
 
     def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
-        """Gives every pool the context."""
+        """Give every pool the TLS context."""
         super().init_poolmanager(*args, ssl_context=self._context, **kwargs)
 
     def proxy_manager_for(self, proxy: str, **kwargs: Any) -> Any:
@@ -38,15 +38,15 @@ class Adapter(HTTPAdapter):
         return super().proxy_manager_for(proxy, ssl_context=self._context, **kwargs)
 
     def build_connection_pool_key_attributes(self, request: Any, verify: Any, cert: Any = None) -> Any:
-        """Leaves trust to the context; requests would load its bundle into it."""
+        """Leave trust to the TLS context; requests would load its own bundle into it."""
         url = urlsplit(request.url)
         return {"scheme": url.scheme, "host": url.hostname, "port": url.port}, {}
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        """Nothing to set: the context says it all."""
+        """Do nothing: the TLS context has it all."""
 
     def send(self, request: Any, *args: Any, **kwargs: Any) -> requests.Response:
-        """Every request has the deadlines, and no redirect has a body: requests would read it whole."""
+        """Send with our deadlines, and drop the body of a redirect: requests would read it whole."""
         kwargs["timeout"] = self._timeouts
         response = super().send(request, *args, **kwargs)
         if response.is_redirect:
@@ -71,7 +71,7 @@ class HostSession(requests.Session):
         self.mount("http://", adapter)
 
     def rebuild_auth(self, prepared_request: requests.PreparedRequest, response: requests.Response) -> None:
-        """On a redirect to elsewhere nothing secret goes along."""
+        """Send no secrets along when a redirect leads to another host."""
         before, after = urlsplit(response.request.url or ""), urlsplit(prepared_request.url or "")
         if (before.scheme, before.netloc) != (after.scheme, after.netloc):
             for name in ("Authorization", *(name for name, _ in self._host.headers)):

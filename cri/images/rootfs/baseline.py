@@ -1,4 +1,4 @@
-"""What a tree was like before some layers were applied to it, so that their own part can be told."""
+"""The state of a tree before some layers were applied, so that what they changed can be listed."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Baseline:
         self._linked: set[int] = set()
 
     def editing(self, directory: Inode) -> dict[bytes, Inode]:
-        """The names of a directory, to be changed; what they were is kept."""
+        """A directory's names, for changing; their earlier state is kept."""
         serial = directory.serial
         if serial <= self._serial and serial not in self._names:
             self._names[serial] = dict(directory.names)
         return directory.names
 
     def change(self, *directories: Inode) -> None:
-        """They changed: pass every directory on the way from the root."""
+        """Record changed directories: pass every one on the way from the root."""
         self._changed.update(node.serial for node in directories if node.serial <= self._serial)
 
     def link(self, node: Inode) -> None:
-        """An inode gets one more name."""
+        """Record one more name of an inode."""
         if node.serial <= self._serial:
             self._linked.add(node.serial)
 
@@ -75,7 +75,7 @@ class Baseline:
         return node.serial in (self._changed if node.is_directory else self._linked)
 
     def _mark_links(self, root: Inode) -> None:
-        """Makes every directory with a name of a linked inode one that changed."""
+        """Mark every directory that has a name of a linked inode as changed."""
         if not self._linked:
             return
         above: dict[int, Inode] = {}
@@ -94,5 +94,5 @@ class Baseline:
 
 
 def _there(node: Inode | None) -> Inode | None:
-    """A device 0:0 is a whiteout to overlayfs, whoever made it: nothing is there, as with containerd."""
+    """None for a device 0:0: it is a whiteout to overlayfs, whoever made it (as with containerd)."""
     return None if node is not None and node.kind == tarstream.CHAR and node.device == (0, 0) else node

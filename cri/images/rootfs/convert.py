@@ -1,4 +1,4 @@
-"""Layers to a filesystem image: what is there in the end is planned, then streamed once into tar2sqfs.
+"""Layers to a filesystem image: the final tree is planned, then streamed once into tar2sqfs.
 
 No layer is unpacked: an index of names is held in memory, and each layer's plain stream is passed through,
 from which the bytes of those files that are there in the end are copied out.
@@ -23,7 +23,7 @@ from cri.images.settings import ImageSettings
 
 
 class BuiltFilesystem(NamedTuple):
-    """A finished one. digest: of its file; accounts: contents of Plan.accounts."""
+    """A finished filesystem image. digest: of its file; accounts: contents of FilesystemPlan.accounts."""
 
     digest: str
     accounts: Mapping[str, bytes | None]
@@ -37,7 +37,7 @@ def convert(
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> BuiltFilesystem:
-    """Builds out from all of an image's layers, lowest first; the same plan gives the same bytes.
+    """Build ``out`` from an image's layers, lowest first; the same plan gives the same bytes.
 
     moved: is told of the bytes of files that were copied, plan.file_bytes in all.
     Raises Unpackable, Exhausted (disk), Cancelled; then nothing is left of out.
@@ -61,7 +61,7 @@ def convert(
 
 
 def _digest(path: Path, token: CancelToken) -> str:
-    """Of the file, which is still in memory: it was written out of order."""
+    """The file's digest, read again (from memory, mostly) because tar2sqfs writes out of order."""
     running = hashlib.sha256()
     for chunk in file_chunks(path, token):
         running.update(chunk)
@@ -108,11 +108,11 @@ class _Accounts:
         return node.serial in self._wanted
 
     def keep(self, node: Inode, data: bytes) -> None:
-        """Takes the file's data."""
+        """Keep the file's data."""
         self._found[node.serial] = data
 
     def contents(self, blobs: Sequence[Path], subject: str) -> dict[str, bytes | None]:
-        """All of them; what a new symlink leads to may lie further down, and is read there."""
+        """All account files; what a new symlink leads to may be in a lower layer, and is read there."""
         contents: dict[str, bytes | None] = {}
         for path, node in self._nodes.items():
             if node is None or node.content is None:

@@ -1,4 +1,4 @@
-"""What goes into one filesystem of an image, told from its tree, and where the bytes lie."""
+"""What goes into one filesystem of an image, and where in the layers its bytes are."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cri.images.settings import ImageLimits
 
 # squashfs names owners by an index of 16 bits.
 MAX_OWNERS = 0xFFFF
-# Kept beside the filesystems, so that users can be looked up by name without opening them, and kernels told.
+# Kept in the index, to look users up by name and to recognise kernel images without opening a filesystem.
 ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
 
 
@@ -23,7 +23,7 @@ class FilesystemPlan(NamedTuple):
     """What goes into the stream: bare inodes, then files by layer and offset, then further names.
 
     accounts: those account files that are others now than in the filesystems below; None: it is gone, or
-    nothing that can be read. directories: see Shelf.
+    nothing that can be read. directories: see TreeCache.
     """
 
     bare: Sequence[tuple[bytes, Inode]]
@@ -42,13 +42,13 @@ class FilesystemPlan(NamedTuple):
 
 
 class Planner:
-    """Applies the layers of one image, lowest first, and plans a filesystem whenever it is asked for one.
+    """Applies the layers of one image, lowest first, and plans a filesystem when asked for one.
 
     What is spent: bytes of paths, and of files.
     """
 
     def __init__(self, subject: str, limits: ImageLimits, below: Sequence[TreeCache] = ()) -> None:
-        """below: the filesystems that it goes on from."""
+        """below: the filesystems to continue from."""
         self._subject = subject
         self._limits = limits
         before = (tree_cache.root(below), below[-1].serial) if below else None
@@ -61,12 +61,12 @@ class Planner:
         self._changed_accounts()
 
     def apply(self, entries: list[tarstream.TarEntry]) -> None:
-        """One more layer; raises Unpackable, Oversized."""
+        """Apply one more layer; raises Unpackable, Oversized."""
         self._tree.apply(self._layers, entries)
         self._layers += 1
 
     def plan(self) -> FilesystemPlan:
-        """The filesystem of the layers since the last one; raises Unpackable, Oversized."""
+        """Plan the filesystem of the layers applied since the last one; raises Unpackable, Oversized."""
         bare: list[tuple[bytes, Inode]] = []
         files: dict[int, list[tuple[bytes, Inode, Content]]] = {}
         links: list[tuple[bytes, bytes]] = []

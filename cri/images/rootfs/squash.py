@@ -1,4 +1,4 @@
-"""The one door to tar2sqfs (squashfs-tools-ng): a tar stream in, one squashfs file out."""
+"""The only caller of tar2sqfs (squashfs-tools-ng): a tar stream in, one squashfs file out."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _LEVELLED = ("zstd", "gzip")
 def squashfs(
     out: Path, feed: Callable[[BinaryIO], None], compression: str, level: int, jobs: int, token: CancelToken
 ) -> None:
-    """Makes the file from the tar stream that feed writes; it then stands synced and read-only.
+    """Make a synced, read-only squashfs file from the tar stream that ``feed`` writes.
 
     On any failure the tool is ended and the file removed. Raises Exhausted for a full disk, Broken,
     Cancelled, and what feed raises.
     """
     options = ["-c", compression, *(["-X", f"level={level}"] if compression in _LEVELLED else [])]
-    # The tool is given an open file: it cannot remove it, so that a failure can be looked into.
+    # The tool gets an open file, which it cannot remove: a failure can be looked into.
     with tempfile.TemporaryFile() as errors, out.open("x+b") as file:
         target = f"/proc/self/fd/{file.fileno()}"
         command = [TOOL, "--quiet", "--force", "--no-skip", *options, "-b", str(BLOCK_BYTES), "-j", str(jobs)]
@@ -78,7 +78,7 @@ def _start(command: list[str], errors: IO[bytes], target: int) -> subprocess.Pop
 
 
 def _pump(process: subprocess.Popen[bytes], feed: Callable[[BinaryIO], None]) -> bool:
-    """Whether the tool stopped reading before the end; its status and words then tell why."""
+    """Whether the tool stopped reading before the end; its status and message then say why."""
     assert process.stdin is not None
     try:
         with process.stdin as pipe, open(pipe.fileno(), "wb", buffering=PIPE_BYTES, closefd=False) as sink:
@@ -97,7 +97,7 @@ def _failure(out: Path, file: IO[bytes], status: int, errors: IO[bytes]) -> Exce
 
 
 def _disk_full(file: IO[bytes]) -> bool:
-    """Whether the half-made file cannot grow: the tool says nothing more than "I/O error" then."""
+    """Whether the unfinished file cannot grow: the tool itself only says "I/O error"."""
     try:
         os.pwrite(file.fileno(), bytes(8 * BLOCK_BYTES), os.fstat(file.fileno()).st_size)
         os.fsync(file.fileno())

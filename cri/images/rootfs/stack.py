@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cri.images.digests import digest_of
 
-# A zone has each as a disk, and its mount options must hold the names of all.
+# Each is a disk of the zone, and one string of mount options must hold all their names.
 MAX_PARTS = 8
 
 
@@ -28,7 +28,7 @@ class Part:
 
 
 def chain(diff_ids: Sequence[str]) -> str:
-    """Names layers, lowest first (OCI image-spec, config.md, "Layer ChainID")."""
+    """The name of a chain of layers, lowest first (OCI image-spec, config.md, "Layer ChainID")."""
     name = ""
     for diff_id in diff_ids:
         name = digest_of(f"{name} {diff_id}".encode()) if name else diff_id

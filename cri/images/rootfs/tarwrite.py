@@ -11,7 +11,7 @@ _OCTAL_MAX = 0o77777777777
 
 
 def member(path: bytes, node: Inode) -> tuple[bytes, int]:
-    """The headers before an inode's data, and how many zero bytes go behind it; the root's path is empty."""
+    """An inode's headers, and how many zero bytes pad its data; the root's path is empty."""
     records: list[tuple[bytes, bytes]] = [(b"SCHILY.xattr." + key, value) for key, value in node.xattrs]
     stored = node.content.stored if node.content is not None else 0
     before = b""

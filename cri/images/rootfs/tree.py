@@ -1,4 +1,4 @@
-"""The merged tree: layers applied one over another to an index of names, without their data.
+"""The merged tree: an index of names that layers are applied to one over another, without data.
 
 The rules are those of the OCI image-spec (layer.md) where it speaks, and where it does not, what umoci and
 containerd have in common: ``..`` and absolute names stay inside the root, symlinks in a parent path are
@@ -21,13 +21,13 @@ WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
 NAME_MAX = 255
 MAX_SYMLINKS = 255
-# Directories looked into for all entries of an image; a proper one needs about ten for each entry. Without a
-# bound, few entries in deep places behind symlinks cost hours.
+# Directory lookups for all entries of an image; an ordinary image needs about ten for each entry. Without a
+# limit, a few entries deep behind symlinks would take hours.
 MAX_STEPS = 20_000_000
-# tar2sqfs takes no longer PAX header; names need their room too.
+# tar2sqfs accepts no longer PAX header, and names need a part of it.
 MAX_XATTRS = 48 << 10
 _XATTRS_KEPT = (b"user.", b"trusted.", b"security.")
-# The kernel's own words to itself when it stacks; in a lower layer they would hide files.
+# The kernel's own marks for overlays; in a lower layer they would hide files.
 _XATTR_OVERLAY = b"trusted.overlay."
 
 
@@ -39,10 +39,10 @@ class _Trail(NamedTuple):
 
 
 class MergedTree:
-    """Layers are applied lowest first; difference() tells what is there then, or what is new."""
+    """Layers are applied lowest first; difference() lists the result, or what is new since rebase()."""
 
     def __init__(self, subject: str, max_bytes: int, before: tuple[Inode, int] | None = None) -> None:
-        """before: the root and the last serial of a tree that is gone on from, as if by rebase()."""
+        """before: the root and last serial of a tree to continue from, as after rebase()."""
         self._subject = subject
         self._max_bytes = max_bytes
         self._serial = 0 if before is None else before[1]
@@ -56,11 +56,11 @@ class MergedTree:
 
     @property
     def serial(self) -> int:
-        """Of the last inode that was made."""
+        """The serial of the newest inode."""
         return self._serial
 
     def rebase(self) -> None:
-        """What is there now is what difference() starts from."""
+        """Make the present state the one that difference() compares with."""
         self._base = Baseline(self._serial)
 
     def difference(self) -> Iterator[tuple[bytes, Inode]]:
@@ -71,7 +71,7 @@ class MergedTree:
         return self._base.difference(self.root)
 
     def apply(self, layer: int, entries: list[TarEntry]) -> None:
-        """Puts the entries of one layer over what is there; raises Unpackable."""
+        """Apply the entries of one layer; raises Unpackable."""
         self._layer = layer
         self._touched.clear()
         for entry in entries:
@@ -143,7 +143,7 @@ class MergedTree:
             self._remove_lower(parent, hidden)
 
     def _remove_lower(self, parent: Inode, name: bytes) -> None:
-        """Removes what lower layers brought under this name; what this layer brought stays."""
+        """Remove what lower layers brought under this name; what this layer brought stays."""
         stack = [(parent, name)]
         while stack:
             parent, name = stack.pop()
@@ -265,7 +265,7 @@ class MergedTree:
             )
 
     def _kept_xattrs(self, entry: TarEntry) -> tuple[tuple[bytes, bytes], ...]:
-        """What squashfs has room for; POSIX ACLs (system.*) have none there."""
+        """The attributes that squashfs can store; POSIX ACLs (system.*) are not among them."""
         if not entry.xattrs:
             return ()
         kept = tuple(
@@ -285,7 +285,7 @@ class MergedTree:
 
 
 def _clean(name: bytes) -> list[bytes]:
-    """The parts of a name, ``.`` and ``..`` resolved as text and held inside the root."""
+    """The parts of a name; ``.`` and ``..`` are resolved as text and stay inside the root."""
     parts: list[bytes] = []
     for part in name.split(b"/"):
         if part == b"..":

@@ -1,4 +1,4 @@
-"""Merged trees on the disk: what a filesystem's layers changed in them, to be loaded a directory at a time.
+"""Merged trees on disk: what a filesystem's layers changed, loaded one directory at a time.
 
 They spare reading the layers of filesystems that are here when another one is built over them. Nothing
 depends on them: one that is missing, damaged, or of another version of this program or of Python is made
@@ -20,7 +20,7 @@ import zstandard
 from cri.images.layer import tarstream
 from cri.images.layer.inode import Content, Inode
 
-# The last one whose bytes depend on nothing but the value.
+# The last version whose bytes depend on the value alone.
 _MARSHAL = 2
 _FORM = f"1 {sys.version_info[0]}.{sys.version_info[1]}"
 
@@ -43,7 +43,7 @@ class TreeCache:
 
 
 def packed(directories: Iterable[Inode]) -> dict[int, bytes]:
-    """What is in directories, as it is now."""
+    """The present contents of directories, packed, by their serials."""
     return {
         directory.serial: _dumps([(name, *attributes(node)) for name, node in directory.names.items()])
         for directory in directories
@@ -64,7 +64,7 @@ def pack(cache: TreeCache) -> bytes:
 
 
 def load(path: Path) -> TreeCache | None:
-    """What pack() made; None: not there, or of no use.
+    """What pack() made; None: it is missing or unusable.
 
     The file is this program's own, in a folder of root's, and its checksum tells what a disk did to it.
     """
@@ -88,7 +88,7 @@ def _dumps(value: Any) -> bytes:
 
 
 class _Loader:
-    """Makes inodes when they are asked for; one that has several names once."""
+    """Makes inodes when they are asked for; an inode with several names is made once."""
 
     def __init__(self, directories: Mapping[int, bytes]) -> None:
         self._directories = directories
@@ -112,7 +112,7 @@ class _Loader:
 
 
 def attributes(node: Inode) -> tuple[Any, ...]:
-    """What Shelf.root has, and a name in a packed directory."""
+    """What TreeCache.root holds, and what follows each name in a packed directory."""
     content = tuple(node.content) if node.content is not None else None
     return (
         node.serial,

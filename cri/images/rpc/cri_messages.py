@@ -1,4 +1,4 @@
-"""CRI's messages: images that are told, credentials that are asked with."""
+"""CRI's messages: images to answer with, credentials to pull with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Images and pulls as messages of xenpod.images.v1, and as JSON for CRI's Status."""
+"""Images and pulls as messages of xenpod.images.v1."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STATES: Mapping[State, pb.PartState.ValueType] = {
 
 
 def image_message(image: StoredImage, holders: Sequence[str]) -> pb.Image:
-    """holders: as the store has them."""
+    """An image's message; holders: as in ImageStore.holders."""
     zones = [holder.removeprefix(ZONE) for holder in holders if holder.startswith(ZONE)]
     return pb.Image(
         id=image.id,
@@ -39,7 +39,7 @@ def image_message(image: StoredImage, holders: Sequence[str]) -> pb.Image:
 
 
 def kernel_message(kernel: KernelImage, holders: Sequence[str]) -> pb.KernelImage:
-    """See image_message."""
+    """A kernel image's message; holders: as in ImageStore.holders."""
     return pb.KernelImage(
         image=image_message(kernel.image, holders),
         version=kernel.metadata.version,
@@ -54,7 +54,7 @@ def kernel_message(kernel: KernelImage, holders: Sequence[str]) -> pb.KernelImag
 
 
 def pull_message(snapshot: Snapshot) -> pb.PullProgress:
-    """A pull as it stood."""
+    """A pull's progress."""
     message = pb.PullProgress(
         name=snapshot.name, stage=_STAGES[snapshot.stage], started_at_ns=snapshot.started_at
     )

@@ -1,4 +1,4 @@
-"""xenpod.images.v1: what an operator asks of images beyond CRI."""
+"""xenpod.images.v1: what an operator can do with images beyond CRI."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
-# Seconds between two looks at numbers that change all the time.
+# Seconds between two samples of a pull's progress.
 PACE = 0.2
 
 
 class OperatorService(images_pb2_grpc.ImagesServicer):
-    """One method for each RPC; what fails is raised as a Fault."""
+    """One method for each RPC; failures are raised as Faults."""
 
     def __init__(self, manager: ImageManager) -> None:
         self._manager = manager
@@ -34,7 +34,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Import(  # noqa: N802
         self, request: pb.ImportRequest, context: _Context
     ) -> pb.ImportResponse:
-        """Puts every image of a layout that fits this platform into the store."""
+        """Import every image of a layout that fits this platform."""
         path = Path(request.path)
         if not path.is_absolute() or "\0" in request.path:
             raise Invalid("import", request.path[:300], "the path is not absolute")
@@ -53,7 +53,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Pull(  # noqa: N802
         self, request: pb.PullRequest, context: _Context
     ) -> AsyncIterator[pb.PullEvent]:
-        """Its progress whenever that has changed, then the image."""
+        """Pull an image: its progress whenever that has changed, then the image."""
         reference = names.parse(request.name)
         secret = Credentials(request.username, request.password) if request.username else ANONYMOUS
         told: list[Progress] = []
@@ -68,14 +68,14 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
                 await asyncio.wait({pulling}, timeout=PACE)
             image = await pulling
         finally:
-            # The caller may be gone: then the pull is called off, unless others wait for it.
+            # The caller may be gone: the pull is cancelled then, unless others wait for it.
             pulling.cancel()
         yield pb.PullEvent(image=self._message(image))
 
     async def WatchPulls(  # noqa: N802
         self, request: pb.WatchPullsRequest, context: _Context
     ) -> AsyncIterator[pb.WatchPullsEvent]:
-        """All pulls at once, and again whenever anything of them has changed."""
+        """All pulls, and again whenever any of them has changed."""
         pulls = self._manager.pulls
         before: list[Snapshot] | None = None
         while True:
@@ -97,7 +97,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Inspect(  # noqa: N802
         self, request: pb.InspectRequest, context: _Context
     ) -> pb.InspectResponse:
-        """One image, and what is stored of it."""
+        """An image, and what is stored of it."""
         image = self._store.resolve(_named(request.image))
         row, stack = self._store.stored(image)
         return pb.InspectResponse(
@@ -120,7 +120,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Remove(  # noqa: N802
         self, request: pb.RemoveRequest, context: _Context
     ) -> pb.RemoveResponse:
-        """Removes an image that must be there."""
+        """Remove an image that must be there."""
         image = self._store.resolve(_named(request.image))
         message = self._message(image)
         await self._manager.remove(image.id)
@@ -129,7 +129,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Verify(  # noqa: N802
         self, request: pb.VerifyRequest, context: _Context
     ) -> AsyncIterator[pb.VerifyEvent]:
-        """One event for each image, as soon as it is read."""
+        """Check images: one event for each, as soon as it has been read."""
         asked = [self._store.resolve(_named(text)) for text in request.images] or self._store.images()
         for image in asked:
             if not self._store.has(image.id):
@@ -140,7 +140,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Collect(  # noqa: N802
         self, request: pb.CollectRequest, context: _Context
     ) -> pb.CollectResponse:
-        """Removes what nobody needs."""
+        """Remove the images that nobody needs."""
         if request.dry_run:
             return pb.CollectResponse(removed=[self._message(image) for image in self._store.unused()])
         before = await self._manager.usage()
@@ -154,7 +154,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def ListKernels(  # noqa: N802
         self, request: pb.ListKernelsRequest, context: _Context
     ) -> pb.ListKernelsResponse:
-        """What is wrong with one of them is told with it."""
+        """All kernel images; a faulty one comes with its fault."""
         found = await self._manager.kernels.listed()
         holders = self._store.holders
         return pb.ListKernelsResponse(kernels=[kernel_message(one, holders(one.image.id)) for one in found])

@@ -24,13 +24,13 @@ _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
 def add_image_services(server: grpc.aio.Server, manager: ImageManager) -> None:
-    """Puts CRI's ImageService and xenpod.images.v1 on a server."""
+    """Register CRI's ImageService and xenpod.images.v1 with a server."""
     runtime_pb2_grpc.add_ImageServiceServicer_to_server(ImageService(manager), server)
     images_pb2_grpc.add_ImagesServicer_to_server(OperatorService(manager), server)
 
 
 class ImageService(runtime_pb2_grpc.ImageServiceServicer):
-    """One method for each RPC; what fails is raised as a Fault, which the edge turns into a status."""
+    """One method for each RPC; failures are raised as Faults, which an interceptor turns into statuses."""
 
     def __init__(self, manager: ImageManager) -> None:
         self._manager = manager
@@ -39,12 +39,12 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def PullImage(  # noqa: N802
         self, request: runtime_pb2.PullImageRequest, context: _Context
     ) -> runtime_pb2.PullImageResponse:
-        """Answers with the image's id once it is ready to run."""
+        """Pull an image; answers with its id once it is ready to run."""
         reference = names.parse(_asked(request.image))
         try:
             image = await self._manager.pull(reference, credentials_from(request.auth))
         except Rejected as fault:
-            # The kubelet knows this error by these words, and looks for them in UNKNOWN alone
+            # The kubelet recognises this error by these words, and only in UNKNOWN
             # (k8s.io/cri-api/pkg/errors; pkg/kubelet/images).
             await context.abort(grpc.StatusCode.UNKNOWN, clip(f"SignatureValidationFailed: {fault}"))
         return runtime_pb2.PullImageResponse(image_ref=image.id)
@@ -58,14 +58,14 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def StreamImages(  # noqa: N802
         self, request: runtime_pb2.StreamImagesRequest, context: _Context
     ) -> AsyncIterator[runtime_pb2.StreamImagesResponse]:
-        """The same, each image once; the end of the stream is the end of the list."""
+        """The same as a stream, each image once."""
         for batch in batches(self._selected(request.filter)):
             yield runtime_pb2.StreamImagesResponse(images=batch)
 
     async def ImageStatus(  # noqa: N802
         self, request: runtime_pb2.ImageStatusRequest, context: _Context
     ) -> runtime_pb2.ImageStatusResponse:
-        """An empty answer for an image that is not there, as the kubelet expects."""
+        """An image's status; empty for an image that is not there, as the kubelet expects."""
         image = self._store.find(_asked(request.image))
         if image is None:
             return runtime_pb2.ImageStatusResponse()
@@ -75,7 +75,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def RemoveImage(  # noqa: N802
         self, request: runtime_pb2.RemoveImageRequest, context: _Context
     ) -> runtime_pb2.RemoveImageResponse:
-        """Removes the image with all its names; one that is not there is removed already."""
+        """Remove an image with all its names; an image that is not there is fine."""
         await self._manager.remove(_asked(request.image))
         return runtime_pb2.RemoveImageResponse()
 

@@ -1,4 +1,4 @@
-"""What the store has, as of one moment: made anew at every change, and never changed."""
+"""A snapshot of what the store has: replaced at every change, never changed itself."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Catalogue:
         known: Mapping[str, StoredImage],
         pins: Globs,
     ) -> None:
-        """known: images of an earlier moment, whose configurations need not be parsed again."""
+        """known: images of the last snapshot, whose configurations need not be parsed again."""
         self.rows = {row.id: row for row in sorted(rows, key=lambda row: row.id)}
         self.filesystems = {row.chain_id: row for row in filesystems}
         self._names = dict(named)
@@ -70,7 +70,7 @@ class Catalogue:
             self.images[row.id] = _image(row, names_of.get(row.id, []), stack, config, pins)
 
     def stack(self, chain_id: str) -> list[FilesystemRow]:
-        """What is there of a stack, lowest first, by the name of its topmost filesystem."""
+        """The filesystems of a stack, lowest first, by the name of the topmost."""
         found: list[FilesystemRow] = []
         while (row := self.filesystems.get(chain_id)) is not None:
             found.append(row)
@@ -78,7 +78,7 @@ class Catalogue:
         return found[::-1]
 
     def listed(self) -> list[StoredImage]:
-        """All that were not removed, in the order of their ids."""
+        """All images that were not removed, in the order of their ids."""
         return [image for image in self.images.values() if not self.rows[image.id].removed]
 
     def find(self, name_or_id: str) -> StoredImage | None:

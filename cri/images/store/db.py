@@ -1,4 +1,4 @@
-"""The index of images: one SQLite file. A row is the only thing that gives a file in the store a meaning."""
+"""The index of images: one SQLite file. A file in the store that no row names is garbage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from daemonkit.faults import Broken
 log = logging.getLogger(__name__)
 
 VERSION = 3
-# The log is begun anew after so many pages, which is half of the room that is kept for it.
+# The log is restarted after so many pages, which is half of the disk space reserved for it.
 _LOG_PAGES = 64
 _LOG_BYTES = 512 * 1024
 _SCHEMA = """
@@ -41,7 +41,7 @@ CREATE TABLE names (
 CREATE INDEX names_of ON names (image_id);
 """
 _FROM_1 = "ALTER TABLE filesystems ADD COLUMN digest TEXT NOT NULL DEFAULT '';"
-# Until then an image was one filesystem, which is a stack of one.
+# Before version 3 an image was one filesystem: a stack of one.
 _FROM_2 = """
 ALTER TABLE filesystems ADD COLUMN below TEXT NOT NULL DEFAULT '';
 ALTER TABLE accounts RENAME TO accounts_2;
@@ -110,7 +110,7 @@ class ImageDb:
             self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
 
     def close(self) -> None:
-        """Gives the file back."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
@@ -129,7 +129,7 @@ class ImageDb:
 
     @contextmanager
     def _told(self, operation: str) -> Iterator[None]:
-        """SQLite's errors as Faults: Exhausted for a full disk, Broken for all others."""
+        """Map SQLite's errors to Faults: Exhausted for a full disk, Broken for all others."""
         try:
             yield
         except sqlite3.Error as error:
@@ -138,7 +138,7 @@ class ImageDb:
             raise Broken(f"{operation} index of images", str(self._file), str(error)) from error
 
     def add_filesystem(self, row: FilesystemRow, accounts: Mapping[str, bytes | None]) -> None:
-        """A finished filesystem; an older row of the same chain id is replaced.
+        """Add a finished filesystem; an older row of the same chain id is replaced.
 
         accounts: see account_file().
         """
@@ -155,7 +155,7 @@ class ImageDb:
             )
 
     def add_image(self, row: ImageRow, names: tuple[str, ...]) -> None:
-        """An image with names, which are taken from whatever had them; an image that was removed is back."""
+        """Add an image with names, taken from other images if need be; a removed image comes back."""
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?, 0) "
@@ -174,7 +174,7 @@ class ImageDb:
         self._grow()
 
     def _grow(self) -> None:
-        """The file gets the pages of new rows while there is space: to delete them later takes none then."""
+        """Move new rows from the log to the file: deleting them later then needs no disk space."""
         with self._lock:
             try:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
@@ -182,25 +182,25 @@ class ImageDb:
                 log.warning("the index stays in its log: %s", error)
 
     def unname(self, image_id: str) -> None:
-        """Takes all names from an image and marks it removed."""
+        """Remove all names of an image and mark it removed."""
         with self._transaction() as db:
             db.execute("DELETE FROM names WHERE image_id = ?", (image_id,))
             db.execute("UPDATE images SET removed = 1 WHERE id = ?", (image_id,))
 
     def delete_image(self, image_id: str) -> None:
-        """Forgets an image and its names."""
+        """Delete an image and its names."""
         with self._transaction() as db:
             db.execute("DELETE FROM images WHERE id = ?", (image_id,))
 
     def drop_filesystems(self, chain_ids: list[str]) -> None:
-        """Forgets filesystems that no image has."""
+        """Delete filesystems that no image has."""
         with self._transaction() as db:
             db.executemany(
                 "DELETE FROM filesystems WHERE chain_id = ?", [(chain_id,) for chain_id in chain_ids]
             )
 
     def images(self) -> list[ImageRow]:
-        """Every image, the removed ones included."""
+        """All images, the removed ones included."""
         with self._lock, self._told("read"):
             rows = self._db.execute("SELECT * FROM images").fetchall()
         return [
@@ -209,12 +209,12 @@ class ImageDb:
         ]
 
     def names(self) -> list[tuple[str, str]]:
-        """(name, image id)."""
+        """All names, as (name, image id)."""
         with self._lock, self._told("read"):
             return self._db.execute("SELECT name, image_id FROM names ORDER BY name").fetchall()
 
     def filesystems(self) -> list[FilesystemRow]:
-        """Every filesystem."""
+        """All filesystems."""
         with self._lock, self._told("read"):
             return [
                 FilesystemRow(*row)

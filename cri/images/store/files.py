@@ -1,4 +1,4 @@
-"""The files of the store, as far as they need no index.
+"""The files of the store: their paths, and how they come and go.
 
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
 layers), ``filesystems/<hex>.squashfs`` (of one layer or more), ``shelves/<hex>`` (their tree caches),
@@ -9,9 +9,9 @@ name after its bytes are on the disk, but for tree caches, which are made again 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import shutil
-import threading
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Usage:
 
 
 class StoreFiles:
-    """Paths, and how files come to them. One process at a time."""
+    """Paths and files of the store, for one process at a time."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -40,36 +40,35 @@ class StoreFiles:
         self.index = root / "images.db"
         self._blobs, self._filesystems = root / "blobs", root / "filesystems"
         self._kernels, self._tree_caches = root / "kernels", root / "shelves"
-        self._lock = threading.Lock()
-        self._serial = 0
+        self._serials = itertools.count(1)
         for directory in (root, self._filesystems, self._blobs, self._tree_caches, self._kernels):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._guard = _only_one(root / "lock")
 
     def close(self) -> None:
-        """Lets another process have it."""
+        """Release the store to other processes."""
         os.close(self._guard)
 
     def clear_ingest(self) -> None:
-        """Removes what a killed run was at."""
+        """Remove the unfinished work of a killed run."""
         shutil.rmtree(self.ingest, ignore_errors=True)
         self.ingest.mkdir(mode=0o700)
 
     def blob_path(self, digest: str) -> Path:
-        """Where a compressed layer lies, or would."""
+        """The path of a compressed layer, whether it is there or not."""
         algorithm, _, value = digest.partition(":")
         return self._blobs / algorithm / value
 
     def fs_path(self, chain_id: str) -> Path:
-        """Where a filesystem lies, or would."""
+        """The path of a filesystem, whether it is there or not."""
         return self._filesystems / f"{chain_id.partition(':')[2]}.{FS_TYPE}"
 
     def kernel_path(self, chain_id: str) -> Path:
-        """Where the folder of a kernel image's files lies, or would."""
+        """The folder of a kernel image's files, whether it is there or not."""
         return self._kernels / chain_id.partition(":")[2]
 
     def keep_kernels(self, chain_ids: Set[str]) -> None:
-        """Removes those of other chains; one that is being removed has no name any more."""
+        """Remove the folders of all other chains; each is renamed first, so that none is seen half gone."""
         kept = {self.kernel_path(chain_id) for chain_id in chain_ids}
         for folder in set(self._kernels.iterdir()) - kept:
             with self.work_folder("gone") as work:
@@ -77,7 +76,7 @@ class StoreFiles:
 
     @contextmanager
     def work_folder(self, stem: str) -> Iterator[Path]:
-        """A path for a folder of work in progress, as work_file()."""
+        """A path for an unfinished folder, as work_file()."""
         path = self._work_path(stem)
         try:
             yield path
@@ -86,12 +85,12 @@ class StoreFiles:
                 shutil.rmtree(path)
 
     def tree_cache_path(self, chain_id: str) -> Path:
-        """Where a filesystem's tree cache lies, or would."""
+        """The path of a filesystem's tree cache, whether it is there or not."""
         return self._tree_caches / chain_id.partition(":")[2]
 
     @contextmanager
     def work_file(self, stem: str) -> Iterator[Path]:
-        """A path for work in progress; what lies there when the body ends is removed."""
+        """A path for an unfinished file; whatever is there when the body ends is removed."""
         path = self._work_path(stem)
         try:
             yield path
@@ -99,12 +98,11 @@ class StoreFiles:
             path.unlink(missing_ok=True)
 
     def _work_path(self, stem: str) -> Path:
-        with self._lock:
-            self._serial += 1
-            return self.ingest / f"{stem}.{self._serial}"
+        # One step, so that no two threads get the same number.
+        return self.ingest / f"{stem}.{next(self._serials)}"
 
     def put(self, work: Path, final: Path) -> None:
-        """Names a file whose bytes are synced already."""
+        """Give a file whose bytes are synced its final name."""
         if not final.parent.is_dir():
             final.parent.mkdir(mode=0o700, exist_ok=True)
             sync_directory(final.parent.parent)
@@ -116,7 +114,7 @@ class StoreFiles:
         return [*self._filesystems.iterdir(), *self._blobs.glob("*/*"), *self._tree_caches.iterdir()]
 
     def usage(self) -> Usage:
-        """What lies under the store now."""
+        """What the store takes now."""
         size = inodes = 0
         for directory, _, files in os.walk(self.root):
             for path in (directory, *(os.path.join(directory, name) for name in files)):
@@ -140,7 +138,7 @@ def _only_one(path: Path) -> int:
 
 
 def sync_directory(directory: Path) -> None:
-    """So that the names in it are on the disk."""
+    """Write a directory's names to the disk."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -1,8 +1,8 @@
-"""The image store: what there is, under which names, who needs it, and what may go.
+"""The image store: which images there are, under which names, who needs them, and what may be removed.
 
-A row of the index gives a file its meaning; whatever has no row is swept at start, so that a kill at any
-moment leaves nothing. Compressed layers are kept: they cost about a fifth of what an unpacked copy would, and
-spare the download when another image shares them.
+Files without a row in the index are swept at start, so that a kill at any moment leaves nothing behind.
+Compressed layers are kept: they take about a fifth of an unpacked copy, and spare the download when another
+image shares them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from daemonkit.faults import Missing
 
 
 class ImageStore:
-    """Safe to use from any thread; what there is comes from memory, without waiting for anybody.
+    """Safe to use from any thread; reads come from memory and do not wait.
 
     At start: open(), then hold() for every container that exists, then collect().
     """
@@ -40,7 +40,7 @@ class ImageStore:
         self._load()
 
     def open(self) -> None:
-        """Sweeps what a killed run left unnamed; images removed while in use stay until collect()."""
+        """Sweep what a killed run left behind; images removed while in use stay until collect()."""
         self.files.clear_ingest()
         checkpoint("image-start.cleared")
         with self._lock:
@@ -48,15 +48,15 @@ class ImageStore:
             self._sweep(list(self._now.filesystems), self.files.named())
 
     def close(self) -> None:
-        """Gives the index and the lock back."""
+        """Close the index and release the store."""
         with self._lock:
             self._db.close()
             self.files.close()
 
-    # What there is.
+    # Reading.
 
     def images(self) -> list[StoredImage]:
-        """Every image that was not removed, in the order of their ids."""
+        """All images that were not removed, in the order of their ids."""
         return self._now.listed()
 
     def resolve(self, name_or_id: str) -> StoredImage:
@@ -104,7 +104,7 @@ class ImageStore:
         """Whether anything of it is left, also when it was removed while in use."""
         return image_id in self._now.rows
 
-    # Who needs it.
+    # Holding and removing.
 
     def holders(self, image_id: str) -> list[str]:
         """The owners of holds on an image."""
@@ -112,7 +112,7 @@ class ImageStore:
             return sorted(owner for owner, held in self._holds.items() if image_id in held)
 
     def hold(self, image_id: str, owner: str) -> None:
-        """Keeps the image's filesystem until release(owner), also when the image is removed meanwhile.
+        """Keep the image's files until release(owner), even if the image is removed meanwhile.
 
         An owner may hold several.
         """
@@ -122,19 +122,19 @@ class ImageStore:
             self._holds.setdefault(owner, set()).add(image_id)
 
     def release(self, owner: str) -> None:
-        """Ends its holds (none is fine); an image that was removed meanwhile goes now."""
+        """End an owner's holds (none is fine); files of images that were removed meanwhile go now."""
         with self._lock:
             for image_id in self._holds.pop(owner, ()):
                 self._drop_if_unneeded(image_id)
 
     def collect(self) -> None:
-        """Lets go of every removed image that nobody holds."""
+        """Delete every removed image that nobody holds."""
         with self._lock:
             for image_id in [row.id for row in self._now.rows.values() if row.removed]:
                 self._drop_if_unneeded(image_id)
 
     def remove(self, name_or_id: str) -> None:
-        """Removes an image with all its names (none such is fine); its files go once nobody holds it."""
+        """Remove an image with all its names (no such image is fine); its files go once nobody holds it."""
         with self._lock:
             image = self.find(name_or_id)
             if image is None:
@@ -151,14 +151,14 @@ class ImageStore:
             return [image for image in self.images() if image.id not in needed and not image.pinned]
 
     def remove_unused(self) -> list[StoredImage]:
-        """Removes them; what came to be held meanwhile stays."""
+        """Remove them; what has come to be held meanwhile stays."""
         with self._lock:
             found = self.unused()
             for image in found:
                 self.remove(image.id)
             return found
 
-    # Pulling: what comes in.
+    # Adding.
 
     def has_filesystem(self, chain_id: str) -> bool:
         """Whether it is there, complete, whatever lies below it; stays true only while it is leased."""
@@ -189,7 +189,7 @@ class ImageStore:
     def add_filesystem(
         self, work: Path, chain_id: str, below: str, accounts: Mapping[str, bytes | None], digest: str
     ) -> None:
-        """A finished, synced filesystem image with its digest; the caller leases its path.
+        """Add a finished, synced filesystem image; the caller has leased it.
 
         below, accounts: see FilesystemRow and ImageDb.account_file.
         """
@@ -201,14 +201,14 @@ class ImageStore:
             self._load()
 
     def add_image(self, row: ImageRow, image_names: tuple[str, ...]) -> StoredImage:
-        """Names an image whose filesystems and layers are there."""
+        """Add an image whose filesystems and layers are there."""
         with self._lock:
             self._db.add_image(row, image_names)
             self._load()
             return self._now.images[row.id]
 
     def add_kernel(self, work: Path, chain_id: str) -> None:
-        """The finished, synced folder of a kernel image's files; Missing when the image is gone."""
+        """Add the finished, synced folder of a kernel image's files; Missing when the image is gone."""
         with self._lock:
             if chain_id not in {row.chain_id for row in self._now.rows.values()}:
                 raise Missing("take kernel out of image", chain_id, "it was removed")
@@ -248,7 +248,7 @@ class ImageStore:
         ]
 
     def _forget_broken(self) -> None:
-        """Drops rows whose files are gone: an operator removed them, or the disk lost them."""
+        """Delete rows whose files are gone: an operator removed them, or the disk lost them."""
         broken = {
             chain_id
             for chain_id, row in self._now.filesystems.items()
@@ -262,7 +262,7 @@ class ImageStore:
         self._load()
 
     def _sweep(self, chain_ids: Sequence[str], paths: Sequence[Path]) -> None:
-        """Removes those of the filesystems and files that no image has and no pull leases."""
+        """Remove those of the given filesystems and files that no image has and no pull leases."""
         wanted = {one.chain_id for row in self._now.rows.values() for one in self._now.stack(row.chain_id)}
         unused = [
             chain_id
@@ -271,7 +271,7 @@ class ImageStore:
             and chain_id not in wanted
             and self.files.fs_path(chain_id) not in self._leases
         ]
-        # On a full disk the index takes no change, and mostly it needs none.
+        # On a full disk the index cannot be changed, and mostly need not be.
         if unused:
             self._db.drop_filesystems(unused)
             checkpoint("image-remove.filesystem-forgotten")

@@ -20,6 +20,7 @@ from cri.state.names import Locks
 from cri.state.records import Records
 from cri.state.sandbox import NEXT as SANDBOX_NEXT
 from cri.state.sandbox import Sandbox, SandboxPhase
+from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted
 from tests.support.cri.cri_node import (
     FakeImages,
@@ -112,6 +113,24 @@ async def test_a_full_disk_is_told_and_memory_goes_back(tmp_path: Path) -> None:
     assert registry.get(SANDBOX.id) == SANDBOX
     await registry.note(replace(large, phase=SandboxPhase.DEAD))
     assert registry.get(SANDBOX.id).phase is SandboxPhase.DEAD
+    await store.close()
+
+
+async def test_a_full_disk_takes_nothing_new_and_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await Database.open(tmp_path / "cri.db")
+    await store.save_sandbox(SANDBOX)
+    monkeypatch.setattr(disk_space, "LEAST", 2**63)
+    with pytest.raises(Exhausted, match="No space left"):
+        await store.save_sandbox(replace(SANDBOX, id="n" * 64, phase=SandboxPhase.CREATING))
+    with pytest.raises(Exhausted, match="No space left"):
+        await store.save_container(replace(CONTAINER, id="n" * 64, phase=ContainerPhase.CREATING))
+    await store.save_sandbox(replace(SANDBOX, phase=SandboxPhase.STOPPING))
+    await store.save_container(CONTAINER)
+    sandboxes, containers = await store.load()
+    assert [(one.id, one.phase) for one in sandboxes] == [(SANDBOX.id, SandboxPhase.STOPPING)]
+    assert containers == [CONTAINER]
     await store.close()
 
 

@@ -16,6 +16,7 @@ from cri.images.errors import Corrupt, Oversized, Unpackable
 from cri.images.layer import compression, tarstream
 from cri.images.layer.layers import read_layer
 from cri.images.layer.stream import PlainStream
+from cri.images.layer.tarsparse import MAX_EXTENTS
 from cri.images.layer.tarstream import TarEntry
 from cri.images.settings import ImageLimits
 from daemonkit.faults import Fault
@@ -24,20 +25,20 @@ from tests.support.images.images import Layer, digest, packed
 SPARSE = ((0, 512), (1 << 20, 512))
 
 
-def _read(data: bytes, pieces: int = 700, header_bytes: int = 1 << 20) -> list[TarEntry]:
-    chunks = (data[at : at + pieces] for at in range(0, len(data), pieces))
+def _read(data: bytes, chunk_bytes: int = 700, header_bytes: int = 1 << 20) -> list[TarEntry]:
+    chunks = (data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes))
     return list(tarstream.entries(PlainStream(chunks, "layer"), header_bytes))
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-@pytest.mark.parametrize("pieces", [1, 511, 512, 513, 1 << 20])
-def test_same_as_tarfile_sees_it(form: int, pieces: int) -> None:
+@pytest.mark.parametrize("chunk_bytes", [1, 511, 512, 513, 1 << 20])
+def test_same_as_tarfile_sees_it(form: int, chunk_bytes: int) -> None:
     layer = Layer(form)
     layer.dir("d").file("d/" + "n" * 180, b"x" * 1000, uid=70000, gid=3_000_000, mode=0o6751)
     layer.symlink("l", "t" * 150).link("h", "d/" + "n" * 180)
     layer.add("c", tarfile.CHRTYPE, devmajor=4, devminor=64).add("p", tarfile.FIFOTYPE)
     data = layer.file("näme\udcff", b"").tar()
-    found = _read(data, pieces)
+    found = _read(data, chunk_bytes)
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         expected = archive.getmembers()
         assert len(found) == len(expected)
@@ -218,11 +219,11 @@ def _squeezed(how: str, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd", ""])
-@pytest.mark.parametrize("pieces", [1, 1000, 1 << 20])
-def test_compressions_are_told_by_their_first_bytes(how: str, pieces: int) -> None:
+@pytest.mark.parametrize("chunk_bytes", [1, 1000, 1 << 20])
+def test_compressions_are_told_by_their_first_bytes(how: str, chunk_bytes: int) -> None:
     data = bytes(range(256)) * 100
     packed_data = _squeezed(how, data[:9000]) + _squeezed(how, data[9000:])
-    chunks = [packed_data[at : at + pieces] for at in range(0, len(packed_data), pieces)]
+    chunks = [packed_data[at : at + chunk_bytes] for at in range(0, len(packed_data), chunk_bytes)]
     assert b"".join(compression.plain(chunks, "layer")) == data
 
 
@@ -289,3 +290,49 @@ def test_too_many_entries() -> None:
     blob = packed(layer.tar())
     with pytest.raises(Oversized):
         read_layer([blob.data], len(blob.data), blob.diff_id, ImageLimits(entries=49))
+
+
+def _old_sparse(parts: int) -> bytes:
+    """A type S entry of so many empty parts: 4 in its header, 21 in each further block."""
+    pair = b"%011o\0" % 0 * 2
+    block = bytearray(tarfile.TarInfo("f").tobuf(tarfile.GNU_FORMAT))
+    block[156:157] = b"S"
+    block[386:482] = pair * 4
+    block[482] = 1
+    block[483:495] = b"%011o\0" % 0
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    blocks, left = [bytes(block)], parts - 4
+    while left > 0:
+        here = min(left, 21)
+        left -= here
+        blocks.append((pair * here).ljust(504, b"\0") + (b"\1" if left > 0 else b"\0") + bytes(7))
+    return b"".join(blocks)
+
+
+def _sparse_parts(form: str, parts: int) -> bytes:
+    """A file of no bytes, mapped by so many empty parts."""
+    if form == "old":
+        return _old_sparse(parts)
+    if form == "0.0":
+        pair = _records([("GNU.sparse.offset", "0"), ("GNU.sparse.numbytes", "0")])
+        return _extended(_records([("GNU.sparse.size", "0")]) + pair * parts) + _pax({}, "f")
+    if form == "0.1":
+        return _pax({"GNU.sparse.size": "0", "GNU.sparse.map": ",".join(["0"] * 2 * parts)})
+    stored = b"%d\n" % parts + b"0\n" * 2 * parts
+    head = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.name": "f"}
+    return _pax(head | {"GNU.sparse.realsize": "0"}, "x", stored + bytes(-len(stored) % 512))
+
+
+@pytest.mark.parametrize("form", ["old", "0.0", "0.1", "1.0"])
+def test_sparse_maps_of_too_many_parts(form: str) -> None:
+    # The old form is looked at block by block.
+    beyond = MAX_EXTENTS + (1 if form != "old" else 22)
+    for parts, refused in ((MAX_EXTENTS, False), (beyond, True)):
+        stream = PlainStream(iter([_sparse_parts(form, parts) + bytes(1024)]), "layer")
+        if refused:
+            with pytest.raises(Unpackable, match=f"{MAX_EXTENTS}"):
+                list(tarstream.entries(stream, 8 << 20))
+        else:
+            (entry,) = tarstream.entries(stream, 8 << 20)
+            assert (entry.name, entry.size, entry.extents) == (b"f", 0, ())

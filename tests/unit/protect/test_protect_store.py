@@ -14,7 +14,7 @@ import pytest
 
 from daemonkit.faults import Broken, Exhausted, Refused
 from protect.model.toolstack import Mode
-from protect.model.workload import ExitStatus, Workload, WorkloadDisk, WorkloadState
+from protect.model.workload import Workload, WorkloadDisk, WorkloadExit, WorkloadState
 from protect.model.zone import Zone, ZoneSpec, ZoneState
 from protect.state.store import Intent, SqliteStore
 
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> SqliteStore:
 def test_intents_come_and_go_with_their_objects(store: SqliteStore, tmp_path: Path) -> None:
     store.save_zone(a_zone(), Intent("zone.connect", "spliced", {"netns": "/x"}))
     store.save_workload(a_workload(), Intent("workload.create"))
-    store.update_workload(a_workload().exited(ExitStatus(1, False, 2)))
+    store.update_workload(a_workload().exited(WorkloadExit(1, False, 2)))
     saved = SqliteStore(tmp_path / "db").load()
     assert saved.zone_intents == {"z1": Intent("zone.connect", "spliced", {"netns": "/x"})}
     assert saved.workload_intents == {"w1": Intent("workload.create")}

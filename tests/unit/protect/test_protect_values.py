@@ -60,10 +60,10 @@ def test_workload_transitions(old: w.WorkloadState, new: w.WorkloadState) -> Non
 
 
 def test_an_exit_is_final() -> None:
-    ended = a_workload().exited(w.ExitStatus(3, oom_killed=False, at_ns=9))
+    ended = a_workload().exited(w.WorkloadExit(3, oom_killed=False, at_ns=9))
     assert (ended.exit_code, ended.reason, ended.finished_at_ns) == (3, w.Reason.ERROR, 9)
     with pytest.raises(Refused):
-        ended.exited(w.ExitStatus(4, oom_killed=False, at_ns=10))
+        ended.exited(w.WorkloadExit(4, oom_killed=False, at_ns=10))
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_an_exit_is_final() -> None:
     [(0, False, w.Reason.COMPLETED), (1, False, w.Reason.ERROR), (137, True, w.Reason.OOM_KILLED)],
 )
 def test_reasons(code: int, oom: bool, reason: w.Reason) -> None:
-    assert w.ExitStatus(code, oom, 0).reason is reason
+    assert w.WorkloadExit(code, oom, 0).reason is reason
 
 
 def test_records_keep_everything() -> None:
     zone = a_zone(z.ZoneState.DEAD)
     assert records.zone(records.of_zone(zone)) == zone
-    workload = a_workload().exited(w.ExitStatus(137, oom_killed=True, at_ns=9))
+    workload = a_workload().exited(w.WorkloadExit(137, oom_killed=True, at_ns=9))
     assert records.workload(records.of_workload(workload)) == workload
 
 

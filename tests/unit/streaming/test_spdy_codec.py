@@ -239,6 +239,19 @@ def test_headers_that_break_a_rule(pairs: list[tuple[str, str]]) -> None:
         Decompressor().unpack(packer.compress(plain) + packer.flush(zlib.Z_SYNC_FLUSH))
 
 
+@pytest.mark.parametrize(
+    ("plain", "flush", "words"),
+    [
+        (struct.pack(">I", 0), zlib.Z_FINISH, "ends its compression"),
+        (struct.pack(">I", 0) + b"x", zlib.Z_SYNC_FLUSH, "bytes after the last header"),
+    ],
+)
+def test_header_blocks_that_end_wrongly(plain: bytes, flush: int, words: str) -> None:
+    packer = zlib.compressobj(zdict=dictionary())
+    with pytest.raises(SpdyError, match=words):
+        Decompressor().unpack(packer.compress(plain) + packer.flush(flush))
+
+
 def test_data_is_handed_on_before_its_frame_is_whole() -> None:
     decoder = SpdyDecoder()
     wire = SpdyEncoder().encode(Data(5, b"x" * 100_000, fin=True))

@@ -21,6 +21,7 @@ from cri.streaming.spdy.frames import Ping as SpdyPing
 from cri.streaming.transport.inbox import LIMIT
 from cri.streaming.transport.session import SpdySession
 from cri.streaming.transport.wire import READ_SIZE
+from daemonkit.faults import Broken
 from tests.support.cri.stream_client import WEBSOCKET, connect, key, path_of, spdy, websocket
 from tests.support.cri.stream_jobs import TTY, Play, echo, forever
 from tests.support.cri.stream_jobs import streaming_server as server
@@ -389,6 +390,14 @@ async def test_no_listener_is_left_behind() -> None:
         base = streaming.base
     with pytest.raises(ConnectionRefusedError):
         await connect(base)
+
+
+async def test_an_address_that_is_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(Broken, match=f"listen on {address}: Address already in use"):
+            async with server(address=address):
+                pass
 
 
 async def test_output_is_not_lost_when_input_is_under_way(streaming: Server) -> None:

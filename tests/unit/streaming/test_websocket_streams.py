@@ -6,13 +6,17 @@ import asyncio
 import os
 import random
 import struct
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from wsproto.events import BytesMessage, TextMessage
 
 from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, SynStream
-from cri.streaming.transport.websocket import WebSocket
+from cri.streaming.transport.channels import PROTOCOLS, TEXT_LIMIT, WebSocketChannels
+from cri.streaming.transport.inbox import LIMIT
+from cri.streaming.transport.websocket import MessagePart, WebSocket
 from cri.streaming.transport.wire import ClientGone
 from tests.support.cri.stream_client import WEBSOCKET, Spdy, Ws, connect, key, path_of, websocket
 from tests.support.cri.stream_jobs import Echo, Play, echo, forever, forwarding, streaming_server
@@ -133,6 +137,60 @@ async def test_fuzz(seed: int) -> None:
         pass
     assert size <= 4 * len(data)
     assert wire.sent <= 2 * len(data) + 200
+
+
+class Flood:
+    """A client that sent without end, and hung up."""
+
+    def __init__(self) -> None:
+        self.read = 0
+
+    async def parts(self) -> AsyncIterator[list[MessagePart]]:
+        while True:
+            self.read += 1
+            yield [MessagePart(b"\0" + b"x" * LIMIT, last=True)]
+
+    async def hung_up(self) -> None:
+        """At once."""
+
+
+async def test_nothing_more_is_read_from_a_client_that_hung_up() -> None:
+    flood: Any = Flood()
+    channels = WebSocketChannels(flood, PROTOCOLS["v5.channel.k8s.io"], frozenset({0}))
+    async with asyncio.timeout(60):
+        with pytest.raises(ClientGone, match="hung up"):
+            await channels.run()
+    assert flood.read == 1
+
+
+class Messages:
+    """A client that sends some parts of messages, and closes."""
+
+    def __init__(self, *parts: MessagePart) -> None:
+        self._parts = parts
+
+    async def parts(self) -> AsyncIterator[list[MessagePart]]:
+        for part in self._parts:
+            yield [part]
+
+
+BAD_MESSAGES = [
+    ("base64.channel.k8s.io", [MessagePart(b"0" + b"A" * TEXT_LIMIT, last=False)], "a message of more than"),
+    ("base64.channel.k8s.io", [MessagePart(b"0?", last=True)], "not base64"),
+    ("v5.channel.k8s.io", [MessagePart(b"\xff", last=False)] + [MessagePart(b"x" * 65536, False)] * 4,
+     "a message of more than"),
+    ("v5.channel.k8s.io", [MessagePart(b"\xff", last=True)], "without its number"),
+    ("v5.channel.k8s.io", [MessagePart(b"\xff\0\0", last=True)], "without its number"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("protocol", "parts", "words"), BAD_MESSAGES)
+async def test_messages_that_break_a_rule(protocol: str, parts: list[MessagePart], words: str) -> None:
+    socket: Any = Messages(*parts)
+    channels = WebSocketChannels(socket, PROTOCOLS[protocol], frozenset({0}))
+    with pytest.raises(ClientGone, match=words):
+        await channels.run()
+    assert await channels.inboxes[0].read() == b""
 
 
 async def port_streams(client: Spdy, number: int, port: str = "80") -> tuple[int, int]:
