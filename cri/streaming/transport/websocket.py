@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -12,6 +13,8 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
 from cri.streaming.transport.wire import ClientGone, ClientWire
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class WebSocket:
         self._protocol = Connection(ConnectionType.SERVER)
 
     async def parts(self) -> AsyncIterator[list[MessagePart]]:
-        """Parts of messages until the client closes; ClientGone when the connection or the protocol broke.
+        """Parts of messages until the client closes, or breaks the protocol; ClientGone when it broke off.
 
         Messages are not limited here; callers that need whole ones must limit them.
         """
@@ -85,8 +88,8 @@ class WebSocket:
             if self._protocol.state is ConnectionState.REMOTE_CLOSING:
                 await self._send(event.response())
             elif self._protocol.state is ConnectionState.OPEN:  # wsproto's answer to garbage
+                log.debug("not WebSocket: %s", event.reason)
                 await self._send(event)
-                raise ClientGone(f"not WebSocket: {event.reason}")
 
     async def _send(self, event: Event) -> None:
         try:

@@ -21,7 +21,7 @@ from cri.streaming.process.copy import Size, copy_streams, sizes
 from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.transport.channels import PROTOCOLS
 from cri.streaming.transport.inbox import TAKE, BufferQuota, Inbox
-from cri.streaming.transport.wire import ClientGone
+from cri.streaming.transport.wire import Activity, ClientGone, SocketWire
 
 
 class Clock:
@@ -290,3 +290,39 @@ async def test_a_client_with_bad_terminal_sizes_is_gone() -> None:
     async with asyncio.timeout(60):
         with pytest.raises(ClientGone, match="no object"):
             await copy_streams(both, both, stdin=True, tty=True)
+
+
+class _Broken:
+    """A socket's reader and writer after the connection was reset."""
+
+    def __init__(self) -> None:
+        self.transport = self
+        self.closing = False
+
+    def set_write_buffer_limits(self, high: int) -> None:
+        """Of no use here."""
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def write(self, data: bytes) -> None:
+        assert not self.closing
+
+    async def read(self, size: int) -> bytes:
+        raise ConnectionResetError("reset by peer")
+
+    async def drain(self) -> None:
+        raise ConnectionResetError("reset by peer")
+
+
+async def test_a_lost_connection_is_a_client_gone() -> None:
+    broken: Any = _Broken()
+    wire = SocketWire(broken, broken, Activity(), early=b"early")
+    assert await wire.receive() == b"early"
+    with pytest.raises(ClientGone, match="reset by peer"):
+        await wire.receive()
+    with pytest.raises(ClientGone, match="reset by peer"):
+        await wire.send(b"x")
+    broken.closing = True
+    with pytest.raises(ClientGone, match="closed"):
+        await wire.send(b"x")

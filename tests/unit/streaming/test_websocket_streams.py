@@ -139,6 +139,17 @@ async def test_fuzz(seed: int) -> None:
     assert wire.sent <= 2 * len(data) + 200
 
 
+async def test_nothing_is_sent_after_the_goodbye() -> None:
+    wire = Script(b"", 1)
+    socket = WebSocket(wire)
+    await socket.goodbye()
+    sent = wire.sent
+    with pytest.raises(ClientGone):
+        await socket.send(b"x")
+    await socket.goodbye()
+    assert wire.sent == sent > 0
+
+
 class Flood:
     """A client that sent without end, and hung up."""
 
