@@ -107,6 +107,12 @@ class Workplace:
 
     def types(self, results: Mapping[int, Result]) -> None:
         left = {number: one for number, one in results.items() if not one.noticed}
+        scratch = self._free.get()
+        status, said = scratch.run([sys.executable, "-m", "mypy"], None)
+        self._free.put(scratch)
+        if status:
+            _progress(f"mypy is left out, as it fails without a mutant: {said[-500:]}")
+            return
         _progress(f"mypy: {len(left)} mutants")
         self._each(left, lambda scratch, number: _types(scratch, left[number]))
 

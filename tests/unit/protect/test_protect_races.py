@@ -185,6 +185,10 @@ async def test_a_client_that_goes_away_leaves_no_zone(tmp_path: Path, toolstack:
                 call = stub.CreateZone(protect_pb2.CreateZoneRequest(id="z1", name="web"))
                 await created.wait()
                 call.cancel()
+                for _ in range(
+                    20
+                ):  # these come after it: the server has heard of it before the create goes on
+                    await stub.ListZones(protect_pb2.ListZonesRequest())
                 create_on.set()
                 await destroyed.wait()
             assert list(manager.zones) == ["z1"]
