@@ -21,7 +21,7 @@ class StoredImages:
         self._store = manager.store
 
     def resolve(self, reference: str) -> RootImage:
-        """By id, tag or digest; Missing when it is not here."""
+        """The image by id, tag or digest; Missing when it is not here."""
         image = self._store.resolve(reference)
         run: Mapping[str, Any] = image.run  # JSON of a registry: checked field by field
         known = image.repo_digests[0] if image.repo_digests else image.id
@@ -42,15 +42,15 @@ class StoredImages:
         )
 
     def hold(self, image_id: str, container_id: str) -> None:
-        """The image stays on the disk until ``release``, also when it is removed meanwhile."""
+        """Keep an image on the disk until ``release``, even if it is removed meanwhile."""
         self._store.hold(image_id, container_id)
 
     def release(self, container_id: str) -> None:
-        """The container needs its images no more."""
+        """End a container's holds on its images."""
         self._store.release(container_id)
 
     def collect(self) -> None:
-        """Once all holds of a starting daemon are made: removed images that nobody holds go."""
+        """Delete removed images that nobody holds, once a starting daemon has made all its holds."""
         self._store.collect()
 
     def pulls(self) -> list[dict[str, object]]:

@@ -38,7 +38,7 @@ _MOST_FILES = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """What a runtime took: bytes on the disk for the first two images; resident ones at most."""
+    """What a runtime took: bytes on the disk for the first two images, and its peak of resident memory."""
 
     disk: int
     peak: int
@@ -53,7 +53,7 @@ class Sizes:
 
 
 def push(address: str, host: str, mib: int) -> tuple[Sizes, list[str], list[str]]:
-    """Two large images of about ``mib`` unpacked that differ in one layer, and small ones; their names."""
+    """Push two large images of about ``mib`` unpacked that differ in one layer, and small ones."""
     files = _files()
     tars = (_layer(files, number, mib * MIB // _LAYERS) for number in range(_LAYERS + 1))
     packed, ids, sizes = [], [], []
@@ -79,7 +79,7 @@ def push(address: str, host: str, mib: int) -> tuple[Sizes, list[str], list[str]
 async def measure(
     running: Mapping[str, Side], large: list[str], small: list[str], rounds: int
 ) -> tuple[dict[str, Samples], dict[str, Store]]:
-    """The sides take turns; each pull begins without anything of its image, but what SHARING says."""
+    """Time pulls, the sides in turn; nothing of an image is there before, but what SHARING names."""
     samples = {name: Samples() for name in running}
     stores: dict[str, Store] = {}
     for _ in range(rounds):
@@ -98,7 +98,7 @@ async def measure(
 
 
 async def _disk(folder: Path) -> int:
-    """As du counts; what a runtime has not written out yet is written out first."""
+    """Bytes on the disk as du counts them, once everything has been written out."""
     command = ["du", "-s", "--block-size=1", str(folder)]
     await asyncio.to_thread(os.sync)
     done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
@@ -106,7 +106,7 @@ async def _disk(folder: Path) -> int:
 
 
 def _files() -> Iterator[Path]:
-    """Some of this machine's files, again and again, in an order that is the same each time."""
+    """Some of this machine's files, endlessly, in the same order each time."""
     found: list[Path] = []
     for source in _SOURCES:
         found += itertools.islice(_below(source), _MOST_FILES)

@@ -1,0 +1,90 @@
+"""Pulls under way: shared, cancelled with their last caller, told about, and failing as Faults."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+
+import pytest
+
+from cri.images.pull.progress import Progress
+from cri.images.pull.pulls import Pulls
+from cri.images.settings import ImageSettings
+from daemonkit.faults import Broken, Exhausted, Unreachable
+
+
+@pytest.fixture
+def pulls() -> Pulls:
+    return Pulls(ImageSettings(Path("/nowhere")))
+
+
+async def _step() -> None:
+    """All that can go on has gone on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_who_asks_while_a_cancelled_pull_is_cleaned_up_begins_anew(pulls: Pulls) -> None:
+    cleaned = asyncio.Event()
+
+    async def slow(_: Progress) -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await cleaned.wait()
+        return "never"
+
+    async def quick(_: Progress) -> str:
+        return "done"
+
+    first = asyncio.create_task(pulls.run("k", "image", slow))
+    await _step()
+    first.cancel()
+    await _step()
+    assert pulls.busy and pulls.snapshots() == []
+    assert await pulls.run("k", "image", quick) == "done"
+    cleaned.set()
+    await pulls.settle()
+    assert not pulls.busy
+
+
+async def test_stopping_ends_pulls_and_tells_their_callers(pulls: Pulls) -> None:
+    async def endless(_: Progress) -> None:
+        await asyncio.Event().wait()
+
+    callers = [asyncio.create_task(pulls.run("k", "image", endless)) for _ in range(2)]
+    await _step()
+    async with asyncio.timeout(60):
+        await pulls.stop()
+        for caller in callers:
+            with pytest.raises(Unreachable, match="called off"):
+                await caller
+    assert not pulls.busy
+
+
+@pytest.mark.parametrize(("number", "fault"), [(errno.ENOSPC, Exhausted), (errno.EIO, Broken)])
+async def test_errors_of_the_system_are_faults(pulls: Pulls, number: int, fault: type[Exception]) -> None:
+    async def fail(_: Progress) -> None:
+        raise OSError(number, "no")
+
+    with pytest.raises(fault):
+        await pulls.run("k", "image", fail)
+
+
+async def test_each_begin_and_each_end_is_a_change(pulls: Pulls) -> None:
+    end = asyncio.Event()
+
+    async def work(_: Progress) -> None:
+        await end.wait()
+
+    before = pulls.next_change()
+    caller = asyncio.create_task(pulls.run("k", "image", work))
+    await _step()
+    begun = pulls.next_change()
+    assert before.is_set() and not begun.is_set()
+    assert [snapshot.name for snapshot in pulls.snapshots()] == ["image"]
+    end.set()
+    await caller
+    await _step()
+    assert begun.is_set() and pulls.snapshots() == []
