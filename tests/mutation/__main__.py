@@ -17,20 +17,23 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from queue import SimpleQueue
 
 from tests.mutation.mutants import Mutant, mutants
 from tests.mutation.probes import hits
-from tests.mutation.scratch import ROOT, Scratch
+from tests.mutation.scratch import ROOT, TOO_LONG, Scratch
 
 PATHS = ("cri", "protect", "daemonkit")
 UNIT = ("tests/unit",)
 ROOTED = ("tests/contract", "tests/zone", "tests/integration", "tests/conformance")
 _MOST_IDS = 200
 """More tests than that are named by their files."""
+_MOST_ROOT = 24
+"""Tests with daemons take seconds each: so many, spread over the files, stand for all."""
 _LIMIT = 300.0
-"""Seconds for the tests of one mutant in one tier: it may have made them wait for ever."""
+"""Seconds for the tests of one mutant in one tier."""
 _TEST_LIMIT = 60
 
 
@@ -39,22 +42,28 @@ class Result:
     """What came of a mutant; ``noticed`` names the tier."""
 
     mutant: Mutant
+    diff: str
     noticed: str = ""
+    cut_short: bool = False
+    """The tests took too long, and no test failed until then."""
     reached: set[str] = field(default_factory=set)
 
 
 def main() -> int:
     arguments = _parse()
     sample = draw(arguments.seed, arguments.sample, [Path(path) for path in arguments.paths])
-    results = {number: Result(mutant) for number, mutant in enumerate(sample)}
+    results = {
+        number: Result(mutant, mutant.diff((ROOT / mutant.path).read_bytes()))
+        for number, mutant in enumerate(sample)
+    }
     if arguments.only:
         results = {number: results[number] for number in arguments.only}
     with tempfile.TemporaryDirectory(prefix="xenpod-mutation-", dir=arguments.folder) as folder:
         workplace = Workplace(Path(folder), arguments.jobs)
         workplace.tier("unit", results, UNIT)
         workplace.types(results)
-        if arguments.root:
-            workplace.tier("root", results, ROOTED)
+        if arguments.root is not None:
+            workplace.tier("root", results, arguments.root or ROOTED)
     _report(results, arguments)
     return 0
 
@@ -129,14 +138,28 @@ def _try(tier: str, scratch: Scratch, result: Result, reaching: set[str], every:
     tests: Sequence[str] = sorted(reaching)
     if "" in reaching:
         tests = every
+    elif tier == "root":
+        tests = spread(reaching, _MOST_ROOT)
     elif len(reaching) > _MOST_IDS:
         tests = sorted({test.partition("::")[0] for test in reaching})
-    if scratch.pytest(("-x", f"--timeout={_TEST_LIMIT}", *tests), _LIMIT)[0]:
+    status, _ = scratch.pytest(("-x", f"--timeout={_TEST_LIMIT}", *tests), _LIMIT)
+    if status == TOO_LONG:
+        result.cut_short = True
+    elif status:
         result.noticed = tier
 
 
+def spread(tests: Iterable[str], most: int) -> list[str]:
+    """At most so many of them, of as many files as can be."""
+    files: dict[str, list[str]] = {}
+    for test in sorted(tests):
+        files.setdefault(test.partition("::")[0], []).append(test)
+    turns = zip_longest(*files.values())
+    return [test for turn in turns for test in turn if test is not None][:most]
+
+
 def _types(scratch: Scratch, result: Result) -> None:
-    if scratch.run([sys.executable, "-m", "mypy"], _LIMIT)[0]:
+    if scratch.run([sys.executable, "-m", "mypy"], _LIMIT)[0] not in (0, TOO_LONG):
         result.noticed = "mypy"
 
 
@@ -151,11 +174,12 @@ def _report(results: Mapping[int, Result], arguments: argparse.Namespace) -> Non
         mutant = result.mutant
         if not result.noticed:
             reached = f"reached by {len(result.reached)} tests" if result.reached else "reached by no test"
-            lines += [f"\n#{number} {mutant.path}:{mutant.line} {mutant.kind}, {reached}"]
-            lines += [mutant.diff((ROOT / mutant.path).read_bytes())]
+            cut = ", not all of them ran" if result.cut_short else ""
+            lines += [f"\n#{number} {mutant.path}:{mutant.line} {mutant.kind}, {reached}{cut}"]
+            lines += [result.diff]
         elif arguments.verbose:
             lines += [f"\n#{number} {mutant.path}:{mutant.line} {mutant.kind}, noticed by {result.noticed}"]
-            lines += [mutant.diff((ROOT / mutant.path).read_bytes())]
+            lines += [result.diff]
     tiers = {tier: sum(one.noticed == tier for one in results.values()) for tier in ("unit", "mypy", "root")}
     noticed = sum(tiers.values())
     parts = ", ".join(f"{tier} {count}" for tier, count in tiers.items())
@@ -170,7 +194,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=60)
     parser.add_argument("--paths", nargs="+", default=PATHS, help="files or folders (default: all three)")
     parser.add_argument("--only", type=int, nargs="+", help="those numbers of the sample")
-    parser.add_argument("--root", action="store_true", help="survivors against the tiers that need root, too")
+    parser.add_argument(
+        "--root", nargs="*", help="survivors against tests that need root, too (default: all such tiers)"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--folder", help="where the copies go (default: the system's)")
     parser.add_argument("--verbose", action="store_true", help="the noticed ones, too")

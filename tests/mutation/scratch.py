@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _NOT_COPIED = (".venv", ".git", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis")
 _FAILED, _NO_TESTS = 1, 5
 """Exit codes of pytest: some failed, there were none."""
+TOO_LONG = -1000
 INSTRUMENTED_CHECKS = "tests/unit/tree/test_checks.py"
 """Of the source itself, which a probe changes."""
 
@@ -58,7 +59,8 @@ class Scratch:
         said.touch()
         for path in {mutant.path for mutant in mutants.values()}:
             here = {number: mutant for number, mutant in mutants.items() if mutant.path == path}
-            (self.folder / path).write_text(instrument((ROOT / path).read_bytes(), here))
+            file = self.folder / path
+            file.write_text(instrument(file.read_bytes(), here))
         options = ("-rfE", "-n", str(jobs), "--dist", "loadfile", f"--deselect={INSTRUMENTED_CHECKS}")
         status, text = self.pytest((*tests, *options), None, {FILE: str(said)})
         if status not in (0, _FAILED, _NO_TESTS):
@@ -68,7 +70,7 @@ class Scratch:
     def pytest(
         self, arguments: Sequence[str], timeout: float | None, more: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
-        """The exit code and what it said; as killed when it takes too long."""
+        """The exit code and what it said; ``TOO_LONG`` when it takes longer."""
         command = [sys.executable, "-m", "pytest", "-q", "--tb=line", "-p", "no:cacheprovider", *arguments]
         return self.run(command, timeout, more)
 
@@ -90,4 +92,5 @@ class Scratch:
         except subprocess.TimeoutExpired:
             process.kill()  # its watchdog ends the daemons
             output, _ = process.communicate()
+            return TOO_LONG, output.decode(errors="replace")
         return process.returncode, output.decode(errors="replace")

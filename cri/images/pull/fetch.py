@@ -1,17 +1,19 @@
-"""Manifests, configurations and layers out of one source, verified: all of it blocks, and runs in a thread.
+"""Manifests, configurations and layers, verified, from the first source that can give them.
 
+``read_first`` tries the sources in turn; the other functions read one source, block, and run in a thread.
 Nothing leaves this module under a digest that it does not have.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from cri.images.concurrency import CancelToken
+from cri.images.concurrency import CancelToken, WorkerThreads
 from cri.images.digests import VerifiedChunks, digest_of, matches
 from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full
 from cri.images.layer.layers import LayerIndex, read_layer
@@ -22,6 +24,11 @@ from cri.images.registry.names import Reference
 from cri.images.registry.sources import ImageSource
 from cri.images.settings import ImageLimits
 from daemonkit.disk_space import is_full
+from daemonkit.faults import Fault
+
+T = TypeVar("T")
+# The image itself is at fault, whichever source it comes from.
+_FINAL = (Unpackable, Oversized)
 
 
 class Document(NamedTuple):
@@ -34,6 +41,30 @@ class Document(NamedTuple):
     data: bytes
     json: dict[str, Any]
     said: str
+
+
+async def read_first(
+    threads: WorkerThreads, sources: Sequence[ImageSource], read: Callable[[ImageSource, CancelToken], T]
+) -> T:
+    """The result of ``read`` from the first source that can give it, each tried in a thread.
+
+    Otherwise the fault of the last one, which is the registry itself.
+    """
+    faults: list[Fault] = []
+    for source in sources:
+        try:
+            return await threads.run(partial(read, source))
+        except _FINAL:
+            raise
+        except Fault as fault:
+            faults.append(fault)
+    last = faults[-1]
+    # A mirror that is the server too, as some files have it, is named once.
+    before = "; ".join(dict.fromkeys(str(fault) for fault in faults[:-1] if str(fault) != str(last)))
+    if not before:
+        raise last
+    cause = f"{last.cause}; tried before: {before}"[:2000]
+    raise type(last)(last.operation, last.subject, cause, last.hint) from last
 
 
 def read_tagged(

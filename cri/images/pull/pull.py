@@ -17,13 +17,13 @@ from cri.images.errors import Corrupt
 from cri.images.layer.layers import LayerBudget, LayerIndex, file_chunks, read_layer
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
-from cri.images.pull.fetch import download_layer
+from cri.images.pull.fetch import download_layer, read_first
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
-from cri.images.registry.sources import ImageSource, read_first, registry_sources
+from cri.images.registry.sources import ImageSource, registry_sources
 from cri.images.rootfs.stack import Part, parts
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage

@@ -8,11 +8,11 @@ from functools import partial
 
 from cri.images.concurrency import WorkerThreads
 from cri.images.errors import Corrupt, Oversized
-from cri.images.pull.fetch import Document, read_config, read_manifest, read_tagged
+from cri.images.pull.fetch import Document, read_config, read_first, read_manifest, read_tagged
 from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor, ImageConfig, Manifest, Platform
 from cri.images.registry.names import Reference
-from cri.images.registry.sources import ImageSource, read_first
+from cri.images.registry.sources import ImageSource
 from cri.images.settings import ImageLimits
 from daemonkit.faults import Missing
 

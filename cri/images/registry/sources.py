@@ -1,18 +1,17 @@
 """Where an image's bytes come from: the hosts of a registry, or one layout on this machine.
 
 A source blocks, so it is read in a worker thread.  Each host is retried by its own policy (``retry``) in that
-thread; which source comes next is decided on the event loop.
+thread; which source comes next is the pull's to decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from cri.images.concurrency import CancelToken, WorkerThreads
-from cri.images.errors import Oversized, Unpackable
+from cri.images.concurrency import CancelToken
 from cri.images.registry import download
 from cri.images.registry.client import RegistryClient
 from cri.images.registry.credentials import Credentials
@@ -21,11 +20,7 @@ from cri.images.registry.manifests import Descriptor
 from cri.images.registry.names import Reference
 from cri.images.registry.retry import with_retries
 from cri.images.settings import ImageSettings
-from daemonkit.faults import Fault, Refused
-
-T = TypeVar("T")
-# The image itself is at fault, whichever source it comes from.
-_FINAL = (Unpackable, Oversized)
+from daemonkit.faults import Refused
 
 
 class ImageSource(Protocol):
@@ -52,30 +47,6 @@ def registry_sources(
     if not hosts:
         raise Refused("pull", str(reference), f"no host of {reference.host} has the capability {PULL!r}")
     return tuple(_RegistrySource(host, reference, credentials, settings) for host in hosts)
-
-
-async def read_first(
-    threads: WorkerThreads, sources: Sequence[ImageSource], read: Callable[[ImageSource, CancelToken], T]
-) -> T:
-    """The result of ``read`` from the first source that can give it, each tried in a thread.
-
-    Otherwise the fault of the last one, which is the registry itself.
-    """
-    faults: list[Fault] = []
-    for source in sources:
-        try:
-            return await threads.run(partial(read, source))
-        except _FINAL:
-            raise
-        except Fault as fault:
-            faults.append(fault)
-    last = faults[-1]
-    # A mirror that is the server too, as some files have it, is named once.
-    before = "; ".join(dict.fromkeys(str(fault) for fault in faults[:-1] if str(fault) != str(last)))
-    if not before:
-        raise last
-    cause = f"{last.cause}; tried before: {before}"[:2000]
-    raise type(last)(last.operation, last.subject, cause, last.hint) from last
 
 
 class _RegistrySource:

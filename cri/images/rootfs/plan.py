@@ -23,7 +23,7 @@ class FilesystemPlan(NamedTuple):
     """What goes into the stream: bare inodes, then files by layer and offset, then further names.
 
     accounts: those account files that are others now than in the filesystems below; None: it is gone, or
-    nothing that can be read. directories: see Shelf.
+    nothing that can be read. directories: see TreeCache.
     """
 
     bare: Sequence[tuple[bytes, Inode]]

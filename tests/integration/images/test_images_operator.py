@@ -1,4 +1,4 @@
-"""What an operator asks of images: xenpod.images.v1 behind its real edge, and ``protect image``."""
+"""What an operator asks of images: xenpod.images.v1 behind a real server, and ``protect image``."""
 
 from __future__ import annotations
 

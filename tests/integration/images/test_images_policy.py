@@ -122,11 +122,11 @@ VERDICTS = {
 
 @pytest.mark.parametrize(("script", "words"), VERDICTS.values(), ids=VERDICTS.keys())
 async def test_a_verifier_that_does_not_allow(tmp_path: Path, script: str, words: str) -> None:
-    patience = Seconds(5 if "sleep" in script else 60)
+    timeout = Seconds(5 if "sleep" in script else 60)
     directory = _verifier(tmp_path / "verifiers", "one", "echo one says yes")
     _verifier(directory, "two", script)
     with LyingRegistry("app", "1", IMAGE) as registry:
-        async with managing(tmp_path, verifier_dir=directory, verifier_timeout=patience) as manager:
+        async with managing(tmp_path, verifier_dir=directory, verifier_timeout=timeout) as manager:
             with pytest.raises(Rejected) as caught:
                 await manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS)
             assert words in str(caught.value)

@@ -28,6 +28,9 @@ class SimAgent:
         self.outputs: dict[int, SimOutput] = {}
         self.inputs: dict[int, SimInput] = {}
         self.processes: dict[tuple[str, str], pb.Process] = {}
+        self.dialed: list[pb.Dialed] = []
+        self.stats = pb.Stats()
+        """The answer to get_stats."""
         self.requests: list[pb.Request] = []
         self.faults: list[str] = []
         self.connections = 0
@@ -81,6 +84,7 @@ class SimAgent:
         self.outputs.clear()
         self.inputs.clear()
         self.processes.clear()
+        self.dialed.clear()
         self._last_stream = 0
 
     # What the processes do.
@@ -266,10 +270,11 @@ class SimAgent:
         elif operation == "dial":
             reply = pb.Reply(dialed=self._dial())
         elif operation == "list_processes":
-            reply = pb.Reply(processes=pb.ProcessList(processes=list(self.processes.values())))
+            listed = pb.ProcessList(processes=list(self.processes.values()), connections=self.dialed)
+            reply = pb.Reply(processes=listed)
         elif operation in ("get_stats", "get_facts"):
             facts = pb.Reply(facts=pb.Facts(pid1="init"))
-            reply = facts if operation == "get_facts" else pb.Reply(stats=pb.Stats())
+            reply = facts if operation == "get_facts" else pb.Reply(stats=self.stats)
         else:
             if operation == "delete_container":
                 self._delete(request.delete_container.id)
@@ -298,6 +303,7 @@ class SimAgent:
     def _dial(self) -> pb.Dialed:
         dialed = pb.Dialed(in_stream=self.new_stream(), out_stream=self.new_stream())
         self.inputs[dialed.in_stream], self.outputs[dialed.out_stream] = SimInput(), SimOutput()
+        self.dialed.append(dialed)
         return dialed
 
     def _delete(self, container_id: str) -> None:

@@ -67,10 +67,10 @@ def _cut(data: bytes, size: int) -> Iterator[bytes]:
 @given(st.data())
 def test_mangled_layers(how: str, data: st.DataObject) -> None:
     blob = _mangled(data, STREAMS[how])
-    pieces = _cut(blob, data.draw(st.sampled_from([1, 7, 512, 1 << 20])))
+    chunks = _cut(blob, data.draw(st.sampled_from([1, 7, 512, 1 << 20])))
     limits = ImageLimits(unpacked_floor_bytes=1 << 20, header_bytes=4096, entries=100, index_bytes=10_000)
     try:
-        read_layer(pieces, len(blob), digest(TAR), limits)
+        read_layer(chunks, len(blob), digest(TAR), limits)
     except Fault:
         return
     assert b"".join(compression.plain([blob], "x")) == TAR

@@ -25,20 +25,20 @@ from tests.support.images.images import Layer, digest, packed
 SPARSE = ((0, 512), (1 << 20, 512))
 
 
-def _read(data: bytes, pieces: int = 700, header_bytes: int = 1 << 20) -> list[TarEntry]:
-    chunks = (data[at : at + pieces] for at in range(0, len(data), pieces))
+def _read(data: bytes, chunk_bytes: int = 700, header_bytes: int = 1 << 20) -> list[TarEntry]:
+    chunks = (data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes))
     return list(tarstream.entries(PlainStream(chunks, "layer"), header_bytes))
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
-@pytest.mark.parametrize("pieces", [1, 511, 512, 513, 1 << 20])
-def test_same_as_tarfile_sees_it(form: int, pieces: int) -> None:
+@pytest.mark.parametrize("chunk_bytes", [1, 511, 512, 513, 1 << 20])
+def test_same_as_tarfile_sees_it(form: int, chunk_bytes: int) -> None:
     layer = Layer(form)
     layer.dir("d").file("d/" + "n" * 180, b"x" * 1000, uid=70000, gid=3_000_000, mode=0o6751)
     layer.symlink("l", "t" * 150).link("h", "d/" + "n" * 180)
     layer.add("c", tarfile.CHRTYPE, devmajor=4, devminor=64).add("p", tarfile.FIFOTYPE)
     data = layer.file("näme\udcff", b"").tar()
-    found = _read(data, pieces)
+    found = _read(data, chunk_bytes)
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         expected = archive.getmembers()
         assert len(found) == len(expected)
@@ -219,11 +219,11 @@ def _squeezed(how: str, data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("how", ["gzip", "zstd", ""])
-@pytest.mark.parametrize("pieces", [1, 1000, 1 << 20])
-def test_compressions_are_told_by_their_first_bytes(how: str, pieces: int) -> None:
+@pytest.mark.parametrize("chunk_bytes", [1, 1000, 1 << 20])
+def test_compressions_are_told_by_their_first_bytes(how: str, chunk_bytes: int) -> None:
     data = bytes(range(256)) * 100
     packed_data = _squeezed(how, data[:9000]) + _squeezed(how, data[9000:])
-    chunks = [packed_data[at : at + pieces] for at in range(0, len(packed_data), pieces)]
+    chunks = [packed_data[at : at + chunk_bytes] for at in range(0, len(packed_data), chunk_bytes)]
     assert b"".join(compression.plain(chunks, "layer")) == data
 
 

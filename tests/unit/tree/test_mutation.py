@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutation.__main__ import ROOT, draw
+from tests.mutation.__main__ import ROOT, draw, spread
 from tests.mutation.mutants import mutants
 from tests.mutation.probes import hit, hits, instrument
 
@@ -113,3 +113,9 @@ def test_a_probe_does_nothing_elsewhere(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("XENPOD_PROBES", str(tmp_path / "none"))
     hit(1)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tests_are_taken_of_every_file() -> None:
+    every = [f"a.py::{number}" for number in range(5)] + ["b.py::0", "b.py::1", "c.py::0"]
+    assert spread(every, 4) == ["a.py::0", "b.py::0", "c.py::0", "a.py::1"]
+    assert sorted(spread(every, 100)) == every

@@ -118,6 +118,27 @@ def test_stdin_goes_on_in_a_new_connection(zone: Zone) -> None:
     client.until(lambda: client.credits.get(number) == (len(data), len(data), True), "end of stdin, again")
 
 
+def test_stdin_that_the_agent_kept_is_sent_again(zone: Zone) -> None:
+    """What did not fit into the pipe was the lost connection's."""
+    client = zone.connect()
+    script = "until [ -e /tmp/go ]; do sleep 0.05; done; cat"
+    created = client.start("c1", "sh", "-c", script, stdin=True)
+    number = created.stdin_stream
+    data = os.urandom(100_000)
+    client.write(number, data)
+    client.call(get_facts=pb.GetFacts())
+    client.close()
+    client = zone.connect()
+    client.until(lambda: number in client.credits, "the agent's own CREDIT")
+    consumed = client.credits[number][0]
+    assert 0 < consumed < len(data)
+    client.sent[number] = consumed
+    client.write(number, data[consumed:], fin=True)
+    client.execute("c1", "e1", "touch", "/tmp/go")
+    client.send(frames.credit(created.stdout_stream, 0, frames.WINDOW))
+    assert client.output(created.stdout_stream) == data
+
+
 def test_back_pressure(zone: Zone, client: Client) -> None:
     """Without credit the writer blocks; the agent's memory does not grow; others are served."""
     stuck = client.call(create_container=creation("c1", "yes")).created

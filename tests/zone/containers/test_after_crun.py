@@ -27,6 +27,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 pytestmark = pytest.mark.root
 
 CRUN = """#!/usr/bin/busybox sh
+[ -e "/run/fail-$3" ] && exit 1
 /usr/bin/crun.real "$@" || exit $?
 gate=/run/gate-$3
 [ -p "$gate" ] || exit 0
@@ -228,6 +229,19 @@ def test_an_end_is_told_after_the_start(zone: Zone, client: Client) -> None:
         held.open()
         client.finish(call)
     assert client.events == []
+    assert client.exited("c1").exit_code == 3
+
+
+def test_a_start_that_fails_can_be_tried_again(zone: Zone, client: Client) -> None:
+    client.call(create_container=creation("c1", "sh", "-c", "exit 3"))
+    fails = Path(f"/proc/{zone.pid}/root/run/fail-start")
+    fails.touch()
+    with pytest.raises(Failed, match="crun start: status 1: it gave no reason"):
+        client.call(start_container=pb.StartContainer(id="c1"))
+    process = client.listed()["c1", ""]
+    assert (process.state, process.started_at_ns) == (pb.PROCESS_STATE_CREATED, 0)
+    fails.unlink()
+    client.call(start_container=pb.StartContainer(id="c1"))
     assert client.exited("c1").exit_code == 3
 
 

@@ -176,11 +176,16 @@ def test_out_of_memory_of_an_exec(client: Client) -> None:
 
 
 def test_out_of_memory_of_another_process(client: Client) -> None:
-    """An exec that ends by itself was not killed, whatever happened to its child."""
+    """What happened to an exec's child did not happen to it, nor to one that is killed later."""
     client.start("c1", "sleep", "100", memory=24 << 20)
     client.execute("c1", "e1", "sh", "-c", "tail /dev/zero; exit 7")
     exited = client.exited("c1", "e1")
     assert (exited.exit_code, exited.oom_killed) == (7, False)
+    client.execute("c1", "e2", "sleep", "100")
+    ref = pb.ProcessRef(container_id="c1", exec_id="e2")
+    client.call(signal_process=pb.SignalProcess(process=ref, signal=signal.SIGKILL))
+    exited = client.exited("c1", "e2")
+    assert (exited.exit_code, exited.oom_killed) == (137, False)
 
 
 def test_stdin_and_its_end(client: Client) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,6 +89,15 @@ def test_what_the_zone_uses(client: Client) -> None:
     assert 0 < zone.memory_available_bytes <= zone.memory_total_bytes
     assert zone.page_faults > before.page_faults and zone.memory_rss_bytes > 0 < zone.agent_rss_bytes
     assert zone.swap_usage_bytes <= max(zone.swap_total_bytes, 0) or zone.swap_usage_bytes == 0
+
+
+def test_the_zone_s_memory_is_what_its_group_may_have(client: Client, cgroups: list[Path]) -> None:
+    limits = [group / name for group in cgroups for name in ("memory.max", "memory.limit_in_bytes")]
+    [limit] = [path for path in limits if path.exists()]
+    limit.write_text(str(256 << 20))
+    zone = stats(client).zone
+    assert zone.memory_total_bytes == 256 << 20
+    assert 0 < zone.memory_available_bytes <= 256 << 20
 
 
 def test_pressure_where_the_kernel_has_it(client: Client) -> None:

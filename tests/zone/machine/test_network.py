@@ -69,7 +69,7 @@ def test_an_interface_that_comes_later(zone: Zone, client: Client, veth: tuple[s
     assert "inet 192.0.2.5/24" in addresses and "inet6 fd00:77::5/64" in addresses
     assert "tentative" not in addresses.split("fd00:77::5/64")[1].splitlines()[0]
     routes = seen(client, "ip", "route")
-    assert "default via 192.0.2.1 dev eth0" in routes and "198.51.100.0/24 dev eth0" in routes
+    assert "default via 192.0.2.1 dev eth0" in routes and "198.51.100.0/24 dev eth0 scope link" in routes
     assert "default via fd00:77::1 dev eth0" in seen(client, "ip", "-6", "route")
     assert "state UP" in addresses or "LOWER_UP" in addresses
     (interface,) = client.call(get_stats=pb.GetStats()).stats.zone.interfaces

@@ -1,4 +1,4 @@
-"""The image services behind the daemon's real gRPC edge: codes, and callers that go away."""
+"""The image services behind a real gRPC server: codes, and callers that go away."""
 
 from __future__ import annotations
 

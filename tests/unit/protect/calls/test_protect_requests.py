@@ -40,6 +40,10 @@ ZONES: dict[str, tuple[dict[str, object], str]] = {
     "a long host name": ({"hostname": "a" * 65}, "at most 64 of"),
     "a relative namespace": ({"netns_path": "run/netns/x"}, "want an absolute path"),
     "a namespace above": ({"netns_path": "/run/../etc"}, "want an absolute path"),
+    "a long namespace": ({"netns_path": "/" + "x" * 4096}, "at most 4096 bytes"),
+    "a namespace with a zero": ({"netns_path": "/a\0b"}, "want an absolute path"),
+    "a sysctl of a long name": ({"sysctls": {"net." + "x" * 197: "1"}}, "not one of net"),
+    "a sysctl of a long value": ({"sysctls": {"net.x": "1" * 1025}}, "is not a line"),
     "a sysctl of the host": ({"sysctls": {"vm.swappiness": "1"}}, "not one of net"),
     "a sysctl of two lines": ({"sysctls": {"net.ipv4.x": "1\n2"}}, "is not a line"),
     "too many sysctls": ({"sysctls": {f"net.x{n}": "1" for n in range(65)}}, "65 are more than 64"),
@@ -74,6 +78,8 @@ async def test_a_zone_that_is_refused(node: Served, what: str) -> None:
         {"interfaces": 1, "name": "x" * 256, "hostname": "a" * 64},
         {"id_mapping": pb.IdMapping(host_id=1, length=2**32 - 2)},
         {"sysctls": {"net.ipv4.x": "1" * 1024, "kernel.sem": "1 2", "fs.mqueue.msg_max": "1"}},
+        {"sysctls": {f"net.x{n}": "1" for n in range(64)}},
+        {"sysctls": {"net." + "x" * 196: "1"}, "netns_path": "/" + "x" * 4095},
     ],
 )
 async def test_a_zone_at_the_limits(node: Served, values: dict[str, object]) -> None:
@@ -126,6 +132,9 @@ WORKLOADS: dict[str, tuple[dict[str, object], str]] = {
     "too many file systems": (stack(200), "200 file systems are not 1 to"),
     "a type of file system": (stack(1, type="ext4"), "file system 'ext4' is not one of squashfs, erofs"),
     "a relative image": (stack(1, path="image"), "want an absolute path"),
+    "a file of a long name": ({"files": [file("x" * 256)]}, "want a plain file name"),
+    "a file of no name": ({"files": [file("")]}, "want a plain file name"),
+    "a file with a zero": ({"files": [file("a\0b")]}, "want a plain file name"),
     "two files of a name": ({"files": [file("a"), file("a")]}, "two files 'a'"),
     "a file's mode": ({"files": [file(mode=0o10000)]}, "mode 0o10000"),
     "a file's path": ({"files": [file("a/b")]}, "want a plain file name"),
@@ -145,6 +154,8 @@ WORKLOADS: dict[str, tuple[dict[str, object], str]] = {
     "two image volumes of a name": (image_volumes(2, name="i"), "two image volumes 'i'"),
     "an image volume's name": (image_volumes(name="I"), "is not 1 to 64 of"),
     "an image volume of nothing": (image_volumes(filesystems=[]), "volume i0: 0 file systems"),
+    "an image volume's long sub path": (image_volumes(sub_path="x" * 4096), "of less than 4096 bytes"),
+    "an image volume's sub path with a zero": (image_volumes(sub_path="a\0"), "want a relative path"),
     "an image volume's sub path": (image_volumes(sub_path="a/../../b"), "want a relative path"),
     "too many memory volumes": (memory_volumes(65), "65 memory volumes are more than 64"),
     "two memory volumes of a name": (memory_volumes(2, name="m"), "two volumes 'm'"),
@@ -169,6 +180,9 @@ async def test_a_workload_that_is_refused(node: Served, what: str) -> None:
     assert len(node.agent().requests) == seen
 
 
+THERE = pb.Filesystem(path="/etc/passwd", type="erofs")
+"""Nobody looks into an image here, but it is to exist."""
+
 LIMITS: dict[str, dict[str, object]] = {
     "configuration": {"oci_config": padded(512 * KIB)},
     "files": files(32, 12 * KIB),
@@ -179,6 +193,9 @@ LIMITS: dict[str, dict[str, object]] = {
     "memory volumes": memory_volumes(64, mode=0o7777),
     "stdin once": {"stdin": True, "stdin_once": True},
     "no log": {"log_path": ""},
+    "a file of a long name": {"files": [file("x" * 255)]},
+    "a sub path": image_volumes(sub_path="a/" * 2047 + "b", filesystems=[THERE]),
+    "every file system": {"filesystems": [THERE]},
 }
 
 

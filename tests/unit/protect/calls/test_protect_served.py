@@ -288,3 +288,27 @@ async def test_an_agent_that_lists_too_many_processes_is_cut_off(node: Served) -
     list_more(node.agent(), "unknown", MOST_PROCESSES)
     node.agent().cut()
     await cut_off(node, f"a list of {MOST_PROCESSES + 1} processes")
+
+
+async def test_after_a_restart_ends_of_before_are_told_and_those_that_run_go_on(
+    short_path: Path, toolstack: MemoryToolstack
+) -> None:
+    async with served(short_path, toolstack) as node:
+        await node.create_zone()
+        for name in ("w1", "w2"):
+            await node.create(name)
+            await node.start(name)
+        exits(node.agent(), 7, time.time_ns())
+        before = await node.wait("w1")
+    async with served(short_path, toolstack) as node:
+        async with asyncio.timeout(TIMEOUT):
+            assert await node.wait("w1") == before
+            await until(lambda: asked(node.agent(), "list_processes"))
+        assert (await node.get("w2")).state == pb.WORKLOAD_STATE_RUNNING
+        waiting = asyncio.ensure_future(node.wait("w2"))
+        toolstack.kill("z1")
+        assert (await waiting).exit_code == 137
+        request = pb.DeleteWorkloadRequest(id="w2")
+        await node.clients.workloads.DeleteWorkload(request, timeout=TIMEOUT)
+        async with failing(grpc.StatusCode.NOT_FOUND):
+            await node.get("w2")
