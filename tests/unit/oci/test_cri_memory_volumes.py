@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from cri.container import volumes
 from cri.container.memory_volumes import MemoryVolumeSource, find
-from daemonkit.faults import Unsupported
+from daemonkit.faults import Refused, Unsupported
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 POD = "/var/lib/kubelet/pods/1-2-3"
 WHOLE = f"{POD}/volumes/kubernetes.io~empty-dir/cache"
@@ -74,3 +76,10 @@ def test_the_mounts_of_the_host_are_read_only_when_there_is_need(tmp_path: Path)
 def test_huge_pages_are_refused(mountinfo: Path) -> None:
     with pytest.raises(Unsupported, match="huge pages"):
         find([f"{POD}/volumes/kubernetes.io~empty-dir/huge"], mountinfo)
+
+
+def test_a_memory_volume_that_is_gone_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    source = MemoryVolumeSource("cache", tmp_path / "gone")
+    monkeypatch.setattr(volumes, "find", lambda paths: dict.fromkeys(paths, source))
+    with pytest.raises(Refused, match="No such file"):
+        volumes.plan("c1", [cri.Mount(container_path="/cache", host_path=str(tmp_path / "gone"))])

@@ -16,11 +16,12 @@ from cri.streaming.process.command import Command
 from cri.streaming.process.copy import sizes
 from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.server import PENDING, Server
+from cri.streaming.spdy.encode import SpdyEncoder
 from cri.streaming.spdy.frames import Data, GoAway, Reset, ResetStatus, SynStream
 from cri.streaming.spdy.frames import Ping as SpdyPing
 from cri.streaming.transport.inbox import LIMIT
-from cri.streaming.transport.session import SpdySession
-from cri.streaming.transport.wire import READ_SIZE
+from cri.streaming.transport.session import SpdySession, SpdyStream
+from cri.streaming.transport.wire import READ_SIZE, ClientGone
 from daemonkit.faults import Broken
 from tests.support.cri.stream_client import WEBSOCKET, connect, key, path_of, spdy, websocket
 from tests.support.cri.stream_jobs import TTY, Play, echo, forever
@@ -438,8 +439,6 @@ class Script:
 
 
 async def test_a_session_ends_its_streams_input_with_the_client() -> None:
-    from cri.streaming.spdy.encode import SpdyEncoder
-
     encoder = SpdyEncoder()
     opened = []
 
@@ -451,6 +450,37 @@ async def test_a_session_ends_its_streams_input_with_the_client() -> None:
     await SpdySession(wire, accept).run()
     (stream,) = opened
     assert [await stream.read(), await stream.read()] == [b"hello", b""]  # type: ignore[attr-defined]
+
+
+class HungUp(Script):
+    """One that has hung up already."""
+
+    async def hung_up(self) -> None:
+        """At once."""
+
+
+async def test_what_ends_a_session_or_a_stream() -> None:
+    opened: list[SpdyStream] = []
+
+    def accept(stream: SpdyStream) -> bool:
+        opened.append(stream)
+        return True
+
+    with pytest.raises(ClientGone, match="not SPDY"):
+        await SpdySession(Script(b"\xff" * 16), accept).run()
+    encoder = SpdyEncoder()
+    full = encoder.encode(SynStream(1, {"a": ("b",)})) + encoder.encode(Data(1, b"x" * LIMIT))
+    wire = HungUp(full, encoder.encode(Data(1, b"unread")))
+    async with asyncio.timeout(60):
+        with pytest.raises(ClientGone, match="hung up"):
+            await SpdySession(wire, accept).run()
+    assert len(wire._pieces) == 1
+    (stream,) = opened
+    await stream.finish()
+    sent = wire.sent
+    with pytest.raises(ClientGone, match="stream 1 is closed"):
+        await stream.write(b"late")
+    assert wire.sent == sent
 
 
 def test_the_kernel_tells_of_a_client_that_reset() -> None:
