@@ -61,9 +61,9 @@ class ImageManager:
         """Whether anything is being pulled or imported, or cleaned up after that."""
         return self.pulls.busy
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Wait until all pulls have ended, the cancelled ones too."""
-        await self.pulls.settle()
+        await self.pulls.drain()
 
     async def pull(
         self,

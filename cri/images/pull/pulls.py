@@ -61,14 +61,14 @@ class Pulls:
         """Cancel all pulls and wait until nothing of them is left."""
         for task in self._tasks:
             task.cancel()
-        await self.settle()
+        await self.drain()
 
     @property
     def busy(self) -> bool:
         """Whether anything is under way, or being cleaned up after it was cancelled."""
         return bool(self._tasks)
 
-    async def settle(self) -> None:
+    async def drain(self) -> None:
         """Wait until all pulls have ended, the cancelled ones too."""
         if self._tasks:
             await asyncio.wait(self._tasks)

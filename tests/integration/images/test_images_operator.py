@@ -153,7 +153,7 @@ async def test_a_pull_whose_only_caller_hangs_up_is_called_off(
         pulling.cancel()
         async with asyncio.timeout(60):
             while manager.busy:
-                await manager.settle()
+                await manager.drain()
         never.set()
     assert manager.store.images() == []
 

@@ -183,7 +183,7 @@ async def test_a_caller_that_goes_away_meanwhile(tmp_path: Path) -> None:
             with suppress(asyncio.CancelledError):
                 await pulling
             async with asyncio.timeout(30):
-                await manager.settle()
+                await manager.drain()
     await _ended(pid)
 
 

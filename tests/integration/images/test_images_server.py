@@ -104,7 +104,7 @@ async def test_a_caller_that_hangs_up(calls: grpc.aio.Channel, manager: ImageMan
         await waiting
         async with asyncio.timeout(60):
             while manager.busy:
-                await manager.settle()
+                await manager.drain()
         root = manager.store.files.root
         assert not [
             p for p in root.rglob("*") if p.is_file() and not p.name.startswith(("images.db", "lock"))

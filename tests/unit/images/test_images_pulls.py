@@ -45,7 +45,7 @@ async def test_who_asks_while_a_cancelled_pull_is_cleaned_up_begins_anew(pulls: 
     assert pulls.busy and pulls.snapshots() == []
     assert await pulls.run("k", "image", quick) == "done"
     cleaned.set()
-    await pulls.settle()
+    await pulls.drain()
     assert not pulls.busy
 
 
