@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -301,6 +302,24 @@ async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryT
     async with running(tmp_path, toolstack) as manager:
         await until(lambda: nothing_left(manager, toolstack))
         await launch.launch(manager, zone_spec())
+
+
+@pytest.mark.parametrize(
+    ("name", "readable"),
+    [
+        ("web-1_a", "web-1_a"),
+        ("", "z1"),
+        ("a b/c.d:e", "a-b-c-d-e"),
+        ("\u00fcber\u0663", "-ber-"),
+        ("x" * 40, "x" * 32),
+    ],
+)
+async def test_names_of_domains(tmp_path: Path, toolstack: MemoryToolstack, name: str, readable: str) -> None:
+    """Readable, safe in paths and command lines, and unique."""
+    async with running(tmp_path, toolstack) as manager:
+        zone = await launch.launch(manager, replace(zone_spec(), name=name))
+        (domain,) = await toolstack.list()
+        assert domain.name == f"{readable}.{zone.uuid.hex[:8]}"
 
 
 async def test_unknown_domains_are_left_alone(tmp_path: Path, toolstack: MemoryToolstack) -> None:

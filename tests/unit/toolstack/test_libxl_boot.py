@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import os
 import shutil
 import struct
 import subprocess
@@ -105,6 +106,20 @@ def test_unpacked_once(tmp_path: Path) -> None:
     assert unpacked_kernel(second, cache) == second
     with pytest.raises(Missing):
         unpacked_kernel(tmp_path / "nothing", cache)
+
+
+def test_a_kernel_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    image = tmp_path / "vmlinuz"
+    image.write_bytes(ELF)
+    assert unpacked_kernel(image, tmp_path / "cache") == image
+    os.truncate(image, 256 << 20)
+    assert unpacked_kernel(image, tmp_path / "cache") == image
+    os.truncate(image, (256 << 20) + 1)
+    with pytest.raises(Invalid, match=f"{(256 << 20) + 1} bytes are not 1 to {256 << 20}"):
+        unpacked_kernel(image, tmp_path / "cache")
+    image.write_bytes(b"")
+    with pytest.raises(Invalid, match="0 bytes"):
+        unpacked_kernel(image, tmp_path / "cache")
 
 
 def test_versions(tmp_path: Path) -> None:

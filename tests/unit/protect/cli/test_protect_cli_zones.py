@@ -274,6 +274,12 @@ async def test_one_workload(protect: Command) -> None:
     assert isinstance(answer, dict) and answer["reason"] == "OOMKilled" and answer["pid"] == 0
 
 
+async def test_a_long_message_is_folded_not_cut(protect: Command) -> None:
+    words = "x" * 5000
+    protect.daemon.workloads = [pb.Workload(id="w1", message=words)]
+    assert "".join((await protect.raw("workload", "inspect", "w1")).split()).count("x") == len(words)
+
+
 async def test_host(protect: Command) -> None:
     lines = [
         "version 1.0",
