@@ -28,7 +28,7 @@ from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.settings import ImageLimits, ImageSettings
 from cri.images.store.catalogue import StoredImage
-from daemonkit.faults import Denied, Exhausted, Fault, TooLate, Unreachable
+from daemonkit.faults import Denied, Exhausted, Fault, Missing, TooLate, Unreachable
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, packed
 from tests.support.images.registry import Answer, LyingRegistry, content, stalling, status
@@ -83,7 +83,7 @@ FAULTS: dict[str, tuple[dict[str, Answer], type[Fault], str]] = {
     "layer too long": ({LAYER: content(DATA + bytes(512))}, Corrupt, "offers"),
     "lying length": ({LAYER: _cut}, Unreachable, " "),
     "corrupt config": ({CONFIG: content(IMAGE.config[:-1] + b" ")}, Corrupt, "another digest"),
-    "config missing": ({CONFIG: status(404)}, Fault, "no such image"),
+    "config missing": ({CONFIG: status(404)}, Missing, r"^pull .*: no such image"),
     "layer denied": ({LAYER: status(403)}, Denied, "denied"),
     "busy": ({LAYER: status(429)}, Unreachable, "429"),
     "out of service": ({MANIFEST: status(503)}, Unreachable, "503"),
