@@ -112,8 +112,9 @@ async def test_a_lying_registry(
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers |= answers
         async with managing(tmp_path) as manager:
-            with pytest.raises(fault, match=words):
+            with pytest.raises(fault, match=words) as raised:
                 await _pull(manager, registry.netloc)
+            assert raised.value.operation in ("pull", "read")
             assert _leftovers(manager) == []
             assert manager.store.images() == []
 
