@@ -88,6 +88,7 @@ FAULTS: dict[str, tuple[dict[str, Answer], type[Fault], str]] = {
     "busy": ({LAYER: status(429)}, Unreachable, "429"),
     "out of service": ({MANIFEST: status(503)}, Unreachable, "503"),
     "broken": ({MANIFEST: status(500)}, Unreachable, "500"),
+    "an odd refusal": ({LAYER: status(418)}, Unreachable, r"^pull .*: the registry answers 418 "),
     "redirects to itself": ({LAYER: _loop}, Unreachable, "TooManyRedirects"),
     "redirects to a file": ({LAYER: status(302, Location="file:///etc/passwd")}, Unreachable, " "),
     "redirects with an endless body": ({LAYER: _endless_redirect}, Unreachable, "refused"),

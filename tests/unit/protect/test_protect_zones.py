@@ -21,6 +21,7 @@ from protect.model.zone import ZoneState
 from protect.server.zones import ZonesServicer
 from protect.state import hub
 from protect.state.manager import ZoneManager
+from protect.state.store import Intent
 from protect.workloads import create, start
 from protect.zones import connect, destroy, inspect, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -302,6 +303,18 @@ async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryT
     async with running(tmp_path, toolstack) as manager:
         await until(lambda: nothing_left(manager, toolstack))
         await launch.launch(manager, zone_spec())
+
+
+async def test_a_restart_finishes_a_connect(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    intent = Intent(connect.OPERATION, data={"netns": "/run/netns/x", "interface": "eth0"})
+    async with running(tmp_path, toolstack) as first:
+        await launch.launch(first, zone_spec(interfaces=1))
+        runtime = first.zones["z1"]
+        first.put_zone(runtime, runtime.zone, intent)
+    async with running(tmp_path, toolstack) as manager:
+        await until(lambda: not manager.store.load().zone_intents)
+        assert manager.splice.spliced == [("vif1.0", "/run/netns/x", "eth0")]  # type: ignore[attr-defined]
+        assert toolstack.of_zone("z1").agent.requests[-1].configure_network.name == "eth0"
 
 
 @pytest.mark.parametrize(
