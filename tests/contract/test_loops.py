@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,54 @@ async def test_direct_io(image: Path) -> None:
     loop = await attach_loop(image, direct=True)
     assert loop.path.read_bytes() == image.read_bytes()
     loop.close()
+
+
+@pytest.mark.parametrize(("readonly", "direct"), [(True, False), (False, False), (True, True)])
+async def test_how_the_kernel_has_it(image: Path, readonly: bool, direct: bool) -> None:
+    loop = await attach_loop(image, readonly, direct=direct)
+    try:
+        block = Path("/sys/block", loop.path.name)
+        assert (block / "ro").read_text().strip() == str(int(readonly))
+        assert (block / "loop/autoclear").read_text().strip() == "1"
+        assert (
+            (block / "loop/offset").read_text().strip()
+            == (block / "loop/sizelimit").read_text().strip()
+            == "0"
+        )
+        if not direct:  # not every file system can
+            assert (block / "loop/dio").read_text().strip() == "0"
+        assert int((block / "size").read_text()) == image.stat().st_size // 512
+        status = image.stat()
+        assert backing_file(loop) == (status.st_dev, status.st_ino)
+        assert not os.get_inheritable(loop.fd)
+        assert repr(loop) == f"Loop('{loop.path}', open)"
+    finally:
+        loop.close()
+    assert loop.fd == -1 and repr(loop) == f"Loop('{loop.path}', closed)"
+    await nobody_has(image)
+
+
+async def test_descriptors_are_closed_whatever_comes(image: Path, tmp_path: Path) -> None:
+    """Of the file, at once; of the device, with it; of what cannot be taken, too."""
+    odd = tmp_path / "odd"
+    odd.write_bytes(bytes(513))
+
+    def held(*paths: Path) -> list[str]:
+        found = []
+        for entry in Path("/proc/self/fd").iterdir():
+            with suppress(FileNotFoundError):
+                found.append(os.readlink(entry))
+        return [path for path in found if path in {str(one) for one in paths}]
+
+    loop = take_loop(image)
+    assert held(image, loop.path) == [str(loop.path)]
+    assert adopt_loop(loop.path, (0, 0)) is None and adopt_loop(Path("/dev/null"), (0, 0)) is None
+    assert held(image, loop.path) == [str(loop.path)]
+    loop.close()
+    for path in (odd, tmp_path / "nothing", tmp_path):
+        with pytest.raises((Invalid, Missing)):
+            take_loop(path)
+    assert held(image, odd, tmp_path, loop.path) == []
 
 
 async def test_fifty_at_once(image: Path) -> None:
@@ -154,10 +203,17 @@ async def test_what_cannot_be_attached(tmp_path: Path) -> None:
     odd.write_bytes(bytes(1000))
     empty.touch()
     os.mkfifo(fifo)
-    for path in (odd, empty, fifo, tmp_path):
-        with pytest.raises((Invalid, Broken)):
+    for path, cause in (
+        (odd, "size 1000 is not a positive multiple of 512"),
+        (empty, "size 0 is not"),
+        (fifo, "not a regular file"),
+        (tmp_path, "not a regular file"),
+    ):
+        with pytest.raises(Invalid, match=f"attach loop device {path}: {cause}"):
             await attach_loop(path)
-    with pytest.raises(Missing):
+    with pytest.raises(Broken, match="Is a directory"):
+        await attach_loop(tmp_path, readonly=False)
+    with pytest.raises(Missing, match="no such file"):
         await attach_loop(tmp_path / "nothing")
     with pytest.raises(Broken):
         await attach_loop(odd / "below-a-file")

@@ -28,7 +28,7 @@ from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.settings import ImageLimits, ImageSettings
 from cri.images.store.catalogue import StoredImage
-from daemonkit.faults import Denied, Exhausted, Fault, TooLate, Unreachable
+from daemonkit.faults import Denied, Exhausted, Fault, Missing, TooLate, Unreachable
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest, packed
 from tests.support.images.registry import Answer, LyingRegistry, content, stalling, status
@@ -83,11 +83,12 @@ FAULTS: dict[str, tuple[dict[str, Answer], type[Fault], str]] = {
     "layer too long": ({LAYER: content(DATA + bytes(512))}, Corrupt, "offers"),
     "lying length": ({LAYER: _cut}, Unreachable, " "),
     "corrupt config": ({CONFIG: content(IMAGE.config[:-1] + b" ")}, Corrupt, "another digest"),
-    "config missing": ({CONFIG: status(404)}, Fault, "no such image"),
+    "config missing": ({CONFIG: status(404)}, Missing, r"^pull .*: no such image"),
     "layer denied": ({LAYER: status(403)}, Denied, "denied"),
     "busy": ({LAYER: status(429)}, Unreachable, "429"),
     "out of service": ({MANIFEST: status(503)}, Unreachable, "503"),
     "broken": ({MANIFEST: status(500)}, Unreachable, "500"),
+    "an odd refusal": ({LAYER: status(418)}, Unreachable, r"^pull .*: the registry answers 418 "),
     "redirects to itself": ({LAYER: _loop}, Unreachable, "TooManyRedirects"),
     "redirects to a file": ({LAYER: status(302, Location="file:///etc/passwd")}, Unreachable, " "),
     "redirects with an endless body": ({LAYER: _endless_redirect}, Unreachable, "refused"),
@@ -112,8 +113,9 @@ async def test_a_lying_registry(
     with LyingRegistry("app", "1", IMAGE) as registry:
         registry.answers |= answers
         async with managing(tmp_path) as manager:
-            with pytest.raises(fault, match=words):
+            with pytest.raises(fault, match=words) as raised:
                 await _pull(manager, registry.netloc)
+            assert raised.value.operation in ("pull", "read")
             assert _leftovers(manager) == []
             assert manager.store.images() == []
 

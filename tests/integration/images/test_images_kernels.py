@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import platform
 import re
+import sqlite3
 import subprocess
 import sys
 import tarfile
@@ -162,6 +165,27 @@ async def test_a_store_that_is_damaged(manager: ImageManager, tmp_path: Path) ->
         file.write(b"X")
     (fault,) = (await manager.verify(manager.store.get(image_id))).faults
     assert fault == "the kernel's image has another digest"
+
+
+@pytest.mark.parametrize("times", [0, 2])
+async def test_an_image_whose_layers_are_not_the_ones_it_names(tmp_path: Path, times: int) -> None:
+    """The index may be older than kernels are, and its layers not kept."""
+    first = ImageManager(_settings(tmp_path))
+    await first.start()
+    image_id = await _put(first, kernel_image(), tmp_path)
+    await first.stop()
+    with contextlib.closing(sqlite3.connect(first.store.files.index)) as index, index:
+        ((layers,),) = index.execute("SELECT layers FROM images").fetchall()
+        index.execute("UPDATE images SET layers = ?", (json.dumps(json.loads(layers) * times),))
+    manager = ImageManager(_settings(tmp_path))
+    await manager.start()
+    try:
+        manager.store.hold(image_id, "zone:p")
+        with pytest.raises(Refused, match="not all of its layers are kept.*pull it again"):
+            await StoredImages(manager).kernel(image_id)
+        assert _folders(manager) == []
+    finally:
+        await manager.stop()
 
 
 async def test_what_is_taken_out_is_counted(manager: ImageManager, tmp_path: Path) -> None:

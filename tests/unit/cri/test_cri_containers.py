@@ -32,6 +32,30 @@ async def pod(node: Rig, tmp_path: Path) -> str:
     return await node.pod(log_directory=str(tmp_path / "logs"))
 
 
+async def test_states_on_the_way_out(node: Rig, pod: str) -> None:
+    """Of one that is being removed no more is known than whether it had ended."""
+    ended, running = await node.started(pod, "ended"), await node.started(pod, "running")
+    fresh = await node.container(pod, "fresh")
+    await node.cri.StopContainer(cri.StopContainerRequest(container_id=ended))
+
+    async def states() -> list[cri.ContainerState.ValueType]:
+        listed = (await node.cri.ListContainers(cri.ListContainersRequest())).containers
+        by_id = {one.id: one.state for one in listed}
+        return [by_id[one] for one in (ended, running, fresh)]
+
+    assert await states() == [cri.CONTAINER_EXITED, cri.CONTAINER_RUNNING, cri.CONTAINER_CREATED]
+    node.protect.stalls["DeleteWorkload"] = asyncio.Event()
+    removals = [
+        asyncio.ensure_future(node.cri.RemoveContainer(cri.RemoveContainerRequest(container_id=one)))
+        for one in (ended, running, fresh)
+    ]
+    await until(lambda: node.protect.calls.count("DeleteWorkload") == 3)
+    assert await states() == [cri.CONTAINER_EXITED, cri.CONTAINER_UNKNOWN, cri.CONTAINER_UNKNOWN]
+    node.protect.stalls.pop("DeleteWorkload").set()
+    await asyncio.gather(*removals)
+    assert not (await node.cri.ListContainers(cri.ListContainersRequest())).containers
+
+
 async def test_what_protectd_gets(node: Rig, pod: str, tmp_path: Path) -> None:
     container = await node.container(pod, log_path="main/0.log", command=["sleep"], args=["9"], tty=True)
     request = node.protect.requests[container]

@@ -212,6 +212,7 @@ async def test_pods(node: Rig, pod: str, fields: dict[str, Any], code: grpc.Stat
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.pod("bad", **fields)
     assert raised.value.code() is code and words in (raised.value.details() or "")
+    assert (raised.value.details() or "").startswith(("run pod sandbox ", "read annotation ", "attach pod "))
     assert node.protect.calls == before and list(node.network.attached) == [pod]
     assert [sandbox.id for sandbox in node.node.sandboxes.all()] == [pod]
 
@@ -226,6 +227,7 @@ async def test_containers(
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.container(pod, "bad", **fields)
     assert raised.value.code() is code and words in (raised.value.details() or "")
+    assert (raised.value.details() or "").startswith(("create container ", "find "))
     assert node.protect.calls == before and node.node.containers.all() == [] and not node.images.held
 
 

@@ -305,6 +305,15 @@ async def test_a_second_live_daemon_is_refused_and_the_first_goes_on(tmp_path: P
         assert (await get(path, "first")).id == "first"
 
 
+async def test_what_a_daemon_left_that_was_killed_as_it_began(tmp_path: Path) -> None:
+    left = tmp_path / ".s.inner"
+    left.mkdir()
+    (left / "s").touch()
+    async with serving(tmp_path / "s"):
+        assert (await get(tmp_path / "s", "new")).id == "new"
+        assert not left.exists()
+
+
 async def test_something_else_at_the_path_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "s"
     path.write_text("precious")

@@ -7,10 +7,11 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
-from daemonkit.peer_proxy import ProxiedConnection
+from daemonkit.peer_proxy import PeerProxy, ProxiedConnection, listen
 
 
 @dataclass
@@ -106,6 +107,29 @@ async def test_a_peer_that_goes_cuts_the_other(line: Line, side: str) -> None:
         with pytest.raises(ConnectionError):
             while True:
                 await asyncio.get_running_loop().sock_sendall(stays, b"x" * 65536)
+
+
+async def test_a_client_that_does_not_read_holds_up_nobody(tmp_path: Path) -> None:
+    """The daemon's loop never waits for one of its clients."""
+    inner, outer = tmp_path / "inner", tmp_path / "outer"
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for _ in range(64):
+            writer.write(b"x" * 65536)
+        writer.write_eof()
+
+    async with await asyncio.start_unix_server(answer, inner):
+        proxy = PeerProxy(listen(outer), str(inner), "test")
+        proxy.open()
+        with socket.socket(socket.AF_UNIX) as slow, socket.socket(socket.AF_UNIX) as quick:
+            for client in (slow, quick):
+                client.setblocking(False)
+                client.connect(str(outer))
+            async with asyncio.timeout(60):
+                assert len(await receive(quick)) == 64 * 65536
+                assert len(await receive(slow)) == 64 * 65536
+        proxy.close_listener()
+        proxy.close()
 
 
 async def test_closing_twice_is_fine(line: Line) -> None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from email.utils import formatdate
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images.concurrency import CancelToken
-from cri.images.errors import Cancelled, Interrupted, Stalled
+from cri.images.concurrency import CancelToken, WorkerThreads
+from cri.images.errors import Cancelled, Interrupted, Stalled, Unpackable
+from cri.images.pull.fetch import read_first
 from cri.images.registry.retry import PROGRESS, RetryPolicy, retry_after, with_retries
 from cri.images.settings import ImageSettings
+from daemonkit.faults import Fault
 
 BROKEN = Interrupted("pull", "x", "the connection broke off")
 SETTINGS = ImageSettings(Path("/nowhere"), tries_per_host=3, retry_seconds=0.001, retry_most_seconds=0.002)
@@ -29,6 +32,41 @@ def test_so_many_tries_and_no_more() -> None:
     with pytest.raises(Interrupted):
         with_retries(work, SETTINGS, CancelToken())
     assert len(tried) == 3
+
+
+@pytest.mark.parametrize(
+    ("causes", "told", "asked"),
+    [
+        (["", "b"], "a", "a"),
+        (["one", ""], "b", "ab"),
+        (["one"], r"^pull x: one$", "a"),
+        (["one", "one"], r"^pull x: one$", "ab"),
+        (["one", "two"], r"^pull x: two; tried before: pull x: one$", "ab"),
+        (["one", "one", "two"], r"^pull x: two; tried before: pull x: one$", "abc"),
+        (["one", "two", "three"], r"^pull x: three; tried before: pull x: one; pull x: two$", "abc"),
+        (["one", "final", "three"], r"^merge x: final$", "ab"),
+    ],
+)
+async def test_sources_in_turn(causes: list[str], told: str, asked: str) -> None:
+    """The first that can give it; else the last one's fault, with what the others said before."""
+    tried: list[str] = []
+
+    def read(source: Any, token: CancelToken) -> str:
+        tried.append(source)
+        cause = causes["abc".index(source)]
+        if cause:
+            raise Unpackable("merge", "x", cause) if cause == "final" else Stalled("pull", "x", cause)
+        return str(source)
+
+    sources: list[Any] = list("abc"[: len(causes)])
+    threads = WorkerThreads(1)
+    if "" in causes:
+        assert await read_first(threads, sources, read) == told
+    else:
+        with pytest.raises(Fault, match=told) as raised:
+            await read_first(threads, sources, read)
+        assert type(raised.value) is (Unpackable if "final" in causes else Stalled)
+    assert "".join(tried) == asked
 
 
 def test_progress_gives_new_tries() -> None:

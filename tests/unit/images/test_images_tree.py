@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from cri.images.errors import Oversized, Unpackable
 from cri.images.layer import tarstream
 from cri.images.layer.stream import PlainStream
+from cri.images.rootfs.plan import Planner
 from cri.images.rootfs.tree import MergedTree
+from cri.images.settings import ImageLimits
 from tests.support.images.images import Layer
 
 
@@ -33,6 +35,24 @@ def _paths(tree: MergedTree) -> dict[str, str]:
         shown[path.decode()] = text
     del shown[""]
     return shown
+
+
+def _planned(limits: ImageLimits, *layers: Layer) -> Planner:
+    planner = Planner("image", limits)
+    for layer in layers:
+        planner.apply(list(tarstream.entries(PlainStream(iter([layer.tar()]), "layer"), 1 << 20)))
+    return planner
+
+
+def test_what_a_filesystem_costs() -> None:
+    """Bytes of paths, and of files; each once, whatever hides it below."""
+    layers = Layer().dir("d").file("d/f", b"123").file("g", b"1"), Layer().file("d/f", b"22")
+    planner = _planned(ImageLimits(index_bytes=5, unpacked_bytes=9), *layers)
+    assert planner.plan().spent == (5, 3)
+    with pytest.raises(Oversized, match="paths of more than 4 bytes"):
+        _planned(ImageLimits(index_bytes=4), *layers).plan()
+    planner.apply([])
+    assert planner.plan().spent == (0, 0)
 
 
 def test_a_higher_layer_wins() -> None:

@@ -75,6 +75,15 @@ USERS: list[tuple[Security, str, User]] = [
         "web:www",
         User(9, 8, (8,)),
     ),
+    (Security(run_as_user=cri.Int64Value(value=0)), "web", User(0, 0, (0,))),
+    (
+        Security(run_as_user=cri.Int64Value(value=7), run_as_group=cri.Int64Value(value=0)),
+        "",
+        User(7, 0, (0,)),
+    ),
+    (Security(run_as_username="web", supplemental_groups=[0]), "", User(101, 102, (0, 102, 103))),
+    (Security(supplemental_groups=[2**32 - 2]), "0:0", User(0, 0, (0, 2**32 - 2))),
+    (Security(), "4294967294:4294967294", User(2**32 - 2, 2**32 - 2, (2**32 - 2,))),
     (
         Security(run_as_username="web", supplemental_groups=[5, 4], supplemental_groups_policy=cri.Strict),
         "",
@@ -102,6 +111,15 @@ def test_hostile_account_files(passwd: str, group: str, name: str) -> None:
     except Invalid:
         return
     assert all(0 <= value < 2**32 - 1 for value in (found.uid, found.gid, *found.groups))
+
+
+@pytest.mark.parametrize("number", [-1, 2**32 - 1])
+@pytest.mark.parametrize("field", ["run_as_user", "run_as_group", "supplemental_groups"])
+def test_ids_that_are_none(field: str, number: int) -> None:
+    values: dict[str, Any] = {"run_as_user": cri.Int64Value(value=1)}
+    values[field] = [number] if field == "supplemental_groups" else cri.Int64Value(value=number)
+    with pytest.raises(Invalid, match=f"create container {field} {number}: not between 0 and 4294967294"):
+        user(Security(**values), IMAGE)
 
 
 def _caps(**fields: list[str]) -> dict[str, Any]:

@@ -498,6 +498,24 @@ async def test_a_restart_ends_orphaned_execs(tmp_path: Path, toolstack: MemoryTo
         assert agent.requests[-1].delete_exec.process.exec_id == "e1"
 
 
+async def test_what_had_ended_is_not_ended_again(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    """Whether its zone still knows of it after a restart or not."""
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, zone_spec())
+        agent = toolstack.of_zone("z1").agent
+        for workload, code in (("w1", 3), ("w2", 0)):
+            await create.create(manager, workload_spec(tmp_path, workload))
+            await start.start(manager, workload)
+            end(agent, workload, code, b"said\n")
+            await control.wait(manager, workload)
+        before = [manager.workloads[workload].workload for workload in ("w1", "w2")]
+    del agent.processes["w1", ""]
+    async with running(tmp_path, toolstack) as manager:
+        await create.create(manager, workload_spec(tmp_path, "w3"))
+        assert [manager.workloads[workload].workload for workload in ("w1", "w2")] == before
+        assert lines(tmp_path / "w2.log") == ["stdout F said"]
+
+
 async def test_a_workload_its_zone_has_lost(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, zone_spec())

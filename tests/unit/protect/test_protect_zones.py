@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from protect.model.zone import ZoneState
 from protect.server.zones import ZonesServicer
 from protect.state import hub
 from protect.state.manager import ZoneManager
+from protect.state.store import Intent
 from protect.workloads import create, start
 from protect.zones import connect, destroy, inspect, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -301,6 +303,36 @@ async def test_a_restart_undoes_a_half_launch(tmp_path: Path, toolstack: MemoryT
     async with running(tmp_path, toolstack) as manager:
         await until(lambda: nothing_left(manager, toolstack))
         await launch.launch(manager, zone_spec())
+
+
+async def test_a_restart_finishes_a_connect(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    intent = Intent(connect.OPERATION, data={"netns": "/run/netns/x", "interface": "eth0"})
+    async with running(tmp_path, toolstack) as first:
+        await launch.launch(first, zone_spec(interfaces=1))
+        runtime = first.zones["z1"]
+        first.put_zone(runtime, runtime.zone, intent)
+    async with running(tmp_path, toolstack) as manager:
+        await until(lambda: not manager.store.load().zone_intents)
+        assert manager.splice.spliced == [("vif1.0", "/run/netns/x", "eth0")]  # type: ignore[attr-defined]
+        assert toolstack.of_zone("z1").agent.requests[-1].configure_network.name == "eth0"
+
+
+@pytest.mark.parametrize(
+    ("name", "readable"),
+    [
+        ("web-1_a", "web-1_a"),
+        ("", "z1"),
+        ("a b/c.d:e", "a-b-c-d-e"),
+        ("\u00fcber\u0663", "-ber-"),
+        ("x" * 40, "x" * 32),
+    ],
+)
+async def test_names_of_domains(tmp_path: Path, toolstack: MemoryToolstack, name: str, readable: str) -> None:
+    """Readable, safe in paths and command lines, and unique."""
+    async with running(tmp_path, toolstack) as manager:
+        zone = await launch.launch(manager, replace(zone_spec(), name=name))
+        (domain,) = await toolstack.list()
+        assert domain.name == f"{readable}.{zone.uuid.hex[:8]}"
 
 
 async def test_unknown_domains_are_left_alone(tmp_path: Path, toolstack: MemoryToolstack) -> None:

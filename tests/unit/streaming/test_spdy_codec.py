@@ -186,6 +186,12 @@ def test_a_header_bomb_is_not_unpacked() -> None:
         list(SpdyDecoder().feed(control(1, struct.pack(">IIBB", 1, 0, 0, 0) + bomb)))
 
 
+def test_the_longest_control_frame() -> None:
+    assert list(SpdyDecoder().feed(control(99, bytes(MAX_CONTROL)))) == [Ignored(99)]
+    with pytest.raises(SpdyError, match="control frame of"):
+        list(SpdyDecoder().feed(control(99, bytes(MAX_CONTROL + 1))))
+
+
 def test_a_stream_of_header_blocks_keeps_its_history() -> None:
     packer, unpacker = Compressor(), Decompressor()
     asked = {"streamtype": ("data",), "port": ("8080",), "requestid": ("17",)}

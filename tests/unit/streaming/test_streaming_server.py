@@ -16,8 +16,9 @@ from cri.streaming.process.command import Command
 from cri.streaming.process.copy import sizes
 from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.server import PENDING, Server
+from cri.streaming.spdy.decode import SpdyDecoder
 from cri.streaming.spdy.encode import SpdyEncoder
-from cri.streaming.spdy.frames import Data, GoAway, Reset, ResetStatus, SynStream
+from cri.streaming.spdy.frames import Data, GoAway, Reset, ResetStatus, SynReply, SynStream
 from cri.streaming.spdy.frames import Ping as SpdyPing
 from cri.streaming.transport.inbox import LIMIT
 from cri.streaming.transport.session import SpdySession, SpdyStream
@@ -251,6 +252,31 @@ async def test_data_for_no_stream_is_reset(streaming: Server) -> None:
     client = await spdy(streaming.base, streaming.url(Play().job(echo)))
     await client.send(Data(9, b"x"))
     await client.until(lambda: client.refused.get(9) == ResetStatus.INVALID_STREAM)
+
+
+async def test_data_after_the_end_of_a_stream_is_dropped() -> None:
+    """Its stream was there: no reset tells the client that it never was.  Streams that never were, do."""
+    encoder = SpdyEncoder()
+    frames = [
+        SynStream(1, {"a": ("b",)}, fin=True),
+        Data(1, b"late"),
+        SynStream(3, {"a": ("b",)}),
+        Data(3, b"in time", fin=True),
+        Data(3, b"late"),
+        Data(1, b"late"),
+        Data(5, b"of none"),
+    ]
+    opened: list[SpdyStream] = []
+
+    def accept(stream: SpdyStream) -> bool:
+        opened.append(stream)
+        return True
+
+    wire = Script(b"".join(encoder.encode(frame) for frame in frames))
+    await SpdySession(wire, accept).run()
+    answered = list(SpdyDecoder().feed(wire.sent))
+    assert answered == [SynReply(1), SynReply(3), Reset(5, ResetStatus.INVALID_STREAM)]
+    assert [await opened[0].read(), await opened[1].read(), await opened[1].read()] == [b"", b"in time", b""]
 
 
 async def test_pings_are_answered(streaming: Server) -> None:

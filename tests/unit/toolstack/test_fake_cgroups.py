@@ -87,6 +87,26 @@ def test_a_delegated_group(
     assert [tree.base for tree in found] == [root / base]
 
 
+@pytest.mark.parametrize(
+    ("attribute", "value", "taken"),
+    [("trusted.delegate", b"1", True), ("user.delegate", b"1", True), ("user.delegate", b"0", False)],
+)
+def test_how_a_manager_delegates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, attribute: str, value: bytes, taken: bool
+) -> None:
+    """The nearest group above the daemon's own that is delegated."""
+    root = tmp_path / "cgroup"
+
+    def getxattr(path: Path, name: str) -> bytes:
+        if name == attribute and Path(path) in (root / "a", root / "a/b"):
+            return value
+        raise OSError
+
+    monkeypatch.setattr(os, "getxattr", getxattr)
+    found = find_hierarchies(proc(tmp_path / "self", V2.format(root=root), "1:x:/y\n0::/a/b/c/main\n"))
+    assert [tree.base for tree in found] == [root / "a/b" if taken else root]
+
+
 def test_limits_on_v2(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "xenpod-i"):
         folder.mkdir(exist_ok=True)
@@ -102,6 +122,74 @@ def test_limits_on_v2(tmp_path: Path) -> None:
     (tmp_path / "xenpod-i/d/cpu.stat").write_text("user_usec 1\nusage_usec 1500\n")
     assert groups.cpu_time_ns("d") == 1_500_000
     assert groups.cpu_time_ns("gone") == 0 and groups.domains() == {"d"}
+
+
+def test_controllers_are_enabled_once(tmp_path: Path) -> None:
+    """Those that are enabled already are not written again."""
+    (tmp_path / "cgroup.controllers").write_text("cpu memory pids\n")
+    (tmp_path / "cgroup.subtree_control").write_text("cpu memory pids\n")
+    (tmp_path / "xenpod-i").mkdir()
+    (tmp_path / "xenpod-i/cgroup.controllers").write_text("cpu memory pids\n")
+    groups = Cgroups((Hierarchy(tmp_path, frozenset(), unified=True),), "i")
+    for _ in range(2):
+        groups.create("d", CgroupLimits(64 << 20, 2, 100))
+        (tmp_path / "xenpod-i/cgroup.subtree_control").write_text("cpu memory pids\n")
+    assert (tmp_path / "cgroup.subtree_control").read_text() == "cpu memory pids\n"
+    assert (tmp_path / "xenpod-i/cgroup.subtree_control").read_text() == "cpu memory pids\n"
+
+
+def test_limits_on_v1(tmp_path: Path) -> None:
+    """One group under each controller, with the limits that are its own."""
+    names = ("memory", "cpu,cpuacct", "pids", "name=systemd")
+    trees = tuple(Hierarchy(tmp_path / name, frozenset(name.split(",")), unified=False) for name in names)
+    for tree in trees:
+        tree.base.mkdir()
+    groups = Cgroups(trees, "i")
+    made = groups.create("d", CgroupLimits(64 << 20, 3, 100))
+    assert made == groups.groups("d") == [tmp_path / name / "xenpod-i/d" for name in names]
+    assert {
+        str(file.relative_to(tmp_path)): file.read_text() for file in tmp_path.rglob("*.*") if file.is_file()
+    } == {
+        "memory/xenpod-i/d/memory.limit_in_bytes": str(64 << 20),
+        "cpu,cpuacct/xenpod-i/d/cpu.cfs_quota_us": "300000",
+        "pids/xenpod-i/d/pids.max": "100",
+    }
+    assert groups.cpu_time_ns("d") == 0
+    (tmp_path / "cpu,cpuacct/xenpod-i/d/cpuacct.usage").write_text("1234\n")
+    assert groups.cpu_time_ns("d") == 1234
+
+
+def test_a_v1_cpuset_has_what_its_parent_has(tmp_path: Path) -> None:
+    base = tmp_path / "cpuset"
+    (base / "xenpod-i/d").mkdir(parents=True)
+    (base / "cpuset.cpus").write_text("0-3\n")
+    (base / "cpuset.mems").write_text("0\n")
+    (base / "xenpod-i/cpuset.cpus").write_text("1\n")
+    (base / "xenpod-i/cpuset.mems").write_text("\n")
+    groups = Cgroups((Hierarchy(base, frozenset({"cpuset"}), unified=False),), "i")
+    groups.create("d", CgroupLimits(1, 1, 1))
+    made = [
+        (base / "xenpod-i" / name).read_text() for name in ("cpuset.cpus", "d/cpuset.cpus", "d/cpuset.mems")
+    ]
+    assert made == ["1\n", "1", "0"]
+
+
+async def test_groups_that_are_empty(tmp_path: Path) -> None:
+    """Those below go first; what is not the domain's stays."""
+    trees = tuple(Hierarchy(tmp_path / name, frozenset({name}), unified=False) for name in ("a", "b"))
+    groups = Cgroups(trees, "i")
+    assert groups.domains() == set()
+    groups.remove_instance()
+    (tmp_path / "a/xenpod-i/d/inner/most").mkdir(parents=True)
+    (tmp_path / "b/xenpod-i/e").mkdir(parents=True)
+    (tmp_path / "b/xenpod-i/cgroup.procs").touch()
+    assert groups.domains() == {"d", "e"}
+    await groups.remove("d")
+    await groups.remove("d")
+    assert groups.domains() == {"e"}
+    (tmp_path / "b/xenpod-i/cgroup.procs").unlink()
+    groups.remove_instance()
+    assert not (tmp_path / "a/xenpod-i").exists() and (tmp_path / "b/xenpod-i/e").exists()
 
 
 def test_a_v2_group_without_the_controllers(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import os
 import shutil
 import struct
 import subprocess
@@ -107,6 +108,20 @@ def test_unpacked_once(tmp_path: Path) -> None:
         unpacked_kernel(tmp_path / "nothing", cache)
 
 
+def test_a_kernel_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    image = tmp_path / "vmlinuz"
+    image.write_bytes(ELF)
+    assert unpacked_kernel(image, tmp_path / "cache") == image
+    os.truncate(image, 256 << 20)
+    assert unpacked_kernel(image, tmp_path / "cache") == image
+    os.truncate(image, (256 << 20) + 1)
+    with pytest.raises(Invalid, match=f"{(256 << 20) + 1} bytes are not 1 to {256 << 20}"):
+        unpacked_kernel(image, tmp_path / "cache")
+    image.write_bytes(b"")
+    with pytest.raises(Invalid, match="0 bytes"):
+        unpacked_kernel(image, tmp_path / "cache")
+
+
 def test_versions(tmp_path: Path) -> None:
     image = tmp_path / "vmlinuz"
     image.write_bytes(bz_image(gzipped(ELF)))
@@ -126,7 +141,7 @@ def test_found_by_the_initramfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     found = boot.find(LibxlSettings(), tmp_path, tmp_path / "cache")
     assert found.initramfs.name == "initramfs-6.1.0-9-cloud-amd64.cpio"
     assert found.kernel.read_bytes() == ELF
-    assert found.minimum_bytes > len(ELF) + 2000
+    assert found.minimum_bytes == len(ELF) + 2000 + (12 << 20)
     with pytest.raises(Missing, match="find initramfs"):
         boot.find(LibxlSettings(initramfs=tmp_path / "none"), tmp_path, tmp_path / "cache")
 
@@ -167,6 +182,26 @@ def test_what_a_command_line_cannot_carry(environment: dict[str, str]) -> None:
         domain_config(
             replace(SPEC, environment=environment), boot.Boot(Path("/k"), Path("/i"), 0), "", SHARING
         )
+
+
+def test_how_long_a_command_line_may_be() -> None:
+    """1024 bytes with their NUL (MAX_GUEST_CMDLINE of Xen's xen.h)."""
+    longest = {**{f"B{n}": "x" * 251 for n in range(3)}, "A": ""}
+    missing = 1023 - len(boot.command_line("", longest))
+    assert 0 < missing <= 255
+    assert len(boot.command_line("", {**longest, "A": "x" * missing})) == 1023
+    with pytest.raises(Invalid, match="1024 characters, 1023 fit"):
+        boot.command_line("", {**longest, "A": "x" * (missing + 1)})
+
+
+def test_the_newest_kernel_and_the_plain_one_of_its_flavours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(boot, "_BOOT", tmp_path)
+    for version in ("6.1.0-9-cloud-amd64", "6.1.0-9-amd64", "6.1.0-8-amd64", "5.10.0-99-amd64"):
+        (tmp_path / f"initramfs-{version}.cpio").write_bytes(bytes(1000))
+        (tmp_path / f"vmlinuz-{version}").write_bytes(version.encode())
+    assert boot._newest(tmp_path) == tmp_path / "vmlinuz-6.1.0-9-amd64"
 
 
 def test_a_shared_directory() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Invalid, Missing
+from protect.model.errors import ToolstackError
 from protect.model.toolstack import DomainKernel
 from protect.toolstack.libxl import kernel as unpacking
 from protect.toolstack.libxl.boot import Boot
@@ -77,6 +78,12 @@ async def test_what_cannot_be_booted(kernels: KernelCache, tmp_path: Path) -> No
                 raise AssertionError
     with pytest.raises(Missing):
         async with kernels.unpacked(DomainKernel("gone", tmp_path / "gone")):
+            raise AssertionError
+    with pytest.raises(Missing, match=f"read zone kernel half: there is no {tmp_path / 'none'}"):
+        async with kernels.unpacked(replace(broken, name="half", initramfs=tmp_path / "none")):
+            raise AssertionError
+    with pytest.raises(ToolstackError, match="read zone kernel below: .*Not a directory"):
+        async with kernels.unpacked(DomainKernel("below", broken.image / "below")):
             raise AssertionError
     assert list((tmp_path / "cache").iterdir()) == []
     (tmp_path / "initramfs.cpio").unlink()

@@ -55,6 +55,22 @@ async def test_workloads_that_are_not_the_zone_s_have_no_row(node: Served) -> No
     assert [(one.id, one.zone_id) for one in rows] == [("w1", "z1")]
 
 
+async def test_what_the_agent_is_asked_for(node: Served) -> None:
+    """Details, which cost more, only for who wants them; of workloads nothing of the zone."""
+    zones, workloads = node.clients.zones, node.clients.workloads
+
+    def last() -> tuple[bool, bool]:
+        asked = [one.get_stats for one in node.agent().requests if one.HasField("get_stats")]
+        return asked[-1].details, asked[-1].containers_only
+
+    await zones.ZoneStats(pb.ZoneStatsRequest(ids=["z1"]), timeout=TIMEOUT)
+    assert last() == (False, False)
+    await zones.ZoneStats(pb.ZoneStatsRequest(ids=["z1"], details=True), timeout=TIMEOUT)
+    assert last() == (True, False)
+    await workloads.WorkloadStats(pb.WorkloadStatsRequest(), timeout=TIMEOUT)
+    assert last() == (False, True)
+
+
 @pytest.mark.parametrize("off", [-HOUR, HOUR])
 async def test_a_time_that_cannot_be_is_now(node: Served, off: int) -> None:
     before = time.time_ns()

@@ -68,7 +68,7 @@ async def test_a_zone_that_is_refused(node: Served, what: str) -> None:
     values, cause = ZONES[what]
     async with failing(REFUSED) as said:
         await node.create_zone("z2", **values)
-    assert cause in said[0]
+    assert cause in said[0] and said[0].startswith(("create zone ", "find profile "))
     assert len(node.toolstack.domains) == 1
 
 
@@ -176,7 +176,7 @@ async def test_a_workload_that_is_refused(node: Served, what: str) -> None:
     seen = len(node.agent().requests)
     async with failing(REFUSED) as said:
         await node.create(**values)
-    assert cause in said[0]
+    assert cause in said[0] and said[0].startswith("create ")
     assert len(node.agent().requests) == seen
 
 
@@ -226,7 +226,7 @@ async def test_an_exec_that_is_refused(node: Served, what: str) -> None:
     async with failing(REFUSED) as said:
         async for _ in node.clients.workloads.Exec(iter([first]), timeout=TIMEOUT):
             pass
-    assert cause in said[0]
+    assert cause in said[0] and said[0].startswith("exec")
 
 
 async def test_an_update_that_is_refused(node: Served) -> None:

@@ -24,7 +24,7 @@ from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running, until, workload_spec, zone_spec
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 
 
 class Images(images_pb2_grpc.ImagesServicer):
