@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.measure import STEPS
+from tests.bench.parts import ANEW, ENCODED, KEPT, PAST, THROUGH, figure
 from tests.bench.pulling import PULLS
 from tests.bench.reading import READS
 from tests.bench.report import percentile
@@ -58,8 +59,11 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
         assert said in done.stdout
     samples = json.loads(figures.read_text())
     assert set(samples) == {"xenpod", "containerd"}
+    both = {*STEPS, *READS, *WAYS, *PULLS}
+    parts = {THROUGH, PAST, *(figure(rpc, way) for rpc in ENCODED for way in (ANEW, KEPT))}
+    assert set(samples["containerd"]) == both
+    assert set(samples["xenpod"]) == both | parts
     for side in samples.values():
-        assert set(side) == {*STEPS, *READS, *WAYS, *PULLS}
         assert all(seconds > 0 for step in side.values() for seconds in step)
 
 
