@@ -8,11 +8,11 @@ answered, and what it made has been given up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import TypeVar
 
-from daemonkit.faults import Fault, Missing, Unreachable
+from daemonkit.faults import Missing, Unreachable
 from daemonkit.tasks import complete, race
 from protect.agent import replies, requests
 from protect.agent.link import AgentLink
@@ -67,7 +67,8 @@ class AgentClient:
     async def connect(self, link: AgentLink, timeout: float) -> AgentHello:
         """Open the link, for the first time or again."""
         self._link = link
-        return await self._bounded(link.open(timeout))
+        async with self._until_end():
+            return await link.open(timeout)
 
     def serve(self) -> None:
         """The agent has been brought up to date: from now on everybody may call."""
@@ -163,7 +164,7 @@ class AgentClient:
             self.connections.add(made.into)
             return made
 
-        return await self._make(connect(), self.hang_up)
+        return await self._make(connect, self.hang_up)
 
     async def hang_up(self, made: DialedConnection) -> None:
         """Close a connection in both directions."""
@@ -202,10 +203,12 @@ class AgentClient:
     async def _call(self, request: pb.Request, timeout: float = 0.0) -> pb.Reply:
         await self.ready()
         link = self._linked()
-        return await self._bounded(link.call(request, timeout or self.call_timeout))
+        async with self._until_end():
+            return await link.call(request, timeout or self.call_timeout)
 
     async def _call_early(self, request: pb.Request) -> pb.Reply:
-        return await self._bounded(self._linked().call(request, self.call_timeout))
+        async with self._until_end():
+            return await self._linked().call(request, self.call_timeout)
 
     async def _create_process(self, request: pb.Request, *, tty: bool, stdin: bool) -> CreatedProcess:
         await self.ready()
@@ -224,14 +227,15 @@ class AgentClient:
         async def give_up(made: CreatedProcess) -> None:
             self.drop(made.streams)
 
-        return await self._make(create(), give_up)
+        return await self._make(create, give_up)
 
-    async def _make(self, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]) -> T:
+    async def _make(self, work: Callable[[], Awaitable[T]], undo: Callable[[T], Awaitable[None]]) -> T:
         """Let the agent make something; what a cancelled caller would never learn of is undone."""
         made: list[T] = []
 
         async def make() -> None:
-            made.append(await self._bounded(work))
+            async with self._until_end():
+                made.append(await work())
 
         try:
             await complete(make())
@@ -241,17 +245,8 @@ class AgentClient:
             raise
         return made[0]
 
-    async def _bounded(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do the work, but not beyond the zone's end."""
-        if self._end:
-            work.close()
-            raise self._end.fault("use", f"zone {self._zone_id}")
-        try:
-            return await race(work, self._end.raised("use", f"zone {self._zone_id}"))
-        except Fault:
-            # The end closes the link: what the call failed with then is not the cause.
-            self._end.check("use", f"zone {self._zone_id}")
-            raise
+    def _until_end(self) -> AbstractAsyncContextManager[None]:
+        return self._end.bounding("use", f"zone {self._zone_id}")
 
     def _linked(self) -> AgentLink:
         if self._link is None:

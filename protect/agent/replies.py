@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import fields
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import TypeVar
 
 from daemonkit import logs
 from protect.checks import printable
@@ -21,7 +21,7 @@ from protect.model.process import (
     Streams,
     ZoneFacts,
 )
-from protect.model.statistics import InterfaceStats, Pressure, WorkloadStats, ZoneFigures, ZoneStats
+from protect.model.statistics import InterfaceStats, Pressure, WorkloadStats, ZoneFigures, ZoneStats, plain
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -104,44 +104,37 @@ def stats(untrusted: pb.Stats, known: Callable[[str], bool]) -> ZoneStats:
     rows: dict[str, WorkloadStats] = {}
     for row in untrusted.containers:
         if row.id not in rows and known(row.id):
-            rows[row.id] = _figures(WorkloadStats, _WORKLOAD, row)
+            rows[row.id] = _near(WorkloadStats._make((*_WORKLOAD(row), *_pressures(row))))
     named = [one for one in untrusted.zone.interfaces[:_INTERFACES] if _is_name(one.name)]
-    interfaces = tuple(InterfaceStats(**{name: getattr(one, name) for name in _INTERFACE}) for one in named)
-    zone = _figures(ZoneFigures, _ZONE, untrusted.zone, interfaces=interfaces)
+    interfaces = tuple(InterfaceStats(*_INTERFACE(one)) for one in named)
+    zone = _near(ZoneFigures._make((*_ZONE(untrusted.zone), *_pressures(untrusted.zone), interfaces)))
     return ZoneStats(zone, tuple(rows.values()))
 
 
-def _plain(value: type[Any]) -> tuple[str, ...]:
-    """Names of the fields that are numbers or texts."""
-    special = ("cpu_pressure", "memory_pressure", "io_pressure", "interfaces")
-    return tuple(field.name for field in fields(value) if field.name not in special)
+_WORKLOAD, _ZONE = attrgetter(*plain(WorkloadStats)), attrgetter(*plain(ZoneFigures))
+_INTERFACE, _PRESSURE = attrgetter(*plain(InterfaceStats)), attrgetter(*plain(Pressure))
+_AVERAGES = attrgetter(*(name for name in Pressure._fields if "avg" in name))
 
 
-_WORKLOAD, _ZONE, _INTERFACE = _plain(WorkloadStats), _plain(ZoneFigures), _plain(InterfaceStats)
-_PRESSURE = _plain(Pressure)
-
-
-def _figures(
-    kind: type[T], names: tuple[str, ...], untrusted: pb.ContainerStats | pb.ZoneStats, **more: Any
-) -> T:
-    values: dict[str, Any] = {name: getattr(untrusted, name) for name in names}
+def _near(figures: T) -> T:
+    """The same, with our time for one that cannot be."""
     now = time.time_ns()
-    if abs(values["timestamp_ns"] - now) > _SKEW:
-        values["timestamp_ns"] = now
-    if untrusted.HasField("cpu_pressure"):
-        values["cpu_pressure"] = _pressure(untrusted.cpu_pressure)
-    if untrusted.HasField("memory_pressure"):
-        values["memory_pressure"] = _pressure(untrusted.memory_pressure)
-    if untrusted.HasField("io_pressure"):
-        values["io_pressure"] = _pressure(untrusted.io_pressure)
-    return kind(**values, **more)
+    return figures._replace(timestamp_ns=now) if abs(figures.timestamp_ns - now) > _SKEW else figures
+
+
+def _pressures(untrusted: pb.ContainerStats | pb.ZoneStats) -> tuple[Pressure | None, ...]:
+    """As ``PRESSURES`` has them."""
+    return (
+        _pressure(untrusted.cpu_pressure) if untrusted.HasField("cpu_pressure") else None,
+        _pressure(untrusted.memory_pressure) if untrusted.HasField("memory_pressure") else None,
+        _pressure(untrusted.io_pressure) if untrusted.HasField("io_pressure") else None,
+    )
 
 
 def _pressure(untrusted: pb.Pressure) -> Pressure | None:
     """None when an average is no percentage (or NaN)."""
-    values = {name: getattr(untrusted, name) for name in _PRESSURE}
-    averages = (value for name, value in values.items() if "avg" in name)
-    return Pressure(**values) if all(0.0 <= value <= 100.0 for value in averages) else None
+    pressure = Pressure(*_PRESSURE(untrusted))
+    return pressure if all(0.0 <= value <= 100.0 for value in _AVERAGES(pressure)) else None
 
 
 def _is_name(untrusted: str) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import NoReturn
 
 from daemonkit.faults import Fault, Refused
@@ -15,12 +17,15 @@ class End:
         self.cause = ""
         self._kind = kind
         self._declared = asyncio.Event()
+        self._bounds: set[asyncio.Timeout] = set()
 
     def declare(self, cause: str) -> None:
         """The first cause stays."""
         if not self._declared.is_set():
             self.cause = cause
             self._declared.set()
+            for bound in self._bounds:
+                bound.reschedule(asyncio.get_running_loop().time())
 
     def __bool__(self) -> bool:
         return self._declared.is_set()
@@ -32,6 +37,25 @@ class End:
         """Wait for the end, then raise its fault: the rival of work that must not outlive it (``race``)."""
         await self._declared.wait()
         raise self.fault(operation, subject)
+
+    @asynccontextmanager
+    async def bounding(self, operation: str, subject: str) -> AsyncIterator[None]:
+        """Run the body, but not beyond the end: it is cut off then, and the end's fault raised.
+
+        A timeout without a time of its own: much cheaper than a rival task for each call.
+        """
+        self.check(operation, subject)
+        try:
+            async with asyncio.timeout(None) as bound:
+                self._bounds.add(bound)
+                try:
+                    yield
+                finally:
+                    self._bounds.discard(bound)
+        except (Fault, TimeoutError):
+            # The end closes links: what the body failed with then is not the cause.
+            self.check(operation, subject)
+            raise
 
     def check(self, operation: str, subject: str) -> None:
         """Raise its fault once it is declared."""

@@ -2,12 +2,15 @@
 
 Fields have the names of ``channel.v1`` and ``protect.v1``, where each is explained; the two modules that
 translate go by these names.  Numbers are in range, times are near ours; the rest is the zone's own claim.
+
+Tuples rather than dataclasses: a node with many pods makes thousands of them for each look at its statistics.
+Plain figures come first, what has parts of its own last.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
 class StatsKind(Enum):
@@ -18,8 +21,7 @@ class StatsKind(Enum):
     DETAILS = "details"
 
 
-@dataclass(frozen=True, slots=True)
-class Pressure:
+class Pressure(NamedTuple):
     """How long work waited for a resource: percent over 10, 60 and 300 s, totals in microseconds."""
 
     some_avg10: float = 0.0
@@ -32,8 +34,7 @@ class Pressure:
     full_total_us: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceStats:
+class InterfaceStats(NamedTuple):
     """Figures of one network interface of a zone."""
 
     name: str
@@ -47,8 +48,7 @@ class InterfaceStats:
     tx_dropped: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class WorkloadStats:
+class WorkloadStats(NamedTuple):
     """Figures of one workload; a pressure is None where the kernel does not measure it."""
 
     id: str
@@ -71,9 +71,6 @@ class WorkloadStats:
     cpu_throttled_ns: int = 0
     memory_cache_bytes: int = 0
     memory_mapped_file_bytes: int = 0
-    cpu_pressure: Pressure | None = None
-    memory_pressure: Pressure | None = None
-    io_pressure: Pressure | None = None
     writable_layer_limit_bytes: int = 0
     writable_layer_inodes_limit: int = 0
     memory_swap_limit_bytes: int = 0
@@ -90,10 +87,12 @@ class WorkloadStats:
     io_write_bytes: int = 0
     io_reads: int = 0
     io_writes: int = 0
+    cpu_pressure: Pressure | None = None
+    memory_pressure: Pressure | None = None
+    io_pressure: Pressure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneFigures:
+class ZoneFigures(NamedTuple):
     """Figures of a zone as a whole."""
 
     timestamp_ns: int = 0
@@ -101,7 +100,6 @@ class ZoneFigures:
     memory_available_bytes: int = 0
     cpu_usage_ns: int = 0
     agent_rss_bytes: int = 0
-    interfaces: tuple[InterfaceStats, ...] = ()
     memory_usage_bytes: int = 0
     memory_working_set_bytes: int = 0
     memory_rss_bytes: int = 0
@@ -112,11 +110,19 @@ class ZoneFigures:
     cpu_pressure: Pressure | None = None
     memory_pressure: Pressure | None = None
     io_pressure: Pressure | None = None
+    interfaces: tuple[InterfaceStats, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ZoneStats:
+class ZoneStats(NamedTuple):
     """A zone's answer."""
 
     zone: ZoneFigures
     workloads: tuple[WorkloadStats, ...]
+
+
+PRESSURES = ("cpu_pressure", "memory_pressure", "io_pressure")
+
+
+def plain(kind: type[WorkloadStats | ZoneFigures | InterfaceStats | Pressure]) -> tuple[str, ...]:
+    """Names of the fields that are numbers or texts: the first ones, in their order."""
+    return tuple(name for name in kind._fields if name not in (*PRESSURES, "interfaces"))
