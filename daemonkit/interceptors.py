@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -38,8 +38,10 @@ TEXT_LIMIT = 2048
 """Characters of a status text: it travels percent-encoded in an HTTP/2 trailer, whose size is limited."""
 
 _SLOW = 10.0
+_READ_ONLY = "xenpod_read_only"
 # servicer methods and messages are generated code's; grpc's own types leave them open
 _Behaviour = Callable[[Any, Any], Any]
+F = TypeVar("F", bound=Callable[..., Any])
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
 
@@ -60,6 +62,12 @@ def clip(text: str) -> str:
     return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
 
 
+def read_only(handler: F) -> F:
+    """Mark a handler that changes nothing: it may be cut off anywhere, and needs no task of its own."""
+    setattr(handler, _READ_ONLY, True)
+    return handler
+
+
 @dataclass(eq=False, slots=True)
 class _Subscription:
     """``listening``: waits for what it tells next.  Else gRPC sends what it told: a call whose task is
@@ -72,9 +80,9 @@ class _Subscription:
 class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
     """Wraps every handler of a server.
 
-    Each handler with one reply runs in a task of ``tasks``.  A client that goes away cancels that task once;
-    whatever cancels the call again, also the end of the server, does not reach its undo.  Streaming handlers
-    run in gRPC's own task.
+    Each handler with one reply runs in a task of ``tasks``, unless it is ``read_only``.  A client that goes
+    away cancels that task once; whatever cancels the call again, also the end of the server, does not reach
+    its undo.  Streaming handlers run in gRPC's own task.
     """
 
     def __init__(self, server: str, tasks: Background) -> None:
@@ -124,10 +132,13 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         return make(call, handler.request_deserializer, _serializer(handler.response_serializer))
 
     def _unary(self, method: str, inner: _Behaviour) -> _Behaviour:
+        reads = getattr(inner, _READ_ONLY, False)
+
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             begun = time.monotonic()
             try:
-                reply = await self._tasks.run(inner(request, context), method)
+                work = inner(request, context)
+                reply = await (work if reads else self._tasks.run(work, method))
             except BaseException as error:
                 await self._fail(method, begun, error, context)
             self._log(method, begun, "OK", slow=True)

@@ -14,6 +14,7 @@ from cri.state.container import Container
 from cri.state.events import Event
 from cri.state.sandbox import Sandbox
 from daemonkit.grpc_server import batches
+from daemonkit.interceptors import read_only
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context = grpc.aio.ServicerContext[object, object]
@@ -29,6 +30,7 @@ class ListingRpcs:
         self._pod_statuses = Rendered(runtime.sandboxes, sandbox_view.status)
         self._container_statuses = Rendered(runtime.containers, container_view.status)
 
+    @read_only
     async def ListPodSandbox(
         self, request: cri.ListPodSandboxRequest, context: _Context
     ) -> cri.ListPodSandboxResponse:
@@ -36,6 +38,7 @@ class ListingRpcs:
         found = lines.some(self._sandboxes(request.filter)) if request.filter.ByteSize() else lines.every()
         return encoded(found)  # type: ignore[no-any-return]
 
+    @read_only
     async def PodSandboxStatus(
         self, request: cri.PodSandboxStatusRequest, context: _Context
     ) -> cri.PodSandboxStatusResponse:
@@ -52,6 +55,7 @@ class ListingRpcs:
             items = [sandbox_view.item(one) for one in batch]
             yield cri.StreamPodSandboxesResponse(pod_sandboxes=items)
 
+    @read_only
     async def ListContainers(
         self, request: cri.ListContainersRequest, context: _Context
     ) -> cri.ListContainersResponse:
@@ -59,6 +63,7 @@ class ListingRpcs:
         found = lines.some(self._containers(request.filter)) if request.filter.ByteSize() else lines.every()
         return encoded(found)  # type: ignore[no-any-return]
 
+    @read_only
     async def ContainerStatus(
         self, request: cri.ContainerStatusRequest, context: _Context
     ) -> cri.ContainerStatusResponse:

@@ -19,6 +19,7 @@ from cri.sandbox import stop as sandbox_stop
 from cri.streaming.forwarding.portforward import port_forward_url
 from cri.streaming.process.exec import attach_url, exec_url
 from cri.streaming.server import Server
+from daemonkit.interceptors import read_only
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
@@ -43,6 +44,7 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
         StatisticsRpcs.__init__(self, runtime)
         self._streaming = streaming
 
+    @read_only
     async def Version(self, request: cri.VersionRequest, context: _Context) -> cri.VersionResponse:
         return cri.VersionResponse(
             version=KUBE_API_VERSION,
@@ -51,9 +53,11 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
             runtime_api_version=API_VERSION,
         )
 
+    @read_only
     async def Status(self, request: cri.StatusRequest, context: _Context) -> cri.StatusResponse:
         return await status.status(self._runtime, request.verbose)
 
+    @read_only
     async def RuntimeConfig(
         self, request: cri.RuntimeConfigRequest, context: _Context
     ) -> cri.RuntimeConfigResponse:

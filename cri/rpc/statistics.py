@@ -13,6 +13,7 @@ from cri.stats import containers, metrics, pods
 from cri.stats.descriptors import descriptors
 from cri.stats.rates import Rates
 from daemonkit.grpc_server import batches
+from daemonkit.interceptors import read_only
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context = grpc.aio.ServicerContext[object, object]
@@ -25,12 +26,14 @@ class StatisticsRpcs:
         self._runtime = runtime
         self._rates = Rates()
 
+    @read_only
     async def ContainerStats(
         self, request: cri.ContainerStatsRequest, context: _Context
     ) -> cri.ContainerStatsResponse:
         container = self._runtime.containers.find(request.container_id)
         return cri.ContainerStatsResponse(stats=await containers.one(self._runtime, self._rates, container))
 
+    @read_only
     async def ListContainerStats(
         self, request: cri.ListContainerStatsRequest, context: _Context
     ) -> cri.ListContainerStatsResponse:
@@ -44,12 +47,14 @@ class StatisticsRpcs:
         for batch in batches(found):
             yield cri.StreamContainerStatsResponse(container_stats=batch)
 
+    @read_only
     async def PodSandboxStats(
         self, request: cri.PodSandboxStatsRequest, context: _Context
     ) -> cri.PodSandboxStatsResponse:
         sandbox = self._runtime.sandboxes.find(request.pod_sandbox_id)
         return cri.PodSandboxStatsResponse(stats=await pods.one(self._runtime, self._rates, sandbox))
 
+    @read_only
     async def ListPodSandboxStats(
         self, request: cri.ListPodSandboxStatsRequest, context: _Context
     ) -> cri.ListPodSandboxStatsResponse:
@@ -63,11 +68,13 @@ class StatisticsRpcs:
         for batch in batches(await pods.stats(self._runtime, self._rates, wanted)):
             yield cri.StreamPodSandboxStatsResponse(pod_sandbox_stats=batch)
 
+    @read_only
     async def ListMetricDescriptors(
         self, request: cri.ListMetricDescriptorsRequest, context: _Context
     ) -> cri.ListMetricDescriptorsResponse:
         return cri.ListMetricDescriptorsResponse(descriptors=descriptors())
 
+    @read_only
     async def ListPodSandboxMetrics(
         self, request: cri.ListPodSandboxMetricsRequest, context: _Context
     ) -> cri.ListPodSandboxMetricsResponse:

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc.aio
 
+from daemonkit.interceptors import read_only
 from protect.server import translate
 from protect.state.manager import ZoneManager
 from protect.zones.reconcile import unknown
@@ -24,6 +25,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager
 
+    @read_only
     async def Info(self, request: pb.InfoRequest, context: Context) -> pb.InfoResponse:
         manager = self._manager
         physical = await manager.toolstack.physical_info()

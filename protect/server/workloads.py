@@ -9,6 +9,7 @@ from typing import Any
 import grpc.aio
 
 from daemonkit.faults import Invalid
+from daemonkit.interceptors import read_only
 from protect import checks
 from protect.server import requests, statistics, translate
 from protect.state.manager import ZoneManager
@@ -49,10 +50,12 @@ class WorkloadsServicer(protect_pb2_grpc.WorkloadsServicer):
         await delete.delete(self._manager, _id("delete workload", request.id))
         return pb.DeleteWorkloadResponse()
 
+    @read_only
     async def GetWorkload(self, request: pb.GetWorkloadRequest, context: Context) -> pb.Workload:
         operation = "get workload"
         return translate.workload(self._manager.workload(operation, _id(operation, request.id)).workload)
 
+    @read_only
     async def ListWorkloads(
         self, request: pb.ListWorkloadsRequest, context: Context
     ) -> pb.ListWorkloadsResponse:
@@ -84,6 +87,7 @@ class WorkloadsServicer(protect_pb2_grpc.WorkloadsServicer):
             async for output in outputs:
                 yield _output(output)
 
+    @read_only
     async def WorkloadStats(
         self, request: pb.WorkloadStatsRequest, context: Context
     ) -> pb.WorkloadStatsResponse:

@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 
 from daemonkit.faults import Invalid
+from daemonkit.interceptors import read_only
 from protect import checks
 from protect.model.statistics import StatsKind
 from protect.server import requests, statistics, translate
@@ -42,9 +43,11 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         await connect.connect(self._manager, zone_id, netns, checks.interface(operation, request.interface))
         return pb.ConnectNetworkResponse()
 
+    @read_only
     async def GetZone(self, request: pb.GetZoneRequest, context: Context) -> pb.Zone:
         return self._shown(self._manager.zone("get zone", checks.identifier("get zone", "zone", request.id)))
 
+    @read_only
     async def ListZones(self, request: pb.ListZonesRequest, context: Context) -> pb.ListZonesResponse:
         return pb.ListZonesResponse(zones=[self._shown(zone) for zone in self._manager.zones.values()])
 
@@ -52,6 +55,7 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         await destroy.destroy(self._manager, checks.identifier("destroy zone", "zone", request.id))
         return pb.DestroyZoneResponse()
 
+    @read_only
     async def ZoneFacts(self, request: pb.ZoneFactsRequest, context: Context) -> pb.ZoneFactsResponse:
         zone_id = checks.identifier("ask zone", "zone", request.id)
         return pb.ZoneFactsResponse(**asdict(await inspect.facts(self._manager, zone_id)))
@@ -74,6 +78,7 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
                     case bytes():
                         yield pb.DialOutput(data=output)
 
+    @read_only
     async def ZoneStats(self, request: pb.ZoneStatsRequest, context: Context) -> pb.ZoneStatsResponse:
         operation = "stats"
         ids = [checks.identifier(operation, "zone", one) for one in request.ids]

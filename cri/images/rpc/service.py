@@ -16,7 +16,7 @@ from cri.images.rpc.operator import OperatorService
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Invalid
 from daemonkit.grpc_server import batches
-from daemonkit.interceptors import clip
+from daemonkit.interceptors import clip, read_only
 from xenpod_proto.cri.v1 import runtime_pb2, runtime_pb2_grpc
 from xenpod_proto.images.v1 import images_pb2_grpc
 
@@ -49,6 +49,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
             await context.abort(grpc.StatusCode.UNKNOWN, clip(f"SignatureValidationFailed: {fault}"))
         return runtime_pb2.PullImageResponse(image_ref=image.id)
 
+    @read_only
     async def ListImages(  # noqa: N802
         self, request: runtime_pb2.ListImagesRequest, context: _Context
     ) -> runtime_pb2.ListImagesResponse:
@@ -62,6 +63,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         for batch in batches(self._selected(request.filter)):
             yield runtime_pb2.StreamImagesResponse(images=batch)
 
+    @read_only
     async def ImageStatus(  # noqa: N802
         self, request: runtime_pb2.ImageStatusRequest, context: _Context
     ) -> runtime_pb2.ImageStatusResponse:
@@ -79,6 +81,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         await self._manager.remove(_asked(request.image))
         return runtime_pb2.RemoveImageResponse()
 
+    @read_only
     async def ImageFsInfo(  # noqa: N802
         self, request: runtime_pb2.ImageFsInfoRequest, context: _Context
     ) -> runtime_pb2.ImageFsInfoResponse:

@@ -19,7 +19,7 @@ import pytest
 
 from daemonkit import faults
 from daemonkit.grpc_server import MESSAGE_LIMIT, channel, serve_unix
-from daemonkit.interceptors import CODES, TEXT_LIMIT, fault_of
+from daemonkit.interceptors import CODES, TEXT_LIMIT, fault_of, read_only
 from daemonkit.tasks import Background
 from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
 
@@ -246,6 +246,41 @@ async def test_a_client_that_goes_away_cancels_its_call_once(tmp_path: Path) -> 
         servicer.may_undo.set()
         await tasks.close(60)
     assert servicer.undone == 1
+
+
+class Tasks(protect_pb2_grpc.ZonesServicer):
+    """Notes the name of the task that each handler runs in."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    async def CreateZone(self, request, context):  # type: ignore[no-untyped-def]
+        self.names.append(current_name())
+        return protect_pb2.Zone()
+
+    @read_only
+    async def GetZone(self, request, context):  # type: ignore[no-untyped-def]
+        self.names.append(current_name())
+        return protect_pb2.Zone()
+
+
+def current_name() -> str:
+    task = asyncio.current_task()
+    assert task is not None
+    return task.get_name()
+
+
+async def test_only_handlers_that_change_something_have_a_task_of_their_own(tmp_path: Path) -> None:
+    path, servicer = tmp_path / "s", Tasks()
+    async with channel(path) as link:
+        async with serve_unix(
+            path, lambda server: protect_pb2_grpc.add_ZonesServicer_to_server(servicer, server), name="test"
+        ):
+            stub = protect_pb2_grpc.ZonesStub(link)
+            await stub.CreateZone(protect_pb2.CreateZoneRequest(id="z"))
+            await stub.GetZone(protect_pb2.GetZoneRequest(id="z"))
+    assert servicer.names[0] == "Zones.CreateZone"
+    assert servicer.names[1] != "Zones.GetZone"
 
 
 async def test_a_server_waits_for_the_undo_of_its_calls(tmp_path: Path) -> None:
