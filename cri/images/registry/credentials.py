@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from oras.auth.utils import get_basic_auth
+
 
 @dataclass(frozen=True)
 class Credentials:
@@ -24,9 +26,6 @@ class Credentials:
 
     def basic(self) -> str:
         """The value of HTTP basic authentication (RFC 7617)."""
-        # Every daemon has this module; only one that pulls with credentials needs oras for it.
-        from oras.auth.utils import get_basic_auth
-
         value: str = get_basic_auth(self.username, self.password)
         return value
 

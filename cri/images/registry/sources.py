@@ -2,18 +2,18 @@
 
 A source blocks, so it is read in a worker thread.  Each host is retried by its own policy (``retry``) in that
 thread; which source comes next is the pull's to decide.
-
-The first such thread loads the client: its oras and requests take 8 MiB, and a daemon that pulls nothing does
-without.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from functools import partial
+from typing import Protocol
 
 from cri.images.concurrency import CancelToken
+from cri.images.registry import download
+from cri.images.registry.client import RegistryClient
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.hosts import PULL, RESOLVE, RegistryHost, hosts_for
 from cri.images.registry.manifests import Descriptor
@@ -21,9 +21,6 @@ from cri.images.registry.names import Reference
 from cri.images.registry.retry import with_retries
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Refused
-
-if TYPE_CHECKING:
-    from cri.images.registry.client import RegistryClient
 
 
 class ImageSource(Protocol):
@@ -59,16 +56,14 @@ class _RegistrySource:
         self.name = str(host)
         self.resolves = RESOLVE in host.capabilities
         self._settings = settings
-        self._host, self._reference, self._credentials = host, reference, credentials
+        self._connect = partial(RegistryClient, host, reference, credentials, settings)
         self._connected: RegistryClient | None = None
 
     @property
     def _client(self) -> RegistryClient:
         # Made at first use: a broken certificate file of one host must not keep the others from being tried.
         if self._connected is None:
-            from cri.images.registry.client import RegistryClient
-
-            self._connected = RegistryClient(self._host, self._reference, self._credentials, self._settings)
+            self._connected = self._connect()
         return self._connected
 
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
@@ -78,7 +73,5 @@ class _RegistrySource:
     @contextmanager
     def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
         """See ImageSource."""
-        from cri.images.registry import download
-
         with closing(download.chunks(self._client, descriptor, self._settings, token)) as chunks:
             yield chunks

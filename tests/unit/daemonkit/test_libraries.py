@@ -38,7 +38,7 @@ logging.getLogger("pyroute2").info("late chat")
     ("program", "late"),
     [
         ("protect", {"rich", "cffi", "xenbind"}),
-        ("cri", {"pyroute2", "oras", "requests", "urllib3", "jsonschema", "rich"}),
+        ("cri", {"pyroute2", "rich", "cffi"}),
     ],
 )
 def test_an_idle_daemon_loads_no_large_library(program: str, late: set[str]) -> None:
