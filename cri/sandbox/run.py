@@ -128,6 +128,6 @@ async def _ready(runtime: Runtime, sandbox_id: str) -> None:
 
 
 def _release_kernel(runtime: Runtime, sandbox_id: str) -> None:
-    """A pod that could not be undone may still have a zone, which boots from it."""
+    """Release the kernel image, unless the pod is still recorded: then its zone may still boot from it."""
     if not runtime.sandboxes.has(sandbox_id):
         kernel.release(runtime, sandbox_id)

@@ -43,7 +43,7 @@ _DIAL = 15.0
 
 
 class AgentClient:
-    """Made with its zone; calls wait for ``serve``, which launch or adoption says."""
+    """One for each zone, as long as it is known.  Calls wait until launch or adoption calls ``serve``."""
 
     def __init__(
         self, zone_id: str, end: End, call_timeout: float, streams_taken: Callable[[], set[int]]

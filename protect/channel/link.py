@@ -111,10 +111,6 @@ class Link:
         """Give this stream up: its process is removed, or about to be."""
         self._streams.drop_input(stream)
 
-    def drop(self, made: channel_pb2.ProcessCreated) -> None:
-        """Give up the streams of a process."""
-        self._streams.drop(made)
-
     async def close(self) -> None:
         """Disconnect for good; sinks get no more, and what they have not consumed stays in the zone."""
         runner, self._runner = self._runner, None

@@ -149,7 +149,7 @@ class StreamTable:
             self._send_credit(number, output.receiver.resume())
 
     def drop_output(self, number: int) -> None:
-        """Give a stream up; finished ones end so, too.  Unknown or dropped: nothing."""
+        """Give a stream up; a finished one is forgotten in the same way.  An unknown one is ignored."""
         output = self._outputs.pop(number, None)
         if output is None:
             return

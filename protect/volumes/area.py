@@ -26,7 +26,7 @@ _OPTIONS = "mode=0755,size=4m,nr_inodes=65536"
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The area with this root.  Every method blocks, shortly, and raises OSError."""
+    """Use the area with this root.  Every method blocks for a short time, and may raise OSError."""
 
     root: Path
 

@@ -112,7 +112,7 @@ class _Loader:
 
 
 def attributes(node: Inode) -> tuple[Any, ...]:
-    """What TreeCache.root holds, and what follows each name in a packed directory."""
+    """Attributes of an inode, as TreeCache.root has them, and a packed directory after each name."""
     content = tuple(node.content) if node.content is not None else None
     return (
         node.serial,

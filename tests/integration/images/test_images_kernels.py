@@ -169,7 +169,7 @@ async def test_a_store_that_is_damaged(manager: ImageManager, tmp_path: Path) ->
 
 @pytest.mark.parametrize("times", [0, 2])
 async def test_an_image_whose_layers_are_not_the_ones_it_names(tmp_path: Path, times: int) -> None:
-    """The index may be older than kernels are, and its layers not kept."""
+    """An image stored before kernels were supported may have no layers in the store."""
     first = ImageManager(_settings(tmp_path))
     await first.start()
     image_id = await _put(first, kernel_image(), tmp_path)

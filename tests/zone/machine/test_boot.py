@@ -81,7 +81,7 @@ def test_power_off(zone: Zone, client: Client) -> None:
 
 
 def test_the_power_goes_off_after_the_answer(zone: Zone) -> None:
-    """Behind output and other answers, in a connection that takes little at a time."""
+    """The answer is sent behind queued output and answers, to a reader that takes little at a time."""
     client = zone.connect()
     number = client.start("c1", "yes").stdout_stream
     client.close()
