@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,30 @@ async def test_users_and_groups(stage: Stage, shared_pod: Pod) -> None:
     assert (shown.uid, shown.gid, set(shown.supplemental_groups)) == (101, 102, {102, 77})
     with refused("INVALID_ARGUMENT", "nobody-knows"):
         await stage.create(shared_pod, linux=linux(run_as_username="nobody-knows"))
+
+
+async def test_home_of_users(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+    """The image's passwd has it; "/" for a user who is not there, unless a mount brings another passwd."""
+    mounted = tmp_path / "passwd"
+    mounted.write_text("late:x:1234:1234::/late:/bin/sh\n")
+    passwd = cri.Mount(host_path=str(mounted), container_path="/etc/passwd", readonly=True)
+    own = [cri.KeyValue(key="HOME", value=b"/own")]
+    empty = [cri.KeyValue(key="HOME", value=b"")]
+    cases: list[tuple[int, str, dict[str, Any]]] = [
+        (0, "/root", {}),
+        (101, "/srv/web", {}),
+        (1234, "/", {}),
+        (1234, "/", {"envs": empty}),
+        (0, "/root", {"envs": empty}),
+        (1234, "/own", {"envs": own}),
+        (1234, "/late", {"mounts": [passwd]}),
+    ]
+    for user, home, fields in cases:
+        security = linux(run_as_user=number(user))
+        script = "env | grep ^HOME=; exec sleep 100000"
+        container = await stage.started(shared_pod, script, linux=security, **fields)
+        assert await stage.output(container, "env | grep ^HOME=") == f"HOME={home}", (user, fields)
+        assert await stage.logged(container, "HOME") == [f"stdout F HOME={home}"], (user, fields)
 
 
 async def test_capabilities(stage: Stage, shared_pod: Pod) -> None:

@@ -200,6 +200,12 @@ async def test_capabilities_of_users(stage: Stage) -> None:
     assert "CapEff:\t0000000000000000" in (await stage.says(none, "cat /proc/self/status"))[1]
 
 
+async def test_home_in_a_container_without_passwd(stage: Stage) -> None:
+    container = await stage.started()
+    assert await stage.says(container, "rm /etc/passwd") == (0, "")
+    assert await stage.says(container, "env | grep ^HOME=") == (0, "HOME=/")
+
+
 async def test_masked_and_readonly_paths(stage: Stage) -> None:
     """A path that is not there is passed over."""
     container = await stage.started(masked_paths=["/proc/uptime", "/x"], readonly_paths=["/etc", "/nowhere"])

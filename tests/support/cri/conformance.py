@@ -32,7 +32,7 @@ FOREVER = "exec sleep 100000"
 
 _ACCOUNTS = layers.layer(
     LayerEntry("etc"),
-    LayerEntry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nweb:x:101:102::/:/bin/sh\n"),
+    LayerEntry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nweb:x:101:102::/srv/web:/bin/sh\n"),
     LayerEntry("etc/group", 0o644, b"root:x:0:\nweb:x:102:\nwww:x:103:web\n"),
 )
 
