@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemonkit.config import Bytes
+from daemonkit.config import Bytes, at_least, longer_than_nothing
 from protect.model.toolstack import PhysicalInfo
 
 MIB = 1 << 20
@@ -24,6 +24,10 @@ class FakeSettings:
     """Processes and threads that one zone may have."""
     launch_seconds: float = 30.0
     """How long the start of a zone's first process may take before it counts as failed."""
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "pids_limit")
+        longer_than_nothing(self, "launch_seconds")
 
     @property
     def zone_memory(self) -> int:
