@@ -11,6 +11,7 @@ from protect.model.toolstack import PhysicalInfo
 
 MIB = 1 << 20
 _USERS = Path("/proc/self/ns/user")
+_SELINUX = Path("/sys/fs/selinux/enforce")
 _MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
 
 
@@ -46,6 +47,7 @@ def physical_info(total: int, free: int, notice: str) -> PhysicalInfo:
         security_boundary=False,
         notices=(notice,),
         user_namespaces=_user_namespaces(),
+        selinux=_SELINUX.exists(),
     )
 
 

@@ -72,6 +72,7 @@ class Stage:
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     folder = tmp_path_factory.mktemp("security")
     node = CriNode(folder)
+    node.configure(handlers={"xenpod": {"host_namespaces": "zone"}})
     await node.start()
     options = cri.NamespaceOption(pid=cri.NODE, ipc=cri.NODE)
     pod = cri.PodSandboxConfig(

@@ -206,7 +206,7 @@ async def until(true: Callable[[], bool], why: Callable[[], object] = lambda: ""
 async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
     """Both daemons, started; everything is removed at the end, and nothing may be left."""
     node = CriNode(folder)
-    node.configure(kernels={"allow": ["localhost/kernels/*"]})
+    node.configure(kernels={"allow": ["localhost/kernels/*"]}, handlers={"zone": {"host_namespaces": "zone"}})
     if toolstack == "libxl":
         # For crash: Debian's kernels do not take that key from the host otherwise.
         node.protectd.configure(

@@ -268,7 +268,7 @@ async def test_status_tells_what_an_operator_must_know(node: Rig) -> None:
     assert not conditions["HandlersReady"].status
     cause = "handler xenpod-gpu: protectd has no profile 'gpu' (there are: default)"
     assert conditions["HandlersReady"].message == cause
-    assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod"]
+    assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod", "xenpod-zone"]
     assert "isolates nothing" in reply.info["notices"]
     assert '"name": "fake"' in reply.info["toolstack"]
     assert {"config", "cni"} <= set(reply.info)
