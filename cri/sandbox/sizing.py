@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cri.checks.fields import PREFIX
 from cri.checks.quantity import quantity
 from cri.sandbox.kernel import ANNOTATION as KERNEL
 from daemonkit.faults import Invalid
@@ -12,7 +13,6 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
-PREFIX = "xenpod.dev/"
 _KNOWN = (MEMORY, VCPUS, KERNEL)
 _MAX_MEMORY = 2**50
 _MAX_VCPUS = 1024

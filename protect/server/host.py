@@ -45,6 +45,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
             profiles=manager.config.profile_names(),
             xen_version=physical.version,
             user_namespaces=physical.user_namespaces,
+            selinux=physical.selinux,
             zone_kernels=physical.kernels,
             unknown_domains=[f"{domain.id} {domain.name} {domain.uuid}" for domain in strangers],
         )

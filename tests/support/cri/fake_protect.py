@@ -32,6 +32,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.signals: list[tuple[str, int]] = []
         self.execs: list[pb.ExecStart] = []
         self.user_namespaces = True
+        self.selinux = False
         self.exec_outputs: list[pb.ExecOutput] = [pb.ExecOutput(exit=pb.ProcessExit(exit_code=0))]
         self.calls: list[str] = []
         self.failures: dict[str, Fault] = {}
@@ -258,6 +259,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             profiles=["default"],
             cpus=2,
             user_namespaces=self.user_namespaces,
+            selinux=self.selinux,
         )
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchEvent]:

@@ -1785,6 +1785,7 @@ class InfoResponse(_message.Message):
     UNKNOWN_DOMAINS_FIELD_NUMBER: _builtins.int
     USER_NAMESPACES_FIELD_NUMBER: _builtins.int
     ZONE_KERNELS_FIELD_NUMBER: _builtins.int
+    SELINUX_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     toolstack: _builtins.str
     security_boundary: _builtins.bool
@@ -1795,6 +1796,8 @@ class InfoResponse(_message.Message):
     """Zones can have user namespaces."""
     zone_kernels: _builtins.bool
     """Zones can have kernels of their own."""
+    selinux: _builtins.bool
+    """The kernel of zones enforces a policy of SELinux."""
     @_builtins.property
     def notices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Things an operator must know, e.g. that the fake isolates nothing."""
@@ -1821,10 +1824,11 @@ class InfoResponse(_message.Message):
         unknown_domains: _abc.Iterable[_builtins.str] | None = ...,
         user_namespaces: _builtins.bool = ...,
         zone_kernels: _builtins.bool = ...,
+        selinux: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profiles", b"profiles", "security_boundary", b"security_boundary", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profiles", b"profiles", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
