@@ -119,7 +119,10 @@ static int load_module(const char *name)
 {
 	char path[256];
 
-	return path_format(path, sizeof(path), "/lib/modules/%s", name) < 0 ? -1 : module_load(path);
+	if (path_format(path, sizeof(path), "/lib/modules/%s", name) < 0 || module_load(path) < 0)
+		return -1;
+	unlink(path); /* on Xen it is in memory, which only the loaded module needs from now on */
+	return 0;
 }
 
 /* /lib/modules/order lists file names beside it, in the order of their dependencies.  This kernel may not need a
