@@ -41,15 +41,21 @@ class CniConfig:
 
 @dataclass(frozen=True, slots=True)
 class HandlerConfig:
-    """A runtime handler: the protectd profile of its zones, and the image of their kernel.
+    """A runtime handler: the protectd profile of its zones, the image of their kernel, and their size.
 
-    ``kernel`` is "" for protectd's own.
+    ``kernel`` is "" for protectd's own.  ``memory`` and ``vcpus`` are for pods that set no limit, 0 for the
+    profile's.
     """
 
     profile: str = "default"
     kernel: str = ""
+    reserve: str = "limit"
+    memory: Bytes = Bytes(0)
+    vcpus: int = 0
 
     def __post_init__(self) -> None:
+        _check_reserve(self.reserve)
+        at_least(0, self, "memory", "vcpus")
         if self.kernel:
             try:
                 names.parse(self.kernel)
@@ -234,6 +240,16 @@ class CriConfig:
     def listen(self) -> Path:
         """The CRI socket."""
         return self.socket or self.run_dir / "cri.sock"
+
+
+def _check_reserve(reserve: str) -> None:
+    if reserve == "request":
+        raise ValueError(
+            "key 'reserve': \"request\" is for zones that grow while they run, and these cannot yet: a pod"
+            ' would never get more than its request. Use "limit"'
+        )
+    if reserve != "limit":
+        raise ValueError(f'key \'reserve\': {reserve!r} is neither "limit" nor "request"')
 
 
 def _absolute(**paths: Path) -> None:

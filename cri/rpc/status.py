@@ -10,6 +10,7 @@ from pathlib import Path
 
 from google.protobuf.json_format import MessageToDict
 
+from cri.checks.handlers import trouble as handler_trouble
 from cri.runtime import Runtime
 from daemonkit.faults import Fault
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -57,11 +58,11 @@ def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:
 
 
 def _handlers(runtime: Runtime, host: pb.InfoResponse | None) -> list[cri.RuntimeHandler]:
-    """The handlers whose profile protectd has; the first one is the default, ""."""
+    """The handlers that pods can have; the first one is the default, ""."""
     if host is None:
         return []
-    have = set(host.profiles)
-    names = sorted(name for name, handler in runtime.config.handlers.items() if handler.profile in have)
+    handlers = runtime.config.handlers.items()
+    names = sorted(name for name, handler in handlers if not handler_trouble(handler, host))
     features = cri.RuntimeHandlerFeatures(
         recursive_read_only_mounts=True, user_namespaces=host.user_namespaces
     )
@@ -101,7 +102,7 @@ def _handler_details(runtime: Runtime, host: pb.InfoResponse | None) -> dict[str
             features = MessageToDict(usable[name], always_print_fields_with_no_presence=True)
             details[name] = {"profile": handler.profile, "features": features}
         else:
-            cause = "protectd does not answer" if host is None else "protectd has no such profile"
+            cause = "protectd does not answer" if host is None else handler_trouble(handler, host)
             details[name] = {"profile": handler.profile, "error": cause}
     return details
 
