@@ -16,17 +16,18 @@ MASKED = (
 READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-def kernel_mounts(own_shm: int, *, privileged: bool = False, zone_proc: bool = False) -> list[Json]:
+def kernel_mounts(
+    own_shm: int, *, privileged: bool = False, zone_proc: bool = False, zone_dev: bool = False
+) -> list[Json]:
     """The mounts of every OCI runtime; sysfs and cgroups are writable for the privileged alone.
 
-    The /dev of the privileged is the zone's own, so it has every device that comes while they run.
     ``own_shm``: bytes of the container's own /dev/shm; 0: it shares the zone's, which is the pod's.
-    ``zone_proc``: /proc is the zone's own mount.
+    ``zone_proc``: /proc is the zone's own mount.  ``zone_dev``: so is /dev, in which devices come and go.
     """
     way = "rw" if privileged else "ro"
     return [
         _proc(zone=zone_proc),
-        _dev(zone=privileged),
+        _dev(zone=zone_dev),
         _mount(
             "/dev/pts",
             "devpts",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -54,6 +55,8 @@ async def test_a_privileged_one_has_those_of_its_zone(stage: Stage, shared_pod: 
         assert {"/dev/fuse", "/dev/net/tun", "/dev/loop0"} <= found
     for path, number in there.items():
         assert await stage.output(container, f"stat -c %t:%T {path}") == number
+    for path in ("/dev/fuse", "/dev/net/tun"):
+        assert path not in there or await stage.output(container, f"stat -c %a {path}") == "666"
     assert await stage.output(container, "exec 3<>/dev/loop-control && echo opened") == "opened"
 
 
@@ -68,8 +71,20 @@ async def test_a_privileged_one_has_its_own_terminals_and_memory(stage: Stage, s
     assert (await stage.ended(one)).exit_code == 0
     text = "\n".join(await stage.logged(one, "seen"))
     assert "/dev/console" in text or "/dev/pts/0" in text
-    two = await stage.started(shared_pod, linux=linux(privileged=True))
+    two = await stage.started(shared_pod, linux=linux(privileged=True, namespace_options=own))
     assert await stage.output(two, "ls /dev/shm /dev/pts") == "/dev/pts:\nptmx\n\n/dev/shm:"
+
+
+async def test_the_kubelets_file_in_dev_is_each_containers_own(
+    stage: Stage, shared_pod: Pod, tmp_path: Path
+) -> None:
+    """What the kubelet mounts into every container, for the message of its end."""
+    for name in ("one", "two"):
+        (tmp_path / name).touch()
+        mount = cri.Mount(container_path="/dev/termination-log", host_path=str(tmp_path / name))
+        container = await stage.started(shared_pod, linux=linux(privileged=True), mounts=[mount])
+        await stage.output(container, f"echo {name} >/dev/termination-log")
+    assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["one\n", "two\n"]
 
 
 async def test_devices_come_and_go_while_a_privileged_one_runs(

@@ -145,6 +145,19 @@ int boot_modules(void)
 	return 0;
 }
 
+/* The modes that udev gives them: any user may open these.  The kernel's own are for root. */
+int boot_device_modes(void)
+{
+	static const char *const open_to_all[] = { "/dev/fuse", "/dev/net/tun" };
+
+	for (size_t i = 0; i < ARRAY_LEN(open_to_all); i++)
+		if (chmod(open_to_all[i], 0666) < 0 && errno != ENOENT) {
+			log_errno("chmod", open_to_all[i]);
+			return -1;
+		}
+	return 0;
+}
+
 int boot_directories(void)
 {
 	static const char *const directories[] = {
