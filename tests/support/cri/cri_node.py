@@ -18,6 +18,7 @@ from cri.oci.values import RootImage
 from cri.rpc.runtime import runtime_service
 from cri.runtime import Runtime
 from cri.state.attachment import Attachment, Chain, Plugin
+from cri.stats.rates import Rates
 from cri.streaming.server import serving as streaming_server
 from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel, serve_unix
@@ -190,6 +191,7 @@ async def rig(
     *,
     config: CriConfig | None = None,
     serve: bool = True,
+    rates: Rates | None = None,
 ) -> AsyncIterator[Rig]:
     """A node that serves; pass the parts of an earlier one to see a restart."""
     protect, network, images = protect or FakeProtect(), network or FakeNetwork(), images or FakeImages()
@@ -202,7 +204,9 @@ async def rig(
         streaming = await stack.enter_async_context(streaming_server(config.streaming))
 
         def add(server: grpc.aio.Server) -> None:
-            rpc.add_RuntimeServiceServicer_to_server(runtime_service(node, streaming), server)
+            rpc.add_RuntimeServiceServicer_to_server(
+                runtime_service(node, streaming, rates or Rates()), server
+            )
 
         await stack.enter_async_context(serve_unix(config.listen, add, name="cri", grace=0.1))
         link = await stack.enter_async_context(channel(config.listen))
