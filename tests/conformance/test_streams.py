@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from typing import Any
 
 import pytest
@@ -139,6 +140,38 @@ async def test_a_terminal(stage: Stage, shared_pod: Pod, transport: str) -> None
     await client.write("stdin", b"exit 3\r")
     assert (await client.status())["details"]["causes"][0]["message"] == "3"
     client.close()
+
+
+TELLS = 'while read -r line; do echo "<$(stty size)>"; done'
+"""A terminal's program that says its size whenever it gets a line."""
+
+
+async def typed_after_a_resize(transport: str, url: str, rows: int) -> str:
+    """The size that a program sees which reads the line that was sent after it; both are under way at once."""
+    client = await streams(transport, url, "stdin", "stdout", "resize")
+    await client.write("resize", json.dumps({"Width": 100, "Height": rows}).encode())
+    await client.write("stdin", b"\r")
+    await client.until("stdout", b">")
+    client.close()
+    return re.sub(rb"[^0-9 ]", b"", client.text("stdout")).decode()
+
+
+@both_transports
+async def test_a_size_comes_before_what_is_typed_after_it(
+    stage: Stage, shared_pod: Pod, transport: str
+) -> None:
+    """Not now and then: each of many execs, and of many attaches to one program."""
+    container = await stage.started(shared_pod, TELLS, tty=True, stdin=True)
+    request = cri.AttachRequest(container_id=container, stdin=True, stdout=True, tty=True)
+    sizes = [f"{rows} 100" for rows in range(20, 60)]
+    attached, executed = [], []
+    for rows in range(20, 60):
+        url = await exec_url(stage, container, TELLS, stdin=True, tty=True)
+        executed.append(await typed_after_a_resize(transport, url, rows))
+        url = (await stage.runtime.Attach(request, timeout=PATIENCE)).url
+        attached.append(await typed_after_a_resize(transport, url, rows))
+    assert executed == sizes
+    assert attached == sizes
 
 
 @both_transports
