@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import time
 from typing import Any
 
 import pytest
@@ -147,7 +148,7 @@ TELLS = 'while read -r line; do echo "<$(stty size)>"; done'
 
 
 async def typed_after_a_resize(transport: str, url: str, rows: int) -> str:
-    """The size that a program sees which reads the line that was sent after it; both are under way at once."""
+    """The size that a program sees when it reads the line that was sent after it."""
     client = await streams(transport, url, "stdin", "stdout", "resize")
     await client.write("resize", json.dumps({"Width": 100, "Height": rows}).encode())
     await client.write("stdin", b"\r")
@@ -205,6 +206,25 @@ async def test_attach(stage: Stage, shared_pod: Pod, transport: str) -> None:
     await again.write("stdin", b"exit 5\n")
     assert (await stage.ended(container)).exit_code == 5
     again.close()
+
+
+@both_transports
+async def test_a_zone_that_crashes_is_no_success(stage: Stage, transport: str) -> None:
+    async with stage.pod(f"cut-{transport}-{time.time_ns() % 10**9}") as pod:
+        container = await stage.started(pod, command=["cat"], stdin=True)
+        url = await exec_url(stage, container, "echo up; exec sleep 1009")
+        executed = await streams(transport, url, "stdout", "stderr")
+        await executed.until("stdout", b"up")
+        request = cri.AttachRequest(container_id=container, stdin=True, stdout=True, stderr=True)
+        url = (await stage.runtime.Attach(request, timeout=PATIENCE)).url
+        attached = await streams(transport, url, "stdin", "stdout", "stderr")
+        await attached.write("stdin", b"up\n")
+        await attached.until("stdout", b"up")
+        await stage.crash(pod)
+        for client in (executed, attached):
+            status = await client.status()
+            assert (status["status"], status["reason"]) == ("Failure", "InternalError"), status
+            client.close()
 
 
 async def serving(stage: Stage, pod: Pod) -> tuple[str, str]:
