@@ -1,5 +1,5 @@
-/* CreateContainer: bundle, disks, mounts, `crun create`.  A failure undoes the steps before.  What crun itself refuses is
- * told apart: to the host that is a failure of the container's start. */
+/* CreateContainer: bundle, disks, mounts, `crun create`.  A failure undoes the steps before.  What crun itself refuses
+ * is told apart: to the host that is a failure of the container's start. */
 #include <stdlib.h>
 
 #include "channel/call.h"
