@@ -68,7 +68,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         self, request: runtime_pb2.ImageStatusRequest, context: _Context
     ) -> runtime_pb2.ImageStatusResponse:
         """An image's status; empty for an image that is not there, as the kubelet expects."""
-        image = self._store.find(_asked(request.image))
+        image = self._find(_asked(request.image))
         if image is None:
             return runtime_pb2.ImageStatusResponse()
         info = verbose_info(image) if request.verbose else {}
@@ -78,7 +78,9 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         self, request: runtime_pb2.RemoveImageRequest, context: _Context
     ) -> runtime_pb2.RemoveImageResponse:
         """Remove an image with all its names; an image that is not there is fine."""
-        await self._manager.remove(_asked(request.image))
+        image = self._find(_asked(request.image))
+        if image is not None:
+            await self._manager.remove(image.id)
         return runtime_pb2.RemoveImageResponse()
 
     @read_only
@@ -101,9 +103,16 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         wanted = asked.image.image
         found: list[StoredImage] = self._store.images()
         if wanted:
-            one = self._store.find(wanted)
+            one = self._find(wanted)
             found = [one] if one is not None else []
         return [image_message(image) for image in found]
+
+    def _find(self, text: str) -> StoredImage | None:
+        """The image; None when it is not here, as no image is whose name cannot be parsed."""
+        try:
+            return self._store.find(text)
+        except Invalid:
+            return None
 
 
 def _asked(spec: runtime_pb2.ImageSpec) -> str:
