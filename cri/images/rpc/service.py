@@ -67,9 +67,12 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def ImageStatus(  # noqa: N802
         self, request: runtime_pb2.ImageStatusRequest, context: _Context
     ) -> runtime_pb2.ImageStatusResponse:
-        """An image's status; empty for an image that is not there, as the kubelet expects."""
+        """An image's status; empty for an image that is not there, as the kubelet expects.
+
+        One whose damage takes a pull is not there: the kubelet pulls it then, with the pod's credentials.
+        """
         image = self._find(_asked(request.image))
-        if image is None:
+        if image is None or not self._store.usable(image):
             return runtime_pb2.ImageStatusResponse()
         info = verbose_info(image) if request.verbose else {}
         return runtime_pb2.ImageStatusResponse(image=image_message(image), info=info)
