@@ -17,11 +17,13 @@ from cri.images.errors import Damaged, DiskFull, NotKept, Oversized, Unpackable
 from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
+from cri.images.pull.candidates import Candidates
 from cri.images.pull.fetch import download_layer, read_first
 from cri.images.pull.kept import read_kept
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
 from cri.images.registry.credentials import Credentials
+from cri.images.registry.health import HostHealth
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
 from cri.images.registry.sources import ImageSource, registry_sources
@@ -49,6 +51,7 @@ class Puller:
         self._layers: SingleFlight[LayerIndex] = SingleFlight()
         # By host, so that one that stalls holds up nobody else's images.
         self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._health = HostHealth()
         self._meters = Meters()
         self._builder = FilesystemBuilder(store, settings, self._meters, threads)
         self.unfinished = asyncio.Event()
@@ -57,26 +60,33 @@ class Puller:
     async def pull(self, reference: Reference, credentials: Credentials, progress: Progress) -> StoredImage:
         """The image a name stands for at its registry now, in the store under that name."""
         self._policy.check_name(reference)
-        sources = await self._threads.run(lambda _: registry_sources(reference, credentials, self._settings))
-        target, document = await self.resolver.find(reference, sources)
+        candidates = await self.candidates(reference, credentials, progress)
+        target, document = await self.resolver.find(reference, candidates)
         await self._policy.check_content(reference, target)
-        image = await self.resolver.resolve(document, sources)
+        image = await self.resolver.resolve(document, candidates)
         names = [reference.at(target.digest)]
         if reference.tag is not None:
             names.append(str(reference))
-        return await self.keep(image, tuple(names), sources, progress)
+        return await self.keep(image, tuple(names), candidates, progress)
+
+    async def candidates(
+        self, reference: Reference, credentials: Credentials, progress: Progress
+    ) -> Candidates:
+        """The hosts that may have what a name stands for."""
+        sources = await self._threads.run(lambda _: registry_sources(reference, credentials, self._settings))
+        return Candidates(sources, reference.host, self._health, progress)
 
     async def keep(
         self,
         image: ResolvedImage,
         names: tuple[str, ...] | None,
-        sources: Sequence[ImageSource],
+        candidates: Candidates | None,
         progress: Progress,
     ) -> StoredImage:
         """Fetch what the store lacks of an image, build its filesystems, and name it.
 
-        names: None leaves those of an image that is here as they are.  sources: none are needed when all that
-        is lacking are filesystems of layers that are here; NotKept when more is.
+        names: None leaves those of an image that is here as they are.  candidates: None when all that is
+        lacking are filesystems of layers that are here; NotKept when more is.
         """
         layers, has = image.manifest.layers, self._store.has_filesystem
         stack = parts(image.config.diff_ids, [layer.size for layer in layers], self._settings.part_bytes)
@@ -94,7 +104,7 @@ class Puller:
             if whole := all(map(has, chain_ids)):
                 _skip(meters)
             else:
-                await self._obtain(image, stack, meters, sources, progress)
+                await self._obtain(image, stack, meters, candidates, progress)
             name = partial(self._name, image, chain_ids[-1], names, not whole)
             return await complete(self._threads.run(lambda _: name()))
 
@@ -103,7 +113,7 @@ class Puller:
         image: ResolvedImage,
         stack: Sequence[Part],
         meters: Sequence[Meter],
-        sources: Sequence[ImageSource],
+        candidates: Candidates | None,
         progress: Progress,
     ) -> None:
         """Fetch and build, and once more when what is on this host was in the way and is so no longer."""
@@ -113,7 +123,7 @@ class Puller:
         while True:
             progress.enter(Stage.FETCHING)
             try:
-                return await self._fetch_and_build(image, stack, meters, sources, progress)
+                return await self._fetch_and_build(image, stack, meters, candidates, progress)
             except Damaged:
                 # The layer was removed, and is fetched the next time.
                 if (damaged := damaged + 1) > len(layers):
@@ -129,7 +139,7 @@ class Puller:
         image: ResolvedImage,
         stack: Sequence[Part],
         meters: Sequence[Meter],
-        sources: Sequence[ImageSource],
+        candidates: Candidates | None,
         progress: Progress,
     ) -> None:
         """Each filesystem is built as soon as its layers are here, while further ones are on their way."""
@@ -145,7 +155,9 @@ class Puller:
         async with task_group() as group:
             coming = {}
             for number in order:
-                layer = self._layer(layers[number], diff_ids[number], meters[number], sources, slots, budget)
+                layer = self._layer(
+                    layers[number], diff_ids[number], meters[number], candidates, slots, budget
+                )
                 coming[number] = group.create_task(layer)
             for part in stack[len(below) :]:
                 indexes = (coming.pop(number) for number in range(start, part.end))
@@ -154,49 +166,49 @@ class Puller:
                 start = part.end
             progress.enter(Stage.BUILDING)
 
-    async def fetch(self, image: ResolvedImage, number: int, sources: Sequence[ImageSource]) -> None:
+    async def fetch(self, image: ResolvedImage, number: int, candidates: Candidates | None) -> None:
         """Fetch one layer of an image, by its number, unless it is here and sound."""
         layer, diff_id = image.manifest.layers[number], image.config.diff_ids[number]
         async with self._leasing([], [layer.digest]):
-            await self._shared(layer, diff_id, self._meters.of(layer.digest, layer.size), sources)
+            await self._shared(layer, diff_id, self._meters.of(layer.digest, layer.size), candidates)
 
     async def _layer(
         self,
         layer: Descriptor,
         diff_id: str,
         meter: Meter,
-        sources: Sequence[ImageSource],
+        candidates: Candidates | None,
         slots: asyncio.Semaphore,
         budget: LayerBudget,
     ) -> LayerIndex:
         """A layer's index, once the layer is in the store."""
         async with slots:
-            index = await self._shared(layer, diff_id, meter, sources)
+            index = await self._shared(layer, diff_id, meter, candidates)
         budget.spend(len(index.entries), index.weight, index.plain_bytes)
         return index
 
     async def _shared(
-        self, layer: Descriptor, diff_id: str, meter: Meter, sources: Sequence[ImageSource]
+        self, layer: Descriptor, diff_id: str, meter: Meter, candidates: Candidates | None
     ) -> LayerIndex:
         # Who can fetch it does not share the failure of one who cannot.
-        key = (layer.digest, diff_id, bool(sources))
-        return await self._layers.run(key, lambda: self._fetch(layer, diff_id, meter, sources))
+        key = (layer.digest, diff_id, candidates is not None)
+        return await self._layers.run(key, lambda: self._fetch(layer, diff_id, meter, candidates))
 
     async def _fetch(
-        self, layer: Descriptor, diff_id: str, meter: Meter, sources: Sequence[ImageSource]
+        self, layer: Descriptor, diff_id: str, meter: Meter, candidates: Candidates | None
     ) -> LayerIndex:
         kept = await self._threads.run(partial(self._read_kept, layer, diff_id, meter))
         if kept is not None:
             return kept
-        if not sources:
+        if candidates is None:
             raise NotKept(
                 "rebuild", layer.digest, f"no sound copy of its layer {layer.digest} is on this host"
             )
         most = 2 * self._settings.downloads_per_image
-        async with self._downloads.setdefault(sources[0].name, asyncio.Semaphore(most)):
+        async with self._downloads.setdefault(candidates.first.name, asyncio.Semaphore(most)):
             with meter.running():
                 return await read_first(
-                    self._threads, sources, partial(self._download, layer, diff_id, meter)
+                    self._threads, candidates, partial(self._download, layer, diff_id, meter)
                 )
 
     def _read_kept(
