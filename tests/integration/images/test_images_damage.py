@@ -26,6 +26,7 @@ from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Broken, Fault, Refused
 from daemonkit.grpc_server import channel, serve_unix
+from protect.cli.__main__ import main
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed, write_layout
 from tests.support.images.registry import MANIFEST, LyingRegistry, content, status
@@ -364,3 +365,26 @@ async def test_a_layer_that_the_disk_cannot_read(tmp_path: Path, monkeypatch: py
             error = OSError(errno.EIO, os.strerror(errno.EIO))
             await _pull(manager, second)
             assert _asked(second) == [0]
+
+
+async def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    socket = tmp_path / "cri.sock"
+
+    async def protect(*arguments: str) -> tuple[int, str]:
+        status = await asyncio.to_thread(main, ["image", *arguments, "--cri-socket", str(socket)])
+        return status, capsys.readouterr().out
+
+    with LyingRegistry("app", "1", IMAGE) as registry:
+        async with managing(tmp_path) as manager:
+            image = await _pull(manager, registry)
+            harm(image.stack[0])
+            harm(_layer(manager, 2))
+            async with serve_unix(socket, lambda server: add_image_services(server, manager), name="test"):
+                status, out = await protect("verify")
+                assert status == 1 and "DAMAGED" in out and "rebuilt" not in out
+                status, out = await protect("verify", "--repair")
+                assert status == 0 and "REPAIRED" in out
+                assert f"fetched layer {digest(IMAGE.layers[2].data)}" in out
+                assert "rebuilt filesystem image" in out
+                status, out = await protect("verify", "--repair")
+                assert status == 0 and "sound" in out and "REPAIRED" not in out

@@ -18,13 +18,16 @@ import pytest
 from cri.images.manager import ImageManager
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
+from cri.images.rpc.service import add_image_services
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Fault, Missing
+from daemonkit.grpc_server import channel, serve_unix
 from tests.support.cri.cri_node import until
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
 from tests.support.images.registry import LyingRegistry, content, stalling, status
+from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 
 pytestmark = pytest.mark.skipif(shutil.which("tar2sqfs") is None, reason="tar2sqfs is not installed")
 NOISE = random.Random(17)
@@ -248,3 +251,18 @@ async def test_a_disk_that_is_nearly_full_gets_them_back(
                     patch.setattr(os, "statvfs", lambda _, fields=fields: os.statvfs_result(fields))
                     manager.store.unfinished.relieve()
                 assert _kept(manager) == kept
+
+
+async def test_gc_removes_them_and_says_so(tmp_path: Path) -> None:
+    socket = tmp_path / "cri.sock"
+    with LyingRegistry("app", "1", IMAGE) as registry:
+        async with managing(tmp_path) as manager:
+            await _cancelled_at(manager, registry, 3)
+            async with serve_unix(socket, lambda server: add_image_services(server, manager), name="test"):
+                async with channel(socket) as link:
+                    images = images_pb2_grpc.ImagesStub(link)
+                    dry = await images.Collect(images_pb2.CollectRequest(dry_run=True))
+                    assert dry.unfinished_bytes >= 3 * SIZE and _kept(manager) == [0, 1, 2]
+                    done = await images.Collect(images_pb2.CollectRequest())
+                    assert done.unfinished_bytes == dry.unfinished_bytes <= done.freed_bytes
+                    assert _kept(manager) == []
