@@ -125,6 +125,8 @@ class ImagesConfig:
     tries_per_host: int = 3
     retry_delay: Seconds = Seconds(0.5)
     longest_retry_delay: Seconds = Seconds(20.0)
+    unfinished_size: Bytes = Bytes(8 * 1024 * 1024 * 1024)
+    unfinished_time: Seconds = Seconds(3600.0)
     pinned: tuple[str, ...] = ()
     policy: PolicySettings = field(default_factory=PolicySettings)
     limits: ImageLimits = field(default_factory=ImageLimits)
@@ -161,6 +163,8 @@ class ImagesConfig:
             tries_per_host=self.tries_per_host,
             retry_seconds=self.retry_delay,
             retry_most_seconds=self.longest_retry_delay,
+            unfinished_bytes=self.unfinished_size,
+            unfinished_seconds=self.unfinished_time,
             pinned=self.pinned,
             policy=self.policy,
             limits=self.limits,

@@ -80,6 +80,8 @@ def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     inspecting.add_argument("image")
     verifying = _verb(image, common, "image verify", "read what is stored, and hold it against its digests")
     verifying.add_argument("images", nargs="*", metavar="IMAGE", help="default: all")
+    verifying.add_argument("--repair", action="store_true", help="rebuild or fetch again what is damaged")
+    verifying.add_argument("--username", default="", help="at the registry; the password comes on stdin")
     collecting = _verb(image, common, "image gc", "remove the images that no container has, save pinned ones")
     collecting.add_argument("--dry-run", action="store_true", help="only show them")
     _verb(image, common, "image list-kernels", "the images that zones can boot from")

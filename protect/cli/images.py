@@ -74,13 +74,18 @@ async def image_inspect(options: argparse.Namespace) -> None:
 
 
 async def image_verify(options: argparse.Namespace) -> None:
-    """One line for each image, as it comes; CheckFailed when one is damaged."""
+    """One line for each image, as it comes; CheckFailed when one is damaged, and was not repaired."""
     sound = True
+    request = pb.VerifyRequest(images=options.images, repair=options.repair, username=options.username)
+    if options.username:
+        request.password = sys.stdin.readline(_MOST_PASSWORD).rstrip("\r\n")
     async with _images(options) as images:
-        async for event in images.Verify(pb.VerifyRequest(images=options.images)):
+        async for event in images.Verify(request):
             show_images.verified(event, options.output)
-            sound = sound and not event.faults
+            sound = sound and not (event.remaining if event.repairs else event.faults)
     if not sound:
+        if not options.repair:
+            show.note("this host's copies are damaged, not the registry's: --repair mends them")
         raise CheckFailed
 
 
@@ -90,6 +95,8 @@ async def image_gc(options: argparse.Namespace) -> None:
         show_images.images(answer, answer.removed, options.output)
         if not options.dry_run:
             show.note(f"freed {show.mib(answer.freed_bytes)}")
+        if answer.unfinished_bytes:
+            show.note(f"layers of unfinished pulls: {show.mib(answer.unfinished_bytes)}")
 
 
 async def image_list_kernels(options: argparse.Namespace) -> None:

@@ -14,6 +14,11 @@ from protect.cli import show
 from xenpod_proto.images.v1 import images_pb2 as pb
 
 _SHORT = 12
+_OUTCOMES = {
+    pb.REPAIR_OUTCOME_REBUILT: "rebuilt",
+    pb.REPAIR_OUTCOME_FETCHED: "fetched",
+    pb.REPAIR_OUTCOME_FAILED: "failed ",
+}
 _STAGES = {
     pb.PULL_STAGE_RESOLVING: "resolving",
     pb.PULL_STAGE_FETCHING: "fetching",
@@ -105,10 +110,17 @@ def verified(event: pb.VerifyEvent, output: str) -> None:
     if output == "json":
         _json_line(event)
         return
-    read = show.mib(event.read_bytes)
-    _line(f"{'DAMAGED' if event.faults else 'sound  '} {_name(event.image)} {_short(event.image.id)} {read}")
+    repaired = event.repairs and not event.remaining
+    verdict = "sound  " if not event.faults else "REPAIRED" if repaired else "DAMAGED"
+    _line(f"{verdict} {_name(event.image)} {_short(event.image.id)} {show.mib(event.read_bytes)}")
     for fault in event.faults:
         _line(f"  {fault}")
+    for repair in event.repairs:
+        how = f": {repair.detail}" if repair.detail else ""
+        _line(f"  {_OUTCOMES.get(repair.outcome, 'not known')} {repair.object}{how}")
+    if event.repairs:
+        for fault in event.remaining:
+            _line(f"  still, {fault}")
 
 
 def pulls(event: pb.WatchPullsEvent, output: str) -> None:

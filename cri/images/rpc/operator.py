@@ -13,7 +13,7 @@ from cri.images.manager import ImageManager
 from cri.images.pull.progress import Progress, Snapshot
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.rpc.messages import image_message, kernel_message, pull_message
+from cri.images.rpc.messages import image_message, kernel_message, pull_message, repair_message
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Invalid
 from xenpod_proto.images.v1 import images_pb2 as pb
@@ -129,26 +129,39 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Verify(  # noqa: N802
         self, request: pb.VerifyRequest, context: _Context
     ) -> AsyncIterator[pb.VerifyEvent]:
-        """Check images: one event for each, as soon as it has been read."""
+        """Check images: one event for each, as soon as it has been read, and repaired when that is asked."""
+        secret = Credentials(request.username, request.password) if request.username else ANONYMOUS
         asked = [self._store.resolve(_named(text)) for text in request.images] or self._store.images()
         for image in asked:
             if not self._store.has(image.id):
                 continue  # it was removed since
             found = await self._manager.verify(image)
-            yield pb.VerifyEvent(image=self._message(image), faults=found.faults, read_bytes=found.read)
+            event = pb.VerifyEvent(image=self._message(image), faults=found.faults, read_bytes=found.read)
+            if request.repair and found.faults:
+                repairs, now = await self._manager.repair(image, found, secret)
+                event.repairs.extend(map(repair_message, repairs))
+                event.remaining.extend(now.faults)
+                event.read_bytes += now.read
+            yield event
 
     async def Collect(  # noqa: N802
         self, request: pb.CollectRequest, context: _Context
     ) -> pb.CollectResponse:
         """Remove the images that nobody needs."""
+        unfinished = self._store.unfinished
         if request.dry_run:
-            return pb.CollectResponse(removed=[self._message(image) for image in self._store.unused()])
+            return pb.CollectResponse(
+                removed=[self._message(image) for image in self._store.unused()],
+                unfinished_bytes=await self._manager.run(unfinished.bytes),
+            )
         before = await self._manager.usage()
         removed = await self._manager.run(self._store.remove_unused)
+        given_back = await self._manager.run(unfinished.give_back)
         after = await self._manager.usage()
         return pb.CollectResponse(
             removed=[image_message(image, []) for image in removed],
             freed_bytes=max(0, before.bytes - after.bytes),
+            unfinished_bytes=given_back,
         )
 
     async def ListKernels(  # noqa: N802

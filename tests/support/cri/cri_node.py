@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,9 @@ class FakeImages:
         if reference not in (self.image.id, self.image.reference, "busybox"):
             raise Missing("find image", reference, "not here", "pull it first")
         return self.image
+
+    async def mend(self, references: Sequence[str]) -> None:
+        """Nothing is ever damaged."""
 
     def hold(self, image_id: str, container_id: str) -> None:
         self.held.setdefault(container_id, set()).add(image_id)

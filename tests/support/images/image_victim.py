@@ -34,6 +34,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Order:
     """A child that opens a store, and pulls an image, or pulls and removes it, or takes a kernel out of it.
 
+    repair: it pulls nothing, and repairs the image that is there.
+
     kill_at: a step (see daemonkit.checkpoints), "": none; after: seconds after which it is killed, counted
     from when the store is open, below 0: never.
     """
@@ -42,6 +44,7 @@ class Order:
     name: str
     remove: bool = False
     kernel: bool = False
+    repair: bool = False
     kill_at: str = ""
     after: float = -1.0
 
@@ -125,7 +128,11 @@ async def _work(order: Order, told: int) -> None:
     manager = ImageManager(settings)
     await manager.start()
     os.write(told, b".")
-    image = await manager.pull(names.parse(order.name), ANONYMOUS)
+    if order.repair:
+        image = manager.store.resolve(order.name)
+        await manager.repair(image, await manager.verify(image), ANONYMOUS)
+    else:
+        image = await manager.pull(names.parse(order.name), ANONYMOUS)
     if order.kernel:
         manager.store.hold(image.id, "zone:victim")
         await manager.kernels.files(image.id)
