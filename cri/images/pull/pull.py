@@ -27,8 +27,8 @@ from cri.images.registry.sources import ImageSource, registry_sources
 from cri.images.rootfs.stack import Part, parts
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
-from cri.images.store.db import ImageRow
-from cri.images.store.store import ImageStore, now
+from cri.images.store.db import ImageRow, now
+from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
 from daemonkit.tasks import complete
 
@@ -43,7 +43,7 @@ class Puller:
         self._store = store
         self._settings = settings
         self._threads = threads
-        self._policy = Policy(settings.policy, threads)
+        self.policy = Policy(settings.policy, threads)
         self._layers: SingleFlight[LayerIndex] = SingleFlight()
         # By host, so that one that stalls holds up nobody else's images.
         self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -52,10 +52,10 @@ class Puller:
 
     async def pull(self, reference: Reference, credentials: Credentials, progress: Progress) -> StoredImage:
         """The image a name stands for at its registry now, in the store under that name."""
-        self._policy.check_name(reference)
+        self.policy.check_name(reference)
         sources = await self._threads.run(lambda _: registry_sources(reference, credentials, self._settings))
         target, document = await self.resolver.find(reference, sources)
-        await self._policy.check_content(reference, target)
+        await self.policy.check_content(reference, target)
         image = await self.resolver.resolve(document, sources)
         names = [reference.at(target.digest)]
         if reference.tag is not None:

@@ -6,6 +6,7 @@ import json
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -181,6 +182,14 @@ class ImageDb:
             except sqlite3.Error as error:
                 log.warning("the index stays in its log: %s", error)
 
+    def name(self, name: str, image_id: str | None) -> None:
+        """Give a name to an image, taken from another if need be; None: no image has it any more."""
+        with self._transaction() as db:
+            if image_id is None:
+                db.execute("DELETE FROM names WHERE name = ?", (name,))
+            else:
+                db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (name, image_id))
+
     def unname(self, image_id: str) -> None:
         """Remove all names of an image and mark it removed."""
         with self._transaction() as db:
@@ -234,6 +243,11 @@ class ImageDb:
                 if row is not None:
                     return None if row[0] is None else bytes(row[0])
         return None
+
+
+def now() -> int:
+    """Nanoseconds since the epoch."""
+    return time.time_ns()
 
 
 def _layers(text: str) -> tuple[tuple[str, int], ...]:

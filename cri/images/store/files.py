@@ -12,7 +12,7 @@ import fcntl
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,6 +62,14 @@ class StoreFiles:
     def fs_path(self, chain_id: str) -> Path:
         """The path of a filesystem, whether it is there or not."""
         return self._filesystems / f"{chain_id.partition(':')[2]}.{FS_TYPE}"
+
+    def paths(self, chain_ids: Sequence[str], digests: Sequence[str]) -> list[Path]:
+        """The paths of filesystems, their tree caches, and layers."""
+        return [
+            *map(self.fs_path, chain_ids),
+            *map(self.tree_cache_path, chain_ids),
+            *map(self.blob_path, digests),
+        ]
 
     def kernel_path(self, chain_id: str) -> Path:
         """The folder of a kernel image's files, whether it is there or not."""

@@ -8,9 +8,8 @@ image shares them.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,14 +59,14 @@ class ImageStore:
         return self._now.listed()
 
     def resolve(self, name_or_id: str) -> StoredImage:
-        """The image by name, id, or unique beginning of an id; raises Missing and Invalid."""
-        found = self.find(name_or_id)
-        if found is None:
-            raise Missing("find image", name_or_id[:300], "no such image", "pull it first")
-        return found
+        """The image by name, id, or unique beginning of an id or of a name's digest.
+
+        Raises Missing and Invalid.
+        """
+        return self._now.resolve(name_or_id)
 
     def find(self, name_or_id: str) -> StoredImage | None:
-        """As resolve(), but None when there is no such image."""
+        """The image by name, id, or unique beginning of an id; None: there is no such image."""
         return self._now.find(name_or_id)
 
     def get(self, image_id: str) -> StoredImage:
@@ -144,16 +143,17 @@ class ImageStore:
             self._load()
             self._drop_if_unneeded(image.id)
 
-    def unused(self) -> list[StoredImage]:
-        """Images that nobody holds and that are not pinned."""
+    def unused(self, fits: Callable[[StoredImage], bool] = lambda _: True) -> list[StoredImage]:
+        """Images that nobody holds, that are not pinned, and that fit."""
         with self._lock:
             needed = {image_id for held in self._holds.values() for image_id in held}
-            return [image for image in self.images() if image.id not in needed and not image.pinned]
+            found = [image for image in self.images() if image.id not in needed and not image.pinned]
+            return [image for image in found if fits(image)]
 
-    def remove_unused(self) -> list[StoredImage]:
+    def remove_unused(self, fits: Callable[[StoredImage], bool] = lambda _: True) -> list[StoredImage]:
         """Remove them; what has come to be held meanwhile stays."""
         with self._lock:
-            found = self.unused()
+            found = self.unused(fits)
             for image in found:
                 self.remove(image.id)
             return found
@@ -167,11 +167,11 @@ class ImageStore:
     def lease(self, chain_ids: Sequence[str], digests: Sequence[str]) -> None:
         """Keep these filesystems and layers until end_lease(), whoever else needs them or not."""
         with self._lock:
-            self._leases.update(self._files_of(chain_ids, digests))
+            self._leases.update(self.files.paths(chain_ids, digests))
 
     def end_lease(self, chain_ids: Sequence[str], digests: Sequence[str]) -> None:
         """End one lease; what no image has and nobody leases is removed."""
-        paths = self._files_of(chain_ids, digests)
+        paths = self.files.paths(chain_ids, digests)
         with self._lock:
             self._leases.subtract(paths)
             self._leases += Counter()
@@ -207,6 +207,28 @@ class ImageStore:
             self._load()
             return self._now.images[row.id]
 
+    def tag(self, image_id: str, name: str) -> str:
+        """Give an image one more name; the id of the image that had it, "": none; raises Missing."""
+        with self._lock:
+            before, image = self.find(name), self.find(image_id)
+            if image is None:
+                raise Missing("tag image", image_id, "it was removed")
+            self._db.name(name, image.id)
+            checkpoint("image-tag.recorded")
+            self._load()
+            return "" if before in (None, image) else before.id
+
+    def untag(self, name: str) -> StoredImage:
+        """Take a name away from its image, which stays; the image without it; raises Missing."""
+        with self._lock:
+            image = self.find(name)
+            if image is None or name not in (*image.repo_tags, *image.repo_digests):
+                raise Missing("untag image", name, "no image has this name")
+            self._db.name(name, None)
+            checkpoint("image-untag.recorded")
+            self._load()
+            return self._now.images[image.id]
+
     def add_kernel(self, work: Path, chain_id: str) -> None:
         """Add the finished, synced folder of a kernel image's files; Missing when the image is gone."""
         with self._lock:
@@ -237,15 +259,7 @@ class ImageStore:
         self._load()
         stack = [one.chain_id for one in self._now.stack(row.chain_id)]
         digests = [digest for digest, _ in row.layers]
-        self._sweep(stack, self._files_of(stack, digests))
-
-    def _files_of(self, chain_ids: Sequence[str], digests: Sequence[str]) -> list[Path]:
-        files = self.files
-        return [
-            *map(files.fs_path, chain_ids),
-            *map(files.tree_cache_path, chain_ids),
-            *map(files.blob_path, digests),
-        ]
+        self._sweep(stack, self.files.paths(stack, digests))
 
     def _forget_broken(self) -> None:
         """Delete rows whose files are gone: an operator removed them, or the disk lost them."""
@@ -277,13 +291,8 @@ class ImageStore:
             checkpoint("image-remove.filesystem-forgotten")
             self._load()
         digests = [digest for row in self._now.rows.values() for digest, _ in row.layers]
-        needed = set(self._files_of(list(self._now.filesystems), digests))
+        needed = set(self.files.paths(list(self._now.filesystems), digests))
         for path in set(paths) - needed - set(self._leases):
             path.unlink(missing_ok=True)
             checkpoint("image-remove.file-removed")
         self.files.keep_kernels({row.chain_id for row in self._now.rows.values()})
-
-
-def now() -> int:
-    """Nanoseconds since the epoch."""
-    return time.time_ns()
