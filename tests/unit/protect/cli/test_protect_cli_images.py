@@ -108,10 +108,11 @@ async def image(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> AsyncIter
 
 async def test_list(image: Command) -> None:
     image.images.answers["List"] = pb.ListResponse(images=[WEB, BARE])
-    head, web, bare = await image.lines("list")
-    assert head == "IMAGE ID SIZE CONTAINERS PINNED AGE"
-    assert web.startswith("docker.io/library/web:1 0123456789ab 7 MiB 2 pinned ") and web.endswith("d")
-    assert bare.startswith("bare@sha256:beef 999999999999 2 MiB ") and "pinned" not in bare
+    head, web, latest, by_digest, bare = await image.lines("list")
+    assert head == "ID SIZE USERS PINNED AGE NAMES"
+    assert web.startswith("0123456789ab 7 MiB 3 yes ") and web.endswith("d docker.io/library/web:1")
+    assert (latest, by_digest) == ("docker.io/library/web:latest", "docker.io/library/web@sha256:feed")
+    assert bare.startswith("999999999999 2 MiB 2") and bare.endswith("d bare@sha256:beef")
     answer = json.loads(await image.raw("list", "--output", "json"))
     assert [one["id"] for one in answer["images"]] == [WEB.id, BARE.id]
     assert answer["images"][1]["pinned"] is False
@@ -138,7 +139,7 @@ async def test_kernels(image: Command) -> None:
 async def test_import(image: Command) -> None:
     found = pb.ImportedImage(name="me:1", id=ID, size_bytes=5 * MIB)
     image.images.answers["Import"] = pb.ImportResponse(images=[found])
-    assert await image.lines("import", "/a/layout") == ["IMAGE ID SIZE", f"me:1 {ID} 5 MiB"]
+    assert await image.lines("import", "/a/layout") == ["ID SIZE NAMES", "0123456789ab 5 MiB me:1"]
     answer = json.loads(await image.raw("import", "/a/layout", "--name", "me:1", "--output", "json"))
     assert answer["images"][0]["size_bytes"] == str(5 * MIB)
     assert image.images.asked == [
@@ -232,7 +233,8 @@ async def test_verify(image: Command) -> None:
 async def test_collect(image: Command) -> None:
     image.images.answers["Collect"] = pb.CollectResponse(removed=[BARE], freed_bytes=12 * MIB)
     lines = await image.lines("gc")
-    assert len(lines) == 2 and lines[1].startswith("bare@sha256:beef 999999999999 2 MiB")
+    assert len(lines) == 2 and lines[1].startswith("999999999999 2 MiB")
+    assert lines[1].endswith("bare@sha256:beef")
     assert image.error == "freed 12 MiB\n"
     assert len(await image.lines("gc", "--dry-run")) == 2
     assert image.error == ""
@@ -268,7 +270,7 @@ async def test_pull(image: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     progress = pb.PullEvent(progress=pb.PullProgress(name="web", stage=pb.PULL_STAGE_RESOLVING))
     image.images.answers["Pull"] = [progress, pb.PullEvent(image=WEB)]
     lines = await image.lines("pull", "web")
-    assert len(lines) == 2 and lines[1].startswith("docker.io/library/web:1 0123456789ab 7 MiB 2 pinned")
+    assert len(lines) == 4 and lines[1].startswith("0123456789ab 7 MiB 3 yes")
     answer = json.loads(await image.raw("pull", "web", "--username", "me", "--output", "json"))
     assert answer["id"] == ID
     assert image.images.asked == [
