@@ -22,7 +22,7 @@ from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
-from cri.images.store.export import LayoutFile, Wanted, pieces
+from cri.images.store.export import Piece, Wanted, pieces
 from cri.images.store.files import Usage
 from cri.images.store.store import ImageStore
 from cri.images.verify import Verification, verify
@@ -49,7 +49,7 @@ class ImageManager:
         self.kernels = KernelImages(self.store, settings.kernels, settings.limits, self._threads)
         self.pulls = Pulls(settings)
         self._puller = Puller(self.store, settings, this_platform(), self._threads)
-        self._importer = Importer(self._puller, settings.limits, self._threads)
+        self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
 
     async def start(self) -> None:
         """Sweep what a killed run left."""
@@ -111,7 +111,7 @@ class ImageManager:
         log.info("%s is no longer a name of %s", reference, image.id)
         return image
 
-    async def export(self, wanted: Sequence[Wanted]) -> AsyncGenerator[LayoutFile | bytes, None]:
+    async def export(self, wanted: Sequence[Wanted]) -> AsyncGenerator[Piece, None]:
         """An OCI image layout with the images: each file, followed by its data; see export.pieces."""
         found = pieces(self.store, wanted, self.settings.limits)
         try:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from protect.cli.errors import CommandFailed
+from protect.cli.show import note
 from xenpod_proto.images.v1 import images_pb2 as pb
 
 STDOUT = "-"
@@ -43,7 +44,9 @@ async def write(events: AsyncIterable[pb.ExportEvent], path: str, directory: boo
         with _directory(Path(path)) if directory else _archive(path) as writer:
             left = 0
             async for event in events:
-                if event.WhichOneof("event") == "file":
+                if event.WhichOneof("event") == "note":
+                    note(event.note)
+                elif event.WhichOneof("event") == "file":
                     if left or not _NAMES.fullmatch(event.file.path):
                         raise CommandFailed(_NO_LAYOUT)
                     left = event.file.size_bytes

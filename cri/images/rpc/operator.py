@@ -15,9 +15,9 @@ from cri.images.manager import ImageManager
 from cri.images.pull.progress import Progress, Snapshot
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.rpc.messages import image_message, kernel_message, pull_message
+from cri.images.rpc.messages import export_message, image_message, kernel_message, pull_message
 from cri.images.store.catalogue import StoredImage
-from cri.images.store.export import LayoutFile, Wanted
+from cri.images.store.export import Wanted
 from cri.images.store.filters import Filters
 from daemonkit.faults import Invalid
 from xenpod_proto.images.v1 import images_pb2 as pb
@@ -196,10 +196,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
             wanted[image.id] = Wanted(image, tuple(dict.fromkeys((*known.tags, *_tags(image, text)))))
         async with aclosing(self._manager.export(tuple(wanted.values()))) as pieces:
             async for piece in pieces:
-                if isinstance(piece, LayoutFile):
-                    yield pb.ExportEvent(file=pb.ExportFile(path=piece.path, size_bytes=piece.size))
-                else:
-                    yield pb.ExportEvent(data=piece)
+                yield export_message(piece)
 
     async def ListKernels(  # noqa: N802
         self, request: pb.ListKernelsRequest, context: _Context

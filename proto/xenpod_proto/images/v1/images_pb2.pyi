@@ -705,7 +705,10 @@ class ExportEvent(_message.Message):
 
     FILE_FIELD_NUMBER: _builtins.int
     DATA_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
     data: _builtins.bytes
+    note: _builtins.str
+    """What people should know of the export; before the first file."""
     @_builtins.property
     def file(self) -> Global___ExportFile: ...
     def __init__(
@@ -713,12 +716,13 @@ class ExportEvent(_message.Message):
         *,
         file: Global___ExportFile | None = ...,
         data: _builtins.bytes = ...,
+        note: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "event", b"event", "file", b"file"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "event", b"event", "file", b"file", "note", b"note"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "event", b"event", "file", b"file"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "event", b"event", "file", b"file", "note", b"note"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["file", "data"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["file", "data", "note"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 

@@ -180,9 +180,10 @@ class ImagesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Export(self, request, context):
-        """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags, byte for
-        byte as they were pulled.  FAILED_PRECONDITION: a layer is not kept, or no longer has its digest; what was
-        sent so far is worth nothing then.
+        """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags.  Layers and
+        configurations are byte for byte what was pulled, so ids stay.  So are manifests, but for those in Docker's
+        format: they become OCI's, with another digest, and a note says so.  FAILED_PRECONDITION: a layer is not
+        kept, or no longer has its digest; what was sent so far is worth nothing then.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

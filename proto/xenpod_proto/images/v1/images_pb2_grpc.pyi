@@ -62,9 +62,10 @@ class ImagesStub:
     Untag: _grpc.UnaryUnaryMultiCallable[_images_pb2.UntagRequest, _images_pb2.UntagResponse]
     """Takes away one name, and never the image.  NOT_FOUND: no image has it."""
     Export: _grpc.UnaryStreamMultiCallable[_images_pb2.ExportRequest, _images_pb2.ExportEvent]
-    """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags, byte for
-    byte as they were pulled.  FAILED_PRECONDITION: a layer is not kept, or no longer has its digest; what was
-    sent so far is worth nothing then.
+    """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags.  Layers and
+    configurations are byte for byte what was pulled, so ids stay.  So are manifests, but for those in Docker's
+    format: they become OCI's, with another digest, and a note says so.  FAILED_PRECONDITION: a layer is not
+    kept, or no longer has its digest; what was sent so far is worth nothing then.
     """
     Prune: _grpc.UnaryUnaryMultiCallable[_images_pb2.PruneRequest, _images_pb2.CollectResponse]
     """Removes those images that no container has, that are not pinned, and that fit all filters.  Not Collect
@@ -107,9 +108,10 @@ class ImagesAsyncStub(ImagesStub):
     Untag: _aio.UnaryUnaryMultiCallable[_images_pb2.UntagRequest, _images_pb2.UntagResponse]  # type: ignore[assignment]
     """Takes away one name, and never the image.  NOT_FOUND: no image has it."""
     Export: _aio.UnaryStreamMultiCallable[_images_pb2.ExportRequest, _images_pb2.ExportEvent]  # type: ignore[assignment]
-    """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags, byte for
-    byte as they were pulled.  FAILED_PRECONDITION: a layer is not kept, or no longer has its digest; what was
-    sent so far is worth nothing then.
+    """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags.  Layers and
+    configurations are byte for byte what was pulled, so ids stay.  So are manifests, but for those in Docker's
+    format: they become OCI's, with another digest, and a note says so.  FAILED_PRECONDITION: a layer is not
+    kept, or no longer has its digest; what was sent so far is worth nothing then.
     """
     Prune: _aio.UnaryUnaryMultiCallable[_images_pb2.PruneRequest, _images_pb2.CollectResponse]  # type: ignore[assignment]
     """Removes those images that no container has, that are not pinned, and that fit all filters.  Not Collect
@@ -215,9 +217,10 @@ class ImagesServicer(metaclass=_abc_1.ABCMeta):
         request: _images_pb2.ExportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_images_pb2.ExportEvent], _abc.AsyncIterator[_images_pb2.ExportEvent]]:
-        """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags, byte for
-        byte as they were pulled.  FAILED_PRECONDITION: a layer is not kept, or no longer has its digest; what was
-        sent so far is worth nothing then.
+        """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags.  Layers and
+        configurations are byte for byte what was pulled, so ids stay.  So are manifests, but for those in Docker's
+        format: they become OCI's, with another digest, and a note says so.  FAILED_PRECONDITION: a layer is not
+        kept, or no longer has its digest; what was sent so far is worth nothing then.
         """
 
     @_abc_1.abstractmethod
