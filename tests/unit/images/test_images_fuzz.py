@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cri.container.images import StoredImages
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Corrupt, Oversized
 from cri.images.globs import Globs
 from cri.images.layer import compression, tarstream
