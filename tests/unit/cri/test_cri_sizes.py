@@ -75,11 +75,11 @@ async def test_an_update_does_not_ask_for_the_handlers_size(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "causes"),
     [
-        ('reserve = "request"', ("'reserve'", "grow", 'Use "limit"')),
-        ('reserve = "all"', ("'reserve'", "'all'", "neither")),
+        ('reserve = "request"', ("reserve", "grow", 'Use "limit"')),
+        ('reserve = "all"', ("reserve", "'all'", "neither")),
         ("memory = -1", ("memory", "negative")),
         ('memory = "lots"', ("memory", "lots")),
-        ("vcpus = -1", ("'vcpus'", "less than 0")),
+        ("vcpus = -1", ("vcpus", "less than 0")),
         ('vcpus = "2"', ("vcpus", "integer")),
     ],
 )
@@ -114,7 +114,8 @@ def test_a_handlers_size_is_within_its_profile() -> None:
     assert "memory: 301" in trouble(replace(small, memory=Bytes(301 * MIB)), host)
     assert "vcpus: 3 are more than the 2" in trouble(replace(small, vcpus=3), host)
     assert (
-        trouble(HandlerConfig(profile="none"), host) == "protectd has no profile 'none' (there are: default)"
+        trouble(HandlerConfig(profile="none"), host)
+        == "protectd has no profile 'none' (there are: default, small)"
     )
     older = pb.InfoResponse(profiles=["small"])
     assert trouble(replace(small, memory=Bytes(1)), older) == ""
