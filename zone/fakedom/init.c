@@ -95,12 +95,6 @@ static const struct misc {
 	{ "loop-control", "/dev/loop-control", S_IFCHR | 0660 },
 };
 
-static const char *const links[][2] = {
-	{ "/dev/ptmx", "pts/ptmx" },	     { "/dev/fd", "/proc/self/fd" },
-	{ "/dev/stdin", "/proc/self/fd/0" }, { "/dev/stdout", "/proc/self/fd/1" },
-	{ "/dev/stderr", "/proc/self/fd/2" },
-};
-
 static int make_misc(const char *name, unsigned int minor, struct reason *reason)
 {
 	for (size_t i = 0; i < sizeof(miscs) / sizeof(miscs[0]); i++)
@@ -134,9 +128,8 @@ static int make_devices(struct reason *reason)
 		if (mknod(nodes[i].path, nodes[i].mode, makedev(nodes[i].major, nodes[i].minor)) < 0 ||
 		    chmod(nodes[i].path, nodes[i].mode & 07777) < 0)
 			return reason_errno(reason, "mknod", nodes[i].path);
-	for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
-		if (symlink(links[i][1], links[i][0]) < 0)
-			return reason_errno(reason, "symlink", links[i][0]);
+	if (symlink("pts/ptmx", "/dev/ptmx") < 0)
+		return reason_errno(reason, "symlink", "/dev/ptmx");
 	if (mkdir("/dev/pts", 0755) < 0 || mkdir("/dev/shm", 01777) < 0 || mkdir("/dev/net", 0755) < 0)
 		return reason_errno(reason, "mkdir", "/dev");
 	return make_miscs(reason);
