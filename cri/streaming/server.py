@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -17,7 +18,8 @@ from cri.streaming.http.handshake import Bad, Handshake, Request
 from cri.streaming.http.negotiate import Chosen
 from cri.streaming.http.tokens import LENGTH, Tokens
 from cri.streaming.transport.wire import READ_SIZE, Activity, ClientGone, ClientWire, SocketWire
-from daemonkit.faults import Broken, Invalid
+from daemonkit.convert import WrongKey
+from daemonkit.faults import Broken
 from daemonkit.logs import fields
 from daemonkit.tasks import Background, race
 
@@ -196,6 +198,8 @@ def _listen(config: StreamingConfig) -> socket.socket:
     try:
         listener = socket.create_server((config.host, config.port), family=family, backlog=512)
     except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise WrongKey("streaming.address", f"{config.address}: not an address of this host") from error
         raise Broken("listen on", config.address, error.strerror or str(error)) from error
     listener.setblocking(False)
     return listener
@@ -209,9 +213,14 @@ def _context(config: TlsConfig) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(config.certificate, config.key)
-        if config.client_ca is not None:
-            context.load_verify_locations(config.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
     except OSError as error:  # ssl.SSLError is one
-        raise Invalid("read", "the TLS files of [streaming.tls]", str(error)) from error
+        cause = f"{config.certificate} with {config.key}: {error.strerror or error}"
+        raise WrongKey("streaming.tls.certificate", cause) from error
+    if config.client_ca is not None:
+        try:
+            context.load_verify_locations(config.client_ca)
+        except OSError as error:
+            cause = f"{config.client_ca}: {error.strerror or error}"
+            raise WrongKey("streaming.tls.client_ca", cause) from error
+        context.verify_mode = ssl.CERT_REQUIRED
     return context

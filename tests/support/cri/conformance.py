@@ -32,7 +32,7 @@ FOREVER = "exec sleep 100000"
 
 _ACCOUNTS = layers.layer(
     LayerEntry("etc"),
-    LayerEntry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nweb:x:101:102::/:/bin/sh\n"),
+    LayerEntry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nweb:x:101:102::/srv/web:/bin/sh\n"),
     LayerEntry("etc/group", 0o644, b"root:x:0:\nweb:x:102:\nwww:x:103:web\n"),
 )
 
@@ -215,7 +215,7 @@ async def until(true: Callable[[], bool], why: Callable[[], object] = lambda: ""
 async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
     """Both daemons, started; everything is removed at the end, and nothing may be left."""
     node = CriNode(folder)
-    node.configure(kernels={"allow": ["localhost/kernels/*"]})
+    node.configure(kernels={"allow": ["localhost/kernels/*"]}, handlers={"zone": {"host_namespaces": "zone"}})
     if toolstack == "libxl":
         # For crash: Debian's kernels do not take that key from the host otherwise.
         node.protectd.configure(

@@ -23,6 +23,26 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Limit:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LimitEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Limit.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LIMIT_UNSPECIFIED: _Limit.ValueType  # 0
+    LIMIT_CONTAINERS: _Limit.ValueType  # 64
+    LIMIT_CONNECTIONS: _Limit.ValueType  # 128
+    LIMIT_EXECS: _Limit.ValueType  # 256
+
+class Limit(_Limit, metaclass=_LimitEnumTypeWrapper):
+    """How many of each an agent keeps at most.  The host refuses a configuration that promises more."""
+
+LIMIT_UNSPECIFIED: Limit.ValueType  # 0
+LIMIT_CONTAINERS: Limit.ValueType  # 64
+LIMIT_CONNECTIONS: Limit.ValueType  # 128
+LIMIT_EXECS: Limit.ValueType  # 256
+Global___Limit: _TypeAlias = Limit  # noqa: Y015
+
 class _ProcessState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
