@@ -16,6 +16,7 @@ from cri.daemon import check_host, check_kernels, check_profiles, cni, running
 from cri.images.manager import ImageManager
 from cri.images.rpc.service import add_image_services
 from cri.rpc.runtime import runtime_service
+from cri.stats.sampler import sampling
 from cri.streaming.server import serving
 from daemonkit import daemon, lifecycle
 from daemonkit.grpc_server import serve_unix
@@ -43,9 +44,10 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
         runtime = await stack.enter_async_context(running(config, stored, cni(config)))
         await check_profiles(runtime)
         streaming = await stack.enter_async_context(serving(config.streaming))
+        rates = await stack.enter_async_context(sampling(runtime))
 
         def add_services(server: grpc.aio.Server) -> None:
-            rpc.add_RuntimeServiceServicer_to_server(runtime_service(runtime, streaming), server)
+            rpc.add_RuntimeServiceServicer_to_server(runtime_service(runtime, streaming, rates), server)
             add_image_services(server, images)
 
         await stack.enter_async_context(serve_unix(config.listen, add_services, name="xenpod-cri"))

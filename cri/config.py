@@ -60,18 +60,24 @@ class HostNamespaces(Enum):
 
 @dataclass(frozen=True, slots=True)
 class HandlerConfig:
-    """A runtime handler: the protectd profile of its zones, and the image of their kernel.
+    """A runtime handler: the protectd profile of its zones, the image of their kernel, and their size.
 
-    ``kernel`` is "" for protectd's own.
+    ``kernel`` is "" for protectd's own.  ``memory`` and ``vcpus`` are for pods that set no limit, 0 for the
+    profile's.
     """
 
     profile: str = "default"
     kernel: str = ""
     host_namespaces: HostNamespaces = HostNamespaces.REFUSE
+    reserve: str = "limit"
+    memory: Bytes = Bytes(0)
+    vcpus: int = 0
 
     def __post_init__(self) -> None:
         if not _PROFILE.fullmatch(self.profile):
             raise WrongKey("profile", f"{self.profile!r:.80} is not 1 to 64 of [a-z0-9-]")
+        _check_reserve(self.reserve)
+        at_least(0, self, "memory", "vcpus")
         if self.kernel:
             try:
                 names.parse(self.kernel)
@@ -119,6 +125,8 @@ class ImagesConfig:
     tries_per_host: int = 3
     retry_delay: Seconds = Seconds(0.5)
     longest_retry_delay: Seconds = Seconds(20.0)
+    unfinished_size: Bytes = Bytes(8 * 1024 * 1024 * 1024)
+    unfinished_time: Seconds = Seconds(3600.0)
     pinned: tuple[str, ...] = ()
     policy: PolicySettings = field(default_factory=PolicySettings)
     limits: ImageLimits = field(default_factory=ImageLimits)
@@ -155,6 +163,8 @@ class ImagesConfig:
             tries_per_host=self.tries_per_host,
             retry_seconds=self.retry_delay,
             retry_most_seconds=self.longest_retry_delay,
+            unfinished_bytes=self.unfinished_size,
+            unfinished_seconds=self.unfinished_time,
             pinned=self.pinned,
             policy=self.policy,
             limits=self.limits,
@@ -272,3 +282,14 @@ class CriConfig:
     def listen(self) -> Path:
         """The CRI socket."""
         return self.socket or self.run_dir / "cri.sock"
+
+
+def _check_reserve(reserve: str) -> None:
+    if reserve == "request":
+        raise WrongKey(
+            "reserve",
+            '"request" is for zones that grow while they run, and these cannot yet: a pod would never get'
+            ' more than its request. Use "limit"',
+        )
+    if reserve != "limit":
+        raise WrongKey("reserve", f'{reserve!r:.80} is neither "limit" nor "request"')

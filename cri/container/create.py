@@ -49,6 +49,7 @@ class ContainerPlan:
 async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
     """Create a container; its id.  When this fails, nothing is left, or ``cri.reconcile`` removes what is."""
     sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
+    await runtime.images.mend(_image_names(asked.config))
     async with runtime.locks.hold(sandbox_id):
         sandbox = _ready(runtime, sandbox_id)
         handler = runtime.config.handlers.get(sandbox.handler, HandlerConfig())
@@ -171,6 +172,10 @@ def _named(
     named.image.image = image.name
     set_image_ids(named.mounts, volume_images)
     return named
+
+
+def _image_names(config: cri.ContainerConfig) -> tuple[str, ...]:
+    return (config.image.image, *(mount.image.image for mount in config.mounts if is_image(mount)))
 
 
 def _volume_images(runtime: Runtime, mounts: Iterable[cri.Mount]) -> tuple[RootImage, ...]:

@@ -105,6 +105,9 @@ class ImageSettings:
     tries_per_host: int = 3
     retry_seconds: float = 0.5
     retry_most_seconds: float = 20.0
+    # Layers of pulls that did not come to their end: how many bytes of them are kept, and for how long each.
+    unfinished_bytes: int = 8 * GIB
+    unfinished_seconds: float = 3600.0
     # Patterns of names that garbage collection leaves alone.
     pinned: tuple[str, ...] = ()
     policy: PolicySettings = field(default_factory=PolicySettings)

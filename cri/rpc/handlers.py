@@ -6,19 +6,16 @@ from collections.abc import Mapping
 
 from google.protobuf.json_format import MessageToDict
 
+from cri.checks.handlers import trouble
 from cri.config import DEFAULT_HANDLER, CriConfig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 def troubles(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, str]:
-    """By name, why a handler cannot be used: its profile is not one of protectd's."""
-    known = ", ".join(sorted(host.profiles))
-    return {
-        name: f"protectd has no profile {handler.profile!r} (there are: {known})"
-        for name, handler in config.handlers.items()
-        if handler.profile not in host.profiles
-    }
+    """By name, why a handler cannot be used."""
+    found = {name: trouble(handler, host) for name, handler in config.handlers.items()}
+    return {name: cause for name, cause in found.items() if cause}
 
 
 def usable(config: CriConfig, host: pb.InfoResponse | None) -> list[cri.RuntimeHandler]:

@@ -34,7 +34,7 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
                     "RuntimeReady", "ProtectdNotReady" if host is None else "DefaultHandlerNotReady", trouble
                 ),
                 _condition("NetworkReady", "NetworkPluginNotReady", _network_trouble(runtime)),
-                _condition("HandlersReady", "UnknownProfile", unknown),
+                _condition("HandlersReady", "HandlerUnusable", unknown),
             ]
         ),
         runtime_handlers=handlers.usable(runtime.config, host),

@@ -89,14 +89,14 @@ async def _create_zone(
     """
     found = await runtime.images.kernel(sandbox.kernel) if sandbox.kernel else None
     await namespace()
-    meta = sandbox.config.metadata
+    meta, handler = sandbox.config.metadata, runtime.config.handlers[sandbox.handler]
     await runtime.zones.create_zone(
         pb.CreateZoneRequest(
             id=sandbox.id,
             name=f"{meta.namespace}/{meta.name}",
             hostname=sandbox.hostname,
-            resources=zone_resources(sandbox.config, runtime.config.zone.memory_overhead),
-            profile=runtime.config.handlers[sandbox.handler].profile,
+            resources=zone_resources(sandbox.config, runtime.config.zone.memory_overhead, handler),
+            profile=handler.profile,
             sysctls=sandbox.config.linux.sysctls,
             interfaces=1,
             netns_path=str(sandbox.attachment.netns),

@@ -30,6 +30,8 @@ PENDING = 256
 URLS = 1000
 _ACCEPT_PAUSE = 0.1
 _REFUSE = 5.0
+GOODBYE = 2.0
+"""Seconds that clients have to read that the server stops, all together."""
 
 
 class StreamJob(Protocol):
@@ -49,8 +51,10 @@ class StreamJob(Protocol):
         """Choose a transport and sub-protocol; Bad when there is none in common."""
         ...
 
-    async def serve(self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float) -> None:
-        """Serve the client until the job has ended, or the client is gone."""
+    async def serve(
+        self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float, stopping: asyncio.Event
+    ) -> None:
+        """Serve the client until the job has ended, or the client is gone or told that the server stops."""
         ...
 
 
@@ -66,6 +70,7 @@ class Server:
         self._tasks = Background()
         self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self._serving: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
         host, port = listener.getsockname()[:2]
         where = f"[{host}]" if ":" in host else host
         self.base = f"{'https' if tls else 'http'}://{where}:{port}"
@@ -76,11 +81,14 @@ class Server:
 
     def start(self) -> None:
         """Accept connections until ``close``."""
-        self._tasks.spawn(self._accept(), "streaming server")
+        self._accepting = self._tasks.spawn(self._accept(), "streaming server")
 
-    async def close(self) -> None:
-        """Cut every connection."""
-        await self._tasks.close(0)
+    async def close(self, goodbye: float) -> None:
+        """End every connection, within so many seconds: clients that are served are told."""
+        self._stopping.set()
+        for task in (self._accepting, *self._pending):
+            task.cancel()
+        await self._tasks.close(goodbye)
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -153,7 +161,7 @@ class Server:
         wire = SocketWire(reader, writer, activity, early)
         known = fields(kind=job.kind, id=job.subject)
         try:
-            serve = job.serve(wire, chosen, self._config.stream_timeout)
+            serve = job.serve(wire, chosen, self._config.stream_timeout, self._stopping)
             if await race(serve, activity.idle(self._config.idle_timeout)):
                 log.info("stream ended: nothing came or went for too long", extra=known)
             await wire.close()
@@ -172,7 +180,7 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(config: StreamingConfig) -> AsyncIterator[Server]:
+async def serving(config: StreamingConfig, goodbye: float = GOODBYE) -> AsyncIterator[Server]:
     """Run a server while the block does."""
     listener = _listen(config)
     with listener:
@@ -182,7 +190,7 @@ async def serving(config: StreamingConfig) -> AsyncIterator[Server]:
         try:
             yield server
         finally:
-            await server.close()
+            await server.close(goodbye)
 
 
 def _listen(config: StreamingConfig) -> socket.socket:

@@ -166,13 +166,22 @@ class Stage:
 
     async def crash(self, pod: Pod) -> None:
         """The kernel of the pod's zone panics; on the fake its first process is killed."""
-        name = f"-{pod.config.metadata.name}."  # of the domain: namespace-name.random
         if self.toolstack == "libxl":
-            await asyncio.to_thread(_panic, name)
-            return
-        specs = (self.node.protectd.run_dir / "fake" / "domains").glob("*/spec.json")
-        (folder,) = [spec.parent for spec in specs if name in spec.read_text()]
-        os.kill(int((folder / "pid").read_text().split()[0]), signal.SIGKILL)
+            await asyncio.to_thread(_panic, _named(pod))
+        else:
+            kill_zone(self.node, pod)
+
+
+def _named(pod: Pod) -> str:
+    """What of its domain's name is the pod's: it is namespace-name.random."""
+    return f"-{pod.config.metadata.name}."
+
+
+def kill_zone(node: CriNode, pod: Pod) -> None:
+    """Kill the first process of a pod's zone on the fake."""
+    specs = (node.protectd.run_dir / "fake" / "domains").glob("*/spec.json")
+    (folder,) = [spec.parent for spec in specs if _named(pod) in spec.read_text()]
+    os.kill(int((folder / "pid").read_text().split()[0]), signal.SIGKILL)
 
 
 def linux(resources: cri.LinuxContainerResources | None = None, **security: Any) -> cri.LinuxContainerConfig:

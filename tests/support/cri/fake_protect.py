@@ -45,6 +45,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.zone_stats = pb.ZoneStatsRow()
         """What each zone says of itself."""
         self.workload_stats = pb.WorkloadStatsRow(cpu_usage_ns=5_000_000, pids_current=2)
+        self.bounds: list[pb.ProfileBounds] = []
         self.silent: set[str] = set()
         """Zones that answer no question for statistics."""
         self.stats_requests: list[pb.ZoneStatsRequest] = []
@@ -257,6 +258,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             toolstack="fake",
             notices=["the fake isolates nothing"],
             profiles=["default"],
+            profile_bounds=self.bounds,
             cpus=2,
             user_namespaces=self.user_namespaces,
             selinux=self.selinux,

@@ -20,3 +20,9 @@ def test_protectds_example_is_its_defaults() -> None:
 
 def test_cris_example_is_its_defaults() -> None:
     assert load(cri.config.CriConfig, PACKAGING / "cri.toml") == cri.config.CriConfig()
+
+
+def test_the_kubelets_drop_in_names_our_socket_and_the_gate() -> None:
+    lines = (PACKAGING / "kubelet" / "10-xenpod.conf").read_text().splitlines()
+    assert f"containerRuntimeEndpoint: unix://{cri.config.CriConfig().listen}" in lines
+    assert lines[lines.index("featureGates:") + 1] == "  PodAndContainerStatsFromCRI: true"
