@@ -57,6 +57,8 @@ CRI: Mapping[str, list[str]] = {
     "images.tries_per_host": COUNT,
     "images.retry_delay": DELAY,
     "images.longest_retry_delay": [*DELAY, "'100ms'"],
+    "images.unfinished_size": SIZE,
+    "images.unfinished_time": DELAY,
     "images.pinned": PATTERNS,
     "images.policy.allow": PATTERNS,
     "images.policy.deny": PATTERNS,
@@ -83,6 +85,9 @@ CRI: Mapping[str, list[str]] = {
     "handlers.x.memory": SIZE,
     "handlers.x.vcpus": ["-1", "'2'", "1.5"],
     "handlers.x.host_namespaces": ["''", "'host'", "true"],
+    "handlers.x.reserve": ["''", "'request'", "'all'", "3"],
+    "handlers.x.memory": SIZE,
+    "handlers.x.vcpus": ["-1", "1025", "1.5"],
 }  # fmt: skip
 
 PROTECTD: Mapping[str, list[str]] = {
@@ -148,8 +153,12 @@ def _keys(config: Any, at: str = "") -> Iterator[str]:
 
 def _rows(config: Any, table: Mapping[str, list[str]]) -> Iterator[tuple[Any, str, str]]:
     for key in _keys(config):
-        for value in table.get(key) or table[f"{key.rpartition('.')[0]}.*"]:
+        for value in _values(table, key):
             yield config, key, value
+
+
+def _values(table: Mapping[str, list[str]], key: str) -> list[str]:
+    return table.get(key) or table.get(f"{key.rpartition('.')[0]}.*", [])
 
 
 def _text(key: str, value: str) -> str:
@@ -160,10 +169,11 @@ def _text(key: str, value: str) -> str:
 
 
 @pytest.mark.parametrize(("config", "table"), [(CriConfig, CRI), (ProtectdConfig, PROTECTD)])
-def test_the_tables_have_no_other_keys(config: Any, table: Mapping[str, list[str]]) -> None:
+def test_every_key_has_values_that_are_refused(config: Any, table: Mapping[str, list[str]]) -> None:
     known = set(_keys(config))
     assert len(known) > 30
     assert {key for key in table if not key.endswith(".*")} <= known
+    assert [key for key in known if not _values(table, key)] == [], "give them a row above"
 
 
 @pytest.mark.parametrize(
