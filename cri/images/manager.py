@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import platform as machine
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,17 +18,20 @@ from cri.images.pull.progress import Progress
 from cri.images.pull.pull import Puller
 from cri.images.pull.pulls import MAX_PULLS, Pulls
 from cri.images.pull.repair import Outcome, Repair, Repairer, name_of
+from cri.images.registry import manifests
 from cri.images.registry.credentials import Credentials
-from cri.images.registry.manifests import Platform
+from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
+from cri.images.store.export import Piece, Wanted, pieces
 from cri.images.store.files import Usage
 from cri.images.store.store import ImageStore
 from cri.images.verify import Verification, verify
 from daemonkit.faults import Fault
-from daemonkit.tasks import Background
+from daemonkit.tasks import Background, complete
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Seconds between two looks at how full the disk is, while layers of unfinished pulls are kept.
 _LOOK = 60.0
@@ -50,7 +54,7 @@ class ImageManager:
         self.kernels = KernelImages(self.store, settings.kernels, settings.limits, self._threads)
         self.pulls = Pulls(settings)
         self._puller = Puller(self.store, settings, this_platform(), self._threads)
-        self._importer = Importer(self._puller, settings.limits, self._threads)
+        self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
         self._repairer = Repairer(self.store, self._puller, settings, self._threads)
         self._tasks = Background()
 
@@ -133,6 +137,36 @@ class ImageManager:
                     await kept.wait()
                     continue
             await self._threads.run(lambda _: unfinished.relieve())
+
+    async def tag(self, image: StoredImage, reference: Reference) -> str:
+        """Give an image one more name, if the policy allows it; the id of the image that had it, "": none.
+
+        Verifiers are asked about the image's manifest, as if that had been pulled by the name.
+        """
+        policy, manifest = self._puller.policy, self.store.manifest(image)
+        policy.check_name(reference, "tag")
+        kind = manifests.kind_of(manifests.parse_json(manifest, image.id), "", image.id)
+        await policy.check_content(reference, Descriptor(kind, image.manifest_digest, len(manifest)), "tag")
+        before = await self.run(lambda: self.store.tag(image.id, str(reference)))
+        log.info(
+            "%s is now a name of %s%s", reference, image.id, f", no longer of {before}" if before else ""
+        )
+        return before
+
+    async def untag(self, reference: Reference) -> StoredImage:
+        """Take a name away from its image, which stays; Missing when no image has it."""
+        image = await self.run(lambda: self.store.untag(str(reference)))
+        log.info("%s is no longer a name of %s", reference, image.id)
+        return image
+
+    async def export(self, wanted: Sequence[Wanted]) -> AsyncGenerator[Piece, None]:
+        """An OCI image layout with the images: each file, followed by its data; see export.pieces."""
+        found = pieces(self.store, wanted, self.settings.limits)
+        try:
+            while (piece := await self._threads.run(lambda _: next(found, None))) is not None:
+                yield piece
+        finally:
+            await complete(self._threads.run(lambda _: found.close()))
 
     async def remove(self, name_or_id: str) -> None:
         """Remove an image with all its names."""

@@ -47,7 +47,7 @@ class Puller:
         self._store = store
         self._settings = settings
         self._threads = threads
-        self._policy = Policy(settings.policy, threads)
+        self.policy = Policy(settings.policy, threads)
         self._layers: SingleFlight[LayerIndex] = SingleFlight()
         # By host, so that one that stalls holds up nobody else's images.
         self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -59,10 +59,10 @@ class Puller:
 
     async def pull(self, reference: Reference, credentials: Credentials, progress: Progress) -> StoredImage:
         """The image a name stands for at its registry now, in the store under that name."""
-        self._policy.check_name(reference)
+        self.policy.check_name(reference)
         candidates = await self.candidates(reference, credentials, progress)
         target, document = await self.resolver.find(reference, candidates)
-        await self._policy.check_content(reference, target)
+        await self.policy.check_content(reference, target)
         image = await self.resolver.resolve(document, candidates)
         names = [reference.at(target.digest)]
         if reference.tag is not None:

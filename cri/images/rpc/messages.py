@@ -9,6 +9,7 @@ from cri.images.kernels.plan import ADDONS, INITRAMFS, KERNEL
 from cri.images.pull.progress import Measured, Snapshot, Stage, State
 from cri.images.pull.repair import Outcome, Repair
 from cri.images.store.catalogue import StoredImage
+from cri.images.store.export import LayoutFile, Note, Piece
 from xenpod_proto.images.v1 import images_pb2 as pb
 
 _STAGES: Mapping[Stage, pb.PullStage.ValueType] = {
@@ -58,6 +59,17 @@ def kernel_message(kernel: KernelImage, holders: Sequence[str]) -> pb.KernelImag
         taken_out=kernel.taken_out,
         fault=kernel.fault,
     )
+
+
+def export_message(piece: Piece) -> pb.ExportEvent:
+    """A piece of an export."""
+    match piece:
+        case LayoutFile():
+            return pb.ExportEvent(file=pb.ExportFile(path=piece.path, size_bytes=piece.size))
+        case Note():
+            return pb.ExportEvent(note=piece.text)
+        case _:
+            return pb.ExportEvent(data=piece)
 
 
 def pull_message(snapshot: Snapshot) -> pb.PullProgress:

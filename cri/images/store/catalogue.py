@@ -11,9 +11,10 @@ from cri.images.digests import is_digest
 from cri.images.globs import Globs
 from cri.images.registry import manifests, names
 from cri.images.store.db import FilesystemRow, ImageRow
-from daemonkit.faults import Invalid
+from daemonkit.faults import Invalid, Missing
 
 MIN_PREFIX = 4
+_MAX_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,24 @@ class Catalogue:
                 image_id = self._by_name(text) or self._by_prefix(text)
         return None if image_id is None or self.rows[image_id].removed else self.images[image_id]
 
+    def resolve(self, text: str) -> StoredImage:
+        """As find(), also by the beginning of a name's digest; raises Missing, and Invalid for several."""
+        name, at, short = text.partition("@sha256:")
+        if at and _is_hex(short, MIN_PREFIX, 63):
+            beginning = f"{names.parse(name).name}{at}{short}"
+            fitting = {image_id for known, image_id in self._names.items() if known.startswith(beginning)}
+        else:
+            found = self.find(text)
+            fitting = {found.id} if found is not None else set(self._beginning(text.removeprefix("sha256:")))
+        if not fitting:
+            raise Missing("find image", text[:300], "no such image", "pull it first")
+        if len(fitting) > 1:
+            shown = ", ".join(_described(self.images[image_id]) for image_id in sorted(fitting)[:_MAX_SHOWN])
+            more = ", ..." if len(fitting) > _MAX_SHOWN else ""
+            cause = f"it is the beginning of {len(fitting)} images: {shown}{more}"
+            raise Invalid("find image", text[:300], cause, "give more of it")
+        return self.images[fitting.pop()]
+
     def _by_name(self, text: str) -> str | None:
         try:
             return self._names.get(str(names.parse(text)))
@@ -114,10 +133,15 @@ class Catalogue:
             raise
 
     def _by_prefix(self, text: str) -> str | None:
-        if not _is_hex(text, MIN_PREFIX, 64):
-            return None
-        fitting = [image_id for image_id in self.rows if image_id.partition(":")[2].startswith(text)]
+        fitting = self._beginning(text)
         return fitting[0] if len(fitting) == 1 else None
+
+    def _beginning(self, text: str) -> list[str]:
+        """The ids of the images that were not removed and whose ids begin so."""
+        if not _is_hex(text, MIN_PREFIX, 64):
+            return []
+        listed = (row.id for row in self.rows.values() if not row.removed)
+        return [image_id for image_id in listed if image_id.partition(":")[2].startswith(text)]
 
 
 def _image(
@@ -142,6 +166,11 @@ def _image(
         bool(pins.matching(mine)),
         any(one.damaged for _, one in stack),
     )
+
+
+def _described(image: StoredImage) -> str:
+    name = next(iter((*image.repo_tags, *image.repo_digests)), "")
+    return f"{image.id} {name}".rstrip()
 
 
 def _is_hex(text: str, least: int, most: int) -> bool:

@@ -210,6 +210,14 @@ class ImageDb:
         with self._transaction() as db:
             _replace(db, row)
 
+    def name(self, name: str, image_id: str | None) -> None:
+        """Give a name to an image, taken from another if need be; None: no image has it any more."""
+        with self._transaction() as db:
+            if image_id is None:
+                db.execute("DELETE FROM names WHERE name = ?", (name,))
+            else:
+                db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (name, image_id))
+
     def unname(self, image_id: str) -> None:
         """Remove all names of an image and mark it removed."""
         with self._transaction() as db:

@@ -19,11 +19,11 @@ class StoreReader:
         return self._now.listed()
 
     def resolve(self, name_or_id: str) -> StoredImage:
-        """The image by name, id, or unique beginning of an id; raises Missing and Invalid."""
-        found = self.find(name_or_id)
-        if found is None:
-            raise Missing("find image", name_or_id[:300], "no such image", "pull it first")
-        return found
+        """The image by name, id, or unique beginning of an id or of a name's digest.
+
+        Raises Missing and Invalid.
+        """
+        return self._now.resolve(name_or_id)
 
     def find(self, name_or_id: str) -> StoredImage | None:
         """As resolve(), but None when there is no such image."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -96,16 +96,17 @@ class ImageStore(StoreReader):
             self._load()
             self._drop_if_unneeded(image.id)
 
-    def unused(self) -> list[StoredImage]:
-        """Images that nobody holds and that are not pinned."""
+    def unused(self, fits: Callable[[StoredImage], bool] = lambda _: True) -> list[StoredImage]:
+        """Images that nobody holds, that are not pinned, and that fit."""
         with self._lock:
             needed = {image_id for held in self._holds.values() for image_id in held}
-            return [image for image in self.images() if image.id not in needed and not image.pinned]
+            found = [image for image in self.images() if image.id not in needed and not image.pinned]
+            return [image for image in found if fits(image)]
 
-    def remove_unused(self) -> list[StoredImage]:
+    def remove_unused(self, fits: Callable[[StoredImage], bool] = lambda _: True) -> list[StoredImage]:
         """Remove them; what has come to be held meanwhile stays."""
         with self._lock:
-            found = self.unused()
+            found = self.unused(fits)
             for image in found:
                 self.remove(image.id)
             return found
@@ -195,6 +196,28 @@ class ImageStore(StoreReader):
         whole = len(row.layers) == len(image.config["rootfs"]["diff_ids"])
         documents = matches(row.config, row.id) and matches(row.manifest, row.manifest_digest)
         return whole and documents and all(self.files.blob_path(digest).is_file() for digest, _ in row.layers)
+
+    def tag(self, image_id: str, name: str) -> str:
+        """Give an image one more name; the id of the image that had it, "": none; raises Missing."""
+        with self._lock:
+            before, image = self.find(name), self.find(image_id)
+            if image is None:
+                raise Missing("tag image", image_id, "it was removed")
+            self._db.name(name, image.id)
+            checkpoint("image-tag.recorded")
+            self._load()
+            return "" if before in (None, image) else before.id
+
+    def untag(self, name: str) -> StoredImage:
+        """Take a name away from its image, which stays; the image without it; raises Missing."""
+        with self._lock:
+            image = self.find(name)
+            if image is None or name not in (*image.repo_tags, *image.repo_digests):
+                raise Missing("untag image", name, "no image has this name")
+            self._db.name(name, None)
+            checkpoint("image-untag.recorded")
+            self._load()
+            return self._now.images[image.id]
 
     def add_kernel(self, work: Path, chain_id: str) -> None:
         """Add the finished, synced folder of a kernel image's files; Missing when the image is gone."""

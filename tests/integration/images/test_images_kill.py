@@ -49,6 +49,7 @@ REPAIR_STEPS = (
     *(f"image-pull.filesystem-{step}:{n}" for step in ("built", "named", "recorded") for n in (1, 2)),
     "image-pull.recorded",
 )
+TAG_STEPS = ("image-tag.recorded", "image-untag.recorded")
 KILLS = 50
 
 
@@ -61,7 +62,7 @@ def victims() -> Iterator[Victims]:
 def test_every_step_of_images_is_here() -> None:
     command = [sys.executable, "-m", "cri", "--list-checkpoints"]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    mine = {step.partition(":")[0] for step in (*PULL_STEPS, *REMOVE_STEPS, *REPAIR_STEPS)}
+    mine = {step.partition(":")[0] for step in (*PULL_STEPS, *REMOVE_STEPS, *REPAIR_STEPS, *TAG_STEPS)}
     assert {step for step in listed if step.startswith("image-")} == mine
 
 
@@ -108,6 +109,24 @@ async def test_killed_fifty_times(tmp_path: Path, victims: Victims) -> None:
         # What the index itself takes is all that is left.
         left = {path.name.partition("-")[0] for path in state.rglob("*") if path.is_file()}
         assert left <= {"images.db", "lock"}
+
+
+@pytest.mark.parametrize(("step", "tagged"), [(TAG_STEPS[0], True), (TAG_STEPS[1], False)])
+async def test_killed_while_a_name_is_given_or_taken(
+    tmp_path: Path, victims: Victims, step: str, tagged: bool
+) -> None:
+    """What was recorded holds, and nothing else of the image is touched."""
+    state = tmp_path / "state"
+    with LyingRegistry("app", "1", IMAGE) as registry:
+        name = f"{registry.netloc}/app:1"
+        order = Order(str(state), name, tag="example.com/second:1", kill_at=step)
+        assert (await asyncio.to_thread(victims.run, order)).killed
+        manager = ImageManager(ImageSettings(state, state / "certs.d", part_bytes=PART_BYTES))
+        await manager.start()
+        tags = manager.store.resolve(name).repo_tags
+        await manager.stop()
+        assert tags == (name, "example.com/second:1") if tagged else tags == (name,)
+        await _next_start(state, name)
 
 
 async def test_killed_again_and_again_without_a_pull_between(tmp_path: Path, victims: Victims) -> None:

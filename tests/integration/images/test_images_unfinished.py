@@ -258,7 +258,7 @@ HALF = 5 << 20
 
 
 def _from(data: bytes, begins: list[int], part: int | None = None) -> Answer:
-    """Answers as a host with ranges, and remembers where it was to begin; part: has no more than that of it."""
+    """Answers as a host with ranges, and remembers where it began; part: all that it has."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         begin = int(handler.headers.get("Range", "bytes=0-")[6:-1])

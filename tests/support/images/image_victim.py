@@ -36,6 +36,8 @@ class Order:
 
     repair: it pulls nothing, and repairs the image that is there.
 
+    tag: a further name that it gives to the image, and takes away again.
+
     kill_at: a step (see daemonkit.checkpoints), "": none; after: seconds after which it is killed, counted
     from when the store is open, below 0: never.
     """
@@ -45,6 +47,7 @@ class Order:
     remove: bool = False
     kernel: bool = False
     repair: bool = False
+    tag: str = ""
     kill_at: str = ""
     after: float = -1.0
 
@@ -136,6 +139,9 @@ async def _work(order: Order, told: int) -> None:
     if order.kernel:
         manager.store.hold(image.id, "zone:victim")
         await manager.kernels.files(image.id)
+    if order.tag:
+        await manager.tag(image, names.parse(order.tag))
+        await manager.untag(names.parse(order.tag))
     if order.remove:
         await manager.remove(order.name)
     await manager.stop()
