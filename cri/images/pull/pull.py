@@ -13,7 +13,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads, task_group
-from cri.images.errors import Damaged, DiskFull, NotKept, Oversized, Unpackable
+from cri.images.errors import Corrupt, Damaged, DiskFull, NotKept, Oversized, Unpackable
 from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
@@ -129,7 +129,7 @@ class Puller:
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                if not isinstance(error, DiskFull) and not is_full(error):
+                if not _is_full(error):
                     raise
                 if not await self._threads.run(lambda _: unfinished.give_back()):
                     raise
@@ -230,8 +230,13 @@ class Puller:
     ) -> LayerIndex:
         """A layer into the store, from one source."""
         files = self._store.files
-        with files.work_file(layer.digest.partition(":")[2]) as work:
-            index = download_layer(layer, diff_id, work, self._settings.limits, meter, source, token)
+        with files.download_file(layer.digest) as work:
+            try:
+                index = download_layer(layer, diff_id, work, self._settings.limits, meter, source, token)
+            except BaseException as error:
+                if _is_resumable(error):
+                    files.keep_partial(work, layer.digest)
+                raise
             checkpoint("image-pull.layer-fetched")
             files.put(work, files.blob_path(layer.digest))
             checkpoint("image-pull.layer-named")
@@ -271,12 +276,21 @@ class Puller:
             yield
         except BaseException as error:
             # Or else the next try would fail as this one did, or needs the room.
-            unfinished = not isinstance(error, Unpackable | Oversized | DiskFull) and not is_full(error)
+            unfinished = not isinstance(error, Unpackable | Oversized) and not _is_full(error)
             raise
         finally:
             await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests, unfinished)))
             if unfinished:
                 self.unfinished.set()
+
+
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, DiskFull) or is_full(error)
+
+
+def _is_resumable(error: BaseException) -> bool:
+    """Whether the bytes that came may be the beginning of a sound layer."""
+    return not isinstance(error, Corrupt | Unpackable | Oversized) and not _is_full(error)
 
 
 def _skip(meters: Sequence[Meter]) -> None:

@@ -72,9 +72,9 @@ class ImageLayout:
         return self.read(self._path(target)), ""
 
     @contextmanager
-    def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
+    def blob(self, descriptor: Descriptor, token: CancelToken, begin: int = 0) -> Iterator[Iterator[bytes]]:
         """See ImageSource."""
-        yield self._files.chunks(self._path(descriptor.digest))
+        yield _skipping(self._files.chunks(self._path(descriptor.digest)), begin)
 
     def _path(self, digest: str) -> str:
         algorithm, _, value = digest.partition(":")
@@ -140,3 +140,10 @@ def open_layout(path: Path, limits: ImageLimits, work: Path, token: CancelToken)
     if not path.is_file():
         raise Missing("import", str(path), "there is no such file or directory")
     return ImageLayout(archive_files(path, limits, work, token), limits)
+
+
+def _skipping(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for chunk in chunks:
+        if size < len(chunk):
+            yield chunk[size:]
+        size = max(0, size - len(chunk))

@@ -183,7 +183,8 @@ class ImageStore(StoreReader):
     def mark_damaged(self, rows: Sequence[FilesystemRow]) -> None:
         """Give filesystems to no new container until they are built again; those that have been are sound."""
         with self._lock:
-            self._db.mark_damaged([row.chain_id for row in rows if row in self._now.filesystems.values()])
+            known = self._now.filesystems
+            self._db.mark_damaged([row.chain_id for row in rows if known.get(row.chain_id) == row])
             checkpoint("image-verify.marked")
             self._load()
 
