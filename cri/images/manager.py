@@ -6,6 +6,7 @@ import asyncio
 import logging
 import platform as machine
 from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,6 +17,7 @@ from cri.images.pull.importing import Importer
 from cri.images.pull.progress import Progress
 from cri.images.pull.pull import Puller
 from cri.images.pull.pulls import MAX_PULLS, Pulls
+from cri.images.pull.repair import Outcome, Repair, Repairer, name_of
 from cri.images.registry import manifests
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.manifests import Descriptor, Platform
@@ -26,10 +28,13 @@ from cri.images.store.export import Piece, Wanted, pieces
 from cri.images.store.files import Usage
 from cri.images.store.store import ImageStore
 from cri.images.verify import Verification, verify
-from daemonkit.tasks import complete
+from daemonkit.faults import Fault
+from daemonkit.tasks import Background, complete
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+# Seconds between two looks at how full the disk is, while layers of unfinished pulls are kept.
+_LOOK = 60.0
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 
 
@@ -50,14 +55,18 @@ class ImageManager:
         self.pulls = Pulls(settings)
         self._puller = Puller(self.store, settings, this_platform(), self._threads)
         self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
+        self._repairer = Repairer(self.store, self._puller, settings, self._threads)
+        self._tasks = Background()
 
     async def start(self) -> None:
         """Sweep what a killed run left."""
         await self.run(self.store.open)
+        self._tasks.spawn(self._expire(), "remove layers of unfinished pulls")
 
     async def stop(self) -> None:
         """Cancel all pulls and wait until nothing of them is left."""
         await self.pulls.stop()
+        await self._tasks.close(0)
         await self.run(self._threads.close)
         self.store.close()
 
@@ -89,6 +98,45 @@ class ImageManager:
     async def verify(self, image: StoredImage) -> Verification:
         """Check what is stored of an image against its digests; Missing when it was removed meanwhile."""
         return await self._threads.run(partial(verify, self.store, image))
+
+    async def repair(
+        self, image: StoredImage, found: Verification, credentials: Credentials
+    ) -> tuple[list[Repair], Verification]:
+        """Repair what verify() has found: what was done, and how the image is now."""
+        work = partial(self._repairer.run, image, found.damage, credentials)
+        repairs = await self.pulls.run(object(), f"repair of {name_of(image)}", work)
+        if found.kernel:
+            repairs.append(await self._take_again(image))
+        return repairs, await self.verify(self.store.get(image.id))
+
+    async def mend(self, image: StoredImage) -> None:
+        """Rebuild the filesystems of an image that were found damaged; none is fine.
+
+        Refused when that takes a pull.
+        """
+        if image.damaged:
+            work = partial(self._repairer.rebuild, image)
+            await self.pulls.run(("mend", image.id), f"rebuild of {name_of(image)}", work)
+
+    async def _take_again(self, image: StoredImage) -> Repair:
+        what = "the kernel's files"
+        try:
+            await self.kernels.take_again(image.id)
+        except Fault as fault:
+            return Repair(what, Outcome.FAILED, str(fault))
+        return Repair(what, Outcome.REBUILT, "of the layers kept here")
+
+    async def _expire(self) -> None:
+        """Remove layers of unfinished pulls when their time is over, or the disk is full."""
+        unfinished, kept = self.store.unfinished, self._puller.unfinished
+        while True:
+            kept.clear()
+            left = await self._threads.run(lambda _: unfinished.trim())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if left is None else min(left, _LOOK)):
+                    await kept.wait()
+                    continue
+            await self._threads.run(lambda _: unfinished.relieve())
 
     async def tag(self, image: StoredImage, reference: Reference) -> str:
         """Give an image one more name, if the policy allows it; the id of the image that had it, "": none.

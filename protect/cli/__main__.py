@@ -23,13 +23,14 @@ from protect.cli.images import password
 _PROTECT_SOCKET = Path("/run/protect/protect.sock")
 _CRI_SOCKET = Path("/run/xenpod/cri.sock")
 _INTERRUPTED = 130
+_USERNAME = "at the registry; the password is asked for, or read from stdin"
 _ID = "or an unambiguous beginning of it"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
-        if options.command == "image pull":
+        if "username" in options:
             # Not in the event loop, which would keep an interrupt from whoever is typing.
             options.password = password(options)
         asyncio.run(COMMANDS[options.command](options))
@@ -92,6 +93,8 @@ def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     inspecting.add_argument("image")
     verifying = _verb(image, common, "image verify", "read what is stored, and hold it against its digests")
     verifying.add_argument("images", nargs="*", metavar="IMAGE", help="default: all")
+    verifying.add_argument("--repair", action="store_true", help="rebuild or fetch again what is damaged")
+    verifying.add_argument("--username", default="", help=_USERNAME)
     collecting = _verb(image, common, "image gc", "remove the images that no container has, save pinned ones")
     collecting.add_argument("--dry-run", action="store_true", help="only show them")
     text = "remove those of them that have no tag, or fit all filters"
@@ -108,8 +111,7 @@ def _image_files(
 ) -> None:
     pulling = _verb(image, common, "image pull", "pull an image, and show how far it has come")
     pulling.add_argument("name")
-    text = "at the registry; the password is asked for, or read from stdin"
-    pulling.add_argument("--username", default="", help=text)
+    pulling.add_argument("--username", default="", help=_USERNAME)
     text = "import an OCI layout (directory) or archive (tar, also with gzip or zstd)"
     importing = _verb(image, common, "image import", text)
     importing.add_argument("path", type=os.path.abspath)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 from daemonkit.grpc_server import channel
-from protect.cli import export, passwords, show_images
+from protect.cli import export, passwords, show, show_images
 from protect.cli.bars import Bars
 from protect.cli.errors import CheckFailed, CommandFailed
 from xenpod_proto.images.v1 import images_pb2 as pb
@@ -96,13 +96,21 @@ async def image_inspect(options: argparse.Namespace) -> None:
 
 
 async def image_verify(options: argparse.Namespace) -> None:
-    """One line for each image, as it comes; CheckFailed when one is damaged."""
+    """One line for each image, as it comes; CheckFailed when one is damaged, and was not repaired."""
     sound = True
+    request = pb.VerifyRequest(
+        images=options.images,
+        repair=options.repair,
+        username=options.username,
+        password=options.password,
+    )
     async with _images(options) as images:
-        async for event in images.Verify(pb.VerifyRequest(images=options.images)):
+        async for event in images.Verify(request):
             show_images.verified(event, options.output)
-            sound = sound and not event.faults
+            sound = sound and not (event.remaining if event.repairs else event.faults)
     if not sound:
+        if not options.repair:
+            show.note("this host's copies are damaged, not the registry's: --repair mends them")
         raise CheckFailed
 
 

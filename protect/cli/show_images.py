@@ -13,6 +13,11 @@ from google.protobuf.message import Message
 from protect.cli import find, show
 from xenpod_proto.images.v1 import images_pb2 as pb
 
+_OUTCOMES = {
+    pb.REPAIR_OUTCOME_REBUILT: "rebuilt",
+    pb.REPAIR_OUTCOME_FETCHED: "fetched",
+    pb.REPAIR_OUTCOME_FAILED: "failed ",
+}
 _NAMES = "NAMES"
 _STAGES = {
     pb.PULL_STAGE_RESOLVING: "resolving",
@@ -45,6 +50,8 @@ def collected(answer: pb.CollectResponse, dry_run: bool, output: str) -> None:
     images(answer, answer.removed, output)
     if not dry_run:
         show.note(f"freed {show.mib(answer.freed_bytes)}")
+    if answer.unfinished_bytes:
+        show.note(f"layers of unfinished pulls: {show.mib(answer.unfinished_bytes)}")
 
 
 def tagged(answer: pb.TagResponse, output: str) -> None:
@@ -134,10 +141,17 @@ def verified(event: pb.VerifyEvent, output: str) -> None:
     if output == "json":
         _json_line(event)
         return
-    read = show.mib(event.read_bytes)
-    _line(f"{'DAMAGED' if event.faults else 'sound  '} {_name(event.image)} {_short(event.image.id)} {read}")
+    repaired = event.repairs and not event.remaining
+    verdict = "sound  " if not event.faults else "REPAIRED" if repaired else "DAMAGED"
+    _line(f"{verdict} {_name(event.image)} {_short(event.image.id)} {show.mib(event.read_bytes)}")
     for fault in event.faults:
         _line(f"  {fault}")
+    for repair in event.repairs:
+        how = f": {repair.detail}" if repair.detail else ""
+        _line(f"  {_OUTCOMES.get(repair.outcome, 'not known')} {repair.object}{how}")
+    if event.repairs:
+        for fault in event.remaining:
+            _line(f"  still, {fault}")
 
 
 def pulls(event: pb.WatchPullsEvent, output: str) -> None:

@@ -15,7 +15,13 @@ from cri.images.manager import ImageManager
 from cri.images.pull.progress import Progress, Snapshot
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.rpc.messages import export_message, image_message, kernel_message, pull_message
+from cri.images.rpc.messages import (
+    export_message,
+    image_message,
+    kernel_message,
+    pull_message,
+    repair_message,
+)
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.export import Wanted
 from cri.images.store.filters import Filters
@@ -139,19 +145,33 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Verify(  # noqa: N802
         self, request: pb.VerifyRequest, context: _Context
     ) -> AsyncIterator[pb.VerifyEvent]:
-        """Check images: one event for each, as soon as it has been read."""
+        """Check images: one event for each, as soon as it has been read, and repaired when that is asked."""
+        secret = Credentials(request.username, request.password) if request.username else ANONYMOUS
         asked = [self._store.resolve(_named(text)) for text in request.images] or self._store.images()
         for image in asked:
             if not self._store.has(image.id):
                 continue  # it was removed since
             found = await self._manager.verify(image)
-            yield pb.VerifyEvent(image=self._message(image), faults=found.faults, read_bytes=found.read)
+            event = pb.VerifyEvent(image=self._message(image), faults=found.faults, read_bytes=found.read)
+            if request.repair and found.faults:
+                repairs, now = await self._manager.repair(image, found, secret)
+                event.repairs.extend(map(repair_message, repairs))
+                event.remaining.extend(now.faults)
+                event.read_bytes += now.read
+            yield event
 
     async def Collect(  # noqa: N802
         self, request: pb.CollectRequest, context: _Context
     ) -> pb.CollectResponse:
         """Remove the images that nobody needs."""
-        return await self._remove_unused(lambda _: True, request.dry_run)
+        unfinished = self._store.unfinished
+        before = await self._manager.usage()
+        answer = await self._remove_unused(lambda _: True, request.dry_run)
+        given_back = unfinished.bytes if request.dry_run else unfinished.give_back
+        answer.unfinished_bytes = await self._manager.run(given_back)
+        if not request.dry_run:
+            answer.freed_bytes = max(0, before.bytes - (await self._manager.usage()).bytes)
+        return answer
 
     async def Prune(  # noqa: N802
         self, request: pb.PruneRequest, context: _Context

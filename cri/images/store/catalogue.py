@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ class StoredImage:
 
     id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
     JSON document, with Env, Cmd and so on under "config"; stack: the read-only filesystems, lowest first;
-    pinned: garbage collection leaves it alone.
+    pinned: garbage collection leaves it alone; damaged: one of its filesystems is.
     """
 
     id: str
@@ -37,6 +37,7 @@ class StoredImage:
     manifest_digest: str
     pulled_at: int
     pinned: bool = False
+    damaged: bool = False
 
     @property
     def run(self) -> dict[str, Any]:
@@ -54,19 +55,23 @@ class Catalogue:
         named: Sequence[tuple[str, str]],
         filesystems: Sequence[FilesystemRow],
         fs_path: Callable[[str], Path],
-        known: Mapping[str, StoredImage],
+        before: Catalogue | None,
         pins: Globs,
     ) -> None:
-        """known: images of the last snapshot, whose configurations need not be parsed again."""
+        """before: the last snapshot, whose configurations need not be parsed again."""
         self.rows = {row.id: row for row in sorted(rows, key=lambda row: row.id)}
         self.filesystems = {row.chain_id: row for row in filesystems}
         self._names = dict(named)
+        self._fs_path = fs_path
         names_of: dict[str, list[str]] = {}
         for name, image_id in named:
             names_of.setdefault(image_id, []).append(name)
         self.images: dict[str, StoredImage] = {}
         for row in self.rows.values():
-            config = known[row.id].config if row.id in known else manifests.parse_json(row.config, row.id)
+            known = before is not None and row.id in before.rows and before.rows[row.id].config == row.config
+            config = (
+                before.images[row.id].config if before and known else manifests.parse_json(row.config, row.id)
+            )
             stack = [(fs_path(one.chain_id), one) for one in self.stack(row.chain_id)]
             self.images[row.id] = _image(row, names_of.get(row.id, []), stack, config, pins)
 
@@ -77,6 +82,15 @@ class Catalogue:
             found.append(row)
             chain_id = row.below
         return found[::-1]
+
+    def broken(self) -> set[str]:
+        """Filesystems whose files are gone, or have another size. Of damaged ones nothing is expected."""
+        return {
+            chain_id
+            for chain_id, row in self.filesystems.items()
+            if not row.damaged
+            and not ((path := self._fs_path(chain_id)).is_file() and path.stat().st_size == row.bytes)
+        }
 
     def listed(self) -> list[StoredImage]:
         """All images that were not removed, in the order of their ids."""
@@ -150,6 +164,7 @@ def _image(
         row.manifest_digest,
         row.pulled_at,
         bool(pins.matching(mine)),
+        any(one.damaged for _, one in stack),
     )
 
 

@@ -79,8 +79,16 @@ class StoreFiles:
         """Remove the folders of all other chains; each is renamed first, so that none is seen half gone."""
         kept = {self.kernel_path(chain_id) for chain_id in chain_ids}
         for folder in set(self._kernels.iterdir()) - kept:
-            with self.work_folder("gone") as work:
-                folder.rename(work)
+            self._drop(folder)
+
+    def drop_kernel(self, chain_id: str) -> None:
+        """Remove the folder of a kernel image's files; none is fine."""
+        if (folder := self.kernel_path(chain_id)).is_dir():
+            self._drop(folder)
+
+    def _drop(self, folder: Path) -> None:
+        with self.work_folder("gone") as work:
+            folder.rename(work)
 
     @contextmanager
     def work_folder(self, stem: str) -> Iterator[Path]:
@@ -117,9 +125,13 @@ class StoreFiles:
         work.rename(final)
         sync_directory(final.parent)
 
+    def layers(self) -> list[Path]:
+        """Every blob."""
+        return list(self._blobs.glob("*/*"))
+
     def named(self) -> list[Path]:
         """Every blob, filesystem and tree cache."""
-        return [*self._filesystems.iterdir(), *self._blobs.glob("*/*"), *self._tree_caches.iterdir()]
+        return [*self._filesystems.iterdir(), *self.layers(), *self._tree_caches.iterdir()]
 
     def usage(self) -> Usage:
         """What the store takes now."""

@@ -181,7 +181,7 @@ def test_whatever_an_image_says_of_itself_can_be_told_on(run: dict[str, object])
         return
     row = ImageRow(digest(raw), digest(b"chain"), digest(b"m"), b"{}", raw, (), 1)
     filesystem = FilesystemRow(row.chain_id, "squashfs", 1)
-    catalogue = Catalogue([row], [], [filesystem], lambda chain: Path("/x"), {}, Globs(()))
+    catalogue = Catalogue([row], [], [filesystem], lambda chain: Path("/x"), None, Globs(()))
     image = catalogue.images[row.id]
     assert image_message(image).SerializeToString()
     assert json.loads(verbose_info(image)["info"])

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#xenpod_proto/images/v1/images.proto\x12\x10xenpod.images.v1\"\xa8\x01\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\x0f\n\x07\x64igests\x18\x03 \x03(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x05 \x01(\t\x12\x14\n\x0cpulled_at_ns\x18\x06 \x01(\x03\x12\x0e\n\x06pinned\x18\x07 \x01(\x08\x12\x12\n\ncontainers\x18\x08 \x03(\t\x12\r\n\x05zones\x18\t \x03(\t\"?\n\x0bPullRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08username\x18\x02 \x01(\t\x12\x10\n\x08password\x18\x03 \x01(\t\"r\n\tPullEvent\x12\x32\n\x08progress\x18\x01 \x01(\x0b\x32\x1e.xenpod.images.v1.PullProgressH\x00\x12(\n\x05image\x18\x02 \x01(\x0b\x32\x17.xenpod.images.v1.ImageH\x00\x42\x07\n\x05\x65vent\"\xc9\x02\n\x0cPullProgress\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05stage\x18\x02 \x01(\x0e\x32\x1b.xenpod.images.v1.PullStage\x12\x15\n\rstarted_at_ns\x18\x03 \x01(\x03\x12.\n\x06layers\x18\x04 \x03(\x0b\x32\x1e.xenpod.images.v1.PartProgress\x12\x32\n\nfilesystem\x18\x05 \x01(\x0b\x32\x1e.xenpod.images.v1.PartProgress\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x43\n\x0bpassed_over\x18\x07 \x03(\x0b\x32..xenpod.images.v1.PullProgress.PassedOverEntry\x1a\x31\n\x0fPassedOverEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"l\n\x0cPartProgress\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.xenpod.images.v1.PartState\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\"\x13\n\x11WatchPullsRequest\"@\n\x0fWatchPullsEvent\x12-\n\x05pulls\x18\x01 \x03(\x0b\x32\x1e.xenpod.images.v1.PullProgress\"\x1e\n\x0bListRequest\x12\x0f\n\x07\x66ilters\x18\x01 \x03(\t\"I\n\x0cListResponse\x12\'\n\x06images\x18\x01 \x03(\x0b\x32\x17.xenpod.images.v1.Image\x12\x10\n\x08\x66iltered\x18\x02 \x01(\x08\"\x1f\n\x0eInspectRequest\x12\r\n\x05image\x18\x01 \x01(\t\"\xc9\x01\n\x0fInspectResponse\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\x0c\x12\x10\n\x08manifest\x18\x03 \x01(\x0c\x12-\n\x06layers\x18\x04 \x03(\x0b\x32\x1d.xenpod.images.v1.StoredLayer\x12\x37\n\x0b\x66ilesystems\x18\x06 \x03(\x0b\x32\".xenpod.images.v1.StoredFilesystemJ\x04\x08\x05\x10\x06\"1\n\x0bStoredLayer\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"d\n\x10StoredFilesystem\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"\x1e\n\rRemoveRequest\x12\r\n\x05image\x18\x01 \x01(\t\"G\n\x0eRemoveResponse\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\r\n\x05\x66reed\x18\x02 \x01(\x08\"\x1f\n\rVerifyRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\"Y\n\x0bVerifyEvent\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0e\n\x06\x66\x61ults\x18\x02 \x03(\t\x12\x12\n\nread_bytes\x18\x03 \x01(\x04\"!\n\x0e\x43ollectRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\"P\n\x0f\x43ollectResponse\x12(\n\x07removed\x18\x01 \x03(\x0b\x32\x17.xenpod.images.v1.Image\x12\x13\n\x0b\x66reed_bytes\x18\x02 \x01(\x04\")\n\nTagRequest\x12\r\n\x05image\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"W\n\x0bTagResponse\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ntaken_from\x18\x03 \x01(\t\"\x1c\n\x0cUntagRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"E\n\rUntagResponse\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x1f\n\rExportRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\"d\n\x0b\x45xportEvent\x12,\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x1c.xenpod.images.v1.ExportFileH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x04note\x18\x03 \x01(\tH\x00\x42\x07\n\x05\x65vent\".\n\nExportFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"=\n\x0cPruneRequest\x12\x0f\n\x07\x66ilters\x18\x01 \x03(\t\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"+\n\rImportRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"A\n\x0eImportResponse\x12/\n\x06images\x18\x01 \x03(\x0b\x32\x1f.xenpod.images.v1.ImportedImage\"V\n\rImportedImage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\"\x14\n\x12ListKernelsRequest\"E\n\x13ListKernelsResponse\x12.\n\x07kernels\x18\x01 \x03(\x0b\x32\x1d.xenpod.images.v1.KernelImage\"\xca\x01\n\x0bKernelImage\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x66lavor\x18\x03 \x01(\t\x12\x0c\n\x04\x61rch\x18\x04 \x01(\t\x12\x13\n\x0bimage_bytes\x18\x05 \x01(\x04\x12\x14\n\x0c\x61\x64\x64ons_bytes\x18\x06 \x01(\x04\x12\x17\n\x0finitramfs_bytes\x18\x07 \x01(\x04\x12\x11\n\ttaken_out\x18\x08 \x01(\x08\x12\r\n\x05\x66\x61ult\x18\t \x01(\t*s\n\tPullStage\x12\x1a\n\x16PULL_STAGE_UNSPECIFIED\x10\x00\x12\x18\n\x14PULL_STAGE_RESOLVING\x10\x01\x12\x17\n\x13PULL_STAGE_FETCHING\x10\x02\x12\x17\n\x13PULL_STAGE_BUILDING\x10\x03*k\n\tPartState\x12\x1a\n\x16PART_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12PART_STATE_WAITING\x10\x01\x12\x15\n\x11PART_STATE_ACTIVE\x10\x02\x12\x13\n\x0fPART_STATE_DONE\x10\x03\x32\xf5\x07\n\x06Images\x12K\n\x06Import\x12\x1f.xenpod.images.v1.ImportRequest\x1a .xenpod.images.v1.ImportResponse\x12\x44\n\x04Pull\x12\x1d.xenpod.images.v1.PullRequest\x1a\x1b.xenpod.images.v1.PullEvent0\x01\x12V\n\nWatchPulls\x12#.xenpod.images.v1.WatchPullsRequest\x1a!.xenpod.images.v1.WatchPullsEvent0\x01\x12\x45\n\x04List\x12\x1d.xenpod.images.v1.ListRequest\x1a\x1e.xenpod.images.v1.ListResponse\x12N\n\x07Inspect\x12 .xenpod.images.v1.InspectRequest\x1a!.xenpod.images.v1.InspectResponse\x12K\n\x06Remove\x12\x1f.xenpod.images.v1.RemoveRequest\x1a .xenpod.images.v1.RemoveResponse\x12J\n\x06Verify\x12\x1f.xenpod.images.v1.VerifyRequest\x1a\x1d.xenpod.images.v1.VerifyEvent0\x01\x12N\n\x07\x43ollect\x12 .xenpod.images.v1.CollectRequest\x1a!.xenpod.images.v1.CollectResponse\x12\x42\n\x03Tag\x12\x1c.xenpod.images.v1.TagRequest\x1a\x1d.xenpod.images.v1.TagResponse\x12H\n\x05Untag\x12\x1e.xenpod.images.v1.UntagRequest\x1a\x1f.xenpod.images.v1.UntagResponse\x12J\n\x06\x45xport\x12\x1f.xenpod.images.v1.ExportRequest\x1a\x1d.xenpod.images.v1.ExportEvent0\x01\x12J\n\x05Prune\x12\x1e.xenpod.images.v1.PruneRequest\x1a!.xenpod.images.v1.CollectResponse\x12Z\n\x0bListKernels\x12$.xenpod.images.v1.ListKernelsRequest\x1a%.xenpod.images.v1.ListKernelsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#xenpod_proto/images/v1/images.proto\x12\x10xenpod.images.v1\"\xa8\x01\n\x05Image\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04tags\x18\x02 \x03(\t\x12\x0f\n\x07\x64igests\x18\x03 \x03(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x17\n\x0fmanifest_digest\x18\x05 \x01(\t\x12\x14\n\x0cpulled_at_ns\x18\x06 \x01(\x03\x12\x0e\n\x06pinned\x18\x07 \x01(\x08\x12\x12\n\ncontainers\x18\x08 \x03(\t\x12\r\n\x05zones\x18\t \x03(\t\"?\n\x0bPullRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08username\x18\x02 \x01(\t\x12\x10\n\x08password\x18\x03 \x01(\t\"r\n\tPullEvent\x12\x32\n\x08progress\x18\x01 \x01(\x0b\x32\x1e.xenpod.images.v1.PullProgressH\x00\x12(\n\x05image\x18\x02 \x01(\x0b\x32\x17.xenpod.images.v1.ImageH\x00\x42\x07\n\x05\x65vent\"\xc9\x02\n\x0cPullProgress\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05stage\x18\x02 \x01(\x0e\x32\x1b.xenpod.images.v1.PullStage\x12\x15\n\rstarted_at_ns\x18\x03 \x01(\x03\x12.\n\x06layers\x18\x04 \x03(\x0b\x32\x1e.xenpod.images.v1.PartProgress\x12\x32\n\nfilesystem\x18\x05 \x01(\x0b\x32\x1e.xenpod.images.v1.PartProgress\x12\x0c\n\x04host\x18\x06 \x01(\t\x12\x43\n\x0bpassed_over\x18\x07 \x03(\x0b\x32..xenpod.images.v1.PullProgress.PassedOverEntry\x1a\x31\n\x0fPassedOverEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"l\n\x0cPartProgress\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x05state\x18\x02 \x01(\x0e\x32\x1b.xenpod.images.v1.PartState\x12\r\n\x05\x62ytes\x18\x03 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\"\x13\n\x11WatchPullsRequest\"@\n\x0fWatchPullsEvent\x12-\n\x05pulls\x18\x01 \x03(\x0b\x32\x1e.xenpod.images.v1.PullProgress\"\x1e\n\x0bListRequest\x12\x0f\n\x07\x66ilters\x18\x01 \x03(\t\"I\n\x0cListResponse\x12\'\n\x06images\x18\x01 \x03(\x0b\x32\x17.xenpod.images.v1.Image\x12\x10\n\x08\x66iltered\x18\x02 \x01(\x08\"\x1f\n\x0eInspectRequest\x12\r\n\x05image\x18\x01 \x01(\t\"\xc9\x01\n\x0fInspectResponse\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0e\n\x06\x63onfig\x18\x02 \x01(\x0c\x12\x10\n\x08manifest\x18\x03 \x01(\x0c\x12-\n\x06layers\x18\x04 \x03(\x0b\x32\x1d.xenpod.images.v1.StoredLayer\x12\x37\n\x0b\x66ilesystems\x18\x06 \x03(\x0b\x32\".xenpod.images.v1.StoredFilesystemJ\x04\x08\x05\x10\x06\"1\n\x0bStoredLayer\x12\x0e\n\x06\x64igest\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"d\n\x10StoredFilesystem\x12\x10\n\x08\x63hain_id\x18\x01 \x01(\t\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0c\n\x04type\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x05 \x01(\t\"\x1e\n\rRemoveRequest\x12\r\n\x05image\x18\x01 \x01(\t\"G\n\x0eRemoveResponse\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\r\n\x05\x66reed\x18\x02 \x01(\x08\"S\n\rVerifyRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\x12\x0e\n\x06repair\x18\x02 \x01(\x08\x12\x10\n\x08username\x18\x03 \x01(\t\x12\x10\n\x08password\x18\x04 \x01(\t\"\x97\x01\n\x0bVerifyEvent\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0e\n\x06\x66\x61ults\x18\x02 \x03(\t\x12\x12\n\nread_bytes\x18\x03 \x01(\x04\x12)\n\x07repairs\x18\x04 \x03(\x0b\x32\x18.xenpod.images.v1.Repair\x12\x11\n\tremaining\x18\x05 \x03(\t\"Z\n\x06Repair\x12\x0e\n\x06object\x18\x01 \x01(\t\x12\x30\n\x07outcome\x18\x02 \x01(\x0e\x32\x1f.xenpod.images.v1.RepairOutcome\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"!\n\x0e\x43ollectRequest\x12\x0f\n\x07\x64ry_run\x18\x01 \x01(\x08\"j\n\x0f\x43ollectResponse\x12(\n\x07removed\x18\x01 \x03(\x0b\x32\x17.xenpod.images.v1.Image\x12\x13\n\x0b\x66reed_bytes\x18\x02 \x01(\x04\x12\x18\n\x10unfinished_bytes\x18\x03 \x01(\x04\")\n\nTagRequest\x12\r\n\x05image\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"W\n\x0bTagResponse\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x12\n\ntaken_from\x18\x03 \x01(\t\"\x1c\n\x0cUntagRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"E\n\rUntagResponse\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0c\n\x04name\x18\x02 \x01(\t\"\x1f\n\rExportRequest\x12\x0e\n\x06images\x18\x01 \x03(\t\"d\n\x0b\x45xportEvent\x12,\n\x04\x66ile\x18\x01 \x01(\x0b\x32\x1c.xenpod.images.v1.ExportFileH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12\x0e\n\x04note\x18\x03 \x01(\tH\x00\x42\x07\n\x05\x65vent\".\n\nExportFile\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\"=\n\x0cPruneRequest\x12\x0f\n\x07\x66ilters\x18\x01 \x03(\t\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12\x0f\n\x07\x64ry_run\x18\x03 \x01(\x08\"+\n\rImportRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\"A\n\x0eImportResponse\x12/\n\x06images\x18\x01 \x03(\x0b\x32\x1f.xenpod.images.v1.ImportedImage\"V\n\rImportedImage\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\n\n\x02id\x18\x02 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x03 \x01(\t\x12\x12\n\nsize_bytes\x18\x04 \x01(\x04\"\x14\n\x12ListKernelsRequest\"E\n\x13ListKernelsResponse\x12.\n\x07kernels\x18\x01 \x03(\x0b\x32\x1d.xenpod.images.v1.KernelImage\"\xca\x01\n\x0bKernelImage\x12&\n\x05image\x18\x01 \x01(\x0b\x32\x17.xenpod.images.v1.Image\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x0e\n\x06\x66lavor\x18\x03 \x01(\t\x12\x0c\n\x04\x61rch\x18\x04 \x01(\t\x12\x13\n\x0bimage_bytes\x18\x05 \x01(\x04\x12\x14\n\x0c\x61\x64\x64ons_bytes\x18\x06 \x01(\x04\x12\x17\n\x0finitramfs_bytes\x18\x07 \x01(\x04\x12\x11\n\ttaken_out\x18\x08 \x01(\x08\x12\r\n\x05\x66\x61ult\x18\t \x01(\t*s\n\tPullStage\x12\x1a\n\x16PULL_STAGE_UNSPECIFIED\x10\x00\x12\x18\n\x14PULL_STAGE_RESOLVING\x10\x01\x12\x17\n\x13PULL_STAGE_FETCHING\x10\x02\x12\x17\n\x13PULL_STAGE_BUILDING\x10\x03*k\n\tPartState\x12\x1a\n\x16PART_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12PART_STATE_WAITING\x10\x01\x12\x15\n\x11PART_STATE_ACTIVE\x10\x02\x12\x13\n\x0fPART_STATE_DONE\x10\x03*\x82\x01\n\rRepairOutcome\x12\x1e\n\x1aREPAIR_OUTCOME_UNSPECIFIED\x10\x00\x12\x1a\n\x16REPAIR_OUTCOME_REBUILT\x10\x01\x12\x1a\n\x16REPAIR_OUTCOME_FETCHED\x10\x02\x12\x19\n\x15REPAIR_OUTCOME_FAILED\x10\x03\x32\xf5\x07\n\x06Images\x12K\n\x06Import\x12\x1f.xenpod.images.v1.ImportRequest\x1a .xenpod.images.v1.ImportResponse\x12\x44\n\x04Pull\x12\x1d.xenpod.images.v1.PullRequest\x1a\x1b.xenpod.images.v1.PullEvent0\x01\x12V\n\nWatchPulls\x12#.xenpod.images.v1.WatchPullsRequest\x1a!.xenpod.images.v1.WatchPullsEvent0\x01\x12\x45\n\x04List\x12\x1d.xenpod.images.v1.ListRequest\x1a\x1e.xenpod.images.v1.ListResponse\x12N\n\x07Inspect\x12 .xenpod.images.v1.InspectRequest\x1a!.xenpod.images.v1.InspectResponse\x12K\n\x06Remove\x12\x1f.xenpod.images.v1.RemoveRequest\x1a .xenpod.images.v1.RemoveResponse\x12J\n\x06Verify\x12\x1f.xenpod.images.v1.VerifyRequest\x1a\x1d.xenpod.images.v1.VerifyEvent0\x01\x12N\n\x07\x43ollect\x12 .xenpod.images.v1.CollectRequest\x1a!.xenpod.images.v1.CollectResponse\x12\x42\n\x03Tag\x12\x1c.xenpod.images.v1.TagRequest\x1a\x1d.xenpod.images.v1.TagResponse\x12H\n\x05Untag\x12\x1e.xenpod.images.v1.UntagRequest\x1a\x1f.xenpod.images.v1.UntagResponse\x12J\n\x06\x45xport\x12\x1f.xenpod.images.v1.ExportRequest\x1a\x1d.xenpod.images.v1.ExportEvent0\x01\x12J\n\x05Prune\x12\x1e.xenpod.images.v1.PruneRequest\x1a!.xenpod.images.v1.CollectResponse\x12Z\n\x0bListKernels\x12$.xenpod.images.v1.ListKernelsRequest\x1a%.xenpod.images.v1.ListKernelsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PULLPROGRESS_PASSEDOVERENTRY']._loaded_options = None
   _globals['_PULLPROGRESS_PASSEDOVERENTRY']._serialized_options = b'8\001'
-  _globals['_PULLSTAGE']._serialized_start=2758
-  _globals['_PULLSTAGE']._serialized_end=2873
-  _globals['_PARTSTATE']._serialized_start=2875
-  _globals['_PARTSTATE']._serialized_end=2982
+  _globals['_PULLSTAGE']._serialized_start=2991
+  _globals['_PULLSTAGE']._serialized_end=3106
+  _globals['_PARTSTATE']._serialized_start=3108
+  _globals['_PARTSTATE']._serialized_end=3215
+  _globals['_REPAIROUTCOME']._serialized_start=3218
+  _globals['_REPAIROUTCOME']._serialized_end=3348
   _globals['_IMAGE']._serialized_start=58
   _globals['_IMAGE']._serialized_end=226
   _globals['_PULLREQUEST']._serialized_start=228
@@ -70,41 +72,43 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REMOVERESPONSE']._serialized_start=1467
   _globals['_REMOVERESPONSE']._serialized_end=1538
   _globals['_VERIFYREQUEST']._serialized_start=1540
-  _globals['_VERIFYREQUEST']._serialized_end=1571
-  _globals['_VERIFYEVENT']._serialized_start=1573
-  _globals['_VERIFYEVENT']._serialized_end=1662
-  _globals['_COLLECTREQUEST']._serialized_start=1664
-  _globals['_COLLECTREQUEST']._serialized_end=1697
-  _globals['_COLLECTRESPONSE']._serialized_start=1699
-  _globals['_COLLECTRESPONSE']._serialized_end=1779
-  _globals['_TAGREQUEST']._serialized_start=1781
-  _globals['_TAGREQUEST']._serialized_end=1822
-  _globals['_TAGRESPONSE']._serialized_start=1824
-  _globals['_TAGRESPONSE']._serialized_end=1911
-  _globals['_UNTAGREQUEST']._serialized_start=1913
-  _globals['_UNTAGREQUEST']._serialized_end=1941
-  _globals['_UNTAGRESPONSE']._serialized_start=1943
-  _globals['_UNTAGRESPONSE']._serialized_end=2012
-  _globals['_EXPORTREQUEST']._serialized_start=2014
-  _globals['_EXPORTREQUEST']._serialized_end=2045
-  _globals['_EXPORTEVENT']._serialized_start=2047
-  _globals['_EXPORTEVENT']._serialized_end=2147
-  _globals['_EXPORTFILE']._serialized_start=2149
-  _globals['_EXPORTFILE']._serialized_end=2195
-  _globals['_PRUNEREQUEST']._serialized_start=2197
-  _globals['_PRUNEREQUEST']._serialized_end=2258
-  _globals['_IMPORTREQUEST']._serialized_start=2260
-  _globals['_IMPORTREQUEST']._serialized_end=2303
-  _globals['_IMPORTRESPONSE']._serialized_start=2305
-  _globals['_IMPORTRESPONSE']._serialized_end=2370
-  _globals['_IMPORTEDIMAGE']._serialized_start=2372
-  _globals['_IMPORTEDIMAGE']._serialized_end=2458
-  _globals['_LISTKERNELSREQUEST']._serialized_start=2460
-  _globals['_LISTKERNELSREQUEST']._serialized_end=2480
-  _globals['_LISTKERNELSRESPONSE']._serialized_start=2482
-  _globals['_LISTKERNELSRESPONSE']._serialized_end=2551
-  _globals['_KERNELIMAGE']._serialized_start=2554
-  _globals['_KERNELIMAGE']._serialized_end=2756
-  _globals['_IMAGES']._serialized_start=2985
-  _globals['_IMAGES']._serialized_end=3998
+  _globals['_VERIFYREQUEST']._serialized_end=1623
+  _globals['_VERIFYEVENT']._serialized_start=1626
+  _globals['_VERIFYEVENT']._serialized_end=1777
+  _globals['_REPAIR']._serialized_start=1779
+  _globals['_REPAIR']._serialized_end=1869
+  _globals['_COLLECTREQUEST']._serialized_start=1871
+  _globals['_COLLECTREQUEST']._serialized_end=1904
+  _globals['_COLLECTRESPONSE']._serialized_start=1906
+  _globals['_COLLECTRESPONSE']._serialized_end=2012
+  _globals['_TAGREQUEST']._serialized_start=2014
+  _globals['_TAGREQUEST']._serialized_end=2055
+  _globals['_TAGRESPONSE']._serialized_start=2057
+  _globals['_TAGRESPONSE']._serialized_end=2144
+  _globals['_UNTAGREQUEST']._serialized_start=2146
+  _globals['_UNTAGREQUEST']._serialized_end=2174
+  _globals['_UNTAGRESPONSE']._serialized_start=2176
+  _globals['_UNTAGRESPONSE']._serialized_end=2245
+  _globals['_EXPORTREQUEST']._serialized_start=2247
+  _globals['_EXPORTREQUEST']._serialized_end=2278
+  _globals['_EXPORTEVENT']._serialized_start=2280
+  _globals['_EXPORTEVENT']._serialized_end=2380
+  _globals['_EXPORTFILE']._serialized_start=2382
+  _globals['_EXPORTFILE']._serialized_end=2428
+  _globals['_PRUNEREQUEST']._serialized_start=2430
+  _globals['_PRUNEREQUEST']._serialized_end=2491
+  _globals['_IMPORTREQUEST']._serialized_start=2493
+  _globals['_IMPORTREQUEST']._serialized_end=2536
+  _globals['_IMPORTRESPONSE']._serialized_start=2538
+  _globals['_IMPORTRESPONSE']._serialized_end=2603
+  _globals['_IMPORTEDIMAGE']._serialized_start=2605
+  _globals['_IMPORTEDIMAGE']._serialized_end=2691
+  _globals['_LISTKERNELSREQUEST']._serialized_start=2693
+  _globals['_LISTKERNELSREQUEST']._serialized_end=2713
+  _globals['_LISTKERNELSRESPONSE']._serialized_start=2715
+  _globals['_LISTKERNELSRESPONSE']._serialized_end=2784
+  _globals['_KERNELIMAGE']._serialized_start=2787
+  _globals['_KERNELIMAGE']._serialized_end=2989
+  _globals['_IMAGES']._serialized_start=3351
+  _globals['_IMAGES']._serialized_end=4364
 # @@protoc_insertion_point(module_scope)

@@ -59,6 +59,29 @@ PART_STATE_ACTIVE: PartState.ValueType  # 2
 PART_STATE_DONE: PartState.ValueType  # 3
 Global___PartState: _TypeAlias = PartState  # noqa: Y015
 
+class _RepairOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RepairOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RepairOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REPAIR_OUTCOME_UNSPECIFIED: _RepairOutcome.ValueType  # 0
+    REPAIR_OUTCOME_REBUILT: _RepairOutcome.ValueType  # 1
+    """Made again of its layers."""
+    REPAIR_OUTCOME_FETCHED: _RepairOutcome.ValueType  # 2
+    """From the registry."""
+    REPAIR_OUTCOME_FAILED: _RepairOutcome.ValueType  # 3
+
+class RepairOutcome(_RepairOutcome, metaclass=_RepairOutcomeEnumTypeWrapper): ...
+
+REPAIR_OUTCOME_UNSPECIFIED: RepairOutcome.ValueType  # 0
+REPAIR_OUTCOME_REBUILT: RepairOutcome.ValueType  # 1
+"""Made again of its layers."""
+REPAIR_OUTCOME_FETCHED: RepairOutcome.ValueType  # 2
+"""From the registry."""
+REPAIR_OUTCOME_FAILED: RepairOutcome.ValueType  # 3
+Global___RepairOutcome: _TypeAlias = RepairOutcome  # noqa: Y015
+
 @_typing.final
 class Image(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -514,6 +537,14 @@ class VerifyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     IMAGES_FIELD_NUMBER: _builtins.int
+    REPAIR_FIELD_NUMBER: _builtins.int
+    USERNAME_FIELD_NUMBER: _builtins.int
+    PASSWORD_FIELD_NUMBER: _builtins.int
+    repair: _builtins.bool
+    """Repair what is damaged: filesystems from the layers that are kept here, all else from the registry."""
+    username: _builtins.str
+    """For the registry, when it wants them; used for the hosts of each image's first name only."""
+    password: _builtins.str
     @_builtins.property
     def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in InspectRequest; empty: all images."""
@@ -522,10 +553,13 @@ class VerifyRequest(_message.Message):
         self,
         *,
         images: _abc.Iterable[_builtins.str] | None = ...,
+        repair: _builtins.bool = ...,
+        username: _builtins.str = ...,
+        password: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "password", b"password", "repair", b"repair", "username", b"username"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -538,6 +572,8 @@ class VerifyEvent(_message.Message):
     IMAGE_FIELD_NUMBER: _builtins.int
     FAULTS_FIELD_NUMBER: _builtins.int
     READ_BYTES_FIELD_NUMBER: _builtins.int
+    REPAIRS_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
     read_bytes: _builtins.int
     """Bytes read."""
     @_builtins.property
@@ -546,20 +582,55 @@ class VerifyEvent(_message.Message):
     def faults(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What is wrong with it; empty: nothing."""
 
+    @_builtins.property
+    def repairs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Repair]:
+        """With repair: what was done about the faults, and what is wrong with the image after that."""
+
+    @_builtins.property
+    def remaining(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         image: Global___Image | None = ...,
         faults: _abc.Iterable[_builtins.str] | None = ...,
         read_bytes: _builtins.int = ...,
+        repairs: _abc.Iterable[Global___Repair] | None = ...,
+        remaining: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["faults", b"faults", "image", b"image", "read_bytes", b"read_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["faults", b"faults", "image", b"image", "read_bytes", b"read_bytes", "remaining", b"remaining", "repairs", b"repairs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerifyEvent: _TypeAlias = VerifyEvent  # noqa: Y015
+
+@_typing.final
+class Repair(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBJECT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    object: _builtins.str
+    """"layer sha256:...", "filesystem image sha256:...": untranslated, for people."""
+    outcome: Global___RepairOutcome.ValueType
+    detail: _builtins.str
+    """What it was made of, or why that failed."""
+    def __init__(
+        self,
+        *,
+        object: _builtins.str = ...,
+        outcome: Global___RepairOutcome.ValueType = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "object", b"object", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Repair: _TypeAlias = Repair  # noqa: Y015
 
 @_typing.final
 class CollectRequest(_message.Message):
@@ -587,8 +658,11 @@ class CollectResponse(_message.Message):
 
     REMOVED_FIELD_NUMBER: _builtins.int
     FREED_BYTES_FIELD_NUMBER: _builtins.int
+    UNFINISHED_BYTES_FIELD_NUMBER: _builtins.int
     freed_bytes: _builtins.int
     """What the store takes less than before; 0 with dry_run."""
+    unfinished_bytes: _builtins.int
+    """Layers of pulls that did not come to their end: removed, too, or that would be."""
     @_builtins.property
     def removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Image]: ...
     def __init__(
@@ -596,10 +670,11 @@ class CollectResponse(_message.Message):
         *,
         removed: _abc.Iterable[Global___Image] | None = ...,
         freed_bytes: _builtins.int = ...,
+        unfinished_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["freed_bytes", b"freed_bytes", "removed", b"removed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["freed_bytes", b"freed_bytes", "removed", b"removed", "unfinished_bytes", b"unfinished_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -151,7 +151,9 @@ class ImagesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Verify(self, request, context):
-        """Reads what is stored of images, and holds it against its digests: one event an image.
+        """Reads what is stored of images, and holds it against its digests: one event an image.  A filesystem that
+        is damaged is given to no new container until it is built again: at the next pull, at the next container
+        that needs it, or here, on request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -52,7 +52,10 @@ class ImagesStub:
     NOT_FOUND: there is none.
     """
     Verify: _grpc.UnaryStreamMultiCallable[_images_pb2.VerifyRequest, _images_pb2.VerifyEvent]
-    """Reads what is stored of images, and holds it against its digests: one event an image."""
+    """Reads what is stored of images, and holds it against its digests: one event an image.  A filesystem that
+    is damaged is given to no new container until it is built again: at the next pull, at the next container
+    that needs it, or here, on request.
+    """
     Collect: _grpc.UnaryUnaryMultiCallable[_images_pb2.CollectRequest, _images_pb2.CollectResponse]
     """Removes every image that no container has and that is not pinned."""
     Tag: _grpc.UnaryUnaryMultiCallable[_images_pb2.TagRequest, _images_pb2.TagResponse]
@@ -98,7 +101,10 @@ class ImagesAsyncStub(ImagesStub):
     NOT_FOUND: there is none.
     """
     Verify: _aio.UnaryStreamMultiCallable[_images_pb2.VerifyRequest, _images_pb2.VerifyEvent]  # type: ignore[assignment]
-    """Reads what is stored of images, and holds it against its digests: one event an image."""
+    """Reads what is stored of images, and holds it against its digests: one event an image.  A filesystem that
+    is damaged is given to no new container until it is built again: at the next pull, at the next container
+    that needs it, or here, on request.
+    """
     Collect: _aio.UnaryUnaryMultiCallable[_images_pb2.CollectRequest, _images_pb2.CollectResponse]  # type: ignore[assignment]
     """Removes every image that no container has and that is not pinned."""
     Tag: _aio.UnaryUnaryMultiCallable[_images_pb2.TagRequest, _images_pb2.TagResponse]  # type: ignore[assignment]
@@ -183,7 +189,10 @@ class ImagesServicer(metaclass=_abc_1.ABCMeta):
         request: _images_pb2.VerifyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_images_pb2.VerifyEvent], _abc.AsyncIterator[_images_pb2.VerifyEvent]]:
-        """Reads what is stored of images, and holds it against its digests: one event an image."""
+        """Reads what is stored of images, and holds it against its digests: one event an image.  A filesystem that
+        is damaged is given to no new container until it is built again: at the next pull, at the next container
+        that needs it, or here, on request.
+        """
 
     @_abc_1.abstractmethod
     def Collect(

@@ -376,6 +376,58 @@ async def test_verify(image: Command) -> None:
     assert first["faults"] == [] and second["faults"] == ["a layer is short", "no manifest"]
 
 
+async def test_verify_with_repair(image: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    repairs = [
+        pb.Repair(object="layer sha256:aa", outcome=pb.REPAIR_OUTCOME_FETCHED),
+        pb.Repair(
+            object="filesystem image sha256:bb",
+            outcome=pb.REPAIR_OUTCOME_REBUILT,
+            detail="of the layers kept here",
+        ),
+    ]
+    failed = pb.Repair(object="layer sha256:cc", outcome=pb.REPAIR_OUTCOME_FAILED, detail="no such image")
+    mended = pb.VerifyEvent(image=WEB, faults=["one", "two"], repairs=repairs, read_bytes=MIB)
+    left = pb.VerifyEvent(image=BARE, faults=["three"], repairs=[failed], remaining=["three"], read_bytes=MIB)
+    sound = pb.VerifyEvent(image=WEB, read_bytes=9 * MIB)
+    image.images.answers["Verify"] = [mended, sound]
+    monkeypatch.setattr("sys.stdin", io.StringIO("secret\n"))
+    assert await image.lines("verify", "--repair", "--username", "me") == [
+        "REPAIRED docker.io/library/web:1 0123456789ab 1 MiB",
+        "one",
+        "two",
+        "fetched layer sha256:aa",
+        "rebuilt filesystem image sha256:bb: of the layers kept here",
+        "sound docker.io/library/web:1 0123456789ab 9 MiB",
+    ]
+    assert image.error == ""
+    image.images.answers["Verify"] = [left, mended]
+    shown = await image.lines("verify", "--repair", "x", status=1)
+    assert shown[:4] == [
+        "DAMAGED bare@sha256:beef 999999999999 1 MiB",
+        "three",
+        "failed layer sha256:cc: no such image",
+        "still, three",
+    ]
+    assert image.error == ""
+    assert image.images.asked == [
+        pb.VerifyRequest(repair=True, username="me", password="secret"),
+        pb.VerifyRequest(images=["x"], repair=True),
+    ]
+    # A daemon that knows no repair reports the faults alone.
+    image.images.answers["Verify"] = [pb.VerifyEvent(image=BARE, faults=["three"])]
+    await image.lines("verify", "--repair", status=1)
+    await image.lines("verify", status=1)
+    assert "not the registry's: --repair mends them" in image.error
+
+
+async def test_collect_tells_of_unfinished_pulls(image: Command) -> None:
+    image.images.answers["Collect"] = pb.CollectResponse(freed_bytes=12 * MIB, unfinished_bytes=5 * MIB)
+    await image.lines("gc")
+    assert image.error == "freed 12 MiB\nlayers of unfinished pulls: 5 MiB\n"
+    await image.lines("gc", "--dry-run")
+    assert image.error == "layers of unfinished pulls: 5 MiB\n"
+
+
 async def test_collect(image: Command) -> None:
     image.images.answers["Collect"] = pb.CollectResponse(removed=[BARE], freed_bytes=12 * MIB)
     lines = await image.lines("gc")
