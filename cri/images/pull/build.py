@@ -8,7 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
-from cri.images.layer.layers import LayerIndex
+from cri.images.layer.layers import Cost, LayerIndex
 from cri.images.pull.progress import Meters
 from cri.images.registry.manifests import Descriptor
 from cri.images.rootfs import tree_cache
@@ -30,12 +30,12 @@ class LayeredImage(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A filesystem to be built; cost: of its layers (see LayerIndex): entries, weight and plain bytes."""
+    """A filesystem to be built; cost: of its layers."""
 
     part: Part
     layers: tuple[str, ...]
     plan: FilesystemPlan
-    cost: tuple[int, int, int]
+    cost: Cost
 
 
 class BuildState(NamedTuple):
@@ -71,19 +71,17 @@ class FilesystemBuilder:
         self, image: LayeredImage, part: Part, indexes: Iterable[Awaitable[LayerIndex]], planner: Planner
     ) -> Planned:
         """Apply the layers of the next part as they come, and plan its filesystem."""
-        entries = weight = plain = count = 0
+        cost, count = Cost(), 0
         for coming in indexes:
             index = await coming
             count += 1
-            entries += len(index.entries)
-            weight += index.weight
-            plain += index.plain_bytes
+            cost = cost.plus(index.cost)
             await self._threads.run(partial(_apply, planner, index))
             # What a layer brings is in the tree now, and needed nowhere else.
             del index, coming
         plan = await self._threads.run(lambda _: planner.plan())
         layers = _digests(image.layers[part.end - count : part.end])
-        return Planned(part, layers, plan, (entries, weight, plain))
+        return Planned(part, layers, plan, cost)
 
     async def build(self, image: LayeredImage, planned: Planned) -> None:
         """Make a filesystem, unless another pull does or has; and its tree cache."""

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from cri.images.concurrency import CancelToken, WorkerThreads
 from cri.images.digests import VerifiedChunks, digest_of, matches
-from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full
+from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full, oversized
 from cri.images.layer.layers import LayerIndex, read_layer
 from cri.images.pull.progress import Meter
 from cri.images.registry import manifests
@@ -96,7 +96,9 @@ def read_config(
     """An image's configuration, as it is and parsed; layers: how many the manifest has."""
     most = limits.config_bytes
     if descriptor.size > most:
-        raise Oversized("pull", descriptor.digest, f"{descriptor.size} bytes, more than {most}")
+        raise oversized(
+            "pull", descriptor.digest, f"{descriptor.size} bytes, more than {most}", "config_bytes"
+        )
     verified = VerifiedChunks(descriptor.digest, descriptor.size)
     with source.blob(descriptor, token) as chunks:
         data = b"".join(verified.passing(chunks))
@@ -115,7 +117,8 @@ def download_layer(
 ) -> LayerIndex:
     """A layer into a new file, indexed on the way; synced when this returns, removed when it raises."""
     if layer.size > limits.layer_bytes:
-        raise Oversized("pull", layer.digest, f"{layer.size} bytes, more than {limits.layer_bytes}")
+        cause = f"{layer.size} bytes, more than {limits.layer_bytes}"
+        raise oversized("pull", layer.digest, cause, "layer_bytes")
     verified = VerifiedChunks(layer.digest, layer.size)
     meter.restart()
     with _new_file(out) as file, source.blob(layer, token) as chunks:

@@ -30,7 +30,11 @@ from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow
 from cri.images.store.store import ImageStore, now
 from daemonkit.checkpoints import checkpoint
+from daemonkit.memory import give_back
 from daemonkit.tasks import complete
+
+# Bytes of entries, after which it is worth while to give back what they took.
+_LARGE_INDEX = 32 << 20
 
 
 class Puller:
@@ -73,6 +77,7 @@ class Puller:
         progress.plan(meters, [self._meters.of(chain_id, 0) for chain_id in chain_ids])
         progress.enter(Stage.FETCHING)
         checkpoint("image-pull.resolved")
+        budget = LayerBudget(image.manifest_digest, self._settings.limits)
         known = self._store.stack(image.manifest.config.digest)
         async with self._leasing([*chain_ids, *known], [layer.digest for layer in layers]):
             # It may have been cut into other parts: by an earlier version, or by layers compressed otherwise.
@@ -81,8 +86,11 @@ class Puller:
             if all(map(has, chain_ids)):
                 _skip(meters)
             else:
-                await self._fetch_and_build(image, stack, meters, sources, progress)
-            return await complete(self._threads.run(lambda _: self._name(image, chain_ids[-1], names)))
+                await self._fetch_and_build(image, stack, meters, sources, progress, budget)
+            stored = await complete(self._threads.run(lambda _: self._name(image, chain_ids[-1], names)))
+        if budget.spent.memory >= _LARGE_INDEX:
+            await self._threads.run(lambda _: give_back())
+        return stored
 
     async def _fetch_and_build(
         self,
@@ -91,6 +99,7 @@ class Puller:
         meters: Sequence[Meter],
         sources: Sequence[ImageSource],
         progress: Progress,
+        budget: LayerBudget,
     ) -> None:
         """Each filesystem is built as soon as its layers are here, while further ones are on their way."""
         layers, diff_ids = image.manifest.layers, image.config.diff_ids
@@ -98,9 +107,8 @@ class Puller:
         below, order, planner = await self._builder.begin(layered)
         start = sum(len(cache.layers) for cache in below)
         _skip(meters[:start])
-        budget = LayerBudget(image.manifest_digest, self._settings.limits)
         for cache in below:
-            budget.spend(*cache.spent[2:])
+            budget.spend(cache.spent[2:])
         slots = asyncio.Semaphore(self._settings.downloads_per_image)
         async with task_group() as group:
             coming = {}
@@ -112,6 +120,8 @@ class Puller:
                 planned = await self._builder.plan(layered, part, indexes, planner)
                 group.create_task(self._builder.build(layered, planned))
                 start = part.end
+            # It has all entries in memory, and is not needed while the last filesystems are built.
+            del planner
             progress.enter(Stage.BUILDING)
 
     async def _layer(
@@ -128,7 +138,7 @@ class Puller:
             index = await self._layers.run(
                 (layer.digest, diff_id), lambda: self._fetch(layer, diff_id, meter, sources)
             )
-        budget.spend(len(index.entries), index.weight, index.plain_bytes)
+        budget.spend(index.cost)
         return index
 
     async def _fetch(
