@@ -9,6 +9,10 @@ class Corrupt(Refused):
     """Bytes that have not the digest, size or form that was promised."""
 
 
+class Damaged(Corrupt):
+    """Bytes kept on this host that are no longer what they were: not the registry's fault."""
+
+
 class Misdelivered(Corrupt):
     """A host sent other bytes than it was asked for: its fault, not the image's."""
 
@@ -34,12 +38,43 @@ class Interrupted(Unreachable):
         self.after = after
 
 
+class Busy(Interrupted):
+    """A host answers that it cannot serve right now (408, 429, 500, 502, 503, 504).
+
+    overloaded: it only wants to be asked less often (408, 429), which says nothing about its health.
+    """
+
+    def __init__(
+        self,
+        operation: str,
+        subject: str,
+        cause: str,
+        hint: str = "",
+        after: float | None = None,
+        overloaded: bool = False,
+    ) -> None:
+        super().__init__(operation, subject, cause, hint, after)
+        self.overloaded = overloaded
+
+
+class Unconnected(Unreachable):
+    """No connection to a host can be made: nobody listens, no route, no name, no trust."""
+
+
 class Stalled(TooLate):
     """A host stopped answering, or sends next to nothing."""
 
 
 class NoRanges(Unreachable):
     """A host cannot send a blob from its middle on."""
+
+
+class NotKept(Refused):
+    """What is to be rebuilt from this host alone, and cannot be: a pull can fetch the rest."""
+
+
+class DiskFull(Exhausted):
+    """No space is left for the store."""
 
 
 class Rejected(Denied):
@@ -55,6 +90,6 @@ def oversized(operation: str, subject: str, cause: str, key: str, table: str = "
     return Oversized(operation, subject, cause, f"{table}.{key} in cri.toml is the limit")
 
 
-def disk_full(operation: str, subject: str) -> Exhausted:
+def disk_full(operation: str, subject: str) -> DiskFull:
     """The fault for a full disk (see ``daemonkit.disk_space.is_full``)."""
-    return Exhausted(operation, subject, "the disk is full", "free space under the state directory")
+    return DiskFull(operation, subject, "the disk is full", "free space under the state directory")
