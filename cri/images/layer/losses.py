@@ -51,12 +51,9 @@ class LossCount:
         return {name: count for name, count in sums.items() if count}
 
 
-def total(counts: list[Mapping[str, int]]) -> dict[str, int]:
-    """The sum of several counts."""
-    result: Counter[str] = Counter()
-    for one in counts:
-        result.update(one)
-    return dict(result)
+def shown(counts: Mapping[str, int]) -> str:
+    """Counts as a person reads them."""
+    return ", ".join(f"{TEXTS.get(name, name)} (files: {count})" for name, count in counts.items())
 
 
 def mode_without_acl(mode: int, acl: bytes) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
+from cri.images.layer import losses
 from cri.images.layer.layers import Cost, LayerIndex
 from cri.images.pull.kept import check_kept
 from cri.images.pull.progress import Meters
@@ -18,8 +20,11 @@ from cri.images.rootfs.plan import FilesystemPlan, Planner
 from cri.images.rootfs.stack import Part
 from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
+from cri.images.store.files import FS_TYPE
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
+
+log = logging.getLogger(__name__)
 
 
 class LayeredImage(NamedTuple):
@@ -133,8 +138,11 @@ class FilesystemBuilder:
         with store.files.work_file(part.chain_id.partition(":")[2]) as work:
             built = convert(blobs, planned.plan, work, self._settings, token, moved)
             checkpoint("image-pull.filesystem-built")
-            store.add_filesystem(work, part.chain_id, part.below, built.accounts, built.digest)
+            lost = planned.plan.lost
+            store.add_filesystem(work, part.chain_id, part.below, built.accounts, built.digest, lost)
             checkpoint("image-pull.filesystem-recorded")
+            if lost:
+                log.warning("image %s: %s cannot hold %s", image.subject, FS_TYPE, losses.shown(lost))
 
     def _keep_tree(self, planned: Planned) -> None:
         chain_id, plan = planned.part.chain_id, planned.plan
