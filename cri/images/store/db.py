@@ -48,8 +48,7 @@ CREATE TABLE IF NOT EXISTS damaged (
   chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE
 ) STRICT;
 CREATE TABLE IF NOT EXISTS losses (
-  chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE, counts TEXT NOT NULL
-) STRICT;
+  chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE, counts TEXT NOT NULL) STRICT;
 """
 _FROM_1 = "ALTER TABLE filesystems ADD COLUMN digest TEXT NOT NULL DEFAULT '';"
 # Before version 3 an image was one filesystem: a stack of one.
@@ -166,8 +165,7 @@ class ImageDb:
                 (row.chain_id, row.type, row.bytes, row.digest, row.below),
             )
             db.execute("DELETE FROM damaged WHERE chain_id = ?", (row.chain_id,))
-            counts = (row.chain_id, json.dumps(row.lost))
-            db.execute("INSERT OR REPLACE INTO losses VALUES (?, ?)", counts)
+            db.execute("INSERT OR REPLACE INTO losses VALUES (?, ?)", (row.chain_id, json.dumps(row.lost)))
             db.executemany(
                 "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
                 [(row.chain_id, path, data) for path, data in accounts.items()],
