@@ -34,6 +34,29 @@ class Interrupted(Unreachable):
         self.after = after
 
 
+class Busy(Interrupted):
+    """A host answers that it cannot serve right now (408, 429, 500, 502, 503, 504).
+
+    overloaded: it only wants to be asked less often (408, 429), which says nothing about its health.
+    """
+
+    def __init__(
+        self,
+        operation: str,
+        subject: str,
+        cause: str,
+        hint: str = "",
+        after: float | None = None,
+        overloaded: bool = False,
+    ) -> None:
+        super().__init__(operation, subject, cause, hint, after)
+        self.overloaded = overloaded
+
+
+class Unconnected(Unreachable):
+    """No connection to a host can be made: nobody listens, no route, no name, no trust."""
+
+
 class Stalled(TooLate):
     """A host stopped answering, or sends next to nothing."""
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
+from protect.cli.show import plain
 from xenpod_proto.images.v1 import images_pb2 as pb
 
 _STATES = {
@@ -35,6 +36,7 @@ class Bars:
         )
         self._tasks: dict[str, TaskID] = {}
         self._head: TaskID | None = None
+        self._passed_over: set[str] = set()
 
     def __enter__(self) -> Bars:
         self._progress.start()
@@ -46,7 +48,11 @@ class Bars:
         self._progress.stop()
 
     def show(self, pull: pb.PullProgress) -> None:
-        """Show how far the pull has come."""
+        """Show how far the pull has come, and each host that is passed over, once."""
+        for host in sorted(pull.passed_over.keys() - self._passed_over):
+            self._passed_over.add(host)
+            text = plain(f"{host} is asked last: {pull.passed_over[host]}")
+            self._progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
         if pull.stage == pb.PULL_STAGE_RESOLVING:
             if self._head is None:
                 self._head = self._progress.add_task(pull.name, total=None, state="resolving")

@@ -1,13 +1,13 @@
 """Manifests, configurations and layers, verified, from the first source that can give them.
 
-``read_first`` tries the sources in turn; the other functions read one source, block, and run in a thread.
+``read_first`` asks the sources in turn; the other functions read one source, block, and run in a thread.
 Nothing leaves this module under a digest that it does not have.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from cri.images.concurrency import CancelToken, WorkerThreads
 from cri.images.digests import VerifiedChunks, digest_of, matches
 from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full
 from cri.images.layer.layers import LayerIndex, read_layer
+from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
 from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor, ImageConfig
@@ -43,28 +44,41 @@ class Document(NamedTuple):
     said: str
 
 
+def _any(_: ImageSource) -> bool:
+    return True
+
+
 async def read_first(
-    threads: WorkerThreads, sources: Sequence[ImageSource], read: Callable[[ImageSource, CancelToken], T]
+    threads: WorkerThreads,
+    candidates: Candidates,
+    read: Callable[[ImageSource, CancelToken], T],
+    may: Callable[[ImageSource], bool] = _any,
 ) -> T:
     """The result of ``read`` from the first source that can give it, each tried in a thread.
 
-    Otherwise the fault of the last one, which is the registry itself.
+    may: which sources may be asked, at least one.  When none can give it, the fault of the registry itself,
+    which is the source that is configured last, is raised with what the others said.
     """
     faults: list[Fault] = []
-    for source in sources:
+    asked = candidates.in_order(may)
+    for source in asked:
         try:
-            return await threads.run(partial(read, source))
+            result = await threads.run(partial(read, source))
         except _FINAL:
             raise
         except Fault as fault:
+            candidates.failed(source, fault)
             faults.append(fault)
-    last = faults[-1]
+        else:
+            candidates.answered(source)
+            return result
+    final = faults[asked.index(candidates.registry(may))]
     # A mirror that is the server too, as some files have it, is named once.
-    before = "; ".join(dict.fromkeys(str(fault) for fault in faults[:-1] if str(fault) != str(last)))
-    if not before:
-        raise last
-    cause = f"{last.cause}; tried before: {before}"[:2000]
-    raise type(last)(last.operation, last.subject, cause, last.hint) from last
+    others = "; ".join(dict.fromkeys(str(fault) for fault in faults if str(fault) != str(final)))
+    if not others:
+        raise final
+    cause = f"{final.cause}; tried too: {others}"[:2000]
+    raise type(final)(final.operation, final.subject, cause, final.hint) from final
 
 
 def read_tagged(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from cri.images.concurrency import WorkerThreads
+from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Progress
 from cri.images.pull.pull import Puller
 from cri.images.registry import names
 from cri.images.registry.archives import ImageLayout, ListedImage, open_layout
+from cri.images.registry.health import HostHealth
 from cri.images.registry.names import Reference
 from cri.images.settings import ImageLimits
 from cri.images.store.catalogue import StoredImage
@@ -45,7 +47,8 @@ class Importer:
         self, item: ListedImage, name: Reference | None, layout: ImageLayout, progress: Progress
     ) -> tuple[StoredImage, str]:
         reference = name or (names.parse(item.name) if item.name else None)
-        document = await self._puller.resolver.read(item.target, (layout,))
-        image = await self._puller.resolver.resolve(document, (layout,))
+        candidates = Candidates((layout,), "", HostHealth(), progress)
+        document = await self._puller.resolver.read(item.target, candidates)
+        image = await self._puller.resolver.resolve(document, candidates)
         given = (str(reference), reference.at(item.target.digest)) if reference is not None else ()
-        return await self._puller.keep(image, given, (layout,), progress), str(reference or "")
+        return await self._puller.keep(image, given, candidates, progress), str(reference or "")

@@ -6,9 +6,9 @@ Numbers may be read while they change: each is right by itself, and nothing is d
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import Enum
 from weakref import WeakValueDictionary
@@ -63,6 +63,10 @@ class Snapshot:
     layers: tuple[Measured, ...]
     filesystem: Measured | None
     """All of its filesystems together."""
+    host: str = ""
+    """The last one that gave something of it, "https://mirror.example"; "" before that."""
+    passed_over: Mapping[str, str] = field(default_factory=dict)
+    """The hosts that are asked last for it, and what each of them did."""
 
     def as_json(self) -> dict[str, object]:
         """As ``crictl info`` shows it."""
@@ -72,6 +76,8 @@ class Snapshot:
             "startedAt": datetime.fromtimestamp(self.started_at / 1e9, UTC).isoformat(),
             "layers": [layer.as_json() for layer in self.layers],
             "filesystem": None if self.filesystem is None else self.filesystem.as_json(),
+            "host": self.host,
+            "passedOver": dict(self.passed_over),
         }
 
 
@@ -141,6 +147,8 @@ class Progress:
 
     def __init__(self, name: str) -> None:
         self.name = name
+        self.host = ""
+        self.passed_over: dict[str, str] = {}
         self.started_at = time.time_ns()
         self._stage = Stage.RESOLVING
         self._steps = 0
@@ -170,7 +178,15 @@ class Progress:
         """The present state."""
         layers = tuple(meter.measured() for meter in self._layers)
         filesystems = [meter.measured() for meter in self._filesystems]
-        return Snapshot(self.name, self._stage, self.started_at, layers, _together(filesystems))
+        return Snapshot(
+            self.name,
+            self._stage,
+            self.started_at,
+            layers,
+            _together(filesystems),
+            self.host,
+            dict(self.passed_over),
+        )
 
     @property
     def _meters(self) -> tuple[Meter, ...]:

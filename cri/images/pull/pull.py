@@ -17,10 +17,12 @@ from cri.images.errors import Corrupt
 from cri.images.layer.layers import LayerBudget, LayerIndex, file_chunks, read_layer
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
+from cri.images.pull.candidates import Candidates
 from cri.images.pull.fetch import download_layer, read_first
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
 from cri.images.registry.credentials import Credentials
+from cri.images.registry.health import HostHealth
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
 from cri.images.registry.sources import ImageSource, registry_sources
@@ -47,6 +49,7 @@ class Puller:
         self._layers: SingleFlight[LayerIndex] = SingleFlight()
         # By host, so that one that stalls holds up nobody else's images.
         self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._health = HostHealth()
         self._meters = Meters()
         self._builder = FilesystemBuilder(store, settings, self._meters, threads)
 
@@ -54,16 +57,17 @@ class Puller:
         """The image a name stands for at its registry now, in the store under that name."""
         self._policy.check_name(reference)
         sources = await self._threads.run(lambda _: registry_sources(reference, credentials, self._settings))
-        target, document = await self.resolver.find(reference, sources)
+        candidates = Candidates(sources, reference.host, self._health, progress)
+        target, document = await self.resolver.find(reference, candidates)
         await self._policy.check_content(reference, target)
-        image = await self.resolver.resolve(document, sources)
+        image = await self.resolver.resolve(document, candidates)
         names = [reference.at(target.digest)]
         if reference.tag is not None:
             names.append(str(reference))
-        return await self.keep(image, tuple(names), sources, progress)
+        return await self.keep(image, tuple(names), candidates, progress)
 
     async def keep(
-        self, image: ResolvedImage, names: tuple[str, ...], sources: Sequence[ImageSource], progress: Progress
+        self, image: ResolvedImage, names: tuple[str, ...], candidates: Candidates, progress: Progress
     ) -> StoredImage:
         """Fetch what the store lacks of an image, build its filesystems, and name it."""
         layers, has = image.manifest.layers, self._store.has_filesystem
@@ -81,7 +85,7 @@ class Puller:
             if all(map(has, chain_ids)):
                 _skip(meters)
             else:
-                await self._fetch_and_build(image, stack, meters, sources, progress)
+                await self._fetch_and_build(image, stack, meters, candidates, progress)
             return await complete(self._threads.run(lambda _: self._name(image, chain_ids[-1], names)))
 
     async def _fetch_and_build(
@@ -89,7 +93,7 @@ class Puller:
         image: ResolvedImage,
         stack: Sequence[Part],
         meters: Sequence[Meter],
-        sources: Sequence[ImageSource],
+        candidates: Candidates,
         progress: Progress,
     ) -> None:
         """Each filesystem is built as soon as its layers are here, while further ones are on their way."""
@@ -105,7 +109,9 @@ class Puller:
         async with task_group() as group:
             coming = {}
             for number in order:
-                layer = self._layer(layers[number], diff_ids[number], meters[number], sources, slots, budget)
+                layer = self._layer(
+                    layers[number], diff_ids[number], meters[number], candidates, slots, budget
+                )
                 coming[number] = group.create_task(layer)
             for part in stack[len(below) :]:
                 indexes = (coming.pop(number) for number in range(start, part.end))
@@ -119,29 +125,29 @@ class Puller:
         layer: Descriptor,
         diff_id: str,
         meter: Meter,
-        sources: Sequence[ImageSource],
+        candidates: Candidates,
         slots: asyncio.Semaphore,
         budget: LayerBudget,
     ) -> LayerIndex:
         """A layer's index, once the layer is in the store."""
         async with slots:
             index = await self._layers.run(
-                (layer.digest, diff_id), lambda: self._fetch(layer, diff_id, meter, sources)
+                (layer.digest, diff_id), lambda: self._fetch(layer, diff_id, meter, candidates)
             )
         budget.spend(len(index.entries), index.weight, index.plain_bytes)
         return index
 
     async def _fetch(
-        self, layer: Descriptor, diff_id: str, meter: Meter, sources: Sequence[ImageSource]
+        self, layer: Descriptor, diff_id: str, meter: Meter, candidates: Candidates
     ) -> LayerIndex:
         kept = await self._threads.run(partial(self._read_kept, layer, diff_id, meter))
         if kept is not None:
             return kept
         most = 2 * self._settings.downloads_per_image
-        async with self._downloads.setdefault(sources[0].name, asyncio.Semaphore(most)):
+        async with self._downloads.setdefault(candidates.first.name, asyncio.Semaphore(most)):
             with meter.running():
                 return await read_first(
-                    self._threads, sources, partial(self._download, layer, diff_id, meter)
+                    self._threads, candidates, partial(self._download, layer, diff_id, meter)
                 )
 
     def _read_kept(

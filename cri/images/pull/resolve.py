@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from cri.images.concurrency import WorkerThreads
 from cri.images.errors import Corrupt, Oversized
+from cri.images.pull.candidates import Candidates
 from cri.images.pull.fetch import Document, read_config, read_first, read_manifest, read_tagged
 from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor, ImageConfig, Manifest, Platform
@@ -46,20 +46,24 @@ class Resolver:
         """Whether something for this platform (None: not said) may run here."""
         return platform is None or manifests.rank(platform, self._platform) is not None
 
-    async def find(self, reference: Reference, sources: Sequence[ImageSource]) -> tuple[Descriptor, Document]:
+    async def find(self, reference: Reference, candidates: Candidates) -> tuple[Descriptor, Document]:
         """What a name stands for: a manifest or an index."""
-        asked = [source for source in sources if source.resolves or reference.digest is not None]
-        if not asked:
+
+        def may(source: ImageSource) -> bool:
+            return source.resolves or reference.digest is not None
+
+        if not candidates.in_order(may):
             raise Missing("pull", str(reference), "no configured host may resolve tags", "see hosts.toml")
-        found = await read_first(self._threads, asked, partial(read_tagged, reference, self._limits))
+        read = partial(read_tagged, reference, self._limits)
+        found = await read_first(self._threads, candidates, read, may)
         kind = manifests.kind_of(found.json, found.said, str(reference))
         return Descriptor(kind, found.digest, len(found.data)), found
 
-    async def read(self, target: Descriptor, sources: Sequence[ImageSource]) -> Document:
+    async def read(self, target: Descriptor, candidates: Candidates) -> Document:
         """The manifest or index that a descriptor promises."""
-        return await read_first(self._threads, sources, partial(read_manifest, target, self._limits))
+        return await read_first(self._threads, candidates, partial(read_manifest, target, self._limits))
 
-    async def resolve(self, target: Document, sources: Sequence[ImageSource]) -> ResolvedImage:
+    async def resolve(self, target: Document, candidates: Candidates) -> ResolvedImage:
         """Follow an index to the manifest for this platform, and that to its configuration."""
         subject, document = target.digest, target
         for _ in range(_MAX_NESTING + 1):
@@ -70,12 +74,12 @@ class Resolver:
             if entry.size > self._limits.manifest_bytes:
                 cause = f"a manifest of {entry.size} bytes, more than {self._limits.manifest_bytes}"
                 raise Oversized("pull", entry.digest, cause)
-            document = (await self.read(entry, sources))._replace(said=entry.media_type)
+            document = (await self.read(entry, candidates))._replace(said=entry.media_type)
         else:
             raise Corrupt("read", subject, f"indexes nested deeper than {_MAX_NESTING}")
         manifest = manifests.manifest(document.json, document.digest, self._limits.layers)
         read = partial(read_config, manifest.config, len(manifest.layers), self._limits)
-        data, config = await read_first(self._threads, sources, read)
+        data, config = await read_first(self._threads, candidates, read)
         if config.platform.os and not self.fits(config.platform):
             raise Missing("find platform", subject, f"it is for {config.platform}, not {self._platform}")
         return ResolvedImage(subject, document.digest, document.data, manifest, data, config)

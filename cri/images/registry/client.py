@@ -18,7 +18,7 @@ import oras.provider
 import requests
 import urllib3
 
-from cri.images.errors import Corrupt, Interrupted, NoRanges, Stalled
+from cri.images.errors import Busy, Corrupt, Interrupted, NoRanges, Stalled, Unconnected
 from cri.images.registry.auth import Authority
 from cri.images.registry.credentials import ANONYMOUS, Credentials
 from cri.images.registry.hosts import RegistryHost
@@ -31,7 +31,8 @@ from daemonkit.faults import Denied, Fault, Missing, Unreachable
 
 _FOUND = frozenset({200, 206})
 # Timeout, too many requests, and errors of gateways and overloaded servers: a retry may succeed.
-_PASSING = frozenset({408, 429, 500, 502, 503, 504})
+_OVERLOADED = frozenset({408, 429})
+_PASSING = _OVERLOADED | {500, 502, 503, 504}
 _NO_RANGE = 416
 
 
@@ -58,7 +59,7 @@ class Repository(oras.container.Container):  # type: ignore[misc]
 class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
     """A host of a repository. Every failure of it is a Fault: Missing, Denied, Unreachable, TooLate.
 
-    Interrupted and Stalled are worth a retry.
+    Interrupted and Stalled are worth a retry, Unconnected is not.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         self.host = host
         self._repository = Repository(host, reference)
         self._subject = f"{reference} at {host}"
-        timeouts = (settings.connect_seconds, settings.stall_seconds)
+        timeouts = (host.dial_seconds or settings.connect_seconds, settings.stall_seconds)
         self.session = HostSession(host, timeouts, settings.downloads_per_image)
         self.headers = dict(host.headers)
         shown = credentials if credentials.serve(reference.host, host.netloc) else ANONYMOUS
@@ -127,7 +128,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         ) as error:
             if _timed_out(error):
                 raise Stalled(operation, self._subject, "the registry stopped answering") from error
-            kind = Interrupted if _broke_off(error) else Unreachable
+            kind = Interrupted if _broke_off(error) else Unconnected
             raise kind(operation, self._subject, _root_cause(error)) from error
         except (requests.Timeout, urllib3.exceptions.TimeoutError) as error:
             raise Stalled(operation, self._subject, "the registry stopped answering") from error
@@ -149,7 +150,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         cause = f"the registry answers {status} {response.reason}"[:200]
         if status in _PASSING:
             after = retry_after(response.headers.get("Retry-After", ""), time.time())
-            return Interrupted("pull", self._subject, cause, after=after)
+            return Busy("pull", self._subject, cause, after=after, overloaded=status in _OVERLOADED)
         return Unreachable("pull", self._subject, cause)
 
 

@@ -27,10 +27,13 @@ _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,19})-[0-9]{1,19}/(?:[0-9]{1,19}|\*)
 
 
 def chunks(
-    client: RegistryClient, descriptor: Descriptor, settings: ImageSettings, token: CancelToken
+    client: RegistryClient,
+    descriptor: Descriptor,
+    settings: ImageSettings,
+    policy: RetryPolicy,
+    token: CancelToken,
 ) -> Generator[bytes, None, None]:
     """The blob's bytes; raises Faults when the host gives up, or is given up."""
-    policy = RetryPolicy(settings)
     at, ranges = 0, True
     while True:
         try:

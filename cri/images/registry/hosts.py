@@ -10,7 +10,9 @@ import ipaddress
 import logging
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +23,15 @@ log = logging.getLogger(__name__)
 
 DOCKER_HUB = ("docker.io", "registry-1.docker.io")
 PULL, RESOLVE = "pull", "resolve"
-_CAPABILITIES = frozenset({PULL, RESOLVE, "push"})
+_CAPABILITIES = frozenset({PULL, RESOLVE, "push", "referrers"})
+_HOST_KEYS = frozenset(
+    {"capabilities", "ca", "client", "skip_verify", "header", "override_path", "dial_timeout"}
+)
+_FILE_KEYS = _HOST_KEYS | {"server", "host"}
+# Go's time.ParseDuration, but for a sign.
+_GO_DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{0,9})?(?:ns|us|µs|μs|ms|s|m|h))+", re.ASCII)
+_GO_PART = re.compile(r"([0-9.]+)([a-zµμ]+)")
+_GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _MAX_FILE = 1 << 20
 _MAX_HOSTS = 64
 
@@ -48,6 +58,8 @@ class RegistryHost:
     headers: tuple[tuple[str, str], ...] = ()
     # Whether this is not the registry in the image's name: requests then say which one that is (``ns``).
     mirror: bool = False
+    # Longest time for a connection to be made, in seconds; None: as the images' settings have it.
+    dial_seconds: float | None = None
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.netloc}{self.path.removesuffix('/v2')}"
@@ -108,6 +120,9 @@ def _read(file: Path, registry: str, own: RegistryHost) -> tuple[RegistryHost, .
         raise _wrong(file, "host is not a table of tables")
     if len(tables) > _MAX_HOSTS:
         raise _wrong(file, f"{len(tables)} hosts, more than {_MAX_HOSTS}")
+    _warn_of_unknown(file, "", document.keys() - _FILE_KEYS)
+    for url, table in tables.items():
+        _warn_of_unknown(file, url, table.keys() - _HOST_KEYS)
     hosts = [_host(url, table, file, registry) for url, table in tables.items()]
     server = document.get("server")
     top = {key: value for key, value in document.items() if key not in ("host", "server")}
@@ -130,7 +145,9 @@ def _host(url: str, table: dict[str, Any], file: Path, registry: str) -> Registr
     path = parts.path.rstrip("/")
     if not _flag(table, "override_path", file) and not path.endswith("/v2"):
         path += "/v2"
-    capabilities = frozenset(_strings(table.get("capabilities", sorted(_CAPABILITIES)), "capabilities", file))
+    named = _strings(table.get("capabilities", []), "capabilities", file)
+    # None at all means every one, as in containerd.
+    capabilities = frozenset(name.lower() for name in named) or _CAPABILITIES
     if capabilities - _CAPABILITIES:
         raise _wrong(file, f"unknown capabilities {sorted(capabilities - _CAPABILITIES)}")
     return RegistryHost(
@@ -143,7 +160,30 @@ def _host(url: str, table: dict[str, Any], file: Path, registry: str) -> Registr
         _flag(table, "skip_verify", file),
         _headers(table.get("header", {}), file),
         netloc not in (registry, _own_host(registry).netloc),
+        _duration(table.get("dial_timeout", ""), file),
     )
+
+
+def _warn_of_unknown(file: Path, url: str, keys: Iterable[str]) -> None:
+    for key in sorted(keys):
+        _warn_once(file, f'[host."{url}"]' if url else "the file", key[:100])
+
+
+@lru_cache(1024)
+def _warn_once(file: Path, table: str, key: str) -> None:
+    """Log a key that has no effect; the files are read anew for each pull, and say so once."""
+    log.warning("%s: unknown key %r in %s: it has no effect", file, key, table)
+
+
+def _duration(value: Any, file: Path) -> float | None:
+    """A duration as Go writes it ("1m30s", "500ms"), in seconds; "" and 0 leave the default."""
+    text = value.strip() if isinstance(value, str) else None
+    if text in ("", "0"):
+        return None
+    if text is None or not _GO_DURATION.fullmatch(text):
+        raise _wrong(file, f"dial_timeout: {value!r} is not a duration such as 1s")
+    seconds = sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text))
+    return seconds or None
 
 
 def _flag(table: dict[str, Any], key: str, file: Path) -> bool:

@@ -9,7 +9,7 @@ from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
 from cri.images.concurrency import CancelToken
-from cri.images.errors import Interrupted, Stalled
+from cri.images.errors import Busy, Interrupted, Stalled
 from cri.images.settings import ImageSettings
 
 T = TypeVar("T")
@@ -18,10 +18,14 @@ PROGRESS = 64 << 10
 
 
 class RetryPolicy:
-    """Counts the tries of one request at one host; after progress the count starts over."""
+    """Counts the tries of one request at one host; after progress the count starts over.
 
-    def __init__(self, settings: ImageSettings) -> None:
+    last: no other host is left to ask, so a busy one is asked again.
+    """
+
+    def __init__(self, settings: ImageSettings, last: bool = True) -> None:
         self._settings = settings
+        self._last = last
         self._tries = 1
         self._received = 0
 
@@ -32,8 +36,11 @@ class RetryPolicy:
     def backoff(self, fault: Interrupted | Stalled) -> float:
         """Seconds to wait before the next try; raises the fault when there is to be none.
 
-        A stall without progress is final: it has cost its whole deadline already.
+        A stall without progress is final: it has cost its whole deadline already.  So is the answer of a busy
+        host while there is another to ask.
         """
+        if isinstance(fault, Busy) and not self._last:
+            raise fault
         if self._received >= PROGRESS:
             self._tries = 1
         elif isinstance(fault, Stalled) or self._tries >= self._settings.tries_per_host:
@@ -57,9 +64,8 @@ class RetryPolicy:
         return delay if after is None else min(longest, after + delay)
 
 
-def with_retries(work: Callable[[], T], settings: ImageSettings, token: CancelToken) -> T:
+def with_retries(work: Callable[[], T], policy: RetryPolicy, token: CancelToken) -> T:
     """The result of the first try that is neither interrupted nor stalls; blocks."""
-    policy = RetryPolicy(settings)
     while True:
         try:
             return work()

@@ -18,7 +18,7 @@ from cri.images.registry.credentials import Credentials
 from cri.images.registry.hosts import PULL, RESOLVE, RegistryHost, hosts_for
 from cri.images.registry.manifests import Descriptor
 from cri.images.registry.names import Reference
-from cri.images.registry.retry import with_retries
+from cri.images.registry.retry import RetryPolicy, with_retries
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Refused
 
@@ -46,16 +46,23 @@ def registry_sources(
     hosts = [host for host in hosts_for(reference.host, settings.certs_dir) if PULL in host.capabilities]
     if not hosts:
         raise Refused("pull", str(reference), f"no host of {reference.host} has the capability {PULL!r}")
-    return tuple(_RegistrySource(host, reference, credentials, settings) for host in hosts)
+    last = hosts[-1]
+    return tuple(_RegistrySource(host, reference, credentials, settings, host is last) for host in hosts)
 
 
 class _RegistrySource:
     def __init__(
-        self, host: RegistryHost, reference: Reference, credentials: Credentials, settings: ImageSettings
+        self,
+        host: RegistryHost,
+        reference: Reference,
+        credentials: Credentials,
+        settings: ImageSettings,
+        last: bool,
     ) -> None:
         self.name = str(host)
         self.resolves = RESOLVE in host.capabilities
         self._settings = settings
+        self._policy = partial(RetryPolicy, settings, last)
         self._connect = partial(RegistryClient, host, reference, credentials, settings)
         self._connected: RegistryClient | None = None
 
@@ -68,10 +75,11 @@ class _RegistrySource:
 
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
         """See ImageSource."""
-        return with_retries(lambda: self._client.manifest(target, most), self._settings, token)
+        return with_retries(lambda: self._client.manifest(target, most), self._policy(), token)
 
     @contextmanager
     def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
         """See ImageSource."""
-        with closing(download.chunks(self._client, descriptor, self._settings, token)) as chunks:
+        found = download.chunks(self._client, descriptor, self._settings, self._policy(), token)
+        with closing(found) as chunks:
             yield chunks

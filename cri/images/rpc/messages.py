@@ -58,6 +58,8 @@ def pull_message(snapshot: Snapshot) -> pb.PullProgress:
     message = pb.PullProgress(
         name=snapshot.name, stage=_STAGES[snapshot.stage], started_at_ns=snapshot.started_at
     )
+    message.host = snapshot.host
+    message.passed_over.update(snapshot.passed_over)
     message.layers.extend(_part(layer) for layer in snapshot.layers)
     if snapshot.filesystem is not None:
         message.filesystem.CopyFrom(_part(snapshot.filesystem))

@@ -357,6 +357,21 @@ def test_bars() -> None:
     assert all(text in drawn for text in ("aaaaaaaaaaaa", "bbbbbbbbbbbb", "filesystem", "done"))
 
 
+def test_a_host_that_is_passed_over_is_named_once() -> None:
+    console = Console(file=io.StringIO(), force_terminal=False, width=80)
+    pull = pb.PullProgress(name="x", passed_over={"https://mirror.example": "refused \x1b[31m[red]"})
+    with Bars(console) as bars:
+        bars.show(pull)
+        bars.show(pull)
+        pull.passed_over["https://second.example"] = "503"
+        bars.show(pull)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert lines == [
+        r"https://mirror.example is asked last: refused \x1b[31m[red]",
+        "https://second.example is asked last: 503",
+    ]
+
+
 def test_no_bars_without_a_terminal() -> None:
     console = Console(file=io.StringIO(), force_terminal=False)
     with Bars(console) as bars:

@@ -167,7 +167,7 @@ async def test_a_mirror_that_is_down_and_one_that_lacks_the_image(
             pulled = await _pull(manager, "app:1")
             assert pulled.id == image.id
             assert pulled.repo_tags == ("docker.io/library/app:1",)
-            with pytest.raises(Missing, match="tried before") as caught:
+            with pytest.raises(Missing, match="tried too") as caught:
                 await _pull(manager, "nothing:1")
             assert down in str(caught.value)
 

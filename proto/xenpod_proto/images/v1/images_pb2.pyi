@@ -173,21 +173,49 @@ Global___PullEvent: _TypeAlias = PullEvent  # noqa: Y015
 class PullProgress(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    @_typing.final
+    class PassedOverEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     STAGE_FIELD_NUMBER: _builtins.int
     STARTED_AT_NS_FIELD_NUMBER: _builtins.int
     LAYERS_FIELD_NUMBER: _builtins.int
     FILESYSTEM_FIELD_NUMBER: _builtins.int
+    HOST_FIELD_NUMBER: _builtins.int
+    PASSED_OVER_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """The image's name, or the path that is imported."""
     stage: Global___PullStage.ValueType
     started_at_ns: _builtins.int
+    host: _builtins.str
+    """The host that gave the last of it, "https://mirror.example"; empty before that and for imports."""
     @_builtins.property
     def layers(self) -> _containers.RepeatedCompositeFieldContainer[Global___PartProgress]:
         """Empty while the stage is RESOLVING."""
 
     @_builtins.property
     def filesystem(self) -> Global___PartProgress: ...
+    @_builtins.property
+    def passed_over(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """The hosts that are asked last for this image, with what each of them did."""
+
     def __init__(
         self,
         *,
@@ -196,10 +224,12 @@ class PullProgress(_message.Message):
         started_at_ns: _builtins.int = ...,
         layers: _abc.Iterable[Global___PartProgress] | None = ...,
         filesystem: Global___PartProgress | None = ...,
+        host: _builtins.str = ...,
+        passed_over: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["filesystem", b"filesystem"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["filesystem", b"filesystem", "layers", b"layers", "name", b"name", "stage", b"stage", "started_at_ns", b"started_at_ns"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filesystem", b"filesystem", "host", b"host", "layers", b"layers", "name", b"name", "passed_over", b"passed_over", "stage", b"stage", "started_at_ns", b"started_at_ns"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

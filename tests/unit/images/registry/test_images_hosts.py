@@ -96,6 +96,48 @@ def test_port_directory_and_default(tmp_path: Path) -> None:
     assert _urls(hosts_for("other.example", tmp_path)) == ["http://d.example/v2", "https://other.example/v2"]
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ('dial_timeout = "1s"', 1.0),
+        ('dial_timeout = "1m30.5s"', 90.5),
+        ('dial_timeout = "250ms"', 0.25),
+        ('dial_timeout = "2h"', 7200.0),
+        ('dial_timeout = "0s"', None),
+        ('dial_timeout = ""', None),
+        ("", None),
+    ],
+)
+def test_dial_timeout(tmp_path: Path, text: str, seconds: float | None) -> None:
+    _write(tmp_path, "r.example", f'{text}\n[host."https://m.example"]\n{text}\n')
+    mirror, server = hosts_for("r.example", tmp_path)
+    assert mirror.dial_seconds == server.dial_seconds == seconds
+
+
+def test_an_unknown_key_is_a_warning_with_its_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    text = 'servers = "https://x"\n[host."https://m.example"]\nskip_verfy = true\n'
+    _write(tmp_path, "r.example", text + '[host."https://n.example"]\nskip_verfy = true\n')
+    for _ in range(3):
+        assert len(hosts_for("r.example", tmp_path)) == 3
+    warned = [record.getMessage() for record in caplog.records]
+    assert len(warned) == 3
+    assert all(str(tmp_path / "r.example/hosts.toml") in line for line in warned)
+    assert sum("'servers' in the file" in line for line in warned) == 1
+    assert sum("'skip_verfy' in [host.\"https://m.example\"]" in line for line in warned) == 1
+
+
+def test_capabilities_as_containerd_has_them(tmp_path: Path) -> None:
+    _write(
+        tmp_path,
+        "r.example",
+        '[host."https://a.example"]\ncapabilities = ["Pull", "referrers"]\n'
+        '[host."https://b.example"]\ncapabilities = []\n',
+    )
+    first, second, _ = hosts_for("r.example", tmp_path)
+    assert first.capabilities == {"pull", "referrers"}
+    assert {"pull", "resolve"} <= second.capabilities
+
+
 def test_certificates(tmp_path: Path) -> None:
     _write(
         tmp_path,
@@ -142,6 +184,10 @@ def test_bare_certificates_of_docker(tmp_path: Path) -> None:
         '[host."http://x"]\ncapabilities = "everything"',
         '[host."http://x"]\ncapabilities = [1]',
         '[host."http://x"]\nskip_verify = "yes"',
+        '[host."http://x"]\ndial_timeout = 5',
+        '[host."http://x"]\ndial_timeout = "5"',
+        '[host."http://x"]\ndial_timeout = "-1s"',
+        '[host."http://x"]\ndial_timeout = "1s2"',
         '[host."http://x"]\nclient = [["a", "b", "c"]]',
         '[host."http://x"]\nclient = 5',
         '[host."http://x"]\nheader = ["a"]',
@@ -167,13 +213,25 @@ _VALUE = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["ca", "client", "header", "capabilities", "skip_verify"]), inner, max_size=3
+            st.sampled_from(["ca", "client", "header", "capabilities", "skip_verify", "dial_timeout"]),
+            inner,
+            max_size=3,
         )
     ),
     max_leaves=6,
 )
 _KEY = st.sampled_from(
-    ["server", "host", "capabilities", "ca", "client", "header", "skip_verify", "override_path"]
+    [
+        "server",
+        "host",
+        "capabilities",
+        "ca",
+        "client",
+        "header",
+        "skip_verify",
+        "override_path",
+        "dial_timeout",
+    ]
 )
 _URL = st.sampled_from(
     ["http://h.example", "h.example:5000", "https://[::1]:5/p", "ftp://x", "http://x:y", "[", ""]

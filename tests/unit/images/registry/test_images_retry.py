@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from email.utils import formatdate
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cri.images.concurrency import CancelToken, WorkerThreads
-from cri.images.errors import Cancelled, Interrupted, Stalled, Unpackable
+from cri.images.errors import Busy, Cancelled, Interrupted, Stalled, Unpackable
+from cri.images.pull.candidates import Candidates
 from cri.images.pull.fetch import read_first
+from cri.images.pull.progress import Progress
+from cri.images.registry.health import HostHealth
 from cri.images.registry.retry import PROGRESS, RetryPolicy, retry_after, with_retries
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault
@@ -30,7 +34,7 @@ def test_so_many_tries_and_no_more() -> None:
         raise BROKEN
 
     with pytest.raises(Interrupted):
-        with_retries(work, SETTINGS, CancelToken())
+        with_retries(work, RetryPolicy(SETTINGS), CancelToken())
     assert len(tried) == 3
 
 
@@ -41,9 +45,9 @@ def test_so_many_tries_and_no_more() -> None:
         (["one", ""], "b", "ab"),
         (["one"], r"^pull x: one$", "a"),
         (["one", "one"], r"^pull x: one$", "ab"),
-        (["one", "two"], r"^pull x: two; tried before: pull x: one$", "ab"),
-        (["one", "one", "two"], r"^pull x: two; tried before: pull x: one$", "abc"),
-        (["one", "two", "three"], r"^pull x: three; tried before: pull x: one; pull x: two$", "abc"),
+        (["one", "two"], r"^pull x: two; tried too: pull x: one$", "ab"),
+        (["one", "one", "two"], r"^pull x: two; tried too: pull x: one$", "abc"),
+        (["one", "two", "three"], r"^pull x: three; tried too: pull x: one; pull x: two$", "abc"),
         (["one", "final", "three"], r"^merge x: final$", "ab"),
     ],
 )
@@ -52,19 +56,20 @@ async def test_sources_in_turn(causes: list[str], told: str, asked: str) -> None
     tried: list[str] = []
 
     def read(source: Any, token: CancelToken) -> str:
-        tried.append(source)
-        cause = causes["abc".index(source)]
+        tried.append(source.name)
+        cause = causes["abc".index(source.name)]
         if cause:
             raise Unpackable("merge", "x", cause) if cause == "final" else Stalled("pull", "x", cause)
-        return str(source)
+        return str(source.name)
 
-    sources: list[Any] = list("abc"[: len(causes)])
+    sources: list[Any] = [SimpleNamespace(name=name) for name in "abc"[: len(causes)]]
+    candidates = Candidates(sources, "r.example", HostHealth(), Progress("x"))
     threads = WorkerThreads(1)
     if "" in causes:
-        assert await read_first(threads, sources, read) == told
+        assert await read_first(threads, candidates, read) == told
     else:
         with pytest.raises(Fault, match=told) as raised:
-            await read_first(threads, sources, read)
+            await read_first(threads, candidates, read)
         assert type(raised.value) is (Unpackable if "final" in causes else Stalled)
     assert "".join(tried) == asked
 
@@ -91,6 +96,15 @@ def test_a_stall_costs_its_time_once_only() -> None:
         policy.backoff(stalled)
 
 
+def test_a_busy_host_is_not_asked_again_while_there_is_another() -> None:
+    busy = Busy("pull", "x", "the registry answers 503")
+    with pytest.raises(Busy):
+        RetryPolicy(SETTINGS, last=False).backoff(busy)
+    RetryPolicy(SETTINGS, last=True).backoff(busy)
+    # A connection that breaks off is worth another try at the same host: the bytes so far are kept.
+    RetryPolicy(SETTINGS, last=False).backoff(BROKEN)
+
+
 def test_pauses_grow_and_differ() -> None:
     settings = ImageSettings(Path("/nowhere"), tries_per_host=100, retry_seconds=1, retry_most_seconds=8)
     policy = RetryPolicy(settings)
@@ -113,7 +127,7 @@ def test_whoever_is_called_off_does_not_pause() -> None:
         raise BROKEN
 
     with pytest.raises(Cancelled):
-        with_retries(work, SETTINGS, token)
+        with_retries(work, RetryPolicy(SETTINGS), token)
     assert len(tried) == 1
 
 

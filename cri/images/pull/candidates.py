@@ -1,0 +1,67 @@
+"""The hosts that may have one image, in the order to ask them; what fails moves to the end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from cri.images.pull.progress import Progress
+from cri.images.registry.health import HostHealth
+from cri.images.registry.sources import ImageSource
+from daemonkit.faults import Denied, Fault, Missing
+
+log = logging.getLogger(__name__)
+
+
+class Candidates:
+    """The sources of one pull, of which the last is the registry itself.
+
+    A source that could not give something is asked last for the rest of the pull.  It is still asked then:
+    it may be the only one that has the image.
+    """
+
+    def __init__(
+        self, sources: Sequence[ImageSource], registry: str, health: HostHealth, progress: Progress
+    ) -> None:
+        self._sources = tuple(sources)
+        self._registry = registry
+        self._health = health
+        self._progress = progress
+        self._behind: set[str] = set()
+        for source in self._sources[:-1]:
+            if cause := health.failure(source.name, registry):
+                self._move_behind(source, f"it failed a short while ago: {cause}")
+
+    @property
+    def first(self) -> ImageSource:
+        """The one that is configured to be asked first."""
+        return self._sources[0]
+
+    def in_order(self, may: Callable[[ImageSource], bool]) -> list[ImageSource]:
+        """Those that may be asked: the ones that failed come last."""
+        asked = [source for source in self._sources if may(source)]
+        return sorted(asked, key=lambda source: source.name in self._behind)
+
+    def registry(self, may: Callable[[ImageSource], bool]) -> ImageSource:
+        """The one that is configured last of those that may be asked: what it says counts most."""
+        return [source for source in self._sources if may(source)][-1]
+
+    def answered(self, source: ImageSource) -> None:
+        """Note that a source gave what it was asked for."""
+        self._health.answered(source.name, self._registry)
+        self._progress.host = source.name
+
+    def failed(self, source: ImageSource, fault: Fault) -> None:
+        """Note that a source gave nothing."""
+        if isinstance(fault, Missing | Denied):
+            self._health.answered(source.name, self._registry)
+        else:
+            self._health.failed(source.name, self._registry, fault)
+        self._move_behind(source, fault.cause)
+
+    def _move_behind(self, source: ImageSource, cause: str) -> None:
+        if len(self._sources) == 1 or source.name in self._behind:
+            return
+        self._behind.add(source.name)
+        self._progress.passed_over[source.name] = cause
+        log.warning("pull %s: %s is asked last from now on: %s", self._progress.name, source.name, cause)
