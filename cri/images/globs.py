@@ -6,7 +6,12 @@ import fnmatch
 import re
 from collections.abc import Iterable
 
+from daemonkit.convert import WrongKey
+
 MAX_PATTERN = 1024
+_WILD = frozenset("*?[")
+# What names of images consist of (registry, repository, tag, digest), and what stands for it.
+_CHARACTERS = re.compile(r"[A-Za-z0-9._:/@+*?!\[\]-]+")
 
 
 class Globs:
@@ -30,7 +35,19 @@ class Globs:
         return ""
 
 
+def patterns(table: object, *keys: str) -> None:
+    """For a table's ``__post_init__``: refuse a list with a pattern that no name could match (WrongKey)."""
+    for key in keys:
+        try:
+            Globs(getattr(table, key))
+        except ValueError as error:
+            raise WrongKey(key, str(error)) from None
+
+
 def _compiled(pattern: str) -> re.Pattern[str]:
-    if not pattern or len(pattern) > MAX_PATTERN or not pattern.isprintable() or " " in pattern:
+    balanced = pattern.count("[") == pattern.count("]")
+    if len(pattern) > MAX_PATTERN or not _CHARACTERS.fullmatch(pattern) or not balanced:
         raise ValueError(f"{pattern[:80]!r} is no pattern of image names")
+    if "/" not in pattern and _WILD.isdisjoint(pattern):
+        raise ValueError(f"{pattern[:80]!r} is not a whole name, such as docker.io/library/busybox:1")
     return re.compile(fnmatch.translate(pattern))

@@ -89,6 +89,21 @@ static const struct node {
 	{ "/dev/null", S_IFCHR | 0666, 1, 3 },	  { "/dev/zero", S_IFCHR | 0666, 1, 5 },
 	{ "/dev/full", S_IFCHR | 0666, 1, 7 },	  { "/dev/random", S_IFCHR | 0666, 1, 8 },
 	{ "/dev/urandom", S_IFCHR | 0666, 1, 9 }, { "/dev/tty", S_IFCHR | 0666, 5, 0 },
+	/* What is written to the console by name is lost: the host's is not the zone's. */
+	{ "/dev/console", S_IFCHR | 0600, 1, 3 },
+};
+
+/* Those of the kernel's misc devices that a zone of its own kernel has, and that open something new for each
+ * user.  No disk of the host, no loop device: they belong to others. */
+static const struct misc {
+	const char *name;
+	const char *path;
+	mode_t mode;
+} miscs[] = {
+	{ "fuse", "/dev/fuse", S_IFCHR | 0666 },
+	{ "tun", "/dev/net/tun", S_IFCHR | 0666 },
+	{ "kvm", "/dev/kvm", S_IFCHR | 0660 },
+	{ "loop-control", "/dev/loop-control", S_IFCHR | 0660 },
 };
 
 static const char *const links[][2] = {
@@ -96,6 +111,30 @@ static const char *const links[][2] = {
 	{ "/dev/stdin", "/proc/self/fd/0" }, { "/dev/stdout", "/proc/self/fd/1" },
 	{ "/dev/stderr", "/proc/self/fd/2" },
 };
+
+static int make_misc(const char *name, unsigned int minor, struct reason *reason)
+{
+	for (size_t i = 0; i < sizeof(miscs) / sizeof(miscs[0]); i++)
+		if (strcmp(miscs[i].name, name) == 0 && mknod(miscs[i].path, miscs[i].mode, makedev(10, minor)) < 0)
+			return reason_errno(reason, "mknod", miscs[i].path);
+	return 0;
+}
+
+/* Makes those that this kernel has: /proc/misc lists "minor name". */
+static int make_miscs(struct reason *reason)
+{
+	FILE *list = fopen("/proc/misc", "re");
+	unsigned int minor;
+	char name[64];
+	int result = 0;
+
+	if (!list)
+		return reason_errno(reason, "open", "/proc/misc");
+	while (result == 0 && fscanf(list, "%u %63s", &minor, name) == 2)
+		result = make_misc(name, minor, reason);
+	fclose(list);
+	return result;
+}
 
 /* Makes /dev as a kernel would, on a tmpfs of the zone's own. */
 static int make_devices(struct reason *reason)
@@ -109,9 +148,9 @@ static int make_devices(struct reason *reason)
 	for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
 		if (symlink(links[i][1], links[i][0]) < 0)
 			return reason_errno(reason, "symlink", links[i][0]);
-	if (mkdir("/dev/pts", 0755) < 0 || mkdir("/dev/shm", 01777) < 0)
+	if (mkdir("/dev/pts", 0755) < 0 || mkdir("/dev/shm", 01777) < 0 || mkdir("/dev/net", 0755) < 0)
 		return reason_errno(reason, "mkdir", "/dev");
-	return 0;
+	return make_miscs(reason);
 }
 
 static int mount_kernel(struct reason *reason)

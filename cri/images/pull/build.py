@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
 from cri.images.layer.layers import LayerIndex
+from cri.images.pull.kept import check_kept
 from cri.images.pull.progress import Meters
 from cri.images.registry.manifests import Descriptor
 from cri.images.rootfs import tree_cache
@@ -36,6 +37,13 @@ class Planned(NamedTuple):
     layers: tuple[str, ...]
     plan: FilesystemPlan
     cost: tuple[int, int, int]
+
+    def lower_layers(self) -> list[int]:
+        """The numbers of layers of filesystems below that have files in this one too."""
+        first = self.part.end - len(self.layers)
+        accounts = (node.content for node in self.plan.accounts.values() if node is not None)
+        used = {*self.plan.files, *(content.layer for content in accounts if content is not None)}
+        return sorted(number for number in used if number < first)
 
 
 class BuildState(NamedTuple):
@@ -121,6 +129,9 @@ class FilesystemBuilder:
     ) -> None:
         store, part = self._store, planned.part
         blobs = [store.files.blob_path(layer.digest) for layer in image.layers]
+        # The others have been read, and verified, for this very pull.
+        for number in planned.lower_layers():
+            check_kept(image.layers[number].digest, blobs[number], token)
         with store.files.work_file(part.chain_id.partition(":")[2]) as work:
             built = convert(blobs, planned.plan, work, self._settings, token, moved)
             checkpoint("image-pull.filesystem-built")

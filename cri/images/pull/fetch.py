@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from cri.images.concurrency import CancelToken, WorkerThreads
 from cri.images.digests import VerifiedChunks, digest_of, matches
-from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full
+from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full
 from cri.images.layer.layers import LayerIndex, read_layer
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
@@ -28,8 +28,8 @@ from daemonkit.disk_space import is_full
 from daemonkit.faults import Fault
 
 T = TypeVar("T")
-# The image itself is at fault, whichever source it comes from.
-_FINAL = (Unpackable, Oversized)
+# The image itself is at fault, or this host, whichever source it comes from.
+_FINAL = (Unpackable, Oversized, DiskFull)
 
 
 class Document(NamedTuple):

@@ -6,6 +6,7 @@ import json
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -40,6 +41,13 @@ CREATE TABLE names (
 ) STRICT;
 CREATE INDEX names_of ON names (image_id);
 """
+# Made in every index, whichever version has written it: versions before this table know nothing of it, and
+# lose nothing by that.
+_DAMAGED = """
+CREATE TABLE IF NOT EXISTS damaged (
+  chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE
+) STRICT;
+"""
 _FROM_1 = "ALTER TABLE filesystems ADD COLUMN digest TEXT NOT NULL DEFAULT '';"
 # Before version 3 an image was one filesystem: a stack of one.
 _FROM_2 = """
@@ -60,6 +68,7 @@ class FilesystemRow:
 
     bytes: its length; digest: of the whole file as it was built, "" when version 1 made it; below: the
     chain_id of the filesystem that it lies over, "" when it is the lowest. That one may come later.
+    damaged: its file was found to be another than was built, and no new container may have it.
     """
 
     chain_id: str
@@ -67,6 +76,7 @@ class FilesystemRow:
     bytes: int
     digest: str = ""
     below: str = ""
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,6 +118,7 @@ class ImageDb:
         steps = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}.get(version)
         if steps is not None:
             self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
+        self._db.execute(_DAMAGED)
 
     def close(self) -> None:
         """Close the file."""
@@ -138,7 +149,7 @@ class ImageDb:
             raise Broken(f"{operation} index of images", str(self._file), str(error)) from error
 
     def add_filesystem(self, row: FilesystemRow, accounts: Mapping[str, bytes | None]) -> None:
-        """Add a finished filesystem; an older row of the same chain id is replaced.
+        """Add a finished filesystem; an older row of the same chain id is replaced, and with it its damage.
 
         accounts: see account_file().
         """
@@ -149,13 +160,17 @@ class ImageDb:
                 "below = excluded.below",
                 (row.chain_id, row.type, row.bytes, row.digest, row.below),
             )
+            db.execute("DELETE FROM damaged WHERE chain_id = ?", (row.chain_id,))
             db.executemany(
                 "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
                 [(row.chain_id, path, data) for path, data in accounts.items()],
             )
 
-    def add_image(self, row: ImageRow, names: tuple[str, ...]) -> None:
-        """Add an image with names, taken from other images if need be; a removed image comes back."""
+    def add_image(self, row: ImageRow, names: tuple[str, ...], replace: bool = False) -> None:
+        """Add an image with names, taken from other images if need be; a removed image comes back.
+
+        replace: what is stored of it, as replace_image() does; else that stays as it is.
+        """
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?, 0) "
@@ -170,6 +185,8 @@ class ImageDb:
                     row.pulled_at,
                 ),
             )
+            if replace:
+                _replace(db, row)
             db.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", [(name, row.id) for name in names])
         self._grow()
 
@@ -180,6 +197,26 @@ class ImageDb:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
             except sqlite3.Error as error:
                 log.warning("the index stays in its log: %s", error)
+
+    def mark_damaged(self, chain_ids: Sequence[str]) -> None:
+        """Note that filesystems' files are damaged, until add_filesystem() replaces them."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT OR IGNORE INTO damaged VALUES (?)", [(chain_id,) for chain_id in chain_ids]
+            )
+
+    def replace_image(self, row: ImageRow) -> None:
+        """Change what is stored of an image; its names, and whether it is removed, stay as they are."""
+        with self._transaction() as db:
+            _replace(db, row)
+
+    def name(self, name: str, image_id: str | None) -> None:
+        """Give a name to an image, taken from another if need be; None: no image has it any more."""
+        with self._transaction() as db:
+            if image_id is None:
+                db.execute("DELETE FROM names WHERE name = ?", (name,))
+            else:
+                db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (name, image_id))
 
     def unname(self, image_id: str) -> None:
         """Remove all names of an image and mark it removed."""
@@ -216,10 +253,11 @@ class ImageDb:
     def filesystems(self) -> list[FilesystemRow]:
         """All filesystems."""
         with self._lock, self._told("read"):
-            return [
-                FilesystemRow(*row)
-                for row in self._db.execute("SELECT chain_id, type, bytes, digest, below FROM filesystems")
-            ]
+            rows = self._db.execute(
+                "SELECT chain_id, type, bytes, digest, below, chain_id IN (SELECT chain_id FROM damaged) "
+                "FROM filesystems"
+            ).fetchall()
+        return [FilesystemRow(row[0], row[1], row[2], row[3], row[4], bool(row[5])) for row in rows]
 
     def account_file(self, stack: Sequence[str], path: str) -> bytes | None:
         """The account file in a stack of filesystems, lowest first; None: there is none.
@@ -234,6 +272,20 @@ class ImageDb:
                 if row is not None:
                     return None if row[0] is None else bytes(row[0])
         return None
+
+
+def now() -> int:
+    """Nanoseconds since the epoch."""
+    return time.time_ns()
+
+
+def _replace(db: sqlite3.Connection, row: ImageRow) -> None:
+    stored = (row.chain_id, row.manifest_digest, row.manifest, row.config, json.dumps(row.layers))
+    db.execute(
+        "UPDATE images SET chain_id = ?, manifest_digest = ?, manifest = ?, config = ?, layers = ? "
+        "WHERE id = ?",
+        (*stored, row.id),
+    )
 
 
 def _layers(text: str) -> tuple[tuple[str, int], ...]:

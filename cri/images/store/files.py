@@ -12,7 +12,7 @@ import fcntl
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +63,14 @@ class StoreFiles:
         """The path of a filesystem, whether it is there or not."""
         return self._filesystems / f"{chain_id.partition(':')[2]}.{FS_TYPE}"
 
+    def paths(self, chain_ids: Sequence[str], digests: Sequence[str]) -> list[Path]:
+        """The paths of filesystems, their tree caches, and layers."""
+        return [
+            *map(self.fs_path, chain_ids),
+            *map(self.tree_cache_path, chain_ids),
+            *map(self.blob_path, digests),
+        ]
+
     def kernel_path(self, chain_id: str) -> Path:
         """The folder of a kernel image's files, whether it is there or not."""
         return self._kernels / chain_id.partition(":")[2]
@@ -71,8 +79,16 @@ class StoreFiles:
         """Remove the folders of all other chains; each is renamed first, so that none is seen half gone."""
         kept = {self.kernel_path(chain_id) for chain_id in chain_ids}
         for folder in set(self._kernels.iterdir()) - kept:
-            with self.work_folder("gone") as work:
-                folder.rename(work)
+            self._drop(folder)
+
+    def drop_kernel(self, chain_id: str) -> None:
+        """Remove the folder of a kernel image's files; none is fine."""
+        if (folder := self.kernel_path(chain_id)).is_dir():
+            self._drop(folder)
+
+    def _drop(self, folder: Path) -> None:
+        with self.work_folder("gone") as work:
+            folder.rename(work)
 
     @contextmanager
     def work_folder(self, stem: str) -> Iterator[Path]:
@@ -109,9 +125,13 @@ class StoreFiles:
         work.rename(final)
         sync_directory(final.parent)
 
+    def layers(self) -> list[Path]:
+        """Every blob."""
+        return list(self._blobs.glob("*/*"))
+
     def named(self) -> list[Path]:
         """Every blob, filesystem and tree cache."""
-        return [*self._filesystems.iterdir(), *self._blobs.glob("*/*"), *self._tree_caches.iterdir()]
+        return [*self._filesystems.iterdir(), *self.layers(), *self._tree_caches.iterdir()]
 
     def usage(self) -> Usage:
         """What the store takes now."""
