@@ -22,7 +22,7 @@ _FULL_PERCENT = 85
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptLayer:
     path: Path
     bytes: int
     since: float
@@ -95,11 +95,11 @@ class UnfinishedLayers:
         disk = os.statvfs(self._files.root)
         self.make_room(disk.f_blocks * disk.f_frsize * (100 - _FULL_PERCENT) // 100)
 
-    def _kept(self) -> list[_Kept]:
+    def _kept(self) -> list[_KeptLayer]:
         found = []
         for path in {*self._files.layers(), *self._files.partial()} - self._in_use():
             # A download may be taking its part of a layer just now.
             with suppress(FileNotFoundError):
                 status = path.stat()
-                found.append(_Kept(path, status.st_blocks * 512, status.st_mtime))
+                found.append(_KeptLayer(path, status.st_blocks * 512, status.st_mtime))
         return found
