@@ -92,11 +92,18 @@ class Kubelet:
 
 
 @contextlib.asynccontextmanager
-async def kubelet(node: CriNode, folder: Path, *, shipped: bool) -> AsyncIterator[Kubelet]:
-    """Serve while the block runs; ``shipped``: with the configuration that we ship beside its own."""
+async def kubelet(
+    node: CriNode, folder: Path, *more: str, shipped: bool, program: str = "kubelet"
+) -> AsyncIterator[Kubelet]:
+    """Serve while the block runs; ``shipped``: with the configuration that we ship beside its own.
+
+    ``more``: arguments.  In a folder that it had before it finds its pods again.
+    """
     manifests, drop_ins, port = folder / "manifests", folder / "conf.d", _free_port()
-    for path in (manifests, drop_ins):
-        path.mkdir(parents=True)
+    more = more or ("--hostname-override=node",)
+    shutil.rmtree(drop_ins, ignore_errors=True)
+    drop_ins.mkdir(parents=True)
+    manifests.mkdir(exist_ok=True)
     if shipped:
         shutil.copy(SHIPPED, drop_ins)
     own = {
@@ -113,8 +120,12 @@ async def kubelet(node: CriNode, folder: Path, *, shipped: bool) -> AsyncIterato
     (drop_ins / "90-test.conf").write_text(json.dumps(header | own))
     output = Output(folder / "kubelet.log")
     command = (
-        *("kubelet", f"--config={folder}/kubelet.json", f"--config-dir={drop_ins}"),
-        *(f"--root-dir={folder}/root", f"--cert-dir={folder}/certs", "--hostname-override=node"),
+        *(program, f"--config={folder}/kubelet.json", f"--config-dir={drop_ins}"),
+        *(
+            f"--root-dir={folder}/root",
+            f"--cert-dir={folder}/certs",
+            *more,
+        ),
     )
     async with background(*command, output=output):
         await output.line_with(_READY, _TIMEOUT)

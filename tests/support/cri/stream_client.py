@@ -206,10 +206,16 @@ class Ws:
                     await self.event(event.response())
 
 
-async def websocket(base: str, url: str, protocol: str = "v5.channel.k8s.io") -> Ws:
-    """Upgraded."""
-    line = await connect(base)
-    headers = [*WEBSOCKET, key()]
+async def websocket(
+    base: str,
+    url: str,
+    protocol: str = "v5.channel.k8s.io",
+    *more: tuple[str, str],
+    tls: ssl.SSLContext | None = None,
+) -> Ws:
+    """Upgraded; ``more`` headers are sent, too."""
+    line = await connect(base, tls)
+    headers = [*WEBSOCKET, key(), *more]
     if protocol:
         headers.append(("Sec-WebSocket-Protocol", protocol))
     answer = await line.ask(path_of(url), *headers)

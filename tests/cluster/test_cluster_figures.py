@@ -1,0 +1,91 @@
+"""The kubelet's figures of pods, as docs/operations.md has them: with our drop-in and without."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+
+from tests.support.cluster.api import PATIENCE
+from tests.support.cluster.cluster import Cluster
+from tests.support.cluster.programs import needs_kubernetes
+from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.kubelet import Kubelet
+
+pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
+
+MIB = 1 << 20
+BUSY = "echo begins; head -c 8388608 /dev/zero >/held; while :; do :; done"
+LIMITS = {"resources": {"limits": {"cpu": "500m", "memory": "128Mi"}}}
+"""A third more than it may take is the most that a rate may say."""
+MOST = 500e6 * 4 / 3
+
+
+async def measured(cluster: Cluster, kubelet: Kubelet) -> dict[str, Any]:
+    """The summary of a busy pod, as soon as it has the rate of its container."""
+    await cluster.create("busy", "sh", "-c", BUSY, container=LIMITS)
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            pod = await kubelet.summary("busy")
+            if "usageNanoCores" in container(pod).get("cpu", {}):
+                return pod
+
+
+def container(pod: dict[str, Any]) -> dict[str, Any]:
+    return next(iter(pod.get("containers") or ()), {})
+
+
+def metrics(text: str) -> dict[str, list[float]]:
+    """The values of the samples of our pod, by the metric's name and whether they are a container's."""
+    found: dict[str, list[float]] = {}
+    for name, labels, value in re.findall(r"^(\w+)\{(.*)\} (\S+)", text, re.MULTILINE):
+        if 'pod="busy"' in labels:
+            found.setdefault(name + ("" if 'container="main"' in labels else "*"), []).append(float(value))
+    return found
+
+
+def holds_for_a_container(figures: dict[str, Any]) -> None:
+    """What is there in either case; the first rate is a true one."""
+    assert 0 < figures["cpu"]["usageNanoCores"] < MOST and figures["cpu"]["usageCoreNanoSeconds"] > 0
+    assert figures["memory"]["workingSetBytes"] >= 8 * MIB
+    assert figures["memory"]["rssBytes"] > 0 and "swap" in figures
+    assert figures["rootfs"]["usedBytes"] >= 8 * MIB and figures["rootfs"]["inodesUsed"] > 0
+    assert figures["logs"]["usedBytes"] > 0
+
+
+async def test_with_the_configuration_that_we_ship(cluster: Cluster) -> None:
+    kubelet = await cluster.use_kubelet(shipped=True)
+    pod = await measured(cluster, kubelet)
+    holds_for_a_container(container(pod))
+    assert pod["cpu"]["usageNanoCores"] > 0 and pod["memory"]["workingSetBytes"] >= 8 * MIB
+    assert pod["network"]["name"] == "eth0" and pod["network"]["txBytes"] > 0
+    assert pod["process_stats"]["process_count"] == 1
+    resources = metrics(await kubelet.get("/metrics/resource"))
+    assert resources["container_cpu_usage_seconds_total"][0] > 0
+    assert resources["pod_cpu_usage_seconds_total*"][0] > 0
+    advisor = metrics(await kubelet.get("/metrics/cadvisor"))
+    assert {"container_memory_working_set_bytes", "container_fs_usage_bytes"} <= set(advisor)
+    assert {"container_network_receive_bytes_total*", "container_memory_working_set_bytes*"} <= set(advisor)
+    assert advisor["container_cpu_usage_seconds_total"][0].is_integer()
+    assert 'id="/"' not in await kubelet.get("/metrics/cadvisor")
+
+
+async def test_without_it(cluster: Cluster) -> None:
+    kubelet = await cluster.use_kubelet(shipped=False)
+    try:
+        pod = await measured(cluster, kubelet)
+        holds_for_a_container(container(pod))
+        # This kubelet makes no control groups of pods (cgroupsPerQOS: false), and adds up the containers.
+        assert pod["cpu"]["usageNanoCores"] == container(pod)["cpu"]["usageNanoCores"]
+        assert pod["memory"]["workingSetBytes"] == container(pod)["memory"]["workingSetBytes"]
+        assert "network" not in pod and "process_stats" not in pod
+        resources = metrics(await kubelet.get("/metrics/resource"))
+        assert resources["container_memory_working_set_bytes"][0] >= 8 * MIB
+        assert resources["pod_memory_working_set_bytes*"][0] >= 8 * MIB
+        advisor = await kubelet.get("/metrics/cadvisor")
+        assert "container_memory_working_set_bytes" not in metrics(advisor)
+        assert 'id="/"' in advisor
+    finally:
+        await cluster.use_kubelet(shipped=True)

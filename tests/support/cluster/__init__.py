@@ -1,0 +1,1 @@
+"""A real Kubernetes of one node, whose pods xenpod runs."""

@@ -1,0 +1,125 @@
+"""A client of the Kubernetes API: requests, and watches that end when an object is as it should be."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+
+from tests.support.cri.stream_client import Ws, websocket
+
+PATIENCE = 120.0
+"""Seconds for anything to become true."""
+
+Object = dict[str, Any]
+
+
+class ApiRefused(Exception):
+    """The API server answered with an error, whose text this is."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(f"{status}: {text}")
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Api:
+    """The API server on a port of loopback, asked with a bearer token; one connection for each request."""
+
+    port: int
+    token: str
+
+    async def get(self, path: str) -> Any:
+        return await self.call("GET", path)
+
+    async def post(self, path: str, body: Object) -> Any:
+        return await self.call("POST", path, body)
+
+    async def delete(self, path: str) -> Any:
+        return await self.call("DELETE", path)
+
+    async def call(self, method: str, path: str, body: Object | None = None) -> Any:
+        """The decoded answer.  ApiRefused for 4xx and 5xx."""
+        return json.loads(await self.text(method, path, body))
+
+    async def text(self, method: str, path: str, body: Object | None = None) -> str:
+        """The answer where it is no JSON: /readyz, logs."""
+        return b"".join([part async for part in self._exchange(method, path, body)]).decode()
+
+    async def until(self, path: str, selector: str, what: Callable[[Object], bool]) -> Object:
+        """Watch the objects of a list until one is as ``what`` says, and return it.
+
+        ``selector`` is a field selector that one object has.  An AssertionError shows how it was last.
+        """
+        last: Object = {}
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while True:  # the API server ends watches now and then
+                    async with aclosing(self._watched(f"{path}?watch=1&fieldSelector={selector}")) as seen:
+                        async for last in seen:
+                            if what(last):
+                                return last
+        except TimeoutError:
+            raise AssertionError(f"{selector} of {path} is still {json.dumps(last.get('status'))}") from None
+
+    async def websocket(self, path: str) -> Ws:
+        """As kubectl upgrades exec and attach."""
+        return await websocket(
+            f"https://127.0.0.1:{self.port}",
+            f"https://127.0.0.1:{self.port}{path}",
+            "v5.channel.k8s.io",
+            *self._headers(),
+            tls=_trust(),
+        )
+
+    async def _watched(self, path: str) -> AsyncGenerator[Object, None]:
+        """Objects as they are and become."""
+        rest = b""
+        async with aclosing(self._exchange("GET", path, None)) as parts:
+            async for part in parts:
+                *lines, rest = (rest + part).split(b"\n")
+                for line in lines:
+                    yield json.loads(line)["object"]
+
+    async def _exchange(self, method: str, path: str, body: Object | None) -> AsyncGenerator[bytes, None]:
+        """The parts of the answer's body as they come."""
+        content = b"" if body is None else json.dumps(body).encode()
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=_trust())
+        try:
+            state = h11.Connection(h11.CLIENT)
+            head = [("Host", "localhost"), ("Connection", "close"), *self._headers()]
+            head += [("Content-Type", "application/json"), ("Content-Length", str(len(content)))]
+            for event in (
+                h11.Request(method=method, target=path, headers=head),
+                h11.Data(content),
+                h11.EndOfMessage(),
+            ):
+                writer.write(state.send(event) or b"")
+            await writer.drain()
+            refused, text = 0, b""
+            while not isinstance(said := state.next_event(), h11.EndOfMessage | h11.ConnectionClosed):
+                if said is h11.NEED_DATA:
+                    state.receive_data(await reader.read(1 << 16))
+                elif isinstance(said, h11.Response):
+                    refused = said.status_code if said.status_code >= 400 else 0
+                elif isinstance(said, h11.Data) and refused:
+                    text += bytes(said.data)
+                elif isinstance(said, h11.Data):
+                    yield bytes(said.data)
+            if refused:
+                raise ApiRefused(refused, text.decode())
+        finally:
+            writer.close()
+
+    def _headers(self) -> list[tuple[str, str]]:
+        return [("Authorization", f"Bearer {self.token}")]
+
+
+def _trust() -> ssl.SSLContext:
+    return ssl._create_unverified_context()  # noqa: S323  # the certificate is of the server's own making

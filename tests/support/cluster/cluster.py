@@ -1,0 +1,178 @@
+"""The cluster: a node of both daemons, a control plane, and a kubelet that can be replaced by another one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from tests.support.cluster.api import PATIENCE, Api, Object
+from tests.support.cluster.control_plane import control_plane
+from tests.support.cluster.programs import program
+from tests.support.cri.cri_daemons import IMAGE, CriNode, pulled
+from tests.support.cri.kubelet import Kubelet, kubelet
+from xenpod_proto.protect.v1 import protect_pb2
+
+PODS = "/api/v1/namespaces/default/pods"
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+EVENTS = "/api/v1/namespaces/default/events"
+NODE_MEMORY = 3 << 30
+"""What all zones may have together."""
+SMALL, SMALL_MEMORY = "small", 128 << 20
+"""A runtime handler, also a RuntimeClass, and the size of its zones whose pods have no limit."""
+
+_NODE = "localhost"
+
+
+@dataclass
+class Cluster:
+    """One node, Ready."""
+
+    node: CriNode
+    api: Api
+    folder: Path
+    kubeconfig: Path
+    kubelet: Kubelet | None = None
+    _running: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+
+    async def use_kubelet(self, *, shipped: bool) -> Kubelet:
+        """End the kubelet that runs; the next has the configuration that we ship, or has it not."""
+        await self._running.aclose()
+        more = (f"--kubeconfig={self.kubeconfig}", f"--hostname-override={_NODE}")
+        began = kubelet(self.node, self.folder, *more, shipped=shipped, program=program("kubelet"))
+        self.kubelet = await self._running.enter_async_context(began)
+        await self.api.until("/api/v1/nodes", f"metadata.name={_NODE}", _takes_pods)
+        return self.kubelet
+
+    async def create(self, name: str, *command: str, **spec: Any) -> None:
+        """A pod; see :func:`pod`."""
+        await self.api.post(PODS, pod(name, *command, **spec))
+
+    async def until(self, name: str, what: Callable[[Object], bool]) -> Object:
+        """The pod, as soon as it is so."""
+        try:
+            return await self.api.until(PODS, f"metadata.name={name}", what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; events: {await self.events(name)}") from None
+
+    async def ended(self, name: str) -> Object:
+        """How its container ended: ``terminated`` of its state, and the pod's ``phase``."""
+        seen = await self.until(name, lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"))
+        status: Object = seen["status"]["containerStatuses"][0]["state"]["terminated"]
+        return status | {"phase": seen["status"]["phase"]}
+
+    async def started(self, *names: str) -> list[Object]:
+        """The pods, once their containers run."""
+        return [await self.until(name, _runs) for name in names]
+
+    async def log(self, name: str) -> str:
+        return await self.api.text("GET", f"{PODS}/{name}/log")
+
+    async def logged(self, name: str, what: Callable[[str], bool]) -> str:
+        """The log of a pod that runs, as soon as it is so."""
+        await self.started(name)
+        said = ""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not what(said := await self.log(name)):  # noqa: ASYNC110 - the API has no event of it
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"{name} has said only {said[-2000:]!r}") from None
+        return said
+
+    async def exec(self, name: str, *command: str) -> str:
+        """What it writes on its standard output; it must succeed."""
+        asked = "&".join(f"command={quote(word)}" for word in command)
+        client = await self.api.websocket(f"{PODS}/{name}/exec?stdout=1&stderr=1&{asked}")
+        try:
+            await client.until(lambda: client.channel(3))
+            status = json.loads(client.channel(3))
+            assert status["status"] == "Success", (status, client.channel(2))
+            return client.channel(1).decode()
+        finally:
+            client.line.close()
+
+    async def events(self, name: str) -> list[str]:
+        """What the pod's events say so far."""
+        found = await self.api.get(f"{EVENTS}?fieldSelector=involvedObject.name={name}")
+        return [event["message"] for event in found["items"]]
+
+    async def event(self, name: str, text: str) -> str:
+        """The first event of the pod that has the text."""
+        selector = f"involvedObject.name={name}"
+        found = await self.api.until(EVENTS, selector, lambda event: text in event["message"])
+        return str(found["message"])
+
+    async def tidy(self) -> None:
+        """Remove all jobs and pods; returns once none of their zones is left.
+
+        Sandboxes stay on record until the kubelet's garbage collection comes by.
+        """
+        await self.api.delete(f"{JOBS}?propagationPolicy=Background")
+        async with asyncio.timeout(PATIENCE):
+            while (await self.api.get(PODS))["items"] or await self.zones():
+                await self.api.delete(f"{PODS}?gracePeriodSeconds=1")
+                await asyncio.sleep(0.1)
+
+    async def zones(self) -> list[protect_pb2.Zone]:
+        async with self.node.protectd.clients() as clients:
+            return list((await clients.zones.ListZones(protect_pb2.ListZonesRequest())).zones)
+
+    async def close(self) -> None:
+        try:
+            if self.kubelet is not None:
+                await self.tidy()
+        finally:
+            await self._running.aclose()
+
+
+def pod(
+    name: str,
+    *command: str,
+    annotations: Mapping[str, str] | None = None,
+    container: Mapping[str, Any] | None = None,
+    **spec: Any,
+) -> Object:
+    """A pod of one container, which is not restarted unless ``spec`` says so."""
+    main = {"name": "main", "image": IMAGE, "command": list(command), **(container or {})}
+    base = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
+    metadata = {"name": name, "annotations": dict(annotations or {})}
+    return {"metadata": metadata, "spec": {**base, **spec, "containers": [main]}}
+
+
+@contextlib.asynccontextmanager
+async def cluster(folder: Path) -> AsyncIterator[Cluster]:
+    """Start all of it, the kubelet as we ship it; nothing is left at the end."""
+    node = CriNode(folder / "n")
+    node.protectd.configure(memory={"total": NODE_MEMORY})
+    node.configure(handlers={SMALL: {"memory": SMALL_MEMORY}})
+    await node.start()
+    try:
+        async with pulled(node, folder / "registry"), control_plane(folder / "control") as (api, kubeconfig):
+            made = Cluster(node, api, node.folder / "kubelet", kubeconfig)
+            try:
+                await made.use_kubelet(shipped=True)
+                await api.post(
+                    "/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": SMALL}, "handler": SMALL}
+                )
+                yield made
+            finally:
+                await made.close()
+    finally:
+        await node.close()
+    await node.nothing_left()
+
+
+def _takes_pods(node: Object) -> bool:
+    conditions = node["status"].get("conditions") or ()
+    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return ready and not node["spec"].get("taints")
+
+
+def _runs(pod: Object) -> bool:
+    return any("running" in one["state"] for one in pod["status"].get("containerStatuses") or ())

@@ -1,0 +1,103 @@
+"""etcd, kube-apiserver, kube-scheduler and kube-controller-manager as processes of a test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import secrets
+import subprocess
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+from localnode.processes import Output, ProgramFailed, background
+from tests.support.cluster.api import PATIENCE, Api, ApiRefused
+from tests.support.cluster.programs import etcd, free_ports, program
+
+
+@contextlib.asynccontextmanager
+async def control_plane(folder: Path) -> AsyncIterator[tuple[Api, Path]]:
+    """Serve while the block runs: a client, and a kubeconfig for the kubelet.  ``folder`` holds all files."""
+    folder.mkdir(parents=True)
+    clients, peers, port = free_ports(3)
+    api = Api(port, secrets.token_hex(16))
+    key, tokens, kubeconfig = folder / "accounts.key", folder / "tokens.csv", folder / "kubeconfig"
+    subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
+    tokens.write_text(f'{api.token},admin,1,"system:masters"\n')
+    kubeconfig.write_text(json.dumps(_kubeconfig(api)))
+    async with contextlib.AsyncExitStack() as running:
+
+        async def run(name: str, *command: str) -> tuple[Process, Output]:
+            output = Output(folder / f"{name}.log")
+            return await running.enter_async_context(background(*command, output=output)), output
+
+        started = await run("etcd", *etcd(folder / "etcd", clients, peers))
+        await _until(lambda: _listens(clients), *started)
+        started = await run("kube-apiserver", *_apiserver(folder, clients, port, key, tokens))
+        await _until(lambda: _ready(api), *started)
+        follows = (f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0")
+        await run("kube-scheduler", program("kube-scheduler"), *follows)
+        await run(
+            "kube-controller-manager",
+            *(program("kube-controller-manager"), *follows),
+            f"--service-account-private-key-file={key}",
+        )
+        # A pod is refused before its namespace has this account.
+        await api.until("/api/v1/namespaces/default/serviceaccounts", "metadata.name=default", lambda _: True)
+        yield api, kubeconfig
+
+
+def _apiserver(folder: Path, etcd_port: int, port: int, key: Path, tokens: Path) -> list[str]:
+    return [
+        program("kube-apiserver"),
+        f"--etcd-servers=http://127.0.0.1:{etcd_port}",
+        *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={folder / 'certificates'}"),
+        *("--authorization-mode=AlwaysAllow", f"--token-auth-file={tokens}", "--allow-privileged"),
+        *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
+        "--service-account-issuer=https://kubernetes.default.svc",
+        "--service-cluster-ip-range=10.96.0.0/24",
+        # For logs and exec: the node is called localhost, since no kubelet takes loopback for its address.
+        "--kubelet-preferred-address-types=Hostname",
+    ]
+
+
+def _kubeconfig(api: Api) -> dict[str, object]:
+    cluster = {"server": f"https://127.0.0.1:{api.port}", "insecure-skip-tls-verify": True}
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "test",
+        "clusters": [{"name": "test", "cluster": cluster}],
+        "users": [{"name": "test", "user": {"token": api.token}}],
+        "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test"}}],
+    }
+
+
+async def _until(condition: Callable[[], Awaitable[bool]], process: Process, output: Output) -> None:
+    """Ask again and again; ProgramFailed when the process ends first, or takes too long."""
+    name = output.path.stem
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await condition():
+                if process.returncode is not None:
+                    raise ProgramFailed(f"{name} ended with {process.returncode}:\n{output.tail()}")
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise ProgramFailed(f"{name} is not ready after {PATIENCE:.0f} s:\n{output.tail()}") from None
+
+
+async def _listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    return True
+
+
+async def _ready(api: Api) -> bool:
+    try:
+        return await api.text("GET", "/readyz") == "ok"
+    except (ApiRefused, OSError):
+        return False
