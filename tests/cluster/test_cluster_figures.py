@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster.api import PATIENCE
+from tests.support.cluster.cgroups import control_group
 from tests.support.cluster.cluster import Cluster
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
@@ -72,7 +73,24 @@ async def test_with_the_configuration_that_we_ship(cluster: Cluster) -> None:
     assert 'id="/"' not in await kubelet.get("/metrics/cadvisor")
 
 
-async def test_without_it(cluster: Cluster) -> None:
+async def test_without_it_groups_of_pods_are_empty(cluster: Cluster) -> None:
+    with control_group(cluster.folder) as root:
+        kubelet = await cluster.use_kubelet(shipped=False, cgroupsPerQOS=True, cgroupRoot=root)
+        try:
+            pod = await measured(cluster, kubelet)
+            holds_for_a_container(container(pod))
+            assert pod["cpu"].get("usageNanoCores", 0) == 0 and pod["cpu"]["usageCoreNanoSeconds"] == 0
+            assert pod["memory"]["workingSetBytes"] == 0
+            assert "network" not in pod
+            advisor = metrics(await kubelet.get("/metrics/cadvisor"))
+            assert advisor["container_memory_working_set_bytes*"] == [0.0]
+            assert "container_memory_working_set_bytes" not in advisor
+        finally:
+            await cluster.tidy()
+            await cluster.use_kubelet(shipped=True)
+
+
+async def test_without_it_and_without_such_groups(cluster: Cluster) -> None:
     kubelet = await cluster.use_kubelet(shipped=False)
     try:
         pod = await measured(cluster, kubelet)

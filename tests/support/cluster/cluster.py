@@ -40,11 +40,15 @@ class Cluster:
     kubelet: Kubelet | None = None
     _running: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
-    async def use_kubelet(self, *, shipped: bool) -> Kubelet:
-        """End the kubelet that runs; the next has the configuration that we ship, or has it not."""
+    async def use_kubelet(self, *, shipped: bool, **settings: object) -> Kubelet:
+        """End the kubelet that runs; the next has the configuration that we ship, or has it not.
+
+        ``settings`` of KubeletConfiguration go before those that all kubelets of tests have.
+        """
         await self._running.aclose()
         more = (f"--kubeconfig={self.kubeconfig}", f"--hostname-override={_NODE}")
-        began = kubelet(self.node, self.folder, *more, shipped=shipped, program=program("kubelet"))
+        own = program("kubelet")
+        began = kubelet(self.node, self.folder, *more, shipped=shipped, program=own, settings=settings)
         self.kubelet = await self._running.enter_async_context(began)
         await self.api.until("/api/v1/nodes", f"metadata.name={_NODE}", _takes_pods)
         return self.kubelet

@@ -56,7 +56,7 @@ def _apiserver(folder: Path, etcd_port: int, port: int, key: Path, tokens: Path)
         *("--authorization-mode=AlwaysAllow", f"--token-auth-file={tokens}", "--allow-privileged"),
         *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
         "--service-account-issuer=https://kubernetes.default.svc",
-        "--service-cluster-ip-range=10.96.0.0/24",
+        "--service-cluster-ip-range=198.51.100.0/24",
         # For logs and exec: the node is called localhost, since no kubelet takes loopback for its address.
         "--kubelet-preferred-address-types=Hostname",
     ]

@@ -24,6 +24,7 @@ from tests.support.protect.daemons import ROOT
 needs_kubelet = pytest.mark.skipif(shutil.which("kubelet") is None, reason="kubelet is not on PATH")
 SHIPPED = ROOT / "packaging" / "kubelet" / "10-xenpod.conf"
 
+_LINKS = Path("/var/log/containers")
 _READY = "Started kubelet"
 _TIMEOUT = 120.0
 # Nothing of the host's: no cgroups for pods, no rules of iptables, every file in the test's folder.
@@ -93,11 +94,17 @@ class Kubelet:
 
 @contextlib.asynccontextmanager
 async def kubelet(
-    node: CriNode, folder: Path, *more: str, shipped: bool, program: str = "kubelet"
+    node: CriNode,
+    folder: Path,
+    *more: str,
+    shipped: bool,
+    program: str = "kubelet",
+    settings: Mapping[str, object] | None = None,
 ) -> AsyncIterator[Kubelet]:
     """Serve while the block runs; ``shipped``: with the configuration that we ship beside its own.
 
-    ``more``: arguments.  In a folder that it had before it finds its pods again.
+    ``more``: arguments; ``settings``: of its configuration, over those here.  In a folder that it had before
+    it finds its pods again.
     """
     manifests, drop_ins, port = folder / "manifests", folder / "conf.d", _free_port()
     more = more or ("--hostname-override=node",)
@@ -114,11 +121,10 @@ async def kubelet(
         "staticPodPath": str(manifests),
         "volumePluginDir": str(folder / "plugins"),
     }
-    (folder / "kubelet.json").write_text(json.dumps(dict(_SETTINGS)))
+    (folder / "kubelet.json").write_text(json.dumps({**_SETTINGS, **(settings or {})}))
     # The last drop-in wins: the socket of this test.
     header = {name: _SETTINGS[name] for name in ("apiVersion", "kind")}
     (drop_ins / "90-test.conf").write_text(json.dumps(header | own))
-    output = Output(folder / "kubelet.log")
     command = (
         *(program, f"--config={folder}/kubelet.json", f"--config-dir={drop_ins}"),
         *(
@@ -127,12 +133,19 @@ async def kubelet(
             *more,
         ),
     )
-    async with background(*command, output=output):
-        await output.line_with(_READY, _TIMEOUT)
-        async with asyncio.timeout(_TIMEOUT):
-            while not await asyncio.to_thread(_listens, port):
-                pass
-        yield Kubelet(manifests, port)
+    output = Output(folder / "kubelet.log")
+    try:
+        async with background(*command, output=output):
+            await output.line_with(_READY, _TIMEOUT)
+            async with asyncio.timeout(_TIMEOUT):
+                while not await asyncio.to_thread(_listens, port):
+                    pass
+            yield Kubelet(manifests, port)
+    finally:
+        # It makes one for each container, and removes it with the container, which may outlive it.
+        for link in _LINKS.glob("*"):
+            if link.is_symlink() and link.readlink().is_relative_to(folder):
+                link.unlink()
 
 
 def _listens(port: int) -> bool:
