@@ -22,7 +22,7 @@ class Unpackable(Refused):
 
 
 class Oversized(Exhausted):
-    """An image beyond a configured limit (bytes, ratio, entries)."""
+    """An image beyond a limit."""
 
 
 class Interrupted(Unreachable):
@@ -83,6 +83,11 @@ class Rejected(Denied):
 
 class Cancelled(Exception):
     """A thread stops because its work was cancelled; never reaches a caller of WorkerThreads.run."""
+
+
+def oversized(operation: str, subject: str, cause: str, key: str, table: str = "images.limits") -> Oversized:
+    """The fault for an image beyond a configured limit; key: the one to raise."""
+    return Oversized(operation, subject, cause, f"{table}.{key} in cri.toml is the limit")
 
 
 def disk_full(operation: str, subject: str) -> DiskFull:

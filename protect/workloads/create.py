@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
-from daemonkit.tasks import complete_all
+from daemonkit.tasks import complete_all, gather
 from protect.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
 from protect.model.errors import CannotStart
@@ -25,7 +25,7 @@ from protect.state.outputs import Outputs
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent
 from protect.workloads import disks
-from protect.workloads.delete import undo_create
+from protect.workloads.delete import delete_container, undo_create
 
 log = logging.getLogger(__name__)
 
@@ -50,11 +50,13 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
         table = disks.DiskTable.of(runtime.workload.disks, files)
         async with runtime.lock, AsyncExitStack() as undo:
             undo.push_async_callback(undo_create, manager, runtime)
-            await complete_all(_attach(manager, runtime, disk) for disk in table.specs(new))
-            checkpoint("workload-create.disks-attached")
             await manager.volumes.attach(spec.zone_id, spec.id, sources)
             checkpoint("workload-create.volumes-attached")
-            await prepare(manager, runtime, _container(runtime, spec, table))
+            # The agent waits for the disks, and does meanwhile what it can without them.
+            await gather(
+                _attach_all(manager, runtime, table.specs(new)),
+                prepare(manager, runtime, _container(runtime, spec, table)),
+            )
             undo.pop_all()
     finally:
         close_all(sources)
@@ -88,6 +90,16 @@ def admit(
     manager.add_workload(runtime)
     checkpoint("workload-create.recorded")
     return runtime, new
+
+
+async def _attach_all(manager: ZoneManager, runtime: WorkloadRuntime, specs: Sequence[DiskSpec]) -> None:
+    try:
+        await complete_all(_attach(manager, runtime, disk) for disk in specs)
+    except Fault:
+        # Else it would wait for them to its deadline.
+        await delete_container(runtime)
+        raise
+    checkpoint("workload-create.disks-attached")
 
 
 async def _attach(manager: ZoneManager, runtime: WorkloadRuntime, disk: DiskSpec) -> None:

@@ -152,17 +152,24 @@ class ImageStore(StoreReader):
             self.end_lease(chain_ids, digests)
 
     def add_filesystem(
-        self, work: Path, chain_id: str, below: str, accounts: Mapping[str, bytes | None], digest: str
+        self,
+        work: Path,
+        chain_id: str,
+        below: str,
+        accounts: Mapping[str, bytes | None],
+        digest: str,
+        lost: Mapping[str, int] | None = None,
     ) -> None:
         """Add a finished, synced filesystem image; the caller has leased it.
 
-        below, accounts: see FilesystemRow and ImageDb.account_file.
+        below, lost, accounts: see FilesystemRow and ImageDb.account_file.
         """
         size = work.stat().st_size
         self.files.put(work, self.files.fs_path(chain_id))
         checkpoint("image-pull.filesystem-named")
         with self._lock:
-            self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size, digest, below), accounts)
+            row = FilesystemRow(chain_id, FS_TYPE, size, digest, below, lost=lost)
+            self._db.add_filesystem(row, accounts)
             self._load()
 
     def add_image(self, row: ImageRow, image_names: tuple[str, ...], replace: bool = False) -> StoredImage:

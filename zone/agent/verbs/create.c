@@ -6,6 +6,7 @@
 #include "container/bundle.h"
 #include "container/container.h"
 #include "container/job.h"
+#include "container/moves.h"
 #include "mounts/mounts.h"
 #include "mounts/rootfs.h"
 #include "sys/device.h"
@@ -243,6 +244,7 @@ void create_container(struct call *call)
 		call_fail(call, &fault);
 		return;
 	}
+	moves_expect();
 	if (bundle_write(creation->container->directory, call->request->create_container, &creation->fault) < 0)
 		fail(creation);
 	else
