@@ -200,9 +200,10 @@ class ImageStore(StoreReader):
         row = self.row(image.id)
         if row is None or not image.damaged:
             return row is not None
-        whole = len(row.layers) == len(image.config["rootfs"]["diff_ids"])
-        documents = matches(row.config, row.id) and matches(row.manifest, row.manifest_digest)
-        return whole and documents and all(self.files.blob_path(digest).is_file() for digest, _ in row.layers)
+        if not matches(row.config, row.id) or not matches(row.manifest, row.manifest_digest):
+            return False
+        here = [digest for digest, _ in row.layers if self.files.blob_path(digest).is_file()]
+        return len(here) == len(image.config["rootfs"]["diff_ids"])
 
     def tag(self, image_id: str, name: str) -> str:
         """Give an image one more name; the id of the image that had it, "": none; raises Missing."""
