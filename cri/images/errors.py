@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from daemonkit.disk_space import is_full
 from daemonkit.faults import Denied, Exhausted, Refused, TooLate, Unreachable
 
 
@@ -93,3 +94,13 @@ def oversized(operation: str, subject: str, cause: str, key: str, table: str = "
 def disk_full(operation: str, subject: str) -> DiskFull:
     """The fault for a full disk (see ``daemonkit.disk_space.is_full``)."""
     return DiskFull(operation, subject, "the disk is full", "free space under the state directory")
+
+
+def means_full(error: BaseException) -> bool:
+    """Whether something failed for want of disk space."""
+    return isinstance(error, DiskFull) or is_full(error)
+
+
+def is_resumable(error: BaseException) -> bool:
+    """Whether the bytes of a layer that came before this failure may be the beginning of a sound one."""
+    return not isinstance(error, Corrupt | Unpackable | Oversized) and not means_full(error)
