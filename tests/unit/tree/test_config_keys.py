@@ -79,10 +79,10 @@ CRI: Mapping[str, list[str]] = {
     "streaming.tls.client_ca": [*PATH, "'/alone.crt'"],
     "handlers.x.profile": ["''", "'Not One'", "3"],
     "handlers.x.kernel": ["'NOT A NAME'", "3"],
+    "handlers.x.reserve": ["'request'", "'all'", "3"],
+    "handlers.x.vcpus": ["-1", "'2'", "1.5"],
     "handlers.x.host_namespaces": ["''", "'host'", "true"],
-    "handlers.x.reserve": ["''", "'request'", "'all'", "3"],
     "handlers.x.memory": SIZE,
-    "handlers.x.vcpus": ["-1", "1025", "1.5"],
 }  # fmt: skip
 
 PROTECTD: Mapping[str, list[str]] = {
