@@ -13,7 +13,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads, task_group
-from cri.images.errors import Corrupt, Damaged, DiskFull, NotKept, Oversized, Unpackable
+from cri.images.errors import Damaged, DiskFull, NotKept, Oversized, Unpackable, is_disk_full, is_resumable
 from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
@@ -33,7 +33,6 @@ from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow, now
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
-from daemonkit.disk_space import is_full
 from daemonkit.memory import give_back
 from daemonkit.tasks import complete
 
@@ -136,7 +135,7 @@ class Puller:
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                if not _is_full(error):
+                if not is_disk_full(error):
                     raise
                 if not await self._threads.run(lambda _: unfinished.give_back()):
                     raise
@@ -214,9 +213,8 @@ class Puller:
         if kept is not None:
             return kept
         if candidates is None:
-            raise NotKept(
-                "rebuild", layer.digest, f"no sound copy of its layer {layer.digest} is on this host"
-            )
+            cause = f"no sound copy of its layer {layer.digest} is on this host"
+            raise NotKept("rebuild", layer.digest, cause)
         most = 2 * self._settings.downloads_per_image
         async with self._downloads.setdefault(candidates.first.name, asyncio.Semaphore(most)):
             with meter.running():
@@ -247,7 +245,7 @@ class Puller:
             try:
                 index = download_layer(layer, diff_id, work, self._settings.limits, meter, source, token)
             except BaseException as error:
-                if _is_resumable(error):
+                if is_resumable(error):
                     files.keep_partial(work, layer.digest)
                 raise
             checkpoint("image-pull.layer-fetched")
@@ -289,21 +287,12 @@ class Puller:
             yield
         except BaseException as error:
             # Or else the next try would fail as this one did, or needs the room.
-            unfinished = not isinstance(error, Unpackable | Oversized) and not _is_full(error)
+            unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
             raise
         finally:
             await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests, unfinished)))
             if unfinished:
                 self.unfinished.set()
-
-
-def _is_full(error: BaseException) -> bool:
-    return isinstance(error, DiskFull) or is_full(error)
-
-
-def _is_resumable(error: BaseException) -> bool:
-    """Whether the bytes that came may be the beginning of a sound layer."""
-    return not isinstance(error, Corrupt | Unpackable | Oversized) and not _is_full(error)
 
 
 def _skip(meters: Sequence[Meter]) -> None:
