@@ -78,6 +78,7 @@ class HandlerConfig:
             raise WrongKey("profile", f"{self.profile!r:.80} is not 1 to 64 of [a-z0-9-]")
         _check_reserve(self.reserve)
         at_least(0, self, "memory", "vcpus")
+        at_most(1024, self, "vcpus")
         if self.kernel:
             try:
                 names.parse(self.kernel)

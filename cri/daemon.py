@@ -97,7 +97,7 @@ def check_kernels(config: CriConfig, images: Images) -> None:
 
 
 async def check_profiles(runtime: Runtime) -> None:
-    """WrongKey for a handler whose profile protectd does not have.
+    """WrongKey for a handler whose profile protectd does not have, or whose size is beyond it.
 
     While protectd is away that is not known, and the daemon serves; Status then says it when it is.
     """
@@ -106,8 +106,8 @@ async def check_profiles(runtime: Runtime) -> None:
     except Fault as fault:
         log.warning("profiles of handlers were not checked", extra=fields(cause=fault))
         return
-    for name, trouble in handlers.troubles(runtime.config, host).items():
-        raise WrongKey(f"handlers.{name}.profile", trouble)
+    for name, wrong in handlers.troubles(runtime.config, host).items():
+        raise WrongKey(f"handlers.{name}.{wrong.key}", wrong.cause)
 
 
 async def _runtime(

@@ -16,7 +16,7 @@ _FIELDS = "xenpod_fields"
 _VALUE_LIMIT = 2048
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
 # These say too much at info, and repeat what we log about connections.
-_QUIET = frozenset({"urllib3", "oras", "asyncio", "grpc"})
+_QUIET = frozenset({"urllib3", "oras", "pyroute2", "asyncio", "grpc"})
 _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./:@+,%")
 
 
@@ -31,7 +31,7 @@ def setup(level: str = "info") -> None:
         raise ValueError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(journal=_stderr_is_journal()))
-    # Not by the levels of their loggers: a library may set its own when it is imported, which may be later.
+    # Not by the levels of their loggers: pyroute2 sets its own back when it is imported, which may be later.
     handler.addFilter(_worth_a_line)
     logging.root.handlers[:] = [handler]
     logging.root.setLevel(level.upper())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+
+from pyroute2 import AsyncIPRoute
 
 _ROUTES = Path("/proc/net/route")
 _LINKS = Path("/sys/class/net")
@@ -70,9 +71,9 @@ def write(folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool) ->
 
 async def remove(bridge: Bridge) -> None:
     """Delete the bridge, which the bridge plugin leaves behind; none there is fine."""
-    if (_LINKS / bridge.name).exists():
-        process = await asyncio.create_subprocess_exec("ip", "link", "del", bridge.name)
-        await process.wait()
+    async with AsyncIPRoute() as netlink:
+        for index in await netlink.link_lookup(ifname=bridge.name):
+            await netlink.link("del", index=index)
 
 
 def _routed() -> list[IPv4Network]:

@@ -1,7 +1,8 @@
 """Named network namespaces as ip-netns(8) makes them, in a thread of their own.
 
 ``unshare(2)`` affects the calling thread only, so a short-lived thread does it, and binds its namespace to
-the name.  Nothing is forked: that and gRPC's threads do not mix.
+the name.  pyroute2 can do it too, but it forks, which a process with gRPC's threads must not, and would cost
+ten megabytes of memory for this alone.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ _CHARACTERS = re.compile(r"[A-Za-z0-9._:/@+*?!\[\]-]+")
 class Globs:
     """Patterns over whole, normalised names: ``*`` stands for any characters, ``/`` and ``:`` included.
 
-    Raises ValueError for a pattern that no name could match.
+    Raises ValueError for a pattern that no name could match.  short: the names are shortened ones, too, such
+    as ``busybox:1``.
     """
 
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = [(pattern, _compiled(pattern)) for pattern in patterns]
+    def __init__(self, patterns: Iterable[str], short: bool = False) -> None:
+        self._patterns = [(pattern, _compiled(pattern, short)) for pattern in patterns]
 
     def __bool__(self) -> bool:
         return bool(self._patterns)
@@ -44,10 +45,10 @@ def patterns(table: object, *keys: str) -> None:
             raise WrongKey(key, str(error)) from None
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _compiled(pattern: str, short: bool) -> re.Pattern[str]:
     balanced = pattern.count("[") == pattern.count("]")
     if len(pattern) > MAX_PATTERN or not _CHARACTERS.fullmatch(pattern) or not balanced:
         raise ValueError(f"{pattern[:80]!r} is no pattern of image names")
-    if "/" not in pattern and _WILD.isdisjoint(pattern):
+    if not short and "/" not in pattern and _WILD.isdisjoint(pattern):
         raise ValueError(f"{pattern[:80]!r} is not a whole name, such as docker.io/library/busybox:1")
     return re.compile(fnmatch.translate(pattern))

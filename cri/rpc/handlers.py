@@ -8,18 +8,19 @@ from google.protobuf.json_format import MessageToDict
 
 from cri.checks.handlers import trouble
 from cri.config import DEFAULT_HANDLER, CriConfig
+from daemonkit.convert import WrongKey
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
-def troubles(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, str]:
+def troubles(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, WrongKey]:
     """By name, why a handler cannot be used."""
     found = {name: trouble(handler, host) for name, handler in config.handlers.items()}
-    return {name: cause for name, cause in found.items() if cause}
+    return {name: wrong for name, wrong in found.items() if wrong}
 
 
 def usable(config: CriConfig, host: pb.InfoResponse | None) -> list[cri.RuntimeHandler]:
-    """The handlers whose profile protectd has; the default one under its name and as ""."""
+    """The handlers that pods can have; the default one under its name and as ""."""
     if host is None:
         return []
     wrong = troubles(config, host)
@@ -41,6 +42,6 @@ def details(config: CriConfig, host: pb.InfoResponse | None) -> dict[str, object
             features = MessageToDict(found[name], always_print_fields_with_no_presence=True)
             shown[name] = {"profile": handler.profile, "features": features}
         else:
-            error = wrong.get(name, "protectd does not answer")
+            error = wrong[name].cause if name in wrong else "protectd does not answer"
             shown[name] = {"profile": handler.profile, "error": error}
     return shown

@@ -20,13 +20,14 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
     """RuntimeReady: protectd answers.  NetworkReady: there is a CNI configuration with all its plugins.
 
-    HandlersReady, a condition of our own: protectd has every handler's profile.  Without the default
-    handler's no ordinary pod can run, so RuntimeReady is then false, too.
+    HandlersReady, a condition of our own: protectd has every handler's profile, in which its size fits.
+    Without the default handler no ordinary pod can run, so RuntimeReady is then false, too.
     """
     host, trouble = await _host(runtime, fresh=verbose)
     wrong = handlers.troubles(runtime.config, host) if host is not None else {}
-    trouble = trouble or wrong.get(DEFAULT_HANDLER, "")
-    unknown = "; ".join(f"handler {name}: {cause}" for name, cause in wrong.items())
+    if DEFAULT_HANDLER in wrong:
+        trouble = wrong[DEFAULT_HANDLER].cause
+    unusable = "; ".join(f"handler {name}: {one.cause}" for name, one in wrong.items())
     reply = cri.StatusResponse(
         status=cri.RuntimeStatus(
             conditions=[
@@ -34,7 +35,7 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
                     "RuntimeReady", "ProtectdNotReady" if host is None else "DefaultHandlerNotReady", trouble
                 ),
                 _condition("NetworkReady", "NetworkPluginNotReady", _network_trouble(runtime)),
-                _condition("HandlersReady", "HandlerUnusable", unknown),
+                _condition("HandlersReady", "HandlerUnusable", unusable),
             ]
         ),
         runtime_handlers=handlers.usable(runtime.config, host),

@@ -6,14 +6,16 @@ gateway.  Metrics, preferred sources and permanent neighbours are not.
 
 from __future__ import annotations
 
+import errno
 import socket
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Missing
 from protect.model.zone import GuestNetwork, GuestRoute
-from protect.network import links
-from protect.network.links import Hop
-from protect.network.netlink import Netlink
 
 _TABLE_MAIN = 254
 _TYPE_UNICAST = 1
@@ -24,41 +26,59 @@ _NEXTHOP_ONLINK = 4
 _DEFAULTS: Mapping[int, str] = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 _WIDTHS: Mapping[int, int] = {socket.AF_INET: 32, socket.AF_INET6: 128}
 
+Message = Any
+"""A decoded netlink message; pyroute2 has no types for them."""
 
-def read_guest_network(netlink: Netlink, interface: str) -> GuestNetwork:
+
+def read_guest_network(netlink: IPRoute, interface: str) -> GuestNetwork:
     """Of the interface by its name, in the namespace of ``netlink``.  Missing: no such interface."""
-    link = links.find_link(netlink, interface)
+    link = find_link(netlink, interface)
     if link is None:
         raise Missing("read interface", interface, "no such interface in the network namespace")
-    # The guest makes its own link-local addresses.
-    own = [found for found in links.addresses(netlink, link.index) if found.scope == _SCOPE_GLOBAL]
-    ways = (way for family in _DEFAULTS for way in _routes(netlink, family, link.index))
+    index = link["index"]
     return GuestNetwork(
-        mac=link.mac,
-        mtu=link.mtu,
-        addresses=tuple(f"{found.own}/{found.prefix}" for found in own),
-        routes=tuple(_in_order(ways)),
+        mac=bytes.fromhex(link.get("address").replace(":", "")),
+        mtu=link.get("mtu"),
+        addresses=tuple(_addresses(netlink.get_addr(index=index))),
+        routes=tuple(_in_order(route for family in _DEFAULTS for route in _routes(netlink, family, index))),
     )
 
 
-def _routes(netlink: Netlink, family: int, interface: int) -> Iterator[GuestRoute]:
-    for route in links.routes(netlink, family):
-        if route.table != _TABLE_MAIN or route.type != _TYPE_UNICAST:
-            continue
-        if route.protocol in (_PROTO_KERNEL, _PROTO_RA):
+def find_link(netlink: IPRoute, name: str) -> Message | None:
+    """The link of that name, or None."""
+    try:
+        return netlink.link("get", ifname=name)[0]
+    except NetlinkError as error:
+        if error.code == errno.ENODEV:
+            return None
+        raise
+
+
+def _addresses(messages: Iterable[Message]) -> Iterator[str]:
+    for message in messages:
+        if message["scope"] == _SCOPE_GLOBAL:  # the guest makes its own link-local ones
+            # on point-to-point links IFA_ADDRESS is the other side's
+            own = message.get("local") or message.get("address")
+            yield f"{own}/{message['prefixlen']}"
+
+
+def _routes(netlink: IPRoute, family: int, interface: int) -> Iterator[GuestRoute]:
+    for message in netlink.get_routes(family=family, table=_TABLE_MAIN):
+        if message["type"] != _TYPE_UNICAST or message["proto"] in (_PROTO_KERNEL, _PROTO_RA):
             continue  # the guest's kernel makes the connected ones of its own
-        destination = f"{route.destination or _DEFAULTS[family]}/{route.length}"
+        destination = f"{message.get('dst') or _DEFAULTS[family]}/{message['dst_len']}"
         if destination.startswith(("fe80:", "ff00:")):
             continue
-        for hop in route.hops:
-            if hop.interface == interface:
+        for hop in message.get("multipath") or [message]:
+            if hop.get("oif") == interface or hop.get("oif") is None and hop["oif"] == interface:
                 yield from _hop(destination, family, hop)
 
 
-def _hop(destination: str, family: int, hop: Hop) -> Iterator[GuestRoute]:
-    if hop.gateway and hop.flags & _NEXTHOP_ONLINK:  # said to be on the link although no route says so
-        yield GuestRoute(f"{hop.gateway}/{_WIDTHS[family]}", "")
-    yield GuestRoute(destination, hop.gateway)
+def _hop(destination: str, family: int, hop: Message) -> Iterator[GuestRoute]:
+    gateway = hop.get("gateway") or ""
+    if gateway and hop["flags"] & _NEXTHOP_ONLINK:  # said to be on the link although no route says so
+        yield GuestRoute(f"{gateway}/{_WIDTHS[family]}", "")
+    yield GuestRoute(destination, gateway)
 
 
 def _in_order(routes: Iterable[GuestRoute]) -> list[GuestRoute]:

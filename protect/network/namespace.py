@@ -15,9 +15,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
 from daemonkit.faults import Broken, Missing
 from daemonkit.tasks import complete
-from protect.network.netlink import Netlink
 
 T = TypeVar("T")
 
@@ -49,7 +51,7 @@ async def in_own_thread(work: Callable[[], T]) -> T:
     return await complete(asyncio.wrap_future(done))
 
 
-async def in_namespace(netns: str | None, work: Callable[[Netlink], T]) -> T:
+async def in_namespace(netns: str | None, work: Callable[[IPRoute], T]) -> T:
     """``work`` with a netlink socket of the namespace at the path ``netns`` (None: our own).
 
     Missing: no such namespace; NetlinkError as ``work`` lets it pass.
@@ -59,10 +61,16 @@ async def in_namespace(netns: str | None, work: Callable[[Netlink], T]) -> T:
         if netns is not None:
             with opened(netns) as fd:
                 enter(fd, netns)
-        with Netlink() as netlink:
+        with netlink_socket() as netlink:
             return work(netlink)
 
     return await in_own_thread(run)
+
+
+def netlink_socket() -> IPRoute:
+    """In the calling thread's namespace."""
+    # no multicast groups: this socket must not overflow with other people's events
+    return IPRoute(groups=0)
 
 
 @contextmanager
@@ -85,3 +93,8 @@ def enter(fd: int, netns: str) -> None:
     if _libc.setns(fd, _CLONE_NEWNET) != 0:
         cause = os.strerror(ctypes.get_errno())
         raise Missing("enter network namespace", netns, cause, "is it still a network namespace?")
+
+
+def explain(error: NetlinkError) -> str:
+    """The text of the error."""
+    return os.strerror(error.code) if error.code else str(error)

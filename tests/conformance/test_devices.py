@@ -87,6 +87,22 @@ async def test_the_kubelets_file_in_dev_is_each_containers_own(
     assert [(tmp_path / name).read_text() for name in ("one", "two")] == ["one\n", "two\n"]
 
 
+async def test_a_zone_keeps_no_file_of_a_loaded_module(stage: Stage, shared_pod: Pod) -> None:
+    """They would stay in its memory.  What did not load is of this kernel or built in, and may stay."""
+    options = cri.NamespaceOption(pid=cri.POD)
+    container = await stage.started(shared_pod, linux=linux(privileged=True, namespace_options=options))
+    loaded = {
+        line.split()[0]
+        for line in (
+            await stage.output(container, "test ! -e /proc/modules || cat /proc/modules")
+        ).splitlines()
+    }
+    files = (await stage.output(container, "ls /proc/1/root/lib/modules")).split()
+    assert not loaded & {name.removesuffix(".ko").replace("-", "_") for name in files}
+    if stage.toolstack == "libxl":
+        assert "order" in files and {"fuse", "tun", "loop", "overlay"} <= loaded
+
+
 async def test_devices_come_and_go_while_a_privileged_one_runs(
     stage: Stage, shared_pod: Pod, another: str
 ) -> None:

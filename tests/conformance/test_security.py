@@ -218,6 +218,16 @@ async def test_shared_memory_of_the_pod_and_of_a_container(stage: Stage, shared_
     await stage.output(two, "rm /dev/shm/note")
 
 
+@pytest.mark.parametrize("size", [128 << 20, 512 << 20])
+async def test_shared_memory_follows_the_memory_of_the_zone(stage: Stage, size: int) -> None:
+    """Up to half of it; a kernel counts what it does not need for itself."""
+    async with stage.pod("sized", annotations={"xenpod.dev/memory": str(size)}) as pod:
+        container = await stage.started(pod)
+        most = int((await stage.output(container, "df -k /dev/shm | tail -n 1")).split()[1]) * 1024
+        assert size // 4 < most <= size // 2
+        await stage.tidy()
+
+
 async def test_limits_of_a_process(stage: Stage, shared_pod: Pod) -> None:
     resources = cri.LinuxContainerResources(oom_score_adj=500)
     container = await stage.started(shared_pod, linux=linux(resources))

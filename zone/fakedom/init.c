@@ -1,6 +1,7 @@
 /* Process 1 of the zone, before it becomes the agent. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -106,11 +107,19 @@ static const struct misc {
 	{ "loop-control", "/dev/loop-control", S_IFCHR | 0660 },
 };
 
-static const char *const links[][2] = {
-	{ "/dev/ptmx", "pts/ptmx" },	     { "/dev/fd", "/proc/self/fd" },
-	{ "/dev/stdin", "/proc/self/fd/0" }, { "/dev/stdout", "/proc/self/fd/1" },
-	{ "/dev/stderr", "/proc/self/fd/2" },
-};
+/* Mounts a tmpfs of half the zone's memory, as it is by default where a kernel knows of no other memory. */
+static int mount_shared_memory(uint64_t memory, struct reason *reason)
+{
+	char size[64] = "mode=1777";
+
+	if (memory)
+		snprintf(size, sizeof(size), "mode=1777,size=%" PRIu64, memory / 2);
+	if (mkdir("/dev/shm", 01777) < 0)
+		return reason_errno(reason, "mkdir", "/dev/shm");
+	if (mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, size) < 0)
+		return reason_errno(reason, "mount", "/dev/shm");
+	return 0;
+}
 
 static int make_misc(const char *name, unsigned int minor, struct reason *reason)
 {
@@ -137,7 +146,7 @@ static int make_miscs(struct reason *reason)
 }
 
 /* Makes /dev as a kernel would, on a tmpfs of the zone's own. */
-static int make_devices(struct reason *reason)
+static int make_devices(uint64_t memory, struct reason *reason)
 {
 	if (mount("dev", "/dev", "tmpfs", MS_NOSUID | MS_STRICTATIME, "mode=0755,size=1m") < 0)
 		return reason_errno(reason, "mount", "/dev");
@@ -145,15 +154,14 @@ static int make_devices(struct reason *reason)
 		if (mknod(nodes[i].path, nodes[i].mode, makedev(nodes[i].major, nodes[i].minor)) < 0 ||
 		    chmod(nodes[i].path, nodes[i].mode & 07777) < 0)
 			return reason_errno(reason, "mknod", nodes[i].path);
-	for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
-		if (symlink(links[i][1], links[i][0]) < 0)
-			return reason_errno(reason, "symlink", links[i][0]);
-	if (mkdir("/dev/pts", 0755) < 0 || mkdir("/dev/shm", 01777) < 0 || mkdir("/dev/net", 0755) < 0)
+	if (symlink("pts/ptmx", "/dev/ptmx") < 0)
+		return reason_errno(reason, "symlink", "/dev/ptmx");
+	if (mkdir("/dev/pts", 0755) < 0 || mkdir("/dev/net", 0755) < 0)
 		return reason_errno(reason, "mkdir", "/dev");
-	return make_miscs(reason);
+	return mount_shared_memory(memory, reason) < 0 ? -1 : make_miscs(reason);
 }
 
-static int mount_kernel(struct reason *reason)
+static int mount_kernel(uint64_t memory, struct reason *reason)
 {
 	const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
 
@@ -161,7 +169,7 @@ static int mount_kernel(struct reason *reason)
 		return reason_errno(reason, "mount", "/proc");
 	if (mount("sysfs", "/sys", "sysfs", flags, NULL) < 0)
 		return reason_errno(reason, "mount", "/sys");
-	return make_devices(reason);
+	return make_devices(memory, reason);
 }
 
 static int descriptors(int channel, int shared, int console, int ready, int go, struct reason *reason)
@@ -205,7 +213,7 @@ static int prepare(const struct options *options, int channel, int console, int 
 	if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP) < 0)
 		return reason_errno(reason, "unshare", "namespaces");
 	umask(0);
-	if (enter_root(root, options->root, reason) < 0 || mount_kernel(reason) < 0 ||
+	if (enter_root(root, options->root, reason) < 0 || mount_kernel(options->memory, reason) < 0 ||
 	    descriptors(channel, shared, console, ready, go, reason) < 0)
 		return -1;
 	umask(022);

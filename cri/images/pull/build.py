@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
-from cri.images.layer.layers import LayerIndex
+from cri.images.layer import losses
+from cri.images.layer.layers import Cost, LayerIndex
 from cri.images.pull.kept import check_kept
 from cri.images.pull.progress import Meters
 from cri.images.registry.manifests import Descriptor
@@ -18,8 +20,11 @@ from cri.images.rootfs.plan import FilesystemPlan, Planner
 from cri.images.rootfs.stack import Part
 from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
+from cri.images.store.files import FS_TYPE
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
+
+log = logging.getLogger(__name__)
 
 
 class LayeredImage(NamedTuple):
@@ -31,12 +36,12 @@ class LayeredImage(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """A filesystem to be built; cost: of its layers (see LayerIndex): entries, weight and plain bytes."""
+    """A filesystem to be built; cost: of its layers."""
 
     part: Part
     layers: tuple[str, ...]
     plan: FilesystemPlan
-    cost: tuple[int, int, int]
+    cost: Cost
 
     def lower_layers(self) -> list[int]:
         """The numbers of layers of filesystems below that have files in this one too."""
@@ -79,19 +84,17 @@ class FilesystemBuilder:
         self, image: LayeredImage, part: Part, indexes: Iterable[Awaitable[LayerIndex]], planner: Planner
     ) -> Planned:
         """Apply the layers of the next part as they come, and plan its filesystem."""
-        entries = weight = plain = count = 0
+        cost, count = Cost(), 0
         for coming in indexes:
             index = await coming
             count += 1
-            entries += len(index.entries)
-            weight += index.weight
-            plain += index.plain_bytes
+            cost = cost.plus(index.cost)
             await self._threads.run(partial(_apply, planner, index))
             # What a layer brings is in the tree now, and needed nowhere else.
             del index, coming
         plan = await self._threads.run(lambda _: planner.plan())
         layers = _digests(image.layers[part.end - count : part.end])
-        return Planned(part, layers, plan, (entries, weight, plain))
+        return Planned(part, layers, plan, cost)
 
     async def build(self, image: LayeredImage, planned: Planned) -> None:
         """Make a filesystem, unless another pull does or has; and its tree cache."""
@@ -135,8 +138,11 @@ class FilesystemBuilder:
         with store.files.work_file(part.chain_id.partition(":")[2]) as work:
             built = convert(blobs, planned.plan, work, self._settings, token, moved)
             checkpoint("image-pull.filesystem-built")
-            store.add_filesystem(work, part.chain_id, part.below, built.accounts, built.digest)
+            lost = planned.plan.lost
+            store.add_filesystem(work, part.chain_id, part.below, built.accounts, built.digest, lost)
             checkpoint("image-pull.filesystem-recorded")
+            if lost:
+                log.warning("image %s: %s cannot hold %s", image.subject, FS_TYPE, losses.shown(lost))
 
     def _keep_tree(self, planned: Planned) -> None:
         chain_id, plan = planned.part.chain_id, planned.plan

@@ -6,17 +6,19 @@ Nothing leaves this module under a digest that it does not have.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from cri.images.concurrency import CancelToken, WorkerThreads
 from cri.images.digests import VerifiedChunks, digest_of, matches
-from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full
-from cri.images.layer.layers import LayerIndex, read_layer
+from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full, oversized
+from cri.images.layer.layers import LayerIndex, file_chunks, read_layer
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
 from cri.images.registry import manifests
@@ -27,6 +29,7 @@ from cri.images.settings import ImageLimits
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Fault
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 # The image itself is at fault, or this host, whichever source it comes from.
 _FINAL = (Unpackable, Oversized, DiskFull)
@@ -110,7 +113,9 @@ def read_config(
     """An image's configuration, as it is and parsed; layers: how many the manifest has."""
     most = limits.config_bytes
     if descriptor.size > most:
-        raise Oversized("pull", descriptor.digest, f"{descriptor.size} bytes, more than {most}")
+        raise oversized(
+            "pull", descriptor.digest, f"{descriptor.size} bytes, more than {most}", "config_bytes"
+        )
     verified = VerifiedChunks(descriptor.digest, descriptor.size)
     with source.blob(descriptor, token) as chunks:
         data = b"".join(verified.passing(chunks))
@@ -127,14 +132,44 @@ def download_layer(
     source: ImageSource,
     token: CancelToken,
 ) -> LayerIndex:
-    """A layer into a new file, indexed on the way; synced when this returns, removed when it raises."""
+    """A layer into a file, indexed on the way; synced when this returns.
+
+    What the file has of the layer already is not fetched again.  It is read, and counts as verified no more
+    than what comes: when the whole is wrong, all of it is fetched.
+    """
     if layer.size > limits.layer_bytes:
-        raise Oversized("pull", layer.digest, f"{layer.size} bytes, more than {limits.layer_bytes}")
+        cause = f"{layer.size} bytes, more than {limits.layer_bytes}"
+        raise oversized("pull", layer.digest, cause, "layer_bytes")
+    fetch = partial(_download_rest, layer, diff_id, out, limits, meter, source, token)
+    begin = out.stat().st_size if out.exists() else 0
+    if begin:
+        try:
+            return fetch(begin)
+        except (Corrupt, Unpackable, Oversized) as fault:
+            log.info("the part of layer %s that was kept is of no use: %s", layer.digest, fault)
+            out.unlink()
+    return fetch(0)
+
+
+def _download_rest(
+    layer: Descriptor,
+    diff_id: str,
+    out: Path,
+    limits: ImageLimits,
+    meter: Meter,
+    source: ImageSource,
+    token: CancelToken,
+    begin: int,
+) -> LayerIndex:
     verified = VerifiedChunks(layer.digest, layer.size)
     meter.restart()
-    with _new_file(out) as file, source.blob(layer, token) as chunks:
-        stored = _stored(verified.passing(chunks), file, meter, token)
-        index = _indexed(stored, verified, layer.size, diff_id, limits, source.name)
+    with ExitStack() as stack:
+        file = stack.enter_context(_appending(out))
+        # A host has nothing to give from the end on.
+        rest = stack.enter_context(source.blob(layer, token, begin)) if begin < layer.size else iter(())
+        before = _counted(file_chunks(out, token), meter) if begin else iter(())
+        chunks = verified.passing(chain(before, _stored(rest, file, meter, token)))
+        index = _indexed(chunks, verified, layer.size, diff_id, limits, source.name)
         file.flush()
         os.fsync(file.fileno())
     return index
@@ -168,12 +203,11 @@ def _drain(chunks: Iterator[bytes]) -> None:
 
 
 @contextmanager
-def _new_file(out: Path) -> Iterator[BinaryIO]:
+def _appending(out: Path) -> Iterator[BinaryIO]:
     try:
-        with out.open("wb") as file:
+        with out.open("ab") as file:
             yield file
-    except BaseException as error:
-        out.unlink(missing_ok=True)
+    except OSError as error:
         if is_full(error):
             raise disk_full("store blob", out.name) from error
         raise
@@ -183,5 +217,11 @@ def _stored(chunks: Iterator[bytes], file: BinaryIO, meter: Meter, token: Cancel
     for chunk in chunks:
         token.check()
         file.write(chunk)
+        meter.add(len(chunk))
+        yield chunk
+
+
+def _counted(chunks: Iterator[bytes], meter: Meter) -> Iterator[bytes]:
+    for chunk in chunks:
         meter.add(len(chunk))
         yield chunk

@@ -13,7 +13,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads, task_group
-from cri.images.errors import Damaged, DiskFull, NotKept, Oversized, Unpackable
+from cri.images.errors import Damaged, DiskFull, NotKept, Oversized, Unpackable, is_disk_full, is_resumable
 from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
@@ -33,8 +33,11 @@ from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow, now
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
-from daemonkit.disk_space import is_full
+from daemonkit.memory import give_back
 from daemonkit.tasks import complete
+
+# Bytes of entries, after which it is worth while to give back what they took.
+_LARGE_INDEX = 32 << 20
 
 
 class Puller:
@@ -123,13 +126,15 @@ class Puller:
         while True:
             progress.enter(Stage.FETCHING)
             try:
-                return await self._fetch_and_build(image, stack, meters, candidates, progress)
+                if await self._fetch_and_build(image, stack, meters, candidates, progress) >= _LARGE_INDEX:
+                    await self._threads.run(lambda _: give_back())
+                return
             except Damaged:
                 # The layer was removed, and is fetched the next time.
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                if not isinstance(error, DiskFull) and not is_full(error):
+                if not is_disk_full(error):
                     raise
                 if not await self._threads.run(lambda _: unfinished.give_back()):
                     raise
@@ -141,8 +146,11 @@ class Puller:
         meters: Sequence[Meter],
         candidates: Candidates | None,
         progress: Progress,
-    ) -> None:
-        """Each filesystem is built as soon as its layers are here, while further ones are on their way."""
+    ) -> int:
+        """Each filesystem is built as soon as its layers are here, while further ones are on their way.
+
+        Returns how much memory the entries took.
+        """
         layers, diff_ids = image.manifest.layers, image.config.diff_ids
         layered = LayeredImage(image.manifest_digest, stack, layers)
         below, order, planner = await self._builder.begin(layered)
@@ -150,7 +158,7 @@ class Puller:
         _skip(meters[:start])
         budget = LayerBudget(image.manifest_digest, self._settings.limits)
         for cache in below:
-            budget.spend(*cache.spent[2:])
+            budget.spend(cache.spent[2:])
         slots = asyncio.Semaphore(self._settings.downloads_per_image)
         async with task_group() as group:
             coming = {}
@@ -164,7 +172,10 @@ class Puller:
                 planned = await self._builder.plan(layered, part, indexes, planner)
                 group.create_task(self._builder.build(layered, planned))
                 start = part.end
+            # It has all entries in memory, and is not needed while the last filesystems are built.
+            del planner
             progress.enter(Stage.BUILDING)
+        return budget.spent.memory
 
     async def fetch(self, image: ResolvedImage, number: int, candidates: Candidates | None) -> None:
         """Fetch one layer of an image, by its number, unless it is here and sound."""
@@ -184,7 +195,7 @@ class Puller:
         """A layer's index, once the layer is in the store."""
         async with slots:
             index = await self._shared(layer, diff_id, meter, candidates)
-        budget.spend(len(index.entries), index.weight, index.plain_bytes)
+        budget.spend(index.cost)
         return index
 
     async def _shared(
@@ -201,9 +212,8 @@ class Puller:
         if kept is not None:
             return kept
         if candidates is None:
-            raise NotKept(
-                "rebuild", layer.digest, f"no sound copy of its layer {layer.digest} is on this host"
-            )
+            cause = f"no sound copy of its layer {layer.digest} is on this host"
+            raise NotKept("rebuild", layer.digest, cause)
         most = 2 * self._settings.downloads_per_image
         async with self._downloads.setdefault(candidates.first.name, asyncio.Semaphore(most)):
             with meter.running():
@@ -230,8 +240,13 @@ class Puller:
     ) -> LayerIndex:
         """A layer into the store, from one source."""
         files = self._store.files
-        with files.work_file(layer.digest.partition(":")[2]) as work:
-            index = download_layer(layer, diff_id, work, self._settings.limits, meter, source, token)
+        with files.download_file(layer.digest) as work:
+            try:
+                index = download_layer(layer, diff_id, work, self._settings.limits, meter, source, token)
+            except BaseException as error:
+                if is_resumable(error):
+                    files.keep_partial(work, layer.digest)
+                raise
             checkpoint("image-pull.layer-fetched")
             files.put(work, files.blob_path(layer.digest))
             checkpoint("image-pull.layer-named")
@@ -271,7 +286,7 @@ class Puller:
             yield
         except BaseException as error:
             # Or else the next try would fail as this one did, or needs the room.
-            unfinished = not isinstance(error, Unpackable | Oversized | DiskFull) and not is_full(error)
+            unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
             raise
         finally:
             await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests, unfinished)))

@@ -156,7 +156,7 @@ def _unpacking(
                 if size > limits.unpacked_bytes:
                     cause = f"it becomes more than {limits.unpacked_bytes} bytes"
                     raise Oversized("import", str(path), cause, "see images.limits.unpacked_bytes")
-                if chunk.count(0) == len(chunk):
+                if chunk == bytes(len(chunk)):
                     out.seek(size)
                 else:
                     _write(out, chunk)

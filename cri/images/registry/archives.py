@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cri.images.concurrency import CancelToken
-from cri.images.errors import Corrupt, Unpackable
+from cri.images.errors import Corrupt, oversized
 from cri.images.registry import manifests
 from cri.images.registry.archive_files import DirectoryFiles, Files, archive_files
 from cri.images.registry.manifests import Descriptor
@@ -60,9 +60,8 @@ class ImageLayout:
         """A small file whole."""
         size = self._files.size(name)
         if size is not None and size > self._limits.manifest_bytes:
-            raise Unpackable(
-                "import", self.name, f"{name} is larger than {self._limits.manifest_bytes} bytes"
-            )
+            cause = f"{name} is larger than {self._limits.manifest_bytes} bytes"
+            raise oversized("import", self.name, cause, "manifest_bytes")
         return b"".join(self._files.chunks(name))
 
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
@@ -72,9 +71,9 @@ class ImageLayout:
         return self.read(self._path(target)), ""
 
     @contextmanager
-    def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
+    def blob(self, descriptor: Descriptor, token: CancelToken, begin: int = 0) -> Iterator[Iterator[bytes]]:
         """See ImageSource."""
-        yield self._files.chunks(self._path(descriptor.digest))
+        yield _skipping(self._files.chunks(self._path(descriptor.digest)), begin)
 
     def _path(self, digest: str) -> str:
         algorithm, _, value = digest.partition(":")
@@ -140,3 +139,10 @@ def open_layout(path: Path, limits: ImageLimits, work: Path, token: CancelToken)
     if not path.is_file():
         raise Missing("import", str(path), "there is no such file or directory")
     return ImageLayout(archive_files(path, limits, work, token), limits)
+
+
+def _skipping(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for chunk in chunks:
+        if size < len(chunk):
+            yield chunk[size:]
+        size = max(0, size - len(chunk))

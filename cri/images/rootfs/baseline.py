@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Inode
+from cri.images.layer.inode import Attributes, Inode
 
 # What overlayfs takes for "nothing is here" (Linux, Documentation/filesystems/overlayfs.rst, "whiteouts").
-NOTHING = Inode(tarstream.CHAR, -1)
-NOTHING.mode = 0
+NOTHING = Inode(tarstream.CHAR, 0xFFFFFFFF)
+NOTHING.describe(Attributes(tarstream.CHAR, 0, 0, 0, ()), 0, 0)
 
 
 class Baseline:
@@ -26,6 +26,8 @@ class Baseline:
         self._changed: set[int] = set()
         # Files from before that got another name: all their names must be in one filesystem.
         self._linked: set[int] = set()
+        # All inodes that got one more name, those from before and later ones.
+        self._several: set[int] = set()
 
     def editing(self, directory: Inode) -> dict[bytes, Inode]:
         """A directory's names, for changing; their earlier state is kept."""
@@ -40,8 +42,13 @@ class Baseline:
 
     def link(self, node: Inode) -> None:
         """Record one more name of an inode."""
+        self._several.add(node.serial)
         if node.serial <= self._serial:
             self._linked.add(node.serial)
+
+    def has_several_names(self, node: Inode) -> bool:
+        """Whether an inode was given one more name since."""
+        return bool(self._several) and node.serial in self._several
 
     def difference(self, root: Inode) -> Iterator[tuple[bytes, Inode]]:
         """What must lie over the earlier tree to give that of root: parents first, names in byte order.

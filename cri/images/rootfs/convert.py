@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from cri.images.concurrency import CancelToken
-from cri.images.layer.inode import Content, Inode
+from cri.images.layer.inode import Inode
 from cri.images.layer.layers import file_chunks, plain_stream
 from cri.images.layer.stream import PlainStream
 from cri.images.rootfs import tarwrite
@@ -69,15 +69,17 @@ def _digest(path: Path, token: CancelToken) -> str:
 
 
 def _copy_files(
-    files: Sequence[tuple[bytes, Inode, Content]],
+    files: Iterable[tuple[bytes, Inode]],
     stream: PlainStream,
     sink: BinaryIO,
     accounts: _Accounts,
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> None:
-    for path, node, content in files:
+    for path, node in files:
         token.check()
+        content = node.content
+        assert content is not None
         header, padding = tarwrite.member(path, node)
         sink.write(header)
         stream.skip(content.offset - stream.offset)

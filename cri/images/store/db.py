@@ -41,12 +41,14 @@ CREATE TABLE names (
 ) STRICT;
 CREATE INDEX names_of ON names (image_id);
 """
-# Made in every index, whichever version has written it: versions before this table know nothing of it, and
-# lose nothing by that.
-_DAMAGED = """
+# Made in every index, whichever version has written it: versions before these tables know nothing of them,
+# and lose nothing by that.
+_LATER = """
 CREATE TABLE IF NOT EXISTS damaged (
   chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE
 ) STRICT;
+CREATE TABLE IF NOT EXISTS losses (
+  chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE, counts TEXT NOT NULL) STRICT;
 """
 _FROM_1 = "ALTER TABLE filesystems ADD COLUMN digest TEXT NOT NULL DEFAULT '';"
 # Before version 3 an image was one filesystem: a stack of one.
@@ -68,7 +70,8 @@ class FilesystemRow:
 
     bytes: its length; digest: of the whole file as it was built, "" when version 1 made it; below: the
     chain_id of the filesystem that it lies over, "" when it is the lowest. That one may come later.
-    damaged: its file was found to be another than was built, and no new container may have it.
+    damaged: its file was found to be another than was built, and no new container may have it. lost: how many
+    files lost what, see LossCount.named; None: nobody counted.
     """
 
     chain_id: str
@@ -77,6 +80,7 @@ class FilesystemRow:
     digest: str = ""
     below: str = ""
     damaged: bool = False
+    lost: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +122,7 @@ class ImageDb:
         steps = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}.get(version)
         if steps is not None:
             self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
-        self._db.execute(_DAMAGED)
+        self._db.executescript(_LATER)
 
     def close(self) -> None:
         """Close the file."""
@@ -161,6 +165,7 @@ class ImageDb:
                 (row.chain_id, row.type, row.bytes, row.digest, row.below),
             )
             db.execute("DELETE FROM damaged WHERE chain_id = ?", (row.chain_id,))
+            db.execute("INSERT OR REPLACE INTO losses VALUES (?, ?)", (row.chain_id, json.dumps(row.lost)))
             db.executemany(
                 "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
                 [(row.chain_id, path, data) for path, data in accounts.items()],
@@ -254,10 +259,13 @@ class ImageDb:
         """All filesystems."""
         with self._lock, self._told("read"):
             rows = self._db.execute(
-                "SELECT chain_id, type, bytes, digest, below, chain_id IN (SELECT chain_id FROM damaged) "
-                "FROM filesystems"
+                "SELECT chain_id, type, bytes, digest, below, chain_id IN (SELECT chain_id FROM damaged), "
+                "coalesce(counts, 'null') FROM filesystems LEFT JOIN losses USING (chain_id)"
             ).fetchall()
-        return [FilesystemRow(row[0], row[1], row[2], row[3], row[4], bool(row[5])) for row in rows]
+        return [
+            FilesystemRow(row[0], row[1], row[2], row[3], row[4], bool(row[5]), json.loads(row[6]))
+            for row in rows
+        ]
 
     def account_file(self, stack: Sequence[str], path: str) -> bytes | None:
         """The account file in a stack of filesystems, lowest first; None: there is none.

@@ -2,8 +2,9 @@
 
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
 layers), ``filesystems/<hex>.squashfs`` (of one layer or more), ``shelves/<hex>`` (their tree caches),
-``kernels/<hex>/`` (what was taken out of a kernel image), ``ingest/`` (work in progress). A file gets its
-name after its bytes are on the disk, but for tree caches, which are made again where they are damaged.
+``kernels/<hex>/`` (what was taken out of a kernel image), ``ingest/`` (work in progress), ``partial/``
+(beginnings of layers). A file gets its name after its bytes are on the disk, but for tree caches, which are
+made again where they are damaged, and beginnings, which are verified with the rest.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ from pathlib import Path
 from daemonkit.faults import Refused
 
 FS_TYPE = "squashfs"
+LEAST_PARTIAL = 4 << 20
+"""Bytes of a layer that are worth being kept until the rest comes."""
+_LAYER = "layer-"
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,9 @@ class StoreFiles:
         self._blobs, self._filesystems = root / "blobs", root / "filesystems"
         self._kernels, self._tree_caches = root / "kernels", root / "shelves"
         self._serials = itertools.count(1)
-        for directory in (root, self._filesystems, self._blobs, self._tree_caches, self._kernels):
+        self._partial = root / "partial"
+        own = (self._filesystems, self._blobs, self._tree_caches, self._kernels, self._partial)
+        for directory in (root, *own):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._guard = _only_one(root / "lock")
 
@@ -50,7 +56,10 @@ class StoreFiles:
         os.close(self._guard)
 
     def clear_ingest(self) -> None:
-        """Remove the unfinished work of a killed run."""
+        """Remove the unfinished work of a killed run, but for what it had of layers."""
+        for path in self.ingest.glob(f"{_LAYER}*"):
+            if path.is_file() and path.stat().st_size >= LEAST_PARTIAL:
+                path.rename(self._partial / path.stem.removeprefix(_LAYER))
         shutil.rmtree(self.ingest, ignore_errors=True)
         self.ingest.mkdir(mode=0o700)
 
@@ -124,6 +133,27 @@ class StoreFiles:
             sync_directory(final.parent.parent)
         work.rename(final)
         sync_directory(final.parent)
+
+    @contextmanager
+    def download_file(self, digest: str) -> Iterator[Path]:
+        """As work_file(), for a layer: when there is a part of it, it is in the file already."""
+        with self.work_file(f"{_LAYER}{self._partial_path(digest).name}") as work:
+            with suppress(FileNotFoundError):
+                self._partial_path(digest).rename(work)
+            yield work
+
+    def keep_partial(self, work: Path, digest: str) -> None:
+        """Keep what there is of a layer, if it is worth it, for the next download_file()."""
+        if work.is_file() and work.stat().st_size >= LEAST_PARTIAL:
+            os.utime(work)
+            work.rename(self._partial_path(digest))
+
+    def _partial_path(self, digest: str) -> Path:
+        return self._partial / digest.replace(":", "-")
+
+    def partial(self) -> list[Path]:
+        """Every layer that is not whole."""
+        return list(self._partial.iterdir())
 
     def layers(self) -> list[Path]:
         """Every blob."""

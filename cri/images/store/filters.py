@@ -46,7 +46,7 @@ class Filters:
                 if len(text) > _MAX_TEXT or not equals or not value:
                     raise ValueError("it is not KEY=VALUE")
                 if key == "reference":
-                    Globs([value])
+                    Globs([value], short=True)
                     references.append(value)
                 elif make is not None:
                     self._tests.append(make(value, now_ns))
@@ -56,7 +56,7 @@ class Filters:
             except ValueError as error:
                 raise Invalid("read filter", repr(text[:100]), str(error)) from None
         if references:
-            globs = Globs(references)
+            globs = Globs(references, short=True)
             self._tests.append(lambda one: bool(globs.matching(_all_names(one.image))))
 
     def fit(self, image: StoredImage, used: bool) -> bool:

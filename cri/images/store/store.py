@@ -152,17 +152,24 @@ class ImageStore(StoreReader):
             self.end_lease(chain_ids, digests)
 
     def add_filesystem(
-        self, work: Path, chain_id: str, below: str, accounts: Mapping[str, bytes | None], digest: str
+        self,
+        work: Path,
+        chain_id: str,
+        below: str,
+        accounts: Mapping[str, bytes | None],
+        digest: str,
+        lost: Mapping[str, int] | None = None,
     ) -> None:
         """Add a finished, synced filesystem image; the caller has leased it.
 
-        below, accounts: see FilesystemRow and ImageDb.account_file.
+        below, lost, accounts: see FilesystemRow and ImageDb.account_file.
         """
         size = work.stat().st_size
         self.files.put(work, self.files.fs_path(chain_id))
         checkpoint("image-pull.filesystem-named")
         with self._lock:
-            self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size, digest, below), accounts)
+            row = FilesystemRow(chain_id, FS_TYPE, size, digest, below, lost=lost)
+            self._db.add_filesystem(row, accounts)
             self._load()
 
     def add_image(self, row: ImageRow, image_names: tuple[str, ...], replace: bool = False) -> StoredImage:
@@ -183,7 +190,8 @@ class ImageStore(StoreReader):
     def mark_damaged(self, rows: Sequence[FilesystemRow]) -> None:
         """Give filesystems to no new container until they are built again; those that have been are sound."""
         with self._lock:
-            self._db.mark_damaged([row.chain_id for row in rows if row in self._now.filesystems.values()])
+            known = self._now.filesystems
+            self._db.mark_damaged([row.chain_id for row in rows if known.get(row.chain_id) == row])
             checkpoint("image-verify.marked")
             self._load()
 
@@ -192,9 +200,10 @@ class ImageStore(StoreReader):
         row = self.row(image.id)
         if row is None or not image.damaged:
             return row is not None
-        whole = len(row.layers) == len(image.config["rootfs"]["diff_ids"])
-        documents = matches(row.config, row.id) and matches(row.manifest, row.manifest_digest)
-        return whole and documents and all(self.files.blob_path(digest).is_file() for digest, _ in row.layers)
+        if not matches(row.config, row.id) or not matches(row.manifest, row.manifest_digest):
+            return False
+        here = [digest for digest, _ in row.layers if self.files.blob_path(digest).is_file()]
+        return len(here) == len(image.config["rootfs"]["diff_ids"])
 
     def tag(self, image_id: str, name: str) -> str:
         """Give an image one more name; the id of the image that had it, "": none; raises Missing."""

@@ -1,7 +1,7 @@
 """Layers of pulls that did not come to their end: kept for the next try, for a time and up to a size.
 
-They are verified, and no image has them.  A file's modification time says since when it is kept, so that a
-restarted daemon goes on counting.
+Whole ones are verified, and no image has them; of others there is a part, which is verified with the rest.  A
+file's modification time says since when it is kept, so that a restarted daemon goes on counting.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Set
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +22,7 @@ _FULL_PERCENT = 85
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _KeptLayer:
     path: Path
     bytes: int
     since: float
@@ -95,9 +95,11 @@ class UnfinishedLayers:
         disk = os.statvfs(self._files.root)
         self.make_room(disk.f_blocks * disk.f_frsize * (100 - _FULL_PERCENT) // 100)
 
-    def _kept(self) -> list[_Kept]:
+    def _kept(self) -> list[_KeptLayer]:
         found = []
-        for path in set(self._files.layers()) - self._in_use():
-            status = path.stat()
-            found.append(_Kept(path, status.st_blocks * 512, status.st_mtime))
+        for path in {*self._files.layers(), *self._files.partial()} - self._in_use():
+            # A download may be taking its part of a layer just now.
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                found.append(_KeptLayer(path, status.st_blocks * 512, status.st_mtime))
         return found

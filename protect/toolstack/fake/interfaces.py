@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from hashlib import sha256
 from uuid import UUID
 
+from pyroute2 import IPRoute
+from pyroute2.netlink.exceptions import NetlinkError
+
 from protect.model.errors import ToolstackError
 from protect.model.toolstack import DomainSpec
-from protect.network import links
-from protect.network.namespace import OWN, in_namespace, opened
-from protect.network.netlink import Netlink, NetlinkError
+from protect.network.namespace import OWN, explain, in_namespace, opened
 
 
 def host_name(instance: str, domain: UUID, index: int) -> str:
@@ -21,15 +23,21 @@ def host_name(instance: str, domain: UUID, index: int) -> str:
 async def create(instance: str, spec: DomainSpec, pid: int) -> None:
     """Make the pairs, both ends where they belong: to move one later takes the kernel far longer."""
 
-    def work(netlink: Netlink) -> None:
+    def work(netlink: IPRoute) -> None:
         with opened(f"/proc/{pid}/ns/net") as zone, opened(spec.netns or OWN) as home:
             for index in range(spec.interfaces):
-                links.add_veth(netlink, host_name(instance, spec.uuid, index), home, f"eth{index}", zone)
+                netlink.link(
+                    "add",
+                    ifname=host_name(instance, spec.uuid, index),
+                    kind="veth",
+                    net_ns_fd=home,
+                    peer={"ifname": f"eth{index}", "net_ns_fd": zone},
+                )
 
     try:
         await in_namespace(None, work)
     except NetlinkError as error:
-        raise ToolstackError("create interface", spec.name, str(error)) from error
+        raise ToolstackError("create interface", spec.name, explain(error)) from error
 
 
 async def remove(instance: str, spec: DomainSpec) -> None:
@@ -39,11 +47,15 @@ async def remove(instance: str, spec: DomainSpec) -> None:
     zone; only the kernel's own delay is between.
     """
 
-    def work(netlink: Netlink) -> None:
+    def work(netlink: IPRoute) -> None:
         for index in range(spec.interfaces):
-            links.delete_link(netlink, host_name(instance, spec.uuid, index))
+            try:
+                netlink.link("del", ifname=host_name(instance, spec.uuid, index))
+            except NetlinkError as error:
+                if error.code != errno.ENODEV:
+                    raise
 
     try:
         await in_namespace(None, work)
     except NetlinkError as error:
-        raise ToolstackError("remove interface", spec.name, str(error)) from error
+        raise ToolstackError("remove interface", spec.name, explain(error)) from error

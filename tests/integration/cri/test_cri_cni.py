@@ -7,12 +7,12 @@ import errno
 import json
 import os
 import stat
-import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyroute2 import AsyncIPRoute, netns
 
 from cri.cni import netns as our_netns
 from cri.cni.conf import ConfDir
@@ -300,10 +300,10 @@ async def test_del_calls_every_plugin_and_keeps_what_failed(place: Place) -> Non
 async def test_the_namespace_is_usable_by_others(place: Place) -> None:
     attached = await place.network.attach(place.plan())
     try:
-        inside = ["nsenter", f"--net={attached.netns}", "ip", "-o", "link", "show"]
-        lines = subprocess.run(inside, check=True, capture_output=True, text=True).stdout.splitlines()
-        assert sorted(line.split()[1].partition("@")[0].rstrip(":") for line in lines) == ["eth0", "lo"]
-        assert attached.netns.name in place.names
+        async with AsyncIPRoute(netns=str(attached.netns)) as inside:
+            names = [link.get("ifname") async for link in await inside.link("dump")]
+        assert sorted(names) == ["eth0", "lo"]
+        assert attached.netns.name in netns.listnetns(str(attached.netns.parent))
     finally:
         await place.network.detach(attached)
 

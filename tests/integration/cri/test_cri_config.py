@@ -17,6 +17,7 @@ pytestmark = [pytest.mark.root, needs_node]
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
     made = CriNode(tmp_path)
+    made.protectd.configure(profiles={"default": {"memory_max": "512MiB"}})
     await made.protectd.daemon.start()
     yield made
     made.configure(handlers={})
@@ -27,6 +28,11 @@ async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
     ("handler", "key", "cause"),
     [
         ({"profile": "pvh"}, "profile", "protectd has no profile 'pvh' (there are: default)"),
+        (
+            {"memory": "1GiB"},
+            "memory",
+            "memory of 1024 MiB is not between the 64 and 512 MiB of its profile",
+        ),
         (
             {"kernel": "registry.example/kernels/x:1"},
             "kernel",

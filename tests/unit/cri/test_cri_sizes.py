@@ -75,11 +75,11 @@ async def test_an_update_does_not_ask_for_the_handlers_size(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "causes"),
     [
-        ('reserve = "request"', ("'reserve'", "grow", 'Use "limit"')),
-        ('reserve = "all"', ("'reserve'", "'all'", "neither")),
+        ('reserve = "request"', ("key 'handlers.fast.reserve'", "grow", 'Use "limit"')),
+        ('reserve = "all"', ("key 'handlers.fast.reserve'", "'all'", "neither")),
         ("memory = -1", ("memory", "negative")),
         ('memory = "lots"', ("memory", "lots")),
-        ("vcpus = -1", ("'vcpus'", "less than 0")),
+        ("vcpus = -1", ("key 'handlers.fast.vcpus'", "less than 0")),
         ('vcpus = "2"', ("vcpus", "integer")),
     ],
 )
@@ -107,17 +107,17 @@ def test_a_handlers_size_is_within_its_profile() -> None:
         replace(small, memory=Bytes(100 * MIB), vcpus=2),
         replace(small, memory=Bytes(300 * MIB)),
     ):
-        assert trouble(fits, host) == ""
-    assert "99 MiB are not between the 100 and 300 MiB" in trouble(
-        replace(small, memory=Bytes(99 * MIB)), host
-    )
-    assert "memory: 301" in trouble(replace(small, memory=Bytes(301 * MIB)), host)
-    assert "vcpus: 3 are more than the 2" in trouble(replace(small, vcpus=3), host)
-    assert (
-        trouble(HandlerConfig(profile="none"), host) == "protectd has no profile 'none' (there are: default)"
-    )
+        assert trouble(fits, host) is None
+    for unfit, key, cause in (
+        (replace(small, memory=Bytes(99 * MIB)), "memory", "99 MiB is not between the 100 and 300 MiB"),
+        (replace(small, memory=Bytes(301 * MIB)), "memory", "memory of 301 MiB"),
+        (replace(small, vcpus=3), "vcpus", "3 vcpus are more than the 2"),
+        (HandlerConfig(profile="none"), "profile", "no profile 'none' (there are: default, small)"),
+    ):
+        wrong = trouble(unfit, host)
+        assert wrong is not None and wrong.key == key and cause in wrong.cause
     older = pb.InfoResponse(profiles=["small"])
-    assert trouble(replace(small, memory=Bytes(1)), older) == ""
+    assert trouble(replace(small, memory=Bytes(1)), older) is None
 
 
 async def test_status_leaves_out_a_handler_whose_size_cannot_be(tmp_path: Path) -> None:
@@ -128,4 +128,4 @@ async def test_status_leaves_out_a_handler_whose_size_cannot_be(tmp_path: Path) 
         ]
         reply = await node.cri.Status(cri.StatusRequest(verbose=True))
         assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod"]
-        assert "memory: 512 MiB are not between the 1 and 256 MiB of its profile" in reply.info["handlers"]
+        assert "memory of 512 MiB is not between the 1 and 256 MiB of its profile" in reply.info["handlers"]

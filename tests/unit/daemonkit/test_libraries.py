@@ -16,16 +16,17 @@ def test_libraries_are_quiet_even_when_loaded_later() -> None:
 import logging
 from daemonkit import logs
 logs.setup("debug")
-for name in ("urllib3.connectionpool", "oras.logger", "zone"):
+logging.getLogger("pyroute2").setLevel(0)
+for name in ("pyroute2", "urllib3.connectionpool", "oras.logger", "zone"):
     logging.getLogger(name).info("chat of %s", name)
     logging.getLogger(name).warning("trouble of %s", name)
-import oras.client
-logging.getLogger("oras").setLevel(0)
-logging.getLogger("oras").info("late chat")
+import pyroute2
+logging.getLogger("pyroute2").info("late chat")
 """
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     messages = [text.partition(": ")[2] for text in done.stderr.splitlines()]
     assert messages == [
+        "trouble of pyroute2",
         "trouble of urllib3.connectionpool",
         "trouble of oras.logger",
         "chat of zone",
@@ -37,7 +38,7 @@ logging.getLogger("oras").info("late chat")
     ("program", "late"),
     [
         ("protect", {"rich", "cffi", "xenbind"}),
-        ("cri", {"rich", "cffi"}),
+        ("cri", {"pyroute2", "rich", "cffi"}),
     ],
 )
 def test_an_idle_daemon_loads_no_large_library(program: str, late: set[str]) -> None:

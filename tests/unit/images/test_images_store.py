@@ -204,6 +204,48 @@ def test_an_index_of_version_2_keeps_its_images(store: ImageStore) -> None:
         store.__dict__.update(again.__dict__)
 
 
+def test_a_mark_of_damage_lasts_until_the_filesystem_is_built_again(store: ImageStore) -> None:
+    one = _add_stack(store, "one", ["base", "top"], 1, "docker.io/library/a:1")
+    two = _add_stack(store, "two", ["base", "other"], 1, "docker.io/library/b:1")
+    base, top = store.stored(one)[1]
+    store.mark_damaged([base])
+    store.mark_damaged([replace(top, digest=_digest("built again since"))])
+    # What is left of the file says nothing: a kill may have come between a new one and its row.
+    one.stack[0].write_text("of another size")
+    again = _reopened(store)
+    try:
+        assert [again.has_filesystem(row.chain_id) for row in (base, top)] == [False, True]
+        assert all(again.get(image.id).damaged for image in (one, two))
+        # Its documents are none that it could be rebuilt by.
+        assert not again.usable(again.get(one.id))
+        with again.files.work_file("fs") as work:
+            work.write_text("rebuilt")
+            again.add_filesystem(work, base.chain_id, "", {}, _digest("rebuilt"))
+        assert again.has_filesystem(base.chain_id) and again.usable(again.get(one.id))
+        assert not any(again.get(image.id).damaged for image in (one, two))
+    finally:
+        store.__dict__.update(again.__dict__)
+
+
+def test_an_index_without_marks_gets_their_table(store: ImageStore) -> None:
+    """An earlier program made it, or has written it since, and knows nothing of the table."""
+    image = _add(store, "one", ["base"], "docker.io/library/a:1")
+    store.close()
+    with closing(sqlite3.connect(store.files.index)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+        db.execute("DROP TABLE damaged")
+    again = ImageStore(ImageSettings(store.files.root.parent, unfinished_bytes=0))
+    again.open()
+    try:
+        assert again.resolve("a:1") == image
+        again.mark_damaged(again.stored(image)[1])
+        assert again.resolve("a:1").damaged
+        again.remove("a:1")
+        assert _files(again) == set()
+    finally:
+        store.__dict__.update(again.__dict__)
+
+
 def test_an_index_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "images.db").write_bytes(b"this is not a database, and never was one" * 100)

@@ -55,6 +55,8 @@ CRI: Mapping[str, list[str]] = {
     "images.tries_per_host": COUNT,
     "images.retry_delay": DELAY,
     "images.longest_retry_delay": [*DELAY, "'100ms'"],
+    "images.unfinished_size": SIZE,
+    "images.unfinished_time": DELAY,
     "images.pinned": PATTERNS,
     "images.policy.allow": PATTERNS,
     "images.policy.deny": PATTERNS,
@@ -77,7 +79,10 @@ CRI: Mapping[str, list[str]] = {
     "streaming.tls.client_ca": [*PATH, "'/alone.crt'"],
     "handlers.x.profile": ["''", "'Not One'", "3"],
     "handlers.x.kernel": ["'NOT A NAME'", "3"],
+    "handlers.x.reserve": ["'request'", "'all'", "3"],
+    "handlers.x.vcpus": ["-1", "'2'", "1.5"],
     "handlers.x.host_namespaces": ["''", "'host'", "true"],
+    "handlers.x.memory": SIZE,
 }  # fmt: skip
 
 PROTECTD: Mapping[str, list[str]] = {
@@ -143,8 +148,12 @@ def _keys(config: Any, at: str = "") -> Iterator[str]:
 
 def _rows(config: Any, table: Mapping[str, list[str]]) -> Iterator[tuple[Any, str, str]]:
     for key in _keys(config):
-        for value in table.get(key) or table[f"{key.rpartition('.')[0]}.*"]:
+        for value in _values(table, key):
             yield config, key, value
+
+
+def _values(table: Mapping[str, list[str]], key: str) -> list[str]:
+    return table.get(key) or table.get(f"{key.rpartition('.')[0]}.*", [])
 
 
 def _text(key: str, value: str) -> str:
@@ -155,10 +164,11 @@ def _text(key: str, value: str) -> str:
 
 
 @pytest.mark.parametrize(("config", "table"), [(CriConfig, CRI), (ProtectdConfig, PROTECTD)])
-def test_the_tables_have_no_other_keys(config: Any, table: Mapping[str, list[str]]) -> None:
+def test_every_key_has_values_that_are_refused(config: Any, table: Mapping[str, list[str]]) -> None:
     known = set(_keys(config))
     assert len(known) > 30
     assert {key for key in table if not key.endswith(".*")} <= known
+    assert [key for key in known if not _values(table, key)] == [], "give them a row above"
 
 
 @pytest.mark.parametrize(

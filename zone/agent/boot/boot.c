@@ -145,11 +145,22 @@ int boot_modules(void)
 	return 0;
 }
 
-/* The modes that udev gives them: any user may open these.  The kernel's own are for root. */
-int boot_device_modes(void)
+/* What udev does on other machines: links that the kernel does not make, and devices that any user may open. */
+int boot_devices(void)
 {
+	static const char *const links[][2] = {
+		{ "/dev/fd", "/proc/self/fd" },
+		{ "/dev/stdin", "/proc/self/fd/0" },
+		{ "/dev/stdout", "/proc/self/fd/1" },
+		{ "/dev/stderr", "/proc/self/fd/2" },
+	};
 	static const char *const open_to_all[] = { "/dev/fuse", "/dev/net/tun" };
 
+	for (size_t i = 0; i < ARRAY_LEN(links); i++)
+		if (symlink(links[i][1], links[i][0]) < 0 && errno != EEXIST) {
+			log_errno("symlink", links[i][0]);
+			return -1;
+		}
 	for (size_t i = 0; i < ARRAY_LEN(open_to_all); i++)
 		if (chmod(open_to_all[i], 0666) < 0 && errno != ENOENT) {
 			log_errno("chmod", open_to_all[i]);

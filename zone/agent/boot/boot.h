@@ -12,6 +12,6 @@ int boot_modules(void);
 int boot_cgroups(void);
 int boot_directories(void);
 /* Needs the modules of all sources. */
-int boot_device_modes(void);
+int boot_devices(void);
 
 #endif

@@ -47,6 +47,14 @@ class Images(images_pb2_grpc.ImagesServicer):
     async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
         return pb.ListResponse(images=[IMAGE])
 
+    async def Export(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """The first half of a layout, and then nothing more."""
+        yield pb.ExportEvent(note="half of it")
+        yield pb.ExportEvent(file=pb.ExportFile(path="oci-layout", size_bytes=4))
+        yield pb.ExportEvent(data=b"{}")
+        yield pb.ExportEvent(note="the end")
+        await asyncio.Event().wait()
+
     async def Pull(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         self.asked.append(request)
         yield pb.PullEvent(image=IMAGE)
@@ -142,6 +150,21 @@ async def test_no_password(run: Callable[..., Any], images: Images, key: bytes, 
     ended, out = await run(typed, "pull", "web", "--username", "me")
     assert ended == status and "Traceback" not in out
     assert images.asked == []
+
+
+@pytest.mark.parametrize("more", [(), ("--directory",)])
+async def test_an_interrupted_export_leaves_nothing(
+    run: Callable[..., Any], tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    def interrupted(terminal: Terminal) -> tuple[int, str]:
+        terminal.until(b"the end")
+        assert len(list(tmp_path.glob(".out*"))) == 1
+        terminal.type(b"\x03")
+        return terminal.end()
+
+    status, out = await run(interrupted, "export", "web", str(tmp_path / "out"), *more)
+    assert status == 130 and "Traceback" not in out
+    assert not list(tmp_path.glob("*out*"))
 
 
 async def test_no_archive_on_a_terminal(run: Callable[..., Any]) -> None:

@@ -26,7 +26,7 @@ from daemonkit.grpc_server import channel, serve_unix
 from tests.support.cri.cri_node import until
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, packed
-from tests.support.images.registry import LyingRegistry, content, stalling, status
+from tests.support.images.registry import Answer, LyingRegistry, content, stalling, status
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 
 pytestmark = pytest.mark.skipif(shutil.which("tar2sqfs") is None, reason="tar2sqfs is not installed")
@@ -251,6 +251,103 @@ async def test_a_disk_that_is_nearly_full_gets_them_back(
                     patch.setattr(os, "statvfs", lambda _, fields=fields: os.statvfs_result(fields))
                     manager.store.unfinished.relieve()
                 assert _kept(manager) == kept
+
+
+LARGE = build([packed(Layer().file("large", NOISE.randbytes(8 << 20)).tar(), how) for how in ("", "gzip")])
+HALF = 5 << 20
+
+
+def _from(data: bytes, begins: list[int], part: int | None = None) -> Answer:
+    """Answers as a host with ranges, and remembers where it began; part: all that it has."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        begin = int(handler.headers.get("Range", "bytes=0-")[6:-1])
+        begins.append(begin)
+        if part is not None and begin >= part:
+            return status(404)(handler)
+        handler.send_response(206 if begin else 200)
+        if begin:
+            handler.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
+        handler.send_header("Content-Length", str(len(data) - begin))
+        handler.end_headers()
+        handler.wfile.write(data[begin:][:part])
+        handler.close_connection = part is not None
+
+    return answer
+
+
+def _parts(manager: ImageManager) -> list[int]:
+    return [path.stat().st_size for path in manager.store.files.partial()]
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["plain", "gzip"])
+@pytest.mark.parametrize("how", ["sound", "no ranges", "damaged", "too long", "whole", "killed"])
+async def test_a_large_layer_goes_on_at_its_byte(tmp_path: Path, number: int, how: str) -> None:
+    """What was fetched of it is read again, and counts only with the digest of the whole."""
+    data, begins = LARGE.layers[number].data, list[int]()
+    path = f"/v2/app/blobs/{digest(data)}"
+    with LyingRegistry("app", "1", LARGE) as registry:
+        async with managing(tmp_path) as manager:
+            registry.answers[path] = _from(data, begins, HALF)
+            with pytest.raises(Fault):
+                await _pull(manager, registry)
+            assert _parts(manager) == [HALF]
+            assert manager.store.unfinished.bytes() >= HALF
+            (part,) = manager.store.files.partial()
+            begins.clear()
+            if how == "damaged":
+                part.write_bytes(bytes(HALF))
+            elif how in ("too long", "whole"):
+                part.write_bytes(data + (b"!" if how == "too long" else b""))
+            elif how == "killed":
+                part.rename(manager.store.files.ingest / f"layer-{part.name}.7")
+        async with managing(tmp_path) as manager:
+            registry.answers[path] = content(data) if how == "no ranges" else _from(data, begins)
+            image = await _pull(manager, registry)
+            assert not (await manager.verify(image)).faults
+            assert _parts(manager) == []
+        assert begins == {"no ranges": [], "damaged": [HALF, 0], "too long": [0], "whole": []}.get(
+            how, [HALF]
+        )
+
+
+async def test_a_part_is_bounded_as_whole_layers_are(tmp_path: Path) -> None:
+    data = LARGE.layers[0].data
+    path = f"/v2/app/blobs/{digest(data)}"
+    with LyingRegistry("app", "1", LARGE) as registry:
+        for size, bound, kept in ((HALF, 8 << 20, [HALF]), (HALF, 1 << 20, []), (3 << 20, 8 << 20, [])):
+            async with managing(tmp_path, unfinished_bytes=bound) as manager:
+                registry.answers[path] = _from(data, [], size)
+                with pytest.raises(Fault):
+                    await _pull(manager, registry)
+                assert _parts(manager) == kept
+                given = manager.store.unfinished.give_back()
+                assert bool(given) == bool(kept) and _parts(manager) == []
+        async with managing(tmp_path) as manager:
+            registry.answers[path] = _from(data[:HALF] + bytes(len(data) - HALF), [])
+            with pytest.raises(Fault, match="another digest"):
+                await _pull(manager, registry)
+            # All of it came, and was wrong: nobody knows which of it.
+            assert _parts(manager) == []
+
+
+async def test_another_host_goes_on_where_one_broke_off(tmp_path: Path) -> None:
+    data, begins = LARGE.layers[0].data, list[int]()
+    path = f"/v2/app/blobs/{digest(data)}"
+    with LyingRegistry("app", "1", LARGE) as mirror, LyingRegistry("app", "1", LARGE) as registry:
+        # The mirror's bytes are wrong, too: the registry is asked for all of them then, and is not blamed.
+        for wrong, asked in ((b"", [HALF]), (b"!", [HALF, 0])):
+            begins.clear()
+            mirror.answers[path] = _from(wrong + data[len(wrong) :], [], HALF)
+            registry.answers[path] = _from(data, begins)
+            state = tmp_path / f"state{len(wrong)}"
+            (state / "certs.d" / registry.netloc).mkdir(parents=True)
+            hosts = f'server = "http://{registry.netloc}"\n[host."http://{mirror.netloc}"]\n'
+            (state / "certs.d" / registry.netloc / "hosts.toml").write_text(hosts)
+            async with managing(state) as manager:
+                image = await _pull(manager, registry)
+                assert not (await manager.verify(image)).faults
+            assert begins == asked
 
 
 async def test_gc_removes_them_and_says_so(tmp_path: Path) -> None:
