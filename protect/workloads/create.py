@@ -13,7 +13,6 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete_all, gather
-from protect.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
 from protect.model.errors import CannotStart
 from protect.model.process import CreatedProcess, Streams
@@ -26,12 +25,11 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent
 from protect.workloads import disks
 from protect.workloads.delete import delete_container, undo_create
+from protect.workloads.start import start_error
 
 log = logging.getLogger(__name__)
 
 INTENT = Intent("workload.create")
-_MESSAGE = 1024
-_COMMAND = 200
 
 
 async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
@@ -112,10 +110,11 @@ async def prepare(manager: ZoneManager, runtime: WorkloadRuntime, container: Con
     outputs = open_log(manager, runtime)
     checkpoint("workload-create.log-open")
     agent = runtime.zone.agent
+    runtime.command = _command(container.oci_config)
     try:
         created, error = await agent.create_container(container), ""
     except CannotStart as fault:
-        created, error = CreatedProcess(Streams(), 0), _start_error(container, fault)
+        created, error = CreatedProcess(Streams(), 0), start_error(runtime.command, fault)
         log.info("it will not start", extra=fields(workload=runtime.id, cause=error))
         # The log is there, and empty.
         await outputs.close()
@@ -128,13 +127,11 @@ async def prepare(manager: ZoneManager, runtime: WorkloadRuntime, container: Con
     checkpoint("workload-create.created")
 
 
-def _start_error(container: ContainerSpec, fault: Fault) -> str:
-    """Why it cannot be started, with its command: crun does not always name it."""
+def _command(oci_config: bytes) -> str:
     try:
-        command = str(json.loads(container.oci_config)["process"]["args"][0])
+        return str(json.loads(oci_config)["process"]["args"][0])
     except (ValueError, LookupError, TypeError):
-        command = ""
-    return printable(f"cannot run {printable(command, _COMMAND)!r}: {fault.cause}", _MESSAGE)
+        return ""
 
 
 def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:
