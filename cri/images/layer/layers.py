@@ -20,12 +20,14 @@ CHUNK = 1 << 20
 class LayerIndex(NamedTuple):
     """What a layer holds; the data itself stays in the layer.
 
-    plain_bytes: the length of its tar stream; weight: roughly what the entries take in memory, in bytes.
+    plain_bytes: the length of its tar stream; weight: roughly what the entries take in memory, in bytes;
+    verified: the layer has just been read, so that its bytes are known to be right.
     """
 
     entries: list[TarEntry]
     plain_bytes: int
     weight: int
+    verified: bool = True
 
 
 class LayerBudget:
@@ -64,11 +66,17 @@ class _Counted:
             yield chunk
 
 
-def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: ImageLimits) -> LayerIndex:
+EntryReader = Callable[[TarEntry, PlainStream], None]
+"""May read an entry's data from the stream, or a part of it."""
+
+
+def read_layer(
+    chunks: Iterable[bytes], size: int, diff_id: str, limits: ImageLimits, reader: EntryReader | None = None
+) -> LayerIndex:
     """Read a compressed layer to its end and index it.
 
-    size: its compressed length, which bounds the plain one by the configured ratio.
-    Raises Corrupt, Unpackable, Oversized.
+    size: its compressed length, which bounds the plain one by the configured ratio; reader: is given each
+    entry. Raises Corrupt, Unpackable, Oversized, and what the reader raises.
     """
     most = min(limits.unpacked_bytes, max(limits.unpacked_floor_bytes, size * limits.ratio))
 
@@ -87,6 +95,8 @@ def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: ImageLi
             most_of_it = f"more than {limits.entries} entries, or {limits.index_bytes} bytes of names"
             raise Oversized("unpack layer", diff_id, most_of_it)
         found.append(entry)
+        if reader is not None:
+            reader(entry, stream)
     stream.drain()
     if counted.hash.hexdigest() != wanted:
         raise Corrupt(

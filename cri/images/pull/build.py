@@ -3,39 +3,65 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import threading
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+    Set,
+)
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
 from cri.images.layer.layers import LayerIndex
+from cri.images.pull.early import SLOTS, EarlyBuild
 from cri.images.pull.progress import Meters
 from cri.images.registry.manifests import Descriptor
 from cri.images.rootfs import tree_cache
-from cri.images.rootfs.convert import convert
+from cri.images.rootfs.content import ContentId, content_id
+from cri.images.rootfs.convert import BuiltFilesystem, account_files, convert, convert_rest
 from cri.images.rootfs.plan import FilesystemPlan, Planner
 from cri.images.rootfs.stack import Part
 from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
+from daemonkit.tasks import complete
 
 
 class LayeredImage(NamedTuple):
-    """What is to be built: the stack and the layers, both lowest first; subject: for messages."""
+    """What is to be built: the stack and the layers, all lowest first; subject: for messages.
+
+    verify: reads a layer, by its number, and fetches it if its bytes are not right.
+    """
 
     subject: str
     stack: Sequence[Part]
     layers: Sequence[Descriptor]
+    diff_ids: Sequence[str]
+    verify: Callable[[int], Awaitable[object]]
 
 
 class Planned(NamedTuple):
-    """A filesystem to be built; cost: of its layers (see LayerIndex): entries, weight and plain bytes."""
+    """A filesystem to be built.
+
+    layers: their digests; content: see ContentId; cost: of its layers (see LayerIndex): entries,
+    weight and plain bytes; verified: those of them whose bytes have just been read, by their numbers.
+    """
 
     part: Part
     layers: tuple[str, ...]
     plan: FilesystemPlan
+    content: ContentId
     cost: tuple[int, int, int]
+    verified: frozenset[int]
 
 
 class BuildState(NamedTuple):
@@ -62,6 +88,7 @@ class FilesystemBuilder:
         self._threads = threads
         self._filesystems: SingleFlight[None] = SingleFlight()
         self._conversions = asyncio.Semaphore(settings.conversions)
+        self._slots = threading.Semaphore(SLOTS)
 
     async def begin(self, image: LayeredImage) -> BuildState:
         """Look at what is here; the caller leases all filesystems and layers of the image."""
@@ -72,9 +99,11 @@ class FilesystemBuilder:
     ) -> Planned:
         """Apply the layers of the next part as they come, and plan its filesystem."""
         entries = weight = plain = count = 0
+        verified: list[bool] = []
         for coming in indexes:
             index = await coming
             count += 1
+            verified.append(index.verified)
             entries += len(index.entries)
             weight += index.weight
             plain += index.plain_bytes
@@ -82,21 +111,58 @@ class FilesystemBuilder:
             # What a layer brings is in the tree now, and needed nowhere else.
             del index, coming
         plan = await self._threads.run(lambda _: planner.plan())
-        layers = _digests(image.layers[part.end - count : part.end])
-        return Planned(part, layers, plan, (entries, weight, plain))
+        content = await self._threads.run(lambda _: content_id(plan, image.diff_ids))
+        start = part.end - count
+        layers = _digests(image.layers[start : part.end])
+        right = frozenset(number for number, one in enumerate(verified, start) if one)
+        return Planned(part, layers, plan, content, (entries, weight, plain), right)
 
-    async def build(self, image: LayeredImage, planned: Planned) -> None:
-        """Make a filesystem, unless another pull does or has; and its tree cache."""
-        await self._filesystems.run(planned.part.chain_id, lambda: self._build(image, planned))
+    @asynccontextmanager
+    async def early(self, parts: Sequence[Part]) -> AsyncIterator[Mapping[int, EarlyBuild]]:
+        """Places for the filesystems of parts, by the numbers of their topmost layers."""
+        files, settings = self._store.files, self._settings
+        places = {part.end - 1: EarlyBuild(files, part.chain_id, settings, self._slots) for part in parts}
 
-    async def _build(self, image: LayeredImage, planned: Planned) -> None:
-        chain_id = planned.part.chain_id
+        def close(_: CancelToken) -> None:
+            for place in places.values():
+                place.close()
+
+        try:
+            yield places
+        finally:
+            await complete(self._threads.run(close))
+
+    async def build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
+        """Make a filesystem and its tree cache, unless another pull does or has."""
+
+        def work() -> Coroutine[Any, Any, None]:
+            return self._build(image, planned, early)
+
+        await self._filesystems.run(planned.content.value, work)
+        if not self._store.has_filesystem(planned.part.chain_id):
+            # It was made to lie over other ones.
+            await self._filesystems.run(planned.part.chain_id, work)
+        await self._threads.run(lambda _: early.close())
+
+    async def _build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
+        chain_id, plan = planned.part.chain_id, planned.plan
         if not self._store.has_filesystem(chain_id):
             meter = self._meters.of(chain_id, 0)
-            async with self._conversions:
-                with meter.running(planned.plan.file_bytes):
-                    await self._threads.run(partial(self._convert, image, planned, meter.add))
+            accounts = {node.content.layer for node in plan.accounts.values() if node and node.content}
+            await self._verify(image, planned, accounts)
+            if await self._threads.run(partial(self._share, image, planned)):
+                meter.skip()
+            else:
+                await self._verify(image, planned, accounts.union(plan.files))
+                async with self._conversions:
+                    with meter.running(plan.file_bytes):
+                        await self._threads.run(partial(self._convert, image, planned, early, meter.add))
         await self._threads.run(lambda _: self._keep_tree(planned))
+
+    async def _verify(self, image: LayeredImage, planned: Planned, layers: Set[int]) -> None:
+        """Have the bytes of layers that are about to be read verified."""
+        for number in sorted(layers - planned.verified):
+            await image.verify(number)
 
     def _begin(self, image: LayeredImage) -> BuildState:
         below: list[TreeCache] = []
@@ -116,16 +182,43 @@ class FilesystemBuilder:
         )
         return BuildState(below, order, Planner(image.subject, self._settings.limits, below))
 
+    def _share(self, image: LayeredImage, planned: Planned, token: CancelToken) -> bool:
+        """Take a filesystem of the same content, whatever it lies over; whether there is one."""
+        chain_id = planned.part.chain_id
+        with self._store.files.work_file(chain_id.partition(":")[2]) as work:
+            digest = self._store.link_filesystem(planned.content.value, chain_id, work)
+            if digest is None:
+                return False
+            accounts = account_files(self._blobs(image), planned.plan, chain_id, token)
+            self._add(work, planned, BuiltFilesystem(digest, accounts))
+            return True
+
     def _convert(
-        self, image: LayeredImage, planned: Planned, moved: Callable[[int], None], token: CancelToken
+        self,
+        image: LayeredImage,
+        planned: Planned,
+        early: EarlyBuild,
+        moved: Callable[[int], None],
+        token: CancelToken,
     ) -> None:
-        store, part = self._store, planned.part
-        blobs = [store.files.blob_path(layer.digest) for layer in image.layers]
-        with store.files.work_file(part.chain_id.partition(":")[2]) as work:
-            built = convert(blobs, planned.plan, work, self._settings, token, moved)
-            checkpoint("image-pull.filesystem-built")
-            store.add_filesystem(work, part.chain_id, part.below, built.accounts, built.digest)
-            checkpoint("image-pull.filesystem-recorded")
+        blobs, plan, part = self._blobs(image), planned.plan, planned.part
+        begun = early.begun
+        if begun is not None and begun.fits(planned.content):
+            self._add(begun.out, planned, convert_rest(begun, blobs, plan, token, moved))
+            return
+        with self._store.files.work_file(part.chain_id.partition(":")[2]) as work:
+            self._add(work, planned, convert(blobs, plan, work, self._settings, token, moved))
+
+    def _blobs(self, image: LayeredImage) -> list[Path]:
+        return [self._store.files.blob_path(layer.digest) for layer in image.layers]
+
+    def _add(self, work: Path, planned: Planned, built: BuiltFilesystem) -> None:
+        checkpoint("image-pull.filesystem-built")
+        part = planned.part
+        self._store.add_filesystem(
+            work, part.chain_id, part.below, built.accounts, built.digest, planned.content.value
+        )
+        checkpoint("image-pull.filesystem-recorded")
 
     def _keep_tree(self, planned: Planned) -> None:
         chain_id, plan = planned.part.chain_id, planned.plan

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from cri.images.concurrency import CancelToken, WorkerThreads
 from cri.images.digests import VerifiedChunks, digest_of, matches
 from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full
-from cri.images.layer.layers import LayerIndex, read_layer
+from cri.images.layer.layers import EntryReader, LayerIndex, read_layer
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
 from cri.images.registry import manifests
@@ -126,31 +126,31 @@ def download_layer(
     meter: Meter,
     source: ImageSource,
     token: CancelToken,
+    reader: EntryReader | None = None,
 ) -> LayerIndex:
-    """A layer into a new file, indexed on the way; synced when this returns, removed when it raises."""
+    """A layer into a new file, indexed on the way; synced when this returns, removed when it raises.
+
+    reader: see read_layer.
+    """
     if layer.size > limits.layer_bytes:
         raise Oversized("pull", layer.digest, f"{layer.size} bytes, more than {limits.layer_bytes}")
     verified = VerifiedChunks(layer.digest, layer.size)
     meter.restart()
     with _new_file(out) as file, source.blob(layer, token) as chunks:
         stored = _stored(verified.passing(chunks), file, meter, token)
-        index = _indexed(stored, verified, layer.size, diff_id, limits, source.name)
+        read = partial(read_layer, stored, layer.size, diff_id, limits, reader)
+        index = _indexed(stored, verified, read, source.name)
         file.flush()
         os.fsync(file.fileno())
     return index
 
 
 def _indexed(
-    chunks: Iterator[bytes],
-    verified: VerifiedChunks,
-    size: int,
-    diff_id: str,
-    limits: ImageLimits,
-    source: str,
+    chunks: Iterator[bytes], verified: VerifiedChunks, read: Callable[[], LayerIndex], source: str
 ) -> LayerIndex:
     """The index; what looks broken is the transfer's fault if the digest is wrong, else the image's."""
     try:
-        index = read_layer(chunks, size, diff_id, limits)
+        index = read()
     except Misdelivered:
         raise
     except (Corrupt, Unpackable) as fault:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads, task_group
 from cri.images.errors import Corrupt
+from cri.images.layer import layer_cache
 from cri.images.layer.layers import LayerBudget, LayerIndex, file_chunks, read_layer
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
 from cri.images.pull.candidates import Candidates
+from cri.images.pull.early import EarlyBuild
 from cri.images.pull.fetch import download_layer, read_first
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
@@ -33,6 +36,21 @@ from cri.images.store.db import ImageRow
 from cri.images.store.store import ImageStore, now
 from daemonkit.checkpoints import checkpoint
 from daemonkit.tasks import complete
+
+
+class WantedLayer(NamedTuple):
+    """A layer on its way. early: a place for the filesystem that it is the topmost layer of."""
+
+    layer: Descriptor
+    diff_id: str
+    meter: Meter
+    candidates: Candidates
+    early: EarlyBuild | None = None
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Pulls that want the same share it."""
+        return self.layer.digest, self.diff_id
 
 
 class Puller:
@@ -98,7 +116,8 @@ class Puller:
     ) -> None:
         """Each filesystem is built as soon as its layers are here, while further ones are on their way."""
         layers, diff_ids = image.manifest.layers, image.config.diff_ids
-        layered = LayeredImage(image.manifest_digest, stack, layers)
+        verify = partial(self._verify, image, meters, candidates)
+        layered = LayeredImage(image.manifest_digest, stack, layers, diff_ids, verify)
         below, order, planner = await self._builder.begin(layered)
         start = sum(len(cache.layers) for cache in below)
         _skip(meters[:start])
@@ -106,74 +125,84 @@ class Puller:
         for cache in below:
             budget.spend(*cache.spent[2:])
         slots = asyncio.Semaphore(self._settings.downloads_per_image)
-        async with task_group() as group:
+        async with self._builder.early(stack[len(below) :]) as early, task_group() as group:
             coming = {}
             for number in order:
-                layer = self._layer(
-                    layers[number], diff_ids[number], meters[number], candidates, slots, budget
+                wanted = WantedLayer(
+                    layers[number], diff_ids[number], meters[number], candidates, early.get(number)
                 )
-                coming[number] = group.create_task(layer)
+                coming[number] = group.create_task(self._layer(wanted, slots, budget))
             for part in stack[len(below) :]:
                 indexes = (coming.pop(number) for number in range(start, part.end))
                 planned = await self._builder.plan(layered, part, indexes, planner)
-                group.create_task(self._builder.build(layered, planned))
+                group.create_task(self._builder.build(layered, planned, early[part.end - 1]))
                 start = part.end
             progress.enter(Stage.BUILDING)
 
-    async def _layer(
-        self,
-        layer: Descriptor,
-        diff_id: str,
-        meter: Meter,
-        candidates: Candidates,
-        slots: asyncio.Semaphore,
-        budget: LayerBudget,
-    ) -> LayerIndex:
+    async def _layer(self, wanted: WantedLayer, slots: asyncio.Semaphore, budget: LayerBudget) -> LayerIndex:
         """A layer's index, once the layer is in the store."""
         async with slots:
-            index = await self._layers.run(
-                (layer.digest, diff_id), lambda: self._fetch(layer, diff_id, meter, candidates)
-            )
+            index = await self._layers.run(wanted.key, lambda: self._fetch(wanted))
         budget.spend(len(index.entries), index.weight, index.plain_bytes)
         return index
 
-    async def _fetch(
-        self, layer: Descriptor, diff_id: str, meter: Meter, candidates: Candidates
-    ) -> LayerIndex:
-        kept = await self._threads.run(partial(self._read_kept, layer, diff_id, meter))
+    async def _verify(
+        self, image: ResolvedImage, meters: Sequence[Meter], candidates: Candidates, number: int
+    ) -> None:
+        """Read a layer of which only the list was needed so far."""
+        layer, diff_id = image.manifest.layers[number], image.config.diff_ids[number]
+        wanted = WantedLayer(layer, diff_id, meters[number], candidates)
+        path = self._store.files.layer_cache_path(layer.digest)
+        await self._threads.run(lambda _: path.unlink(missing_ok=True))
+        # Another pull may just be reading the list.
+        while not (await self._layers.run(wanted.key, lambda: self._fetch(wanted))).verified:
+            await self._threads.run(lambda _: path.unlink(missing_ok=True))
+
+    async def _fetch(self, wanted: WantedLayer) -> LayerIndex:
+        kept = await self._threads.run(partial(self._read_kept, wanted))
         if kept is not None:
             return kept
-        most = 2 * self._settings.downloads_per_image
+        most, candidates = 2 * self._settings.downloads_per_image, wanted.candidates
         async with self._downloads.setdefault(candidates.first.name, asyncio.Semaphore(most)):
-            with meter.running():
-                return await read_first(
-                    self._threads, candidates, partial(self._download, layer, diff_id, meter)
-                )
+            with wanted.meter.running():
+                return await read_first(self._threads, candidates, partial(self._download, wanted))
 
-    def _read_kept(
-        self, layer: Descriptor, diff_id: str, meter: Meter, token: CancelToken
-    ) -> LayerIndex | None:
+    def _read_kept(self, wanted: WantedLayer, token: CancelToken) -> LayerIndex | None:
         """The index of a layer that the store has; None: it has not."""
-        path = self._store.files.blob_path(layer.digest)
+        layer, diff_id, files = wanted.layer, wanted.diff_id, self._store.files
+        path = files.blob_path(layer.digest)
         if not path.is_file():
             return None
         if path.stat().st_size != layer.size:
             cause = f"the manifest says {layer.size} bytes, it has another length"
             raise Corrupt("pull", layer.digest, cause)
-        meter.done()
-        return read_layer(file_chunks(path, token), layer.size, diff_id, self._settings.limits)
+        wanted.meter.done()
+        index = layer_cache.load(files.layer_cache_path(layer.digest), layer.digest, diff_id)
+        if index is None:
+            index = read_layer(file_chunks(path, token), layer.size, diff_id, self._settings.limits)
+            self._keep_list(layer, diff_id, index)
+        return index
 
-    def _download(
-        self, layer: Descriptor, diff_id: str, meter: Meter, source: ImageSource, token: CancelToken
-    ) -> LayerIndex:
+    def _download(self, wanted: WantedLayer, source: ImageSource, token: CancelToken) -> LayerIndex:
         """A layer into the store, from one source."""
-        files = self._store.files
-        with files.work_file(layer.digest.partition(":")[2]) as work:
-            index = download_layer(layer, diff_id, work, self._settings.limits, meter, source, token)
+        layer, diff_id, early = wanted.layer, wanted.diff_id, wanted.early
+        files, limits = self._store.files, self._settings.limits
+        with ExitStack() as undo:
+            work = undo.enter_context(files.work_file(layer.digest.partition(":")[2]))
+            reader = undo.enter_context(early.reading(diff_id, token)) if early is not None else None
+            index = download_layer(layer, diff_id, work, limits, wanted.meter, source, token, reader)
             checkpoint("image-pull.layer-fetched")
             files.put(work, files.blob_path(layer.digest))
             checkpoint("image-pull.layer-named")
+        self._keep_list(layer, diff_id, index)
         return index
+
+    def _keep_list(self, layer: Descriptor, diff_id: str, index: LayerIndex) -> None:
+        """Spare later images the reading of a layer that has just been verified."""
+        files = self._store.files
+        with files.work_file(layer.digest.partition(":")[2]) as work:
+            layer_cache.write(work, layer.digest, diff_id, index)
+            work.rename(files.layer_cache_path(layer.digest))
 
     def _name(self, image: ResolvedImage, chain_id: str, names: tuple[str, ...]) -> StoredImage:
         """The image under its names; its filesystems and layers are here."""

@@ -26,6 +26,8 @@ class Baseline:
         self._changed: set[int] = set()
         # Files from before that got another name: all their names must be in one filesystem.
         self._linked: set[int] = set()
+        # Names by which inodes were first linked since.
+        self._main: dict[int, bytes] = {}
 
     def editing(self, directory: Inode) -> dict[bytes, Inode]:
         """A directory's names, for changing; their earlier state is kept."""
@@ -38,10 +40,19 @@ class Baseline:
         """Record changed directories: pass every one on the way from the root."""
         self._changed.update(node.serial for node in directories if node.serial <= self._serial)
 
-    def link(self, node: Inode) -> None:
-        """Record one more name of an inode."""
+    def link(self, node: Inode, path: bytes) -> None:
+        """Record one more name of an inode; path: the one that it had before."""
+        self._main.setdefault(node.serial, path)
         if node.serial <= self._serial:
             self._linked.add(node.serial)
+
+    def main_name(self, node: Inode, root: Inode) -> bytes | None:
+        """The one of several names under which the layer had the file; None: any, or it is gone."""
+        path = self._main.get(node.serial)
+        found: Inode | None = root
+        for part in path.split(b"/") if path is not None else ():
+            found = found.names.get(part) if found is not None and found.is_directory else None
+        return path if found is node else None
 
     def difference(self, root: Inode) -> Iterator[tuple[bytes, Inode]]:
         """What must lie over the earlier tree to give that of root: parents first, names in byte order.

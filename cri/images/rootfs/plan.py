@@ -20,7 +20,9 @@ ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
 
 
 class FilesystemPlan(NamedTuple):
-    """What goes into the stream: bare inodes, then files by layer and offset, then further names.
+    """What goes into the stream: files by layer, the topmost first, and offset; bare inodes; further names.
+
+    Files come first so that those of a layer can be written while it arrives.
 
     accounts: those account files that are others now than in the filesystems below; None: it is gone, or
     nothing that can be read. directories: see TreeCache.
@@ -34,6 +36,11 @@ class FilesystemPlan(NamedTuple):
     root: tuple[Any, ...]
     serial: int
     spent: tuple[int, int]
+
+    @property
+    def order(self) -> list[int]:
+        """The layers that files come from, in the order of the stream."""
+        return sorted(self.files, reverse=True)
 
     @property
     def file_bytes(self) -> int:
@@ -78,6 +85,11 @@ class Planner:
             self._spend(len(path), 0)
             if node.serial in first:
                 links.append((path, first[node.serial]))
+                continue
+            main = self._tree.main_name(node)
+            if main is not None and main != path:
+                # All names of a file are in one filesystem; under this one its layer has the data.
+                links.append((path, main))
                 continue
             if node.serial >= 0:
                 first[node.serial] = path

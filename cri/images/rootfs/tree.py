@@ -48,7 +48,7 @@ class MergedTree:
         self._serial = 0 if before is None else before[1]
         self._steps = 0
         self._layer = -1
-        # (serial of the directory, name) of all that the current layer brought, ancestors included.
+        # (directory's serial, name) of all that the current layer brought, ancestors included.
         self._touched: set[tuple[int, bytes]] = set()
         self._last: tuple[bytes, _Trail] | None = None
         self._base = Baseline(-1 if before is None else self._serial)
@@ -64,11 +64,12 @@ class MergedTree:
         self._base = Baseline(self._serial)
 
     def difference(self) -> Iterator[tuple[bytes, Inode]]:
-        """Every path (relative, the root b"") that differs from what was there at rebase(), with its inode.
-
-        Without a rebase() all that is there; otherwise see Baseline.difference.
-        """
+        """What differs from rebase(), or without one all that is there: see Baseline.difference."""
         return self._base.difference(self.root)
+
+    def main_name(self, node: Inode) -> bytes | None:
+        """See Baseline.main_name()."""
+        return self._base.main_name(node, self.root)
 
     def apply(self, layer: int, entries: list[TarEntry]) -> None:
         """Apply the entries of one layer; raises Unpackable."""
@@ -79,11 +80,16 @@ class MergedTree:
             if not parts:
                 self._set_root(entry)
                 continue
-            base = parts[-1]
-            if base.startswith(WHITEOUT):
+            if parts[-1].startswith(WHITEOUT):
                 self._hide(entry, parts)
             else:
                 self._place(entry, parts)
+
+    def described(self, entry: TarEntry) -> tuple[bytes, Inode]:
+        """A file's path and inode, as they are unless other entries have to do with it."""
+        node = Inode(tarstream.FILE, 0)
+        self._describe(node, entry)
+        return b"/".join(_clean(entry.name)), node
 
     def find(self, path: bytes) -> Inode | None:
         """The inode a process in the image would reach by this path, symlinks followed; None: nothing."""
@@ -197,7 +203,7 @@ class MergedTree:
             raise self._bad(entry, f"is a hard link to {tarstream.shown(entry.link)}, which is not there")
         if node.kind == tarstream.DIR:
             raise self._bad(entry, f"is a hard link to the directory {tarstream.shown(entry.link)}")
-        self._base.link(node)
+        self._base.link(node, b"/".join((*trail.names, parts[-1])) if trail is not None else b"")
         return node
 
     def _resolve(self, parts: list[bytes], create: bool) -> _Trail | None:
@@ -256,13 +262,11 @@ class MergedTree:
             node.target = entry.link
         elif entry.kind == tarstream.FILE:
             if entry.size > self._max_bytes:
-                raise Oversized(
-                    "merge", self._subject, f"a file of {entry.size} bytes, more than {self._max_bytes}"
-                )
+                cause = f"a file of {entry.size} bytes, more than {self._max_bytes}"
+                raise Oversized("merge", self._subject, cause)
             node.size = entry.size
-            node.content = (
-                Content(self._layer, entry.offset, entry.stored, entry.extents) if entry.size else None
-            )
+            data = Content(self._layer, entry.offset, entry.stored, entry.extents)
+            node.content = data if entry.size else None
 
     def _kept_xattrs(self, entry: TarEntry) -> tuple[tuple[bytes, bytes], ...]:
         """The attributes that squashfs can store; POSIX ACLs (system.*) are not among them."""

@@ -40,6 +40,13 @@ CREATE TABLE names (
 ) STRICT;
 CREATE INDEX names_of ON names (image_id);
 """
+# Made in every index, whichever version has written it: a filesystem that is not in it is just not shared.
+_CONTENTS = """
+CREATE TABLE IF NOT EXISTS contents (
+  chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE, content_id TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS contents_of ON contents (content_id);
+"""
 _FROM_1 = "ALTER TABLE filesystems ADD COLUMN digest TEXT NOT NULL DEFAULT '';"
 # Before version 3 an image was one filesystem: a stack of one.
 _FROM_2 = """
@@ -108,6 +115,7 @@ class ImageDb:
         steps = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}.get(version)
         if steps is not None:
             self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
+        self._db.executescript(_CONTENTS)
 
     def close(self) -> None:
         """Close the file."""
@@ -137,10 +145,12 @@ class ImageDb:
                 raise disk_full(f"{operation} index of images", str(self._file)) from error
             raise Broken(f"{operation} index of images", str(self._file), str(error)) from error
 
-    def add_filesystem(self, row: FilesystemRow, accounts: Mapping[str, bytes | None]) -> None:
+    def add_filesystem(
+        self, row: FilesystemRow, accounts: Mapping[str, bytes | None], content_id: str = ""
+    ) -> None:
         """Add a finished filesystem; an older row of the same chain id is replaced.
 
-        accounts: see account_file().
+        accounts: see account_file(); content_id: see same_content(), "": not known.
         """
         with self._transaction() as db:
             db.execute(
@@ -153,6 +163,8 @@ class ImageDb:
                 "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
                 [(row.chain_id, path, data) for path, data in accounts.items()],
             )
+            if content_id:
+                db.execute("INSERT OR REPLACE INTO contents VALUES (?, ?)", (row.chain_id, content_id))
 
     def add_image(self, row: ImageRow, names: tuple[str, ...]) -> None:
         """Add an image with names, taken from other images if need be; a removed image comes back."""
@@ -220,6 +232,14 @@ class ImageDb:
                 FilesystemRow(*row)
                 for row in self._db.execute("SELECT chain_id, type, bytes, digest, below FROM filesystems")
             ]
+
+    def same_content(self, content_id: str) -> list[str]:
+        """The chain ids of filesystems that are made of the same things, whatever lies below them."""
+        with self._lock, self._told("read"):
+            rows = self._db.execute(
+                "SELECT chain_id FROM contents WHERE content_id = ? ORDER BY chain_id", (content_id,)
+            )
+            return [row[0] for row in rows]
 
     def account_file(self, stack: Sequence[str], path: str) -> bytes | None:
         """The account file in a stack of filesystems, lowest first; None: there is none.

@@ -1,9 +1,10 @@
 """The files of the store: their paths, and how they come and go.
 
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
-layers), ``filesystems/<hex>.squashfs`` (of one layer or more), ``shelves/<hex>`` (their tree caches),
-``kernels/<hex>/`` (what was taken out of a kernel image), ``ingest/`` (work in progress). A file gets its
-name after its bytes are on the disk, but for tree caches, which are made again where they are damaged.
+layers), ``filesystems/<hex>.squashfs`` (of one layer or more; equal ones are one file with several names),
+``shelves/<hex>`` (their tree caches), ``shelves/<hex>.entries`` (what is in a layer), ``kernels/<hex>/``
+(what was taken out of a kernel image), ``ingest/`` (work in progress). A file gets its name after its bytes
+are on the disk, but for those on the shelves, which are made again where they are damaged.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ import fcntl
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Set
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cri.images.store.db import FilesystemRow
 from daemonkit.faults import Refused
 
 FS_TYPE = "squashfs"
@@ -88,6 +90,10 @@ class StoreFiles:
         """The path of a filesystem's tree cache, whether it is there or not."""
         return self._tree_caches / chain_id.partition(":")[2]
 
+    def layer_cache_path(self, digest: str) -> Path:
+        """The path of the list of a layer's entries, whether it is there or not."""
+        return self._tree_caches / f"{digest.partition(':')[2]}.entries"
+
     @contextmanager
     def work_file(self, stem: str) -> Iterator[Path]:
         """A path for an unfinished file; whatever is there when the body ends is removed."""
@@ -109,22 +115,36 @@ class StoreFiles:
         work.rename(final)
         sync_directory(final.parent)
 
+    def link(self, equals: Iterable[FilesystemRow], chain_id: str, work: Path) -> str | None:
+        """Give one of several equal filesystems the further name ``work``; its digest, None: none is here.
+
+        A file that ``chain_id`` has already is not taken: it is to be replaced.
+        """
+        replaced = self.fs_path(chain_id)
+        for row in equals:
+            path = self.fs_path(row.chain_id)
+            # It may be on its way out; under its new name it stays.
+            with suppress(OSError):
+                if path.stat().st_size != row.bytes or (replaced.exists() and replaced.samefile(path)):
+                    continue
+                work.hardlink_to(path)
+                return row.digest
+        return None
+
     def named(self) -> list[Path]:
-        """Every blob, filesystem and tree cache."""
+        """Every blob, filesystem, tree cache, and list of a layer's entries."""
         return [*self._filesystems.iterdir(), *self._blobs.glob("*/*"), *self._tree_caches.iterdir()]
 
     def usage(self) -> Usage:
         """What the store takes now."""
-        size = inodes = 0
+        blocks: dict[int, int] = {}
         for directory, _, files in os.walk(self.root):
             for path in (directory, *(os.path.join(directory, name) for name in files)):
-                try:
+                with suppress(FileNotFoundError):
                     status = os.lstat(path)
-                except FileNotFoundError:
-                    continue
-                size += status.st_blocks * 512
-                inodes += 1
-        return Usage(self.root, size, inodes)
+                    # A file with several names counts once.
+                    blocks[status.st_ino] = status.st_blocks
+        return Usage(self.root, 512 * sum(blocks.values()), len(blocks))
 
 
 def _only_one(path: Path) -> int:

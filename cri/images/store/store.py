@@ -187,18 +187,29 @@ class ImageStore:
             self.end_lease(chain_ids, digests)
 
     def add_filesystem(
-        self, work: Path, chain_id: str, below: str, accounts: Mapping[str, bytes | None], digest: str
+        self,
+        work: Path,
+        chain_id: str,
+        below: str,
+        accounts: Mapping[str, bytes | None],
+        digest: str,
+        content_id: str = "",
     ) -> None:
         """Add a finished, synced filesystem image; the caller has leased it.
 
-        below, accounts: see FilesystemRow and ImageDb.account_file.
+        below, accounts, content_id: see FilesystemRow and ImageDb.
         """
-        size = work.stat().st_size
+        row = FilesystemRow(chain_id, FS_TYPE, work.stat().st_size, digest, below)
         self.files.put(work, self.files.fs_path(chain_id))
         checkpoint("image-pull.filesystem-named")
         with self._lock:
-            self._db.add_filesystem(FilesystemRow(chain_id, FS_TYPE, size, digest, below), accounts)
+            self._db.add_filesystem(row, accounts, content_id)
             self._load()
+
+    def link_filesystem(self, content_id: str, chain_id: str, work: Path) -> str | None:
+        """Give a filesystem of that content the further name ``work``; its digest, None: there is none."""
+        rows = map(self._now.filesystems.get, self._db.same_content(content_id))
+        return self.files.link(filter(None, rows), chain_id, work)
 
     def add_image(self, row: ImageRow, image_names: tuple[str, ...]) -> StoredImage:
         """Add an image whose filesystems and layers are there."""
@@ -213,8 +224,6 @@ class ImageStore:
             if chain_id not in {row.chain_id for row in self._now.rows.values()}:
                 raise Missing("take kernel out of image", chain_id, "it was removed")
             self.files.put(work, self.files.kernel_path(chain_id))
-
-    # Inside.
 
     def _load(self) -> None:
         images, filesystems = self._db.images(), self._db.filesystems()
@@ -245,6 +254,7 @@ class ImageStore:
             *map(files.fs_path, chain_ids),
             *map(files.tree_cache_path, chain_ids),
             *map(files.blob_path, digests),
+            *map(files.layer_cache_path, digests),
         ]
 
     def _forget_broken(self) -> None:

@@ -67,7 +67,7 @@ async def _next_start(state: Path, name: str) -> None:
         found = {path.name for path in files.named()}
         images = manager.store.images()
         # All of the image, or none of it.
-        whole = {digest(layer.data)[7:] for layer in LAYERS} | {
+        whole = {digest(layer.data)[7:] + end for layer in LAYERS for end in ("", ".entries")} | {
             name for image in images for path in image.stack for name in (path.name, path.stem)
         }
         assert found == (whole if images else set())
