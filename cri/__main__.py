@@ -12,10 +12,11 @@ import grpc.aio
 
 from cri.config import CriConfig
 from cri.container.images import StoredImages
-from cri.daemon import cni, running
+from cri.daemon import check_host, check_kernels, check_profiles, cni, running
 from cri.images.manager import ImageManager
 from cri.images.rpc.service import add_image_services
 from cri.rpc.runtime import runtime_service
+from cri.stats.sampler import sampling
 from cri.streaming.server import serving
 from daemonkit import daemon, lifecycle
 from daemonkit.grpc_server import serve_unix
@@ -32,17 +33,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def serve(config: CriConfig, stop: asyncio.Event) -> None:
     """Serve until ``stop``; pods keep running afterwards."""
+    check_host(config)
     lifecycle.make_directories(config.run_dir, config.state_dir)
     async with AsyncExitStack() as stack:
         images = ImageManager(config.image_settings())
         stack.push_async_callback(images.stop)
         await images.start()
-        runtime = await stack.enter_async_context(running(config, StoredImages(images), cni(config)))
-
+        stored = StoredImages(images)
+        check_kernels(config, stored)
+        runtime = await stack.enter_async_context(running(config, stored, cni(config)))
+        await check_profiles(runtime)
         streaming = await stack.enter_async_context(serving(config.streaming))
+        rates = await stack.enter_async_context(sampling(runtime))
 
         def add_services(server: grpc.aio.Server) -> None:
-            rpc.add_RuntimeServiceServicer_to_server(runtime_service(runtime, streaming), server)
+            rpc.add_RuntimeServiceServicer_to_server(runtime_service(runtime, streaming, rates), server)
             add_image_services(server, images)
 
         await stack.enter_async_context(serve_unix(config.listen, add_services, name="xenpod-cri"))

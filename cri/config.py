@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
 
-from cri.images.globs import Globs
+from cri.images.globs import patterns
 from cri.images.registry import names
 from cri.images.settings import LEVELS, ImageLimits, ImageSettings, KernelSettings, PolicySettings
 from daemonkit.checkpoints import FaultInjection
-from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
+from daemonkit.config import (
+    Bytes,
+    Seconds,
+    absolute,
+    at_least,
+    at_most,
+    log_level,
+    longer_than_nothing,
+    socket_path,
+)
+from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 
 DEFAULT_HANDLER = "xenpod"
+_HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of a RuntimeClass: a DNS label (RFC 1123)
+_PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_FILES = 1 << 20  # fs.nr_open of Linux, unless it is raised
+_PIDS = 1 << 22  # PID_MAX_LIMIT of Linux
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +45,45 @@ class CniConfig:
     """Template, filled in with the kubelet's pod CIDR, for a ``conf_dir`` without a configuration."""
 
     def __post_init__(self) -> None:
-        _absolute(conf_dir=self.conf_dir, netns_dir=self.netns_dir)
-        if self.conf_template is not None:
-            _absolute(conf_template=self.conf_template)
+        absolute(self, "conf_dir", "netns_dir", "conf_template", "bin_dirs")
         longer_than_nothing(self, "timeout")
         if not self.bin_dirs:
-            raise ValueError("bin_dirs is empty")
-        for path in self.bin_dirs:
-            _absolute(bin_dirs=path)
+            raise WrongKey("bin_dirs", "it is empty")
+
+
+class HostNamespaces(Enum):
+    """What a pod gets that asks for the host's processes or IPC: an error, or its zone's."""
+
+    REFUSE = "refuse"
+    ZONE = "zone"
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerConfig:
-    """A runtime handler: the protectd profile of its zones, and the image of their kernel.
+    """A runtime handler: the protectd profile of its zones, the image of their kernel, and their size.
 
-    ``kernel`` is "" for protectd's own.
+    ``kernel`` is "" for protectd's own.  ``memory`` and ``vcpus`` are for pods that set no limit, 0 for the
+    profile's.
     """
 
     profile: str = "default"
     kernel: str = ""
+    host_namespaces: HostNamespaces = HostNamespaces.REFUSE
+    reserve: str = "limit"
+    memory: Bytes = Bytes(0)
+    vcpus: int = 0
 
     def __post_init__(self) -> None:
+        if not _PROFILE.fullmatch(self.profile):
+            raise WrongKey("profile", f"{self.profile!r:.80} is not 1 to 64 of [a-z0-9-]")
+        _check_reserve(self.reserve)
+        at_least(0, self, "memory", "vcpus")
+        at_most(1024, self, "vcpus")
         if self.kernel:
             try:
                 names.parse(self.kernel)
             except Invalid as fault:
-                raise ValueError(f"kernel: {fault}") from None
+                raise WrongKey("kernel", str(fault)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +96,8 @@ class ContainerDefaults:
 
     def __post_init__(self) -> None:
         at_least(0, self, "nofile", "pids_limit")
+        at_most(_FILES, self, "nofile")
+        at_most(_PIDS, self, "pids_limit")
         at_least(1, self, "shm_size")
 
 
@@ -95,22 +126,26 @@ class ImagesConfig:
     tries_per_host: int = 3
     retry_delay: Seconds = Seconds(0.5)
     longest_retry_delay: Seconds = Seconds(20.0)
+    unfinished_size: Bytes = Bytes(8 * 1024 * 1024 * 1024)
+    unfinished_time: Seconds = Seconds(3600.0)
     pinned: tuple[str, ...] = ()
     policy: PolicySettings = field(default_factory=PolicySettings)
     limits: ImageLimits = field(default_factory=ImageLimits)
 
     def __post_init__(self) -> None:
-        _absolute(certs_dir=self.certs_dir)
+        absolute(self, "certs_dir")
         at_least(1, self, "downloads_per_image", "conversions", "tries_per_host")
         longer_than_nothing(self, "connect_timeout", "stall_timeout", "pull_timeout", "pull_stall_timeout")
         most = LEVELS.get(self.compression)
         if most is None:
-            raise ValueError(f"compression {self.compression!r} is not one of {', '.join(LEVELS)}")
+            raise WrongKey("compression", f"{self.compression!r:.80} is not one of {', '.join(LEVELS)}")
         if most and not 1 <= self.compression_level <= most:
-            raise ValueError(f"compression_level is not between 1 and {most}, as {self.compression} has them")
+            raise WrongKey("compression_level", f"it is not between 1 and {most}, as {self.compression} has")
+        if self.longest_retry_delay < self.retry_delay:
+            raise WrongKey("longest_retry_delay", "it is shorter than retry_delay")
         if self.pull_stall_timeout <= self.longest_retry_delay:
-            raise ValueError("pull_stall_timeout is not longer than longest_retry_delay")
-        Globs(self.pinned)
+            raise WrongKey("pull_stall_timeout", "it is not longer than longest_retry_delay")
+        patterns(self, "pinned")
 
     def settings(self, state_dir: Path) -> ImageSettings:
         """The settings of the image part."""
@@ -129,6 +164,8 @@ class ImagesConfig:
             tries_per_host=self.tries_per_host,
             retry_seconds=self.retry_delay,
             retry_most_seconds=self.longest_retry_delay,
+            unfinished_bytes=self.unfinished_size,
+            unfinished_seconds=self.unfinished_time,
             pinned=self.pinned,
             policy=self.policy,
             limits=self.limits,
@@ -144,10 +181,13 @@ class TlsConfig:
     client_ca: Path | None = None
 
     def __post_init__(self) -> None:
-        if (self.certificate is None) is not (self.key is None):
-            raise ValueError("certificate and key belong together")
+        absolute(self, "certificate", "key", "client_ca")
+        if self.certificate is None and self.key is not None:
+            raise WrongKey("key", "it is of no use without certificate")
+        if self.certificate is not None and self.key is None:
+            raise WrongKey("certificate", "it is of no use without key")
         if self.client_ca is not None and self.certificate is None:
-            raise ValueError("client_ca is of no use without certificate and key")
+            raise WrongKey("client_ca", "it is of no use without certificate and key")
 
     @property
     def on(self) -> bool:
@@ -168,25 +208,28 @@ class StreamingConfig:
     tls: TlsConfig = field(default_factory=TlsConfig)
 
     def __post_init__(self) -> None:
-        if not self.address.rpartition(":")[2].isdecimal():
-            raise ValueError(f"address {self.address!r} is not <IP address>:<port>")
-        host = ipaddress.ip_address(self.host)
-        if not 0 <= self.port <= 0xFFFF:
-            raise ValueError(f"address {self.address!r}: no such port")
+        if trouble := self._address_trouble():
+            raise WrongKey("address", f"{self.address!r:.80} {trouble}")
+        at_least(1, self, "connections")
+        longer_than_nothing(self, "url_lifetime", "handshake_timeout", "stream_timeout", "idle_timeout")
+
+    def _address_trouble(self) -> str:
+        """What is wrong with the address; "": nothing."""
+        port = self.address.rpartition(":")[2]
+        try:
+            host = ipaddress.ip_address(self.host)
+        except ValueError:
+            return "is not <IP address>:<port>"
+        if not (port.isascii() and port.isdecimal() and int(port) <= 0xFFFF):
+            return "has no port from 0 to 65535"
         if host.is_unspecified:
-            raise ValueError(
-                f"address {self.address!r}: clients are sent to it, so it must be one of this host"
-            )
+            return "is where clients are sent to, so it must be one of this host"
         if not host.is_loopback and (not self.tls.on or self.tls.client_ca is None):
-            raise ValueError(
-                f"address {self.address!r} is not a loopback address: tls.certificate, tls.key and"
-                " tls.client_ca are required, as whoever reaches a stream commands a container"
+            return (
+                "is not a loopback address: tls.certificate, tls.key and tls.client_ca are required, as"
+                " whoever reaches a stream commands a container"
             )
-        if self.connections < 1:
-            raise ValueError("connections must be at least 1")
-        for name in ("url_lifetime", "handshake_timeout", "stream_timeout", "idle_timeout"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be more than 0")
+        return ""
 
     @property
     def host(self) -> str:
@@ -218,11 +261,17 @@ class CriConfig:
     handlers: Mapping[str, HandlerConfig] = field(default_factory=lambda: {DEFAULT_HANDLER: HandlerConfig()})
 
     def __post_init__(self) -> None:
-        _absolute(state_dir=self.state_dir, run_dir=self.run_dir, protect_socket=self.protect_socket)
-        if self.socket is not None:
-            _absolute(socket=self.socket)
-        if "" in self.handlers:
-            raise ValueError(f"handlers: the empty handler is always {DEFAULT_HANDLER!r}")
+        absolute(self, "state_dir", "run_dir", "protect_socket", "socket")
+        log_level(self)
+        socket_path("protect_socket", self.protect_socket)
+        socket_path("socket" if self.socket else "run_dir", self.listen)
+        for name in self.handlers:
+            if not _HANDLER.fullmatch(name):
+                cause = f"{name!r:.80} is no handler of a RuntimeClass, which is 1 to 63 of [a-z0-9-]"
+                raise WrongKey("handlers", cause)
+        # A file that names other handlers does not take away the one that ordinary pods get.
+        whole = {DEFAULT_HANDLER: HandlerConfig()} | dict(self.handlers)
+        object.__setattr__(self, "handlers", whole)
 
     def image_settings(self) -> ImageSettings:
         """The settings of the image part; handlers' kernels are pinned, so garbage collection keeps them."""
@@ -236,7 +285,12 @@ class CriConfig:
         return self.socket or self.run_dir / "cri.sock"
 
 
-def _absolute(**paths: Path) -> None:
-    for name, path in paths.items():
-        if not path.is_absolute():
-            raise ValueError(f"key {name!r}: {path} is not absolute")
+def _check_reserve(reserve: str) -> None:
+    if reserve == "request":
+        raise WrongKey(
+            "reserve",
+            '"request" is for zones that grow while they run, and these cannot yet: a pod would never get'
+            ' more than its request. Use "limit"',
+        )
+    if reserve != "limit":
+        raise WrongKey("reserve", f'{reserve!r:.80} is neither "limit" nor "request"')

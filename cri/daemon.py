@@ -8,11 +8,14 @@ import logging
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
+from cri.cni import template
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
 from cri.config import CriConfig
+from cri.images.registry import names
 from cri.reconcile import Reconciler
+from cri.rpc import handlers
 from cri.runtime import Images, PodNetwork, Runtime, now_ns
 from cri.sandbox import kernel
 from cri.state.changes import StateChanges
@@ -26,7 +29,9 @@ from cri.state.sandbox import NEXT as SANDBOX_NEXT
 from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.zones.client import Zones
 from cri.zones.follow import Follower, HostInfo
-from daemonkit.faults import Missing
+from daemonkit.config import existing_file
+from daemonkit.convert import WrongKey
+from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel
 from daemonkit.logs import fields
 
@@ -67,6 +72,42 @@ def cni(config: CriConfig) -> Network:
         config.run_dir / "cni",
         settings.timeout,
     )
+
+
+def check_host(config: CriConfig) -> None:
+    """WrongKey for a value that cannot work on this host."""
+    if config.cni.conf_template is not None:
+        existing_file("cni.conf_template", config.cni.conf_template)
+        template.check("cni.conf_template", config.cni.conf_template)
+    tls = config.streaming.tls
+    for name, path in (("certificate", tls.certificate), ("key", tls.key), ("client_ca", tls.client_ca)):
+        existing_file(f"streaming.tls.{name}", path)
+
+
+def check_kernels(config: CriConfig, images: Images) -> None:
+    """WrongKey for a handler whose kernel image is not on the host."""
+    for name, handler in config.handlers.items():
+        try:
+            if handler.kernel:
+                images.resolve(str(names.parse(handler.kernel)))
+        except Missing:
+            cause = f"the image {handler.kernel} is not on this host"
+            hint = "start without the handler, run `protect image pull`, then add it"
+            raise WrongKey(f"handlers.{name}.kernel", f"{cause} ({hint})") from None
+
+
+async def check_profiles(runtime: Runtime) -> None:
+    """WrongKey for a handler whose profile protectd does not have, or whose size is beyond it.
+
+    While protectd is away that is not known, and the daemon serves; Status then says it when it is.
+    """
+    try:
+        host = await runtime.host.info()
+    except Fault as fault:
+        log.warning("profiles of handlers were not checked", extra=fields(cause=fault))
+        return
+    for name, wrong in handlers.troubles(runtime.config, host).items():
+        raise WrongKey(f"handlers.{name}.{wrong.key}", wrong.cause)
 
 
 async def _runtime(

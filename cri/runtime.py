@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,6 +33,13 @@ class Images(Protocol):
 
     def resolve(self, reference: str) -> RootImage:
         """Find an image by id, tag or digest; Missing when it is not here."""
+        ...
+
+    async def mend(self, references: Sequence[str]) -> None:
+        """Rebuild those images that were found damaged; what is not here is passed over.
+
+        Refused when an image can only be mended by a pull.
+        """
         ...
 
     def hold(self, image_id: str, container_id: str) -> None:

@@ -6,17 +6,21 @@ enums (by value), ``X | None``, ``tuple[X, ...]``, ``Mapping[str, X]`` and neste
 
 from __future__ import annotations
 
+import contextlib
 import math
+import os
 import re
+import stat
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NewType, TypeVar
 
 from cattrs import Converter
 
-from daemonkit.convert import expect, strict_converter, structure, wrong
+from daemonkit.convert import WrongKey, expect, strict_converter, structure, wrong
 from daemonkit.faults import Invalid, Missing
+from daemonkit.logs import LEVELS
 
 Bytes = NewType("Bytes", int)
 """A size; in TOML a number of bytes or a text such as ``"256MiB"``."""
@@ -35,6 +39,7 @@ _SIZE_UNITS = {
     "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
 _SIZE_LIMIT = 2**63
+_SOCKET_PATH = 107
 _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _TIME_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -85,23 +90,101 @@ def duration(text: str) -> Seconds:
     return Seconds(seconds)
 
 
-def at_least(least: int, table: object, *keys: str) -> None:
-    """For a table's ``__post_init__``: raise ValueError when a key's value is less than ``least``."""
+@contextlib.contextmanager
+def about(path: Path) -> Iterator[None]:
+    """Turn a WrongKey of the block, of a value that cannot work on this host, into Invalid with the file."""
+    try:
+        yield
+    except WrongKey as error:
+        raise Invalid(_READ, str(path), str(error)) from error
+    except BaseExceptionGroup as group:  # of a task group that the block ended
+        found, rest = group.split(WrongKey)
+        if found is None or rest is not None:
+            raise
+        raise Invalid(_READ, str(path), str(_first(found))) from group
+
+
+def _first(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+# For a table's __post_init__; each raises WrongKey.
+
+
+def at_least(least: float, table: object, *keys: str) -> None:
+    """Refuse a number that is less than ``least``."""
     for key in keys:
         if (value := getattr(table, key)) < least:
-            raise ValueError(f"key {key!r}: {value} is less than {least}")
+            raise WrongKey(key, f"{value} is less than {least}")
+
+
+def at_most(most: float, table: object, *keys: str) -> None:
+    """Refuse a number that is more than ``most``."""
+    for key in keys:
+        if (value := getattr(table, key)) > most:
+            raise WrongKey(key, f"{value} is more than {most}")
 
 
 def longer_than_nothing(table: object, *keys: str) -> None:
-    """For a table's ``__post_init__``: raise ValueError when a key's duration is 0."""
+    """Refuse a duration of 0 or less."""
     for key in keys:
-        if getattr(table, key) <= 0:
-            raise ValueError(f"key {key!r}: want a duration of more than 0")
+        if not getattr(table, key) > 0:
+            raise WrongKey(key, "want a duration of more than 0")
+
+
+def absolute(table: object, *keys: str) -> None:
+    """Refuse a path, or a list with a path, that is empty or relative.  None is fine."""
+    for key in keys:
+        value: Path | tuple[Path, ...] | None = getattr(table, key)
+        for path in value if isinstance(value, tuple) else () if value is None else (value,):
+            if not path.is_absolute():
+                raise WrongKey(key, f"{str(path)!r} is not an absolute path")
+
+
+def socket_path(key: str, path: Path) -> None:
+    """Refuse a path that is too long for a unix socket (unix(7), sun_path)."""
+    if len(bytes(path)) > _SOCKET_PATH:
+        raise WrongKey(key, f"{path} is longer than the {_SOCKET_PATH} bytes of a unix socket's path")
+
+
+def log_level(table: object, key: str = "log_level") -> None:
+    """Refuse what is not a level of ``daemonkit.logs``."""
+    if (level := getattr(table, key)).lower() not in LEVELS:
+        raise WrongKey(key, f"{level!r:.80} is not one of {', '.join(LEVELS)}")
+
+
+def existing_file(key: str, path: Path | None) -> None:
+    """Refuse a file that is not there, or not a plain file that can be read.  None is fine."""
+    if path is None:
+        return
+    try:
+        # A pipe would otherwise wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise WrongKey(key, f"{path}: {error.strerror or error}") from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise WrongKey(key, f"{path} is not a file")
+    finally:
+        os.close(descriptor)
+
+
+def existing_directory(key: str, path: Path) -> None:
+    """Refuse a directory that is not there."""
+    try:
+        if not stat.S_ISDIR(path.stat().st_mode):
+            raise WrongKey(key, f"{path} is not a directory")
+    except OSError as error:
+        raise WrongKey(key, f"{path}: {error.strerror or error}") from None
 
 
 def _bytes(value: object, _: object) -> Bytes:
     if isinstance(value, int) and not isinstance(value, bool):
-        return Bytes(_not_negative(value))
+        if _not_negative(value) >= _SIZE_LIMIT:
+            raise wrong(f"{value} is more than any machine has")
+        return Bytes(value)
     return _parsed(size, value)
 
 
@@ -129,7 +212,18 @@ def _parsed(parser: Callable[[str], T], value: object) -> T:
 
 def _float(value: object, _: object) -> float:
     """TOML writes 2 for 2.0."""
-    return float(value) if isinstance(value, int) and not isinstance(value, bool) else expect(float, value)
+    number = float(value) if isinstance(value, int) and not isinstance(value, bool) else expect(float, value)
+    if not math.isfinite(number):
+        raise wrong(f"{value} is no number")
+    return number
+
+
+def _integer(value: object, _: object) -> int:
+    """TOML's own limit, which Python's parser does not enforce."""
+    number = expect(int, value)
+    if not -_SIZE_LIMIT <= number < _SIZE_LIMIT:
+        raise wrong("it is an integer of more than 64 bits")
+    return number
 
 
 def _toml_converter() -> Converter:
@@ -137,6 +231,7 @@ def _toml_converter() -> Converter:
     converter.register_structure_hook(Bytes, _bytes)
     converter.register_structure_hook(Seconds, _seconds)
     converter.register_structure_hook(float, _float)
+    converter.register_structure_hook(int, _integer)
     return converter
 
 

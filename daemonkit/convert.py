@@ -72,6 +72,15 @@ def wrong(cause: str) -> WrongValue:
     return WrongValue(cause)
 
 
+class WrongKey(ValueError):
+    """A value that one key of a dataclass cannot have, found by the dataclass itself."""
+
+    def __init__(self, key: str, cause: str) -> None:
+        super().__init__(f"key {key!r}: {cause}")
+        self.key = key
+        self.cause = cause
+
+
 def exactly(hint: object) -> Callable[[object], bool]:
     """For a hook of one parametrized type, such as ``tuple[str, ...]``."""
     return lambda other: other == hint
@@ -106,6 +115,8 @@ def _reasons(error: BaseException, at: str) -> Iterator[str]:
                 yield from _reasons(inner, join(at, place.index))
         case WrongValue():
             yield f"key {at!r}: {error}" if at else str(error)
+        case WrongKey():
+            yield f"key {join(at, error.key)!r}: {error.cause}"
         case ValueError():
             yield f"{at}: {error}" if at else str(error)
         case _:

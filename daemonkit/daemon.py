@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from daemonkit import checkpoints, lifecycle, logs
-from daemonkit.config import load
+from daemonkit.config import about, load
+from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault
 
 
@@ -57,11 +58,27 @@ def main(
     try:
         config = load(config_class, options.config)
         logs.setup(config.log_level)
-        checkpoints.arm(config.faults.kill_at)
+        with about(options.config):
+            _arm(config.faults.kill_at)
     except (Fault, ValueError) as fault:
         sys.stderr.write(f"{name}: {fault}\n")
         return 2
-    return lifecycle.run(functools.partial(serve, config))
+    return lifecycle.run(functools.partial(_serve, serve, config, options.config))
+
+
+async def _serve(
+    serve: Callable[[C, asyncio.Event], Awaitable[None]], config: C, path: Path, stop: asyncio.Event
+) -> None:
+    """Serve; the file is named in what turns out to be wrong with it on this host."""
+    with about(path):
+        await serve(config, stop)
+
+
+def _arm(kill_at: str) -> None:
+    try:
+        checkpoints.arm(kill_at)
+    except Fault as fault:
+        raise WrongKey("faults.kill_at", str(fault)) from fault
 
 
 def _parser(name: str, description: str, default_config: Path) -> argparse.ArgumentParser:

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Mapping
 
+LEVELS = ("debug", "info", "warning", "error")
 _FIELDS = "xenpod_fields"
 _VALUE_LIMIT = 2048
 _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
@@ -26,15 +27,14 @@ def fields(**values: object) -> Mapping[str, object]:
 
 def setup(level: str = "info") -> None:
     """Log to stderr everything of at least ``level``: debug, info, warning or error; ValueError otherwise."""
-    number = logging.getLevelNamesMapping().get(level.upper())
-    if number is None:
-        raise ValueError(f"log level {level!r} is not one of debug, info, warning, error")
+    if level.lower() not in LEVELS:
+        raise ValueError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LineFormatter(journal=_stderr_is_journal()))
     # Not by the levels of their loggers: pyroute2 sets its own back when it is imported, which may be later.
     handler.addFilter(_worth_a_line)
     logging.root.handlers[:] = [handler]
-    logging.root.setLevel(number)
+    logging.root.setLevel(level.upper())
 
 
 def _worth_a_line(record: logging.LogRecord) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from daemonkit import daemon, lifecycle
 from daemonkit.config import Bytes
+from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
     """Adopt what there is, serve, and leave the zones running when it ends."""
+    config.check_host()
     async with AsyncExitStack() as stack:
         claim(config, stack)
         store = SqliteStore(config.state_dir / "protect.db")
@@ -77,7 +79,9 @@ def build_toolstack(config: ProtectdConfig) -> Toolstack:
 async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack) -> ZoneManager:
     total = config.memory.total
     if not total:
-        total = Bytes(max(0, (await toolstack.physical_info()).total_memory_bytes - config.memory.reserve))
+        total = Bytes((await toolstack.physical_info()).total_memory_bytes - config.memory.reserve)
+    if total <= 0:
+        raise WrongKey("memory.reserve", f"{config.memory.reserve} is all the memory that zones could have")
     return ZoneManager(
         config=config,
         toolstack=toolstack,

@@ -8,12 +8,25 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 
-from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
+from daemonkit.config import (
+    Bytes,
+    Seconds,
+    absolute,
+    at_least,
+    at_most,
+    existing_directory,
+    existing_file,
+    log_level,
+    longer_than_nothing,
+    socket_path,
+)
+from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.model.toolstack import Mode
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings
+from xenpod_proto.channel.v1 import channel_pb2 as channel
 
 _MIB = 1 << 20
 DEFAULT_PROFILE = "default"
@@ -46,10 +59,11 @@ class Profile:
     vcpus_max: int = 64
 
     def __post_init__(self) -> None:
-        if not 0 < self.memory_min <= self.memory <= self.memory_max:
-            raise ValueError("want 0 < memory_min <= memory <= memory_max")
-        if not 1 <= self.vcpus <= self.vcpus_max <= 1024:
-            raise ValueError("want 1 <= vcpus <= vcpus_max <= 1024")
+        at_least(1, self, "memory", "memory_min", "vcpus")
+        at_most(1024, self, "vcpus_max")
+        for less, more in (("memory_min", "memory"), ("memory", "memory_max"), ("vcpus", "vcpus_max")):
+            if getattr(self, less) > getattr(self, more):
+                raise WrongKey(less, f"{getattr(self, less)} is more than {more}, {getattr(self, more)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +71,20 @@ class ZoneLimits:
     """Quotas against callers and zones that want too much."""
 
     zones: int = 512
-    workloads_per_zone: int = 128
+    workloads_per_zone: int = channel.LIMIT_CONTAINERS
     disks_per_zone: int = 80
     execs_per_zone: int = 48
-    connections_per_zone: int = 128
+    connections_per_zone: int = channel.LIMIT_CONNECTIONS
 
     def __post_init__(self) -> None:
+        at_least(1, self, "zones", "workloads_per_zone", "disks_per_zone")
+        at_least(0, self, "execs_per_zone", "connections_per_zone")
         # The names from xvda to xvdyz: those from xvdza on are the toolstack's own.
-        if not 1 <= self.disks_per_zone <= 676:
-            raise ValueError("want 1 <= disks_per_zone <= 676")
-        at_least(0, self, "zones", "workloads_per_zone", "execs_per_zone", "connections_per_zone")
+        at_most(676, self, "disks_per_zone")
+        # An agent accepts no more.
+        at_most(channel.LIMIT_CONTAINERS, self, "workloads_per_zone")
+        at_most(channel.LIMIT_EXECS, self, "execs_per_zone")
+        at_most(channel.LIMIT_CONNECTIONS, self, "connections_per_zone")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,12 +128,21 @@ class ProtectdConfig:
     faults: ProtectdFaults = ProtectdFaults()
 
     def __post_init__(self) -> None:
-        for key in ("run_dir", "state_dir", "guest_dir"):
-            if not getattr(self, key).is_absolute():
-                raise ValueError(f"{key} is not an absolute path")
+        absolute(self, "run_dir", "state_dir", "guest_dir", "socket")
+        log_level(self)
+        socket_path("socket" if self.socket else "run_dir", self.socket_path)
         for name in self.profiles:
             if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,63}", name):
-                raise ValueError(f"profile name {name!r} is not 1 to 64 of [a-z0-9-]")
+                raise WrongKey("profiles", f"{name!r:.80} is not 1 to 64 of [a-z0-9-]")
+
+    def check_host(self) -> None:
+        """WrongKey for a value that cannot work on this host."""
+        existing_directory("guest_dir", self.guest_dir)
+        if self.toolstack is ToolstackKind.LIBXL:
+            existing_file("libxl.kernel", self.libxl.kernel)
+            existing_file("libxl.initramfs", self.libxl.initramfs)
+        elif self.fake.zone_memory <= 0:
+            raise WrongKey("fake.reserve", f"{self.fake.reserve} is all the memory that this machine has")
 
     @property
     def socket_path(self) -> Path:

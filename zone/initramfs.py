@@ -33,6 +33,9 @@ MODULES = (
 SHARING = ("9pnet-xen", "9p")
 """The modules for volumes.  Debian's cloud kernel does not have them."""
 
+DEVICES = ("fuse", "tun", "loop")
+"""The modules for devices of privileged containers: /dev/fuse, /dev/net/tun, /dev/loop0 and so on."""
+
 
 class Archive:
     """A cpio archive.  Entries keep the order they are added in, belong to root, and have time 0."""
@@ -78,6 +81,12 @@ def sharing(modules: Path) -> tuple[str, ...]:
         return SHARING
     sys.stderr.write(f"initramfs: {modules.name} has no 9p: its zones cannot have volumes\n")
     return ()
+
+
+def optional(modules: Path) -> tuple[str, ...]:
+    """Return SHARING and DEVICES, as far as the kernel has them."""
+    needs, built_in = index_of(modules)
+    return (*sharing(modules), *(name for name in DEVICES if name in needs or name in built_in))
 
 
 def load_order(modules: Path, wanted: Sequence[str]) -> list[Path]:
@@ -153,7 +162,7 @@ def main() -> None:
     parser.add_argument("--module", action="append", default=[], help="one more than a Xen guest needs")
     options = parser.parse_args()
     modules = installed(options.kernel) if options.kernel else None
-    wanted = (*options.module, *MODULES, *sharing(modules)) if modules else ()
+    wanted = (*options.module, *MODULES, *optional(modules)) if modules else ()
     write(options.root, modules, options.output, wanted)
 
 

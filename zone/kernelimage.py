@@ -54,7 +54,7 @@ def kernel_files(version: str, flavor: str, addons: bool, scratch: Path) -> dict
     modules = initramfs.installed(version)
     config = Path(f"/boot/config-{version}").read_bytes()
     early = scratch / "early.cpio"
-    initramfs.write(None, modules, early, (*initramfs.MODULES, *initramfs.sharing(modules)))
+    initramfs.write(None, modules, early, (*initramfs.MODULES, *initramfs.optional(modules)))
     said = {
         "ARCH": platform.machine(),
         "VERSION": version,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from cri.checks.fields import CREATE, check_map, check_name, check_path
+from cri.checks.fields import CREATE, ELSEWHERE, PREFIX, check_map, check_name, check_path
 from cri.checks.mounts import check_mounts
 from cri.checks.security import check_security
 from cri.checks.userns import pod_userns
@@ -17,14 +17,19 @@ _CDI_NAME = re.compile(
     r"=[A-Za-z0-9]([A-Za-z0-9_.:-]{0,251}[A-Za-z0-9])?"
 )
 
+_DEVICES = "this node runs a pod in a virtual machine, which cannot reach the devices of the node"
 _OOM_SCORE = 1000  # proc(5), oom_score_adj
 
 
-def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig) -> None:
-    """Invalid, Refused or Unsupported for what cannot be honoured."""
+def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig, *, host_is_zone: bool = False) -> None:
+    """Invalid, Refused or Unsupported for what cannot be honoured.
+
+    ``host_is_zone``: the pod's handler gives its zone's namespaces to who asks for the host's.
+    """
     check_name(CREATE, "metadata.name", config.metadata.name)
     check_map(CREATE, "labels", config.labels)
     check_map(CREATE, "annotations", config.annotations)
+    _check_annotations(config)
     if not config.image.image:
         raise Invalid(CREATE, config.metadata.name, "no image")
     if config.log_path:
@@ -37,17 +42,23 @@ def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig) -> None:
         cause = f"oom_score_adj {score} is not between -{_OOM_SCORE} and {_OOM_SCORE}"
         raise Invalid(CREATE, config.metadata.name, cause)
     _check_devices(config)
-    check_security(config.metadata.name, config.linux.security_context, pod.linux.security_context)
-    options = config.linux.security_context.namespace_options
-    check_mounts(config.mounts, pod_userns(CREATE, config.metadata.name, options))
+    security = config.linux.security_context
+    check_security(config.metadata.name, security, pod.linux.security_context, host_is_zone=host_is_zone)
+    check_mounts(config.mounts, pod_userns(CREATE, config.metadata.name, security.namespace_options))
+
+
+def _check_annotations(config: cri.ContainerConfig) -> None:
+    """Ours are for pods: on a container one would be overlooked."""
+    for key in config.annotations:
+        if key.startswith(PREFIX):
+            cause = "a container has no annotations of this kind"
+            raise Invalid(CREATE, f"annotation {key[:200]!r}", cause, "annotate its pod")
 
 
 def _check_devices(config: cri.ContainerConfig) -> None:
     for device in config.devices:
-        raise Unsupported(
-            CREATE, f"device {device.container_path!r:.200}", "a device of the host is out of a zone's reach"
-        )
+        raise Unsupported(CREATE, f"device {device.container_path!r:.200}", _DEVICES, ELSEWHERE)
     for claim in config.CDI_devices:
         if not _CDI_NAME.fullmatch(claim.name):
             raise Invalid(CREATE, f"CDI device {claim.name!r:.200}", "not of the form vendor.com/class=name")
-        raise Refused(CREATE, f"CDI device {claim.name!r:.200}", "not known: zones have no CDI devices yet")
+        raise Refused(CREATE, f"CDI device {claim.name!r:.200}", _DEVICES, ELSEWHERE)

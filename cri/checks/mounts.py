@@ -57,9 +57,9 @@ def _check_options(subject: str, mount: cri.Mount) -> None:
         if mount.propagation != cri.PROPAGATION_PRIVATE:
             raise Invalid(CREATE, subject, "recursive_read_only with a propagation other than PRIVATE")
     if mount.propagation == cri.PROPAGATION_BIDIRECTIONAL:
-        cause = "what a container mounts is in its zone, and cannot appear on the host"
-        hint = "use HostToContainer, or a runtime handler of the host (RuntimeClass)"
-        raise Refused(CREATE, subject, f"bidirectional propagation: {cause}", hint)
+        cause = "this node runs a pod in a virtual machine, whose mounts cannot appear on the node"
+        hint = "use mountPropagation HostToContainer, or run the pod on a node with another runtime"
+        raise Refused(CREATE, subject, f"mountPropagation Bidirectional: {cause}", hint)
 
 
 def is_image(mount: cri.Mount) -> bool:

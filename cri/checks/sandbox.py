@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping
 
 from cri.checks.fields import RUN, check_hostname, check_map, check_name, check_path
-from cri.checks.userns import pod_userns
-from cri.config import DEFAULT_HANDLER, HandlerConfig
-from daemonkit.faults import Invalid, Refused
+from cri.checks.security import check_pod_security
+from cri.config import DEFAULT_HANDLER, HandlerConfig, HostNamespaces
+from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _PORTS = 4096
@@ -18,8 +18,6 @@ _SYSCTL = re.compile(
     r"(kernel\.shm[a-z_]+|kernel\.msg[a-z_]+|kernel\.sem|fs\.mqueue\.[a-z_]+|net\.[A-Za-z0-9_.-]+)"
 )
 _SYSCTL_VALUE = re.compile(r"[\x20-\x7e\t]{0,1024}")
-_OWN_KERNEL = "a zone has a kernel of its own"
-_ELSEWHERE = "run the pod with a runtime handler of the host, e.g. runc (RuntimeClass)"
 
 
 def handler_name(wanted: str, handlers: Mapping[str, HandlerConfig]) -> str:
@@ -31,8 +29,8 @@ def handler_name(wanted: str, handlers: Mapping[str, HandlerConfig]) -> str:
     return name
 
 
-def check(config: cri.PodSandboxConfig) -> None:
-    """Invalid, Refused or Unsupported for what cannot be honoured."""
+def check(config: cri.PodSandboxConfig, handler: str, handlers: Mapping[str, HandlerConfig]) -> None:
+    """Invalid or Refused for what cannot be honoured; ``handler``: the pod's, one of ``handlers``."""
     check_name(RUN, "metadata.name", config.metadata.name)
     check_name(RUN, "metadata.namespace", config.metadata.namespace, required=False)
     check_name(RUN, "metadata.uid", config.metadata.uid, required=False)
@@ -46,7 +44,8 @@ def check(config: cri.PodSandboxConfig) -> None:
     _check_dns(config.dns_config)
     _check_ports(config)
     _check_sysctls(config.linux.sysctls)
-    _check_security(config.metadata.name, config.linux.security_context)
+    host_is_zone = [name for name, one in handlers.items() if one.host_namespaces is HostNamespaces.ZONE]
+    check_pod_security(config.metadata.name, config.linux.security_context, handler, host_is_zone)
 
 
 def _check_dns(dns: cri.DNSConfig) -> None:
@@ -88,21 +87,3 @@ def _check_sysctls(sysctls: Mapping[str, str]) -> None:
             raise Invalid(RUN, f"sysctl {name!r:.80}", "not one of the namespaced sysctls")
         if not _SYSCTL_VALUE.fullmatch(value):
             raise Invalid(RUN, f"sysctl {name}", "its value is not a short line of text")
-
-
-def _check_security(name: str, security: cri.LinuxSandboxSecurityContext) -> None:
-    """NODE means the zone's processes and IPC.
-
-    The run-as fields and profiles are about a pause container, which a zone does not have.
-    """
-    options = security.namespace_options
-    known = cri.NamespaceMode.values()
-    if any(mode not in known for mode in (options.network, options.pid, options.ipc)):
-        raise Invalid(RUN, name, "an unknown namespace mode")
-    if options.network == cri.NODE:
-        raise Refused(RUN, name, f"it wants the host's network, and {_OWN_KERNEL}", _ELSEWHERE)
-    if options.network != cri.POD:
-        raise Invalid(RUN, name, "network namespace mode: neither POD nor NODE")
-    if options.ipc == cri.TARGET or options.pid == cri.TARGET:
-        raise Invalid(RUN, name, "namespace mode TARGET is for containers")
-    pod_userns(RUN, name, options)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from cri.checks.quantity import quantity
 from cri.state.attachment import Attachment, Chain, Json
 from daemonkit.faults import Invalid, Refused
+from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+log = logging.getLogger(__name__)
 
 INTERFACE = "eth0"
 _BURST = 2**31 - 1
 """Bits.  The bandwidth plugin requires a burst, which has no annotation of its own (as in containerd)."""
-_NEEDS = {"portMappings": "portmap", "bandwidth": "bandwidth"}
+_NEEDS = {"portMappings": "portmap"}
 """Capabilities that must not be left out silently, and the plugins that have them."""
+_BANDWIDTH = "bandwidth"
 _MAX_RATE = 10**15
 
 
 def attachment(sandbox_id: str, config: cri.PodSandboxConfig, chain: Chain, netns: Path) -> Attachment:
-    """The pod's attachment before ADD; Refused when the chain cannot give what the pod asks for."""
+    """The pod's attachment before ADD; Refused when the chain cannot give what the pod asks for.
+
+    Bandwidth is a wish: a chain without a plugin for it ignores it, as on every other runtime, and we log it.
+    """
     wanted = _runtime_config(config)
     for key, plugin in _NEEDS.items():
         if key in wanted and key not in chain.capabilities:
@@ -26,6 +34,12 @@ def attachment(sandbox_id: str, config: cri.PodSandboxConfig, chain: Chain, netn
             raise Refused(
                 "attach pod", config.metadata.name, cause, f"add the {plugin} plugin to {chain.source}"
             )
+    if _BANDWIDTH in wanted and _BANDWIDTH not in chain.capabilities:
+        pod_name = f"{config.metadata.namespace}/{config.metadata.name}"
+        log.warning(
+            "bandwidth annotations are ignored: the network has no bandwidth plugin",
+            extra=fields(pod=pod_name, sandbox=sandbox_id, network=chain.name, source=chain.source),
+        )
     args = {
         "IgnoreUnknown": "1",
         "K8S_POD_NAMESPACE": config.metadata.namespace,
@@ -41,7 +55,7 @@ def _runtime_config(config: cri.PodSandboxConfig) -> Json:
     if mappings := [_port(mapping) for mapping in config.port_mappings if mapping.host_port > 0]:
         wanted["portMappings"] = mappings
     if bandwidth := _bandwidth(config):
-        wanted["bandwidth"] = bandwidth
+        wanted[_BANDWIDTH] = bandwidth
     if config.HasField("dns_config"):
         dns = config.dns_config
         wanted["dns"] = {

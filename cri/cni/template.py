@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from string import Template
 
@@ -12,6 +12,7 @@ import aiofiles
 import aiofiles.os
 
 from cri.cni.conf import parse
+from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Invalid, Refused
 
 NAME = "10-xenpod.conflist"
@@ -28,6 +29,15 @@ def networks(pod_cidr: str) -> list[_Network]:
     except ValueError as error:
         raise Invalid("update runtime config", "pod_cidr", str(error)) from None
     return found
+
+
+def check(key: str, path: Path) -> None:
+    """WrongKey unless the file is a template of a configuration."""
+    sample = networks("10.0.0.0/24")
+    try:
+        parse(Template(path.read_text()).substitute(_values(sample)), str(path))
+    except (OSError, KeyError, ValueError) as error:
+        raise WrongKey(key, f"{path} is not a template of a network configuration: {error}") from None
 
 
 async def write(template: Path, directory: Path, cidrs: Sequence[_Network]) -> Path:
@@ -54,15 +64,18 @@ async def write(template: Path, directory: Path, cidrs: Sequence[_Network]) -> P
 
 
 async def _filled(template: Path, cidrs: Sequence[_Network]) -> str:
-    values = {
-        "POD_CIDR": str(cidrs[0]),
-        "POD_CIDR_RANGES": json.dumps([[{"subnet": str(one)}] for one in cidrs]),
-        "ROUTES": json.dumps([{"dst": _ANY[one.version]} for one in cidrs]),
-    }
     try:
         async with aiofiles.open(template) as file:
-            return Template(await file.read()).substitute(values)
+            return Template(await file.read()).substitute(_values(cidrs))
     except OSError as error:
         raise Refused(_WRITE, str(template), error.strerror or str(error)) from None
     except (KeyError, ValueError) as error:
         raise Refused(_WRITE, str(template), f"not a template: {error}") from None
+
+
+def _values(cidrs: Sequence[_Network]) -> Mapping[str, str]:
+    return {
+        "POD_CIDR": str(cidrs[0]),
+        "POD_CIDR_RANGES": json.dumps([[{"subnet": str(one)}] for one in cidrs]),
+        "ROUTES": json.dumps([{"dst": _ANY[one.version]} for one in cidrs]),
+    }

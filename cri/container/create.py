@@ -12,6 +12,7 @@ from pathlib import Path
 from cri.checks import container as request
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image
+from cri.config import HandlerConfig, HostNamespaces
 from cri.container import logs
 from cri.container.remove import finish_leftover, undo
 from cri.container.signals import stop_signal
@@ -27,6 +28,7 @@ from cri.runtime import Runtime, now_ns
 from cri.state.container import Container, ContainerImage, ContainerPhase
 from cri.state.names import container_name, new_id
 from cri.state.sandbox import Sandbox, SandboxPhase
+from cri.zones.selinux import refuse_labels
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Invalid, Refused
 from daemonkit.logs import fields
@@ -47,9 +49,15 @@ class ContainerPlan:
 async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
     """Create a container; its id.  When this fails, nothing is left, or ``cri.reconcile`` removes what is."""
     sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
+    await runtime.images.mend(_image_names(asked.config))
     async with runtime.locks.hold(sandbox_id):
         sandbox = _ready(runtime, sandbox_id)
-        request.check(asked.config, sandbox.config)
+        handler = runtime.config.handlers.get(sandbox.handler, HandlerConfig())
+        host_is_zone = handler.host_namespaces is HostNamespaces.ZONE
+        request.check(asked.config, sandbox.config, host_is_zone=host_is_zone)
+        if not sandbox.kernel:
+            options = asked.config.linux.security_context.selinux_options
+            await refuse_labels(runtime.host, CREATE, asked.config.metadata.name, options)
         image = runtime.images.resolve(asked.config.image.image)
         volume_images = _volume_images(runtime, asked.config.mounts)
         pid = await _target_pid(runtime, sandbox_id, asked.config.linux.security_context.namespace_options)
@@ -164,6 +172,10 @@ def _named(
     named.image.image = image.name
     set_image_ids(named.mounts, volume_images)
     return named
+
+
+def _image_names(config: cri.ContainerConfig) -> tuple[str, ...]:
+    return (config.image.image, *(mount.image.image for mount in config.mounts if is_image(mount)))
 
 
 def _volume_images(runtime: Runtime, mounts: Iterable[cri.Mount]) -> tuple[RootImage, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from cri.images.manager import ImageManager
 from cri.images.store.catalogue import StoredImage
 from cri.oci.values import RootImage
+from daemonkit.faults import Invalid, Missing
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _ACCOUNTS = 1024 * 1024
@@ -40,6 +42,12 @@ class StoredImages:
             passwd=self._text(image, "/etc/passwd"),
             group=self._text(image, "/etc/group"),
         )
+
+    async def mend(self, references: Sequence[str]) -> None:
+        """See ``cri.runtime.Images``."""
+        for reference in references:
+            with suppress(Missing, Invalid):
+                await self._manager.mend(self._store.resolve(reference))
 
     def hold(self, image_id: str, container_id: str) -> None:
         """Keep an image on the disk until ``release``, even if it is removed meanwhile."""

@@ -52,4 +52,4 @@ class VerifiedChunks:
         if self._passed != self._promised:
             raise Corrupt("pull", subject, f"{self._passed} bytes instead of {self._promised}")
         if self._hash.hexdigest() != self._wanted:
-            raise Corrupt("pull", subject, "the bytes have another digest")
+            raise Corrupt("pull", subject, "the bytes it gave have another digest")

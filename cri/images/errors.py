@@ -9,6 +9,10 @@ class Corrupt(Refused):
     """Bytes that have not the digest, size or form that was promised."""
 
 
+class Damaged(Corrupt):
+    """Bytes kept on this host that are no longer what they were: not the registry's fault."""
+
+
 class Misdelivered(Corrupt):
     """A host sent other bytes than it was asked for: its fault, not the image's."""
 
@@ -65,6 +69,14 @@ class NoRanges(Unreachable):
     """A host cannot send a blob from its middle on."""
 
 
+class NotKept(Refused):
+    """What is to be rebuilt from this host alone, and cannot be: a pull can fetch the rest."""
+
+
+class DiskFull(Exhausted):
+    """No space is left for the store."""
+
+
 class Rejected(Denied):
     """A verifier on this machine rejected the image."""
 
@@ -73,6 +85,6 @@ class Cancelled(Exception):
     """A thread stops because its work was cancelled; never reaches a caller of WorkerThreads.run."""
 
 
-def disk_full(operation: str, subject: str) -> Exhausted:
+def disk_full(operation: str, subject: str) -> DiskFull:
     """The fault for a full disk (see ``daemonkit.disk_space.is_full``)."""
-    return Exhausted(operation, subject, "the disk is full", "free space under the state directory")
+    return DiskFull(operation, subject, "the disk is full", "free space under the state directory")

@@ -6,17 +6,23 @@ import fnmatch
 import re
 from collections.abc import Iterable
 
+from daemonkit.convert import WrongKey
+
 MAX_PATTERN = 1024
+_WILD = frozenset("*?[")
+# What names of images consist of (registry, repository, tag, digest), and what stands for it.
+_CHARACTERS = re.compile(r"[A-Za-z0-9._:/@+*?!\[\]-]+")
 
 
 class Globs:
     """Patterns over whole, normalised names: ``*`` stands for any characters, ``/`` and ``:`` included.
 
-    Raises ValueError for a pattern that no name could match.
+    Raises ValueError for a pattern that no name could match.  short: the names are shortened ones, too, such
+    as ``busybox:1``.
     """
 
-    def __init__(self, patterns: Iterable[str]) -> None:
-        self._patterns = [(pattern, _compiled(pattern)) for pattern in patterns]
+    def __init__(self, patterns: Iterable[str], short: bool = False) -> None:
+        self._patterns = [(pattern, _compiled(pattern, short)) for pattern in patterns]
 
     def __bool__(self) -> bool:
         return bool(self._patterns)
@@ -30,7 +36,19 @@ class Globs:
         return ""
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    if not pattern or len(pattern) > MAX_PATTERN or not pattern.isprintable() or " " in pattern:
+def patterns(table: object, *keys: str) -> None:
+    """For a table's ``__post_init__``: refuse a list with a pattern that no name could match (WrongKey)."""
+    for key in keys:
+        try:
+            Globs(getattr(table, key))
+        except ValueError as error:
+            raise WrongKey(key, str(error)) from None
+
+
+def _compiled(pattern: str, short: bool) -> re.Pattern[str]:
+    balanced = pattern.count("[") == pattern.count("]")
+    if len(pattern) > MAX_PATTERN or not _CHARACTERS.fullmatch(pattern) or not balanced:
         raise ValueError(f"{pattern[:80]!r} is no pattern of image names")
+    if not short and "/" not in pattern and _WILD.isdisjoint(pattern):
+        raise ValueError(f"{pattern[:80]!r} is not a whole name, such as docker.io/library/busybox:1")
     return re.compile(fnmatch.translate(pattern))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import platform as machine
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,16 +17,24 @@ from cri.images.pull.importing import Importer
 from cri.images.pull.progress import Progress
 from cri.images.pull.pull import Puller
 from cri.images.pull.pulls import MAX_PULLS, Pulls
+from cri.images.pull.repair import Outcome, Repair, Repairer, name_of
+from cri.images.registry import manifests
 from cri.images.registry.credentials import Credentials
-from cri.images.registry.manifests import Platform
+from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
+from cri.images.store.export import Piece, Wanted, pieces
 from cri.images.store.files import Usage
 from cri.images.store.store import ImageStore
 from cri.images.verify import Verification, verify
+from daemonkit.faults import Fault
+from daemonkit.tasks import Background, complete
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
+# Seconds between two looks at how full the disk is, while layers of unfinished pulls are kept.
+_LOOK = 60.0
 _MACHINES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm"}
 
 
@@ -44,15 +54,19 @@ class ImageManager:
         self.kernels = KernelImages(self.store, settings.kernels, settings.limits, self._threads)
         self.pulls = Pulls(settings)
         self._puller = Puller(self.store, settings, this_platform(), self._threads)
-        self._importer = Importer(self._puller, settings.limits, self._threads)
+        self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
+        self._repairer = Repairer(self.store, self._puller, settings, self._threads)
+        self._tasks = Background()
 
     async def start(self) -> None:
         """Sweep what a killed run left."""
         await self.run(self.store.open)
+        self._tasks.spawn(self._expire(), "remove layers of unfinished pulls")
 
     async def stop(self) -> None:
         """Cancel all pulls and wait until nothing of them is left."""
         await self.pulls.stop()
+        await self._tasks.close(0)
         await self.run(self._threads.close)
         self.store.close()
 
@@ -84,6 +98,75 @@ class ImageManager:
     async def verify(self, image: StoredImage) -> Verification:
         """Check what is stored of an image against its digests; Missing when it was removed meanwhile."""
         return await self._threads.run(partial(verify, self.store, image))
+
+    async def repair(
+        self, image: StoredImage, found: Verification, credentials: Credentials
+    ) -> tuple[list[Repair], Verification]:
+        """Repair what verify() has found: what was done, and how the image is now."""
+        work = partial(self._repairer.run, image, found.damage, credentials)
+        repairs = await self.pulls.run(object(), f"repair of {name_of(image)}", work)
+        if found.kernel:
+            repairs.append(await self._take_again(image))
+        return repairs, await self.verify(self.store.get(image.id))
+
+    async def mend(self, image: StoredImage) -> None:
+        """Rebuild the filesystems of an image that were found damaged; none is fine.
+
+        Refused when that takes a pull.
+        """
+        if image.damaged:
+            work = partial(self._repairer.rebuild, image)
+            await self.pulls.run(("mend", image.id), f"rebuild of {name_of(image)}", work)
+
+    async def _take_again(self, image: StoredImage) -> Repair:
+        what = "the kernel's files"
+        try:
+            await self.kernels.take_again(image.id)
+        except Fault as fault:
+            return Repair(what, Outcome.FAILED, str(fault))
+        return Repair(what, Outcome.REBUILT, "of the layers kept here")
+
+    async def _expire(self) -> None:
+        """Remove layers of unfinished pulls when their time is over, or the disk is full."""
+        unfinished, kept = self.store.unfinished, self._puller.unfinished
+        while True:
+            kept.clear()
+            left = await self._threads.run(lambda _: unfinished.trim())
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if left is None else min(left, _LOOK)):
+                    await kept.wait()
+                    continue
+            await self._threads.run(lambda _: unfinished.relieve())
+
+    async def tag(self, image: StoredImage, reference: Reference) -> str:
+        """Give an image one more name, if the policy allows it; the id of the image that had it, "": none.
+
+        Verifiers are asked about the image's manifest, as if that had been pulled by the name.
+        """
+        policy, manifest = self._puller.policy, self.store.manifest(image)
+        policy.check_name(reference, "tag")
+        kind = manifests.kind_of(manifests.parse_json(manifest, image.id), "", image.id)
+        await policy.check_content(reference, Descriptor(kind, image.manifest_digest, len(manifest)), "tag")
+        before = await self.run(lambda: self.store.tag(image.id, str(reference)))
+        log.info(
+            "%s is now a name of %s%s", reference, image.id, f", no longer of {before}" if before else ""
+        )
+        return before
+
+    async def untag(self, reference: Reference) -> StoredImage:
+        """Take a name away from its image, which stays; Missing when no image has it."""
+        image = await self.run(lambda: self.store.untag(str(reference)))
+        log.info("%s is no longer a name of %s", reference, image.id)
+        return image
+
+    async def export(self, wanted: Sequence[Wanted]) -> AsyncGenerator[Piece, None]:
+        """An OCI image layout with the images: each file, followed by its data; see export.pieces."""
+        found = pieces(self.store, wanted, self.settings.limits)
+        try:
+            while (piece := await self._threads.run(lambda _: next(found, None))) is not None:
+                yield piece
+        finally:
+            await complete(self._threads.run(lambda _: found.close()))
 
     async def remove(self, name_or_id: str) -> None:
         """Remove an image with all its names."""

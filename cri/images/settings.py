@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 
-from cri.images.globs import Globs
-from daemonkit.config import Bytes, Seconds, at_least, longer_than_nothing
+from cri.images.globs import patterns
+from daemonkit.config import Bytes, Seconds, absolute, at_least, longer_than_nothing
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -54,10 +54,8 @@ class PolicySettings:
     verifier_timeout: Seconds = Seconds(10.0)
 
     def __post_init__(self) -> None:
-        Globs(self.allow)
-        Globs(self.deny)
-        if self.verifier_dir is not None and not self.verifier_dir.is_absolute():
-            raise ValueError(f"key 'verifier_dir': {self.verifier_dir} is not absolute")
+        patterns(self, "allow", "deny")
+        absolute(self, "verifier_dir")
         longer_than_nothing(self, "verifier_timeout")
 
 
@@ -76,9 +74,8 @@ class KernelSettings:
     initramfs_bytes: Bytes = Bytes(64 * MIB)
 
     def __post_init__(self) -> None:
-        Globs(self.allow)
-        if min(self.image_bytes, self.addons_bytes, self.initramfs_bytes) < 1:
-            raise ValueError("want sizes of at least 1 byte")
+        patterns(self, "allow")
+        at_least(1, self, "image_bytes", "addons_bytes", "initramfs_bytes")
 
 
 @dataclass(frozen=True)
@@ -108,6 +105,9 @@ class ImageSettings:
     tries_per_host: int = 3
     retry_seconds: float = 0.5
     retry_most_seconds: float = 20.0
+    # Layers of pulls that did not come to their end: how many bytes of them are kept, and for how long each.
+    unfinished_bytes: int = 8 * GIB
+    unfinished_seconds: float = 3600.0
     # Patterns of names that garbage collection leaves alone.
     pinned: tuple[str, ...] = ()
     policy: PolicySettings = field(default_factory=PolicySettings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,43 +11,87 @@ from cri.images.concurrency import CancelToken
 from cri.images.digests import matches
 from cri.images.kernels.take import Taken, taken_files
 from cri.images.layer.layers import file_chunks
+from cri.images.pull.repair import Damage
 from cri.images.store.catalogue import StoredImage
+from cri.images.store.db import FilesystemRow
 from cri.images.store.store import ImageStore
 
 
 @dataclass(frozen=True)
 class Verification:
-    """faults: what is wrong with the image, nothing when empty; read: bytes."""
+    """faults: what is wrong with the image, nothing when empty; read: bytes; damage: what can be repaired.
+
+    kernel: what was taken out of it for zones to boot from is damaged.
+    """
 
     faults: tuple[str, ...]
     read: int
+    damage: Damage = Damage()
+    kernel: bool = False
 
 
 def verify(store: ImageStore, image: StoredImage, token: CancelToken) -> Verification:
-    """Read and check every file of an image; Missing when it was removed meanwhile."""
+    """Read and check every file of an image; Missing when it was removed meanwhile.
+
+    Filesystems that are damaged are given to no new container from now on.
+    """
     row, stack = store.stored(image)
     with store.leasing([one.chain_id for one in stack], [digest for digest, _ in row.layers]):
-        faults: list[str] = []
+        check = _Check(token)
         if not matches(row.config, row.id):
-            faults.append("the configuration has another digest")
+            check.faults.append("the configuration has another digest")
         if not matches(row.manifest, row.manifest_digest):
-            faults.append("the manifest has another digest")
-        read = len(row.config) + len(row.manifest)
-        files = [(f"layer {d}", store.files.blob_path(d), d, size) for d, size in row.layers]
-        for number, (path, one) in enumerate(zip(image.stack, stack, strict=True), 1):
-            what = "the filesystem image" if len(stack) == 1 else f"filesystem image {number} of {len(stack)}"
-            files.append((what, path, one.digest, one.bytes))
-        folder = store.files.kernel_path(row.chain_id)
-        taken, fault = _taken(folder)
+            check.faults.append("the manifest has another digest")
+        documents = bool(check.faults)
+        blob_path = store.files.blob_path
+        layers = [d for d, size in row.layers if not check.file(f"layer {d}", blob_path(d), d, size)]
+        filesystems = _filesystems(image, stack, check)
+        # One that cannot be checked may be used.
+        if damaged := [one for one in filesystems if one.digest]:
+            store.mark_damaged(damaged)
+        kernel = _kernel(store.files.kernel_path(row.chain_id), check)
+    read = check.read + len(row.config) + len(row.manifest)
+    damage = Damage(documents, tuple(layers), tuple(filesystems))
+    return Verification(tuple(check.faults), read, damage, not kernel)
+
+
+def _filesystems(image: StoredImage, stack: Sequence[FilesystemRow], check: _Check) -> list[FilesystemRow]:
+    """Those that are to be built again."""
+    damaged = []
+    for number, (path, one) in enumerate(zip(image.stack, stack, strict=True), 1):
+        what = "the filesystem image" if len(stack) == 1 else f"filesystem image {number} of {len(stack)}"
+        if not check.file(what, path, one.digest, one.bytes):
+            damaged.append(one)
+        elif one.damaged:
+            check.faults.append(f"{what} was damaged when it was read before; it is rebuilt at its next use")
+            damaged.append(one)
+    return damaged
+
+
+def _kernel(folder: Path, check: _Check) -> bool:
+    """Whether what was taken out of a kernel image is sound."""
+    taken, fault = _taken(folder)
+    if fault:
+        check.faults.append(fault)
+    sound = [check.file(f"the kernel's {one.name}", folder / one.name, one.digest, one.size) for one in taken]
+    return not fault and all(sound)
+
+
+class _Check:
+    """What was found so far: faults, and the bytes read."""
+
+    def __init__(self, token: CancelToken) -> None:
+        self._token = token
+        self.faults: list[str] = []
+        self.read = 0
+
+    def file(self, what: str, path: Path, digest: str, size: int) -> bool:
+        """Whether a file is sound; what: its name in the fault."""
+        fault, read = _file(path, digest, size, self._token)
+        self.read += read
         if fault:
-            faults.append(fault)
-        files += [(f"the kernel's {one.name}", folder / one.name, one.digest, one.size) for one in taken]
-        for what, path, digest, size in files:
-            fault, amount = _file(path, digest, size, token)
-            read += amount
-            if fault:
-                faults.append(f"{what} {fault}")
-    return Verification(tuple(faults), read)
+            self.faults.append(f"{what} {fault}")
+        return not fault
 
 
 def _taken(folder: Path) -> tuple[list[Taken], str]:

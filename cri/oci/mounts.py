@@ -16,16 +16,18 @@ MASKED = (
 READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-def kernel_mounts(own_shm: int, *, privileged: bool = False, zone_proc: bool = False) -> list[Json]:
+def kernel_mounts(
+    own_shm: int, *, privileged: bool = False, zone_proc: bool = False, zone_dev: bool = False
+) -> list[Json]:
     """The mounts of every OCI runtime; sysfs and cgroups are writable for the privileged alone.
 
     ``own_shm``: bytes of the container's own /dev/shm; 0: it shares the zone's, which is the pod's.
-    ``zone_proc``: /proc is the zone's own mount.
+    ``zone_proc``: /proc is the zone's own mount.  ``zone_dev``: so is /dev, in which devices come and go.
     """
     way = "rw" if privileged else "ro"
     return [
         _proc(zone=zone_proc),
-        _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        _dev(zone=zone_dev),
         _mount(
             "/dev/pts",
             "devpts",
@@ -49,6 +51,13 @@ def _proc(*, zone: bool) -> Json:
     if zone:
         return _mount("/proc", "bind", "/proc", "rbind", "rprivate", *safe)
     return _mount("/proc", "proc", "proc", *safe)
+
+
+def _dev(*, zone: bool) -> Json:
+    """Without what is mounted below the zone's: a container has its own /dev/pts in any case."""
+    if zone:
+        return _mount("/dev", "bind", "/dev", "bind", "rprivate", "rw", "nosuid")
+    return _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")
 
 
 def _shm(own: int) -> Json:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cri.checks.fields import CREATE
+from cri.checks.mounts import place
 from cri.oci.capabilities import ALL, capabilities
-from cri.oci.user import User
+from cri.oci.user import User, in_passwd
 from cri.oci.values import Json, RootImage
 from cri.state.container import Container
 from daemonkit.faults import Invalid
@@ -17,6 +18,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _WORDS = 512 * 1024
 _OOM_MAX = 1000
+_PASSWD_MOUNTS = ("/etc", "/etc/passwd")
 
 
 def process(
@@ -33,7 +35,7 @@ def process(
         "terminal": config.tty,
         "user": _user(who),
         "args": arguments(config, image),
-        "env": environment(config, image, hostname),
+        "env": with_home(environment(config, image, hostname), config, image, who),
         "cwd": _directory(config.working_dir or image.working_dir),
         "capabilities": capabilities(security.capabilities, everything, privileged=security.privileged),
         "rlimits": [{"type": "RLIMIT_NOFILE", "soft": nofile, "hard": nofile}] if nofile else [],
@@ -75,6 +77,19 @@ def environment(config: cri.ContainerConfig, image: RootImage, hostname: str) ->
     pairs += [f"{pair.key}={_text(pair.key, pair.value)}" for pair in config.envs]
     check_words("envs", pairs)
     return list(_last(pairs))
+
+
+def with_home(env: Sequence[str], config: cri.ContainerConfig, image: RootImage, who: User) -> list[str]:
+    """Add HOME, "/", for a user whom the image's passwd does not have.  An empty HOME counts as none.
+
+    crun sets the HOME of users that the container's /etc/passwd has, at its start and at each exec, and "/"
+    where there is no such file; others it leaves without one, which runc does not.
+    """
+    env = [pair for pair in env if pair != "HOME="]
+    mounted = any(place(mount.container_path) in _PASSWD_MOUNTS for mount in config.mounts)
+    if mounted or not image.passwd or in_passwd(who.uid, image.passwd):
+        return env
+    return env if any(pair.startswith("HOME=") for pair in env) else [*env, "HOME=/"]
 
 
 def _last(pairs: Iterable[str]) -> Iterable[str]:

@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from cri.checks.fields import CREATE
+from cri.checks.fields import CREATE, RUN
 from cri.checks.security import chosen, local_path
 from cri.oci.seccomp_bpf import compiled
 from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve
@@ -42,6 +42,15 @@ def seccomp(
     return Filter(resolve(_read(path), f"seccomp profile {path!r:.200}", container))
 
 
+def check_pod_seccomp(security: cri.LinuxSandboxSecurityContext) -> None:
+    """Invalid or Refused for a pod's profile that cannot be read.  It applies to nothing: there is no pause
+    container, and each container has its own."""
+    message = security.seccomp if security.HasField("seccomp") else None
+    asked = chosen("seccomp", message, security.seccomp_profile_path, RUN)
+    if asked.profile_type == cri.SecurityProfile.Localhost:
+        _read(local_path("seccomp", asked, RUN), RUN)
+
+
 @functools.lru_cache(maxsize=64)
 def _default(container: ContainerFacts) -> Filter:
     """Cached, since most containers have the same few capabilities."""
@@ -55,16 +64,16 @@ def _opener(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _read(path: str) -> bytes:
+def _read(path: str, operation: str = CREATE) -> bytes:
     """Read a profile of the host; Invalid unless it is a plain file, not too large."""
     subject = f"seccomp profile {path!r:.200}"
     try:
         with open(path, "rb", opener=_opener) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise Invalid(CREATE, subject, "not a file")
+                raise Invalid(operation, subject, "not a file")
             content = file.read(_LIMIT + 1)
     except OSError as error:
-        raise Refused(CREATE, subject, error.strerror or str(error), "it is read on the host") from None
+        raise Refused(operation, subject, error.strerror or str(error), "it is read on the host") from None
     if len(content) > _LIMIT:
-        raise Invalid(CREATE, subject, f"larger than {_LIMIT} bytes")
+        raise Invalid(operation, subject, f"larger than {_LIMIT} bytes")
     return content

@@ -46,7 +46,13 @@ def spec(
     if follows_host:
         linux["rootfsPropagation"] = "rslave"
     usual = [
-        *kernel_mounts(own_shm, privileged=security.privileged, zone_proc=sees_zone(options, target_pid)),
+        *kernel_mounts(
+            own_shm,
+            privileged=security.privileged,
+            zone_proc=sees_zone(options, target_pid),
+            # A pod's user namespace owns nothing in there: no device opens, no place for a mount can be made.
+            zone_dev=security.privileged and not options.userns_options.uids,
+        ),
         *file_mounts(container_id, FILES, readonly=security.readonly_rootfs),
     ]
     return {

@@ -45,6 +45,11 @@ def user(security: cri.LinuxContainerSecurityContext, image: RootImage) -> User:
     return User(account.uid, gid, _supplementary(security, account, gid, image.group))
 
 
+def in_passwd(uid: int, passwd: str) -> bool:
+    """Whether an account of passwd(5) has this number."""
+    return any(account.uid == uid for account in _accounts(passwd))
+
+
 def _wanted(security: cri.LinuxContainerSecurityContext, image_user: str) -> tuple[str, str]:
     """User and group as text, each a number or a name, "" when not said."""
     if security.HasField("run_as_user"):

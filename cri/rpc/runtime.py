@@ -16,6 +16,7 @@ from cri.runtime import Runtime
 from cri.sandbox import remove as sandbox_remove
 from cri.sandbox import run as sandbox_run
 from cri.sandbox import stop as sandbox_stop
+from cri.stats.rates import Rates
 from cri.streaming.forwarding.portforward import port_forward_url
 from cri.streaming.process.exec import attach_url, exec_url
 from cri.streaming.server import Server
@@ -31,17 +32,17 @@ KUBE_API_VERSION = "0.1.0"  # VersionResponse.version: the kubelet's runtime API
 _Context = grpc.aio.ServicerContext[object, object]
 
 
-def runtime_service(runtime: Runtime, streaming: Server) -> rpc.RuntimeServiceServicer:
-    """The service over ``node``; exec, attach and port-forward lead to ``streaming``."""
-    return RuntimeService(runtime, streaming)
+def runtime_service(runtime: Runtime, streaming: Server, rates: Rates) -> rpc.RuntimeServiceServicer:
+    """The service over ``runtime``; exec, attach and port-forward lead to ``streaming``."""
+    return RuntimeService(runtime, streaming, rates)
 
 
 class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServiceServicer):
     """``runtime.v1.RuntimeService``."""
 
-    def __init__(self, runtime: Runtime, streaming: Server) -> None:
+    def __init__(self, runtime: Runtime, streaming: Server, rates: Rates) -> None:
         ListingRpcs.__init__(self, runtime)
-        StatisticsRpcs.__init__(self, runtime)
+        StatisticsRpcs.__init__(self, runtime, rates)
         self._streaming = streaming
 
     @read_only

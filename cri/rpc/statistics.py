@@ -22,9 +22,9 @@ _Context = grpc.aio.ServicerContext[object, object]
 class StatisticsRpcs:
     """A part of the RuntimeService."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Runtime, rates: Rates) -> None:
         self._runtime = runtime
-        self._rates = Rates()
+        self._rates = rates
 
     @read_only
     async def ContainerStats(

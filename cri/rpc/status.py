@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import platform
 from dataclasses import asdict
+from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
 
-from google.protobuf.json_format import MessageToDict
-
+from cri.config import DEFAULT_HANDLER
+from cri.rpc import handlers
 from cri.runtime import Runtime
 from daemonkit.faults import Fault
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -17,16 +18,27 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
-    """RuntimeReady: protectd answers.  NetworkReady: there is a CNI configuration with all its plugins."""
+    """RuntimeReady: protectd answers.  NetworkReady: there is a CNI configuration with all its plugins.
+
+    HandlersReady, a condition of our own: protectd has every handler's profile, in which its size fits.
+    Without the default handler no ordinary pod can run, so RuntimeReady is then false, too.
+    """
     host, trouble = await _host(runtime, fresh=verbose)
+    wrong = handlers.troubles(runtime.config, host) if host is not None else {}
+    if DEFAULT_HANDLER in wrong:
+        trouble = wrong[DEFAULT_HANDLER].cause
+    unusable = "; ".join(f"handler {name}: {one.cause}" for name, one in wrong.items())
     reply = cri.StatusResponse(
         status=cri.RuntimeStatus(
             conditions=[
-                _condition("RuntimeReady", "ProtectdNotReady", trouble),
+                _condition(
+                    "RuntimeReady", "ProtectdNotReady" if host is None else "DefaultHandlerNotReady", trouble
+                ),
                 _condition("NetworkReady", "NetworkPluginNotReady", _network_trouble(runtime)),
+                _condition("HandlersReady", "HandlerUnusable", unusable),
             ]
         ),
-        runtime_handlers=_handlers(runtime, host),
+        runtime_handlers=handlers.usable(runtime.config, host),
         features=cri.RuntimeFeatures(supplemental_groups_policy=True),
     )
     if verbose:
@@ -56,24 +68,12 @@ def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:
     )
 
 
-def _handlers(runtime: Runtime, host: pb.InfoResponse | None) -> list[cri.RuntimeHandler]:
-    """The handlers whose profile protectd has; the first one is the default, ""."""
-    if host is None:
-        return []
-    have = set(host.profiles)
-    names = sorted(name for name, handler in runtime.config.handlers.items() if handler.profile in have)
-    features = cri.RuntimeHandlerFeatures(
-        recursive_read_only_mounts=True, user_namespaces=host.user_namespaces
-    )
-    return [cri.RuntimeHandler(name=name, features=features) for name in ["", *names]]
-
-
 def _info(runtime: Runtime, host: pb.InfoResponse | None) -> dict[str, str]:
     """Each value is JSON, as crictl expects."""
     return {
         "config": json.dumps(asdict(runtime.config), default=_plain),
         "versions": json.dumps(_versions(host)),
-        "handlers": json.dumps(_handler_details(runtime, host)),
+        "handlers": json.dumps(handlers.details(runtime.config, host)),
         "cni": json.dumps(_cni(runtime)),
         "toolstack": json.dumps(_toolstack(host)),
         "pulls": json.dumps(runtime.images.pulls()),
@@ -90,20 +90,6 @@ def _versions(host: pb.InfoResponse | None) -> dict[str, str]:
         "python": platform.python_version(),
         "kernel": platform.release(),
     }
-
-
-def _handler_details(runtime: Runtime, host: pb.InfoResponse | None) -> dict[str, object]:
-    """All handlers; for those that cannot be used, the reason."""
-    usable = {handler.name: handler.features for handler in _handlers(runtime, host)}
-    details: dict[str, object] = {}
-    for name, handler in runtime.config.handlers.items():
-        if name in usable:
-            features = MessageToDict(usable[name], always_print_fields_with_no_presence=True)
-            details[name] = {"profile": handler.profile, "features": features}
-        else:
-            cause = "protectd does not answer" if host is None else "protectd has no such profile"
-            details[name] = {"profile": handler.profile, "error": cause}
-    return details
 
 
 def _cni(runtime: Runtime) -> dict[str, object]:
@@ -143,4 +129,6 @@ def _toolstack(host: pb.InfoResponse | None) -> dict[str, object]:
 def _plain(value: object) -> str:
     if isinstance(value, Path):
         return str(value)
+    if isinstance(value, Enum):
+        return str(value.value)
     raise TypeError(f"{type(value).__name__} has no JSON form")

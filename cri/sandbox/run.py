@@ -12,6 +12,7 @@ from cri.checks import sandbox as request
 from cri.checks.fields import RUN
 from cri.checks.userns import pod_userns
 from cri.container import logs
+from cri.oci.seccomp import check_pod_seccomp
 from cri.runtime import Runtime, now_ns
 from cri.sandbox import kernel
 from cri.sandbox.remove import finish_leftover, undo
@@ -19,6 +20,7 @@ from cri.sandbox.sizing import zone_resources
 from cri.state.attachment import Attachment
 from cri.state.names import new_id, sandbox_name
 from cri.state.sandbox import Sandbox, SandboxPhase
+from cri.zones.selinux import refuse_labels
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused, Unsupported
 from daemonkit.logs import fields
@@ -59,7 +61,8 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
 def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
     """Check the request and decide everything; the only side effect is the log directory."""
     handler = request.handler_name(asked.runtime_handler, runtime.config.handlers)
-    request.check(asked.config)
+    request.check(asked.config, handler, runtime.config.handlers)
+    check_pod_seccomp(asked.config.linux.security_context)
     zone_resources(asked.config, runtime.config.zone.memory_overhead)
     image = kernel.resolve(
         runtime, kernel.chosen(asked.config, runtime.config.handlers[handler], runtime.config.kernels)
@@ -86,14 +89,14 @@ async def _create_zone(
     """
     found = await runtime.images.kernel(sandbox.kernel) if sandbox.kernel else None
     await namespace()
-    meta = sandbox.config.metadata
+    meta, handler = sandbox.config.metadata, runtime.config.handlers[sandbox.handler]
     await runtime.zones.create_zone(
         pb.CreateZoneRequest(
             id=sandbox.id,
             name=f"{meta.namespace}/{meta.name}",
             hostname=sandbox.hostname,
-            resources=zone_resources(sandbox.config, runtime.config.zone.memory_overhead),
-            profile=runtime.config.handlers[sandbox.handler].profile,
+            resources=zone_resources(sandbox.config, runtime.config.zone.memory_overhead, handler),
+            profile=handler.profile,
             sysctls=sandbox.config.linux.sysctls,
             interfaces=1,
             netns_path=str(sandbox.attachment.netns),
@@ -109,6 +112,8 @@ async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
     # A zone with a kernel of its own says for itself what that cannot do.
     if sandbox.kernel:
         return
+    security = sandbox.config.linux.security_context
+    await refuse_labels(runtime.host, RUN, sandbox.config.metadata.name, security.selinux_options)
     if _id_mapping(sandbox.config) and not (await runtime.host.info()).user_namespaces:
         cause = "user namespaces are not there: the kernel of zones has none"
         raise Unsupported(RUN, sandbox.config.metadata.name, cause, "leave out hostUsers: false")

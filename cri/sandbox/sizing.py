@@ -1,10 +1,12 @@
-"""How large a pod's zone is: annotations, then CRI resources, then protectd's profile."""
+"""How large a pod's zone is: annotations, then CRI resources, then its handler's size, then its profile's."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cri.checks.fields import PREFIX
 from cri.checks.quantity import quantity
+from cri.config import HandlerConfig
 from cri.sandbox.kernel import ANNOTATION as KERNEL
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -12,21 +14,24 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
-PREFIX = "xenpod.dev/"
 _KNOWN = (MEMORY, VCPUS, KERNEL)
 _MAX_MEMORY = 2**50
 _MAX_VCPUS = 1024
 
 
-def zone_resources(config: cri.PodSandboxConfig, memory_overhead: int) -> pb.ZoneResources:
+def zone_resources(
+    config: cri.PodSandboxConfig, memory_overhead: int, handler: HandlerConfig | None = None
+) -> pb.ZoneResources:
     """The zone's size; 0 leaves it to protectd's profile.  Invalid: an annotation that cannot be read.
 
     ``memory_overhead``, in bytes, is what the zone's kernel takes when the request has no overhead.
+    Without ``handler`` only what the request itself says counts.
     """
+    usual = handler or HandlerConfig()
     notes = config.annotations
     _refuse_unknown(notes)
-    memory = _annotation(notes, MEMORY, _MAX_MEMORY) or _memory(config.linux, memory_overhead)
-    vcpus = _annotation(notes, VCPUS, _MAX_VCPUS) or _vcpus(config.linux)
+    memory = _annotation(notes, MEMORY, _MAX_MEMORY) or _memory(config.linux, memory_overhead) or usual.memory
+    vcpus = _annotation(notes, VCPUS, _MAX_VCPUS) or _vcpus(config.linux) or usual.vcpus
     return pb.ZoneResources(memory_bytes=memory, vcpus=vcpus)
 
 

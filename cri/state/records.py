@@ -46,11 +46,11 @@ class Records(Generic[R]):
         self._records: dict[str, R] = {}
         self.version = 0
         """A new number after each change."""
-        self._observe: Callable[[R | None, R | None], None] = lambda before, after: None
+        self._observers: list[Callable[[R | None, R | None], None]] = []
 
     def observe(self, observer: Callable[[R | None, R | None], None]) -> None:
         """Call ``observer`` with each change once it is made: the record before and after, None for none."""
-        self._observe = observer
+        self._observers.append(observer)
 
     def adopt(self, record: R) -> None:
         """Add a record that the store has."""
@@ -93,7 +93,7 @@ class Records(Generic[R]):
                 if before is not None and self._records.get(record.id) is record:
                     self._keep(before)
                 raise
-        self._observe(before, record)
+        self._tell(before, record)
 
     def check(self, record: R) -> None:
         """Broken when ``record`` may not follow what is there."""
@@ -111,7 +111,11 @@ class Records(Generic[R]):
         await self._delete(record_id)
         before = self._records.pop(record_id, None)
         self.version += 1
-        self._observe(before, None)
+        self._tell(before, None)
+
+    def _tell(self, before: R | None, after: R | None) -> None:
+        for observer in self._observers:
+            observer(before, after)
 
     def _keep(self, record: R) -> None:
         self._records[record.id] = record

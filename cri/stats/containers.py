@@ -6,7 +6,7 @@ from cri.runtime import Runtime
 from cri.state.container import Container
 from cri.state.sandbox import SandboxPhase
 from cri.stats.rates import Rates
-from cri.stats.values import cpu_psi, io, memory_psi, value
+from cri.stats.values import cpu_psi, io, known, memory_psi, value
 from daemonkit.faults import Unreachable
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -61,7 +61,7 @@ def message(
         cpu=cri.CpuUsage(
             timestamp=when,
             usage_core_nano_seconds=value(row.cpu_usage_ns),
-            usage_nano_cores=value(rates.rate(row.id, when, row.cpu_usage_ns)),
+            usage_nano_cores=known(rates.rate(row.id, when, row.cpu_usage_ns)),
             psi=cpu_psi(row),
         ),
         memory=_memory(row),

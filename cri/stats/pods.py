@@ -7,7 +7,7 @@ from cri.state.records import has_id, has_labels
 from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.stats.containers import forget_others, message
 from cri.stats.rates import Rates
-from cri.stats.values import cpu_psi, io, memory_psi, value
+from cri.stats.values import cpu_psi, io, known, memory_psi, value
 from daemonkit.faults import Refused, Unreachable
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -68,7 +68,7 @@ def _message(runtime: Runtime, rates: Rates, sandbox: Sandbox, row: pb.ZoneStats
             cpu=cri.CpuUsage(
                 timestamp=when,
                 usage_core_nano_seconds=value(row.cpu_usage_ns),
-                usage_nano_cores=value(rates.rate(sandbox.id, when, row.cpu_usage_ns)),
+                usage_nano_cores=known(rates.rate(sandbox.id, when, row.cpu_usage_ns)),
                 psi=cpu_psi(row),
             ),
             memory=_memory(row),
@@ -95,10 +95,15 @@ def _memory(row: pb.ZoneStatsRow) -> cri.MemoryUsage:
     )
 
 
-def _network(sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.NetworkUsage:
-    """The default interface is CNI's; the others are listed without it."""
+def _network(sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.NetworkUsage | None:
+    """The default interface is CNI's; the others are listed without it.
+
+    None without a default one: the kubelet uses that unseen (addCRIPodNetworkStats), and would crash.
+    """
     usage = {one.name: _interface(one) for one in row.interfaces}
     default = usage.pop(sandbox.attachment.interface, None)
+    if default is None:
+        return None
     return cri.NetworkUsage(
         timestamp=row.timestamp_ns, default_interface=default, interfaces=list(usage.values())
     )

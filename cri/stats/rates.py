@@ -1,4 +1,4 @@
-"""A rate, made of two readings of a counter."""
+"""CPU rates, made of readings of a counter."""
 
 from __future__ import annotations
 
@@ -7,34 +7,68 @@ from dataclasses import dataclass
 
 from cri.stats.values import LARGEST
 
-_SHORTEST = 10**8
+_SECOND = 10**9
+_SHORTEST = 1 * _SECOND
+"""A rate is not taken over less: it would be noise."""
+_WINDOW = 5 * _SECOND
+"""How old a base is when the next reading takes its place."""
+_SET_BACK = 60 * _SECOND
+"""A reading so much older than the base: the clock was set back.  One a little older was late."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
     timestamp_ns: int
     cpu_ns: int
-    rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    base: _Reading
+    older: _Reading | None = None
 
 
 class Rates:
-    """The last reading of each pod and container, for nanoseconds of CPU time per second."""
+    """Readings of each pod and container, for nanoseconds of CPU time per second.
+
+    A rate covers 5 to 10 s for a caller that comes often, and for one that comes seldom the time since its
+    last call.
+    """
 
     def __init__(self) -> None:
-        self._last: dict[str, _Reading] = {}
+        self._kept: dict[str, _Kept] = {}
 
-    def rate(self, subject: str, timestamp_ns: int, cpu_ns: int) -> int:
-        """The rate since the last reading; readings less than 0.1 s apart repeat it."""
-        last = self._last.get(subject)
-        passed = timestamp_ns - last.timestamp_ns if last else 0
-        if last and 0 <= passed < _SHORTEST:
-            return last.rate
-        used = max(0, cpu_ns - last.cpu_ns) if last else 0
-        rate = min(used * 10**9 // passed, LARGEST) if passed > 0 else 0
-        self._last[subject] = _Reading(timestamp_ns, cpu_ns, rate)
-        return rate
+    def rate(self, subject: str, timestamp_ns: int, cpu_ns: int) -> int | None:
+        """The rate up to this reading; None unless there is another one from a second ago or earlier."""
+        now = _Reading(timestamp_ns, cpu_ns)
+        kept = self._kept.get(subject)
+        if kept is None or _anew(kept.base, now):
+            self._kept[subject] = _Kept(now)
+            return None
+        if timestamp_ns - kept.base.timestamp_ns >= _WINDOW:
+            self._kept[subject] = _Kept(now, kept.base)
+            return _between(kept.base, now)
+        return _between(kept.older or kept.base, now)
+
+    def read_ns(self, subject: str) -> int | None:
+        """When its base was read, by the clock of the readings; None without one."""
+        kept = self._kept.get(subject)
+        return kept.base.timestamp_ns if kept else None
 
     def keep(self, ids: Iterable[str]) -> None:
         """Forget all others."""
-        for gone in self._last.keys() - set(ids):
-            del self._last[gone]
+        for gone in self._kept.keys() - set(ids):
+            del self._kept[gone]
+
+
+def _anew(base: _Reading, now: _Reading) -> bool:
+    """Whether the counter, or the clock, began anew."""
+    passed = now.timestamp_ns - base.timestamp_ns
+    return passed < -_SET_BACK or (passed >= 0 and now.cpu_ns < base.cpu_ns)
+
+
+def _between(since: _Reading, now: _Reading) -> int | None:
+    passed = now.timestamp_ns - since.timestamp_ns
+    if passed < _SHORTEST:
+        return None
+    return min(max(0, now.cpu_ns - since.cpu_ns) * _SECOND // passed, LARGEST)

@@ -13,6 +13,11 @@ def value(number: int) -> cri.UInt64Value:
     return cri.UInt64Value(value=min(number, LARGEST))
 
 
+def known(number: int | None) -> cri.UInt64Value | None:
+    """A number as a message; None, which leaves the field unset, when it is not known."""
+    return None if number is None else value(number)
+
+
 def psi(pressure: pb.Pressure) -> cri.PsiStats:
     """Pressure as CRI has it; both have totals in microseconds and averages in percent."""
     return cri.PsiStats(

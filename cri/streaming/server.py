@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 import ssl
@@ -17,7 +18,8 @@ from cri.streaming.http.handshake import Bad, Handshake, Request
 from cri.streaming.http.negotiate import Chosen
 from cri.streaming.http.tokens import LENGTH, Tokens
 from cri.streaming.transport.wire import READ_SIZE, Activity, ClientGone, ClientWire, SocketWire
-from daemonkit.faults import Broken, Invalid
+from daemonkit.convert import WrongKey
+from daemonkit.faults import Broken
 from daemonkit.logs import fields
 from daemonkit.tasks import Background, race
 
@@ -28,6 +30,8 @@ PENDING = 256
 URLS = 1000
 _ACCEPT_PAUSE = 0.1
 _REFUSE = 5.0
+GOODBYE = 2.0
+"""Seconds that clients have to read that the server stops, all together."""
 
 
 class StreamJob(Protocol):
@@ -47,8 +51,10 @@ class StreamJob(Protocol):
         """Choose a transport and sub-protocol; Bad when there is none in common."""
         ...
 
-    async def serve(self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float) -> None:
-        """Serve the client until the job has ended, or the client is gone."""
+    async def serve(
+        self, wire: ClientWire, chosen: Chosen[Any], stream_timeout: float, stopping: asyncio.Event
+    ) -> None:
+        """Serve the client until the job has ended, or the client is gone or told that the server stops."""
         ...
 
 
@@ -64,6 +70,7 @@ class Server:
         self._tasks = Background()
         self._pending: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self._serving: set[asyncio.Task[None]] = set()
+        self._stopping = asyncio.Event()
         host, port = listener.getsockname()[:2]
         where = f"[{host}]" if ":" in host else host
         self.base = f"{'https' if tls else 'http'}://{where}:{port}"
@@ -74,11 +81,14 @@ class Server:
 
     def start(self) -> None:
         """Accept connections until ``close``."""
-        self._tasks.spawn(self._accept(), "streaming server")
+        self._accepting = self._tasks.spawn(self._accept(), "streaming server")
 
-    async def close(self) -> None:
-        """Cut every connection."""
-        await self._tasks.close(0)
+    async def close(self, goodbye: float) -> None:
+        """End every connection, within so many seconds: clients that are served are told."""
+        self._stopping.set()
+        for task in (self._accepting, *self._pending):
+            task.cancel()
+        await self._tasks.close(goodbye)
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
@@ -151,7 +161,7 @@ class Server:
         wire = SocketWire(reader, writer, activity, early)
         known = fields(kind=job.kind, id=job.subject)
         try:
-            serve = job.serve(wire, chosen, self._config.stream_timeout)
+            serve = job.serve(wire, chosen, self._config.stream_timeout, self._stopping)
             if await race(serve, activity.idle(self._config.idle_timeout)):
                 log.info("stream ended: nothing came or went for too long", extra=known)
             await wire.close()
@@ -170,7 +180,7 @@ class Server:
 
 
 @contextlib.asynccontextmanager
-async def serving(config: StreamingConfig) -> AsyncIterator[Server]:
+async def serving(config: StreamingConfig, goodbye: float = GOODBYE) -> AsyncIterator[Server]:
     """Run a server while the block does."""
     listener = _listen(config)
     with listener:
@@ -180,7 +190,7 @@ async def serving(config: StreamingConfig) -> AsyncIterator[Server]:
         try:
             yield server
         finally:
-            await server.close()
+            await server.close(goodbye)
 
 
 def _listen(config: StreamingConfig) -> socket.socket:
@@ -188,6 +198,8 @@ def _listen(config: StreamingConfig) -> socket.socket:
     try:
         listener = socket.create_server((config.host, config.port), family=family, backlog=512)
     except OSError as error:
+        if error.errno == errno.EADDRNOTAVAIL:
+            raise WrongKey("streaming.address", f"{config.address}: not an address of this host") from error
         raise Broken("listen on", config.address, error.strerror or str(error)) from error
     listener.setblocking(False)
     return listener
@@ -201,9 +213,14 @@ def _context(config: TlsConfig) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(config.certificate, config.key)
-        if config.client_ca is not None:
-            context.load_verify_locations(config.client_ca)
-            context.verify_mode = ssl.CERT_REQUIRED
     except OSError as error:  # ssl.SSLError is one
-        raise Invalid("read", "the TLS files of [streaming.tls]", str(error)) from error
+        cause = f"{config.certificate} with {config.key}: {error.strerror or error}"
+        raise WrongKey("streaming.tls.certificate", cause) from error
+    if config.client_ca is not None:
+        try:
+            context.load_verify_locations(config.client_ca)
+        except OSError as error:
+            cause = f"{config.client_ca}: {error.strerror or error}"
+            raise WrongKey("streaming.tls.client_ca", cause) from error
+        context.verify_mode = ssl.CERT_REQUIRED
     return context

@@ -120,6 +120,7 @@ class AgentClient:
     # Of containers and their processes.
 
     async def create_container(self, spec: ContainerSpec) -> CreatedProcess:
+        """CannotStart when everything for it was there, but its configuration cannot be run."""
         request = requests.create_container(spec)
         return await self._create_process(request, tty=spec.tty, stdin=spec.stdin)
 

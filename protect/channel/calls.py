@@ -11,6 +11,7 @@ from google.protobuf.message import DecodeError
 from daemonkit import faults
 from protect.channel.frames import MAX_STREAM, Frame, violation
 from protect.channel.messages import printable
+from protect.model.errors import CannotStart
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST_OPEN = 64
@@ -44,6 +45,8 @@ KINDS: Mapping[int, type[faults.Fault]] = {
 def fault_of(operation: str, zone_id: str, untrusted_error: channel_pb2.Error) -> faults.Fault:
     """The fault for an error of the agent."""
     kind = KINDS.get(untrusted_error.code, faults.Broken)
+    if operation == "create_container" and untrusted_error.cannot_start:
+        kind = CannotStart
     cause = printable(untrusted_error.message, LONGEST_MESSAGE) or "the agent gave no cause"
     return kind(operation.replace("_", " "), f"in zone {zone_id}", cause)
 

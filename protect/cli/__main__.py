@@ -1,6 +1,6 @@
 """``protect``: looks at protectd, and removes what nobody else does.
 
-Exit status: 0 done, 1 refused or failed, 2 wrong usage, 3 no daemon answers.
+Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon answers, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -17,18 +17,27 @@ import grpc.aio
 
 from protect.cli import show
 from protect.cli.commands import COMMANDS
-from protect.cli.images import CheckFailed
+from protect.cli.errors import CheckFailed, CommandFailed
+from protect.cli.images import password
 
 _PROTECT_SOCKET = Path("/run/protect/protect.sock")
 _CRI_SOCKET = Path("/run/xenpod/cri.sock")
 _INTERRUPTED = 130
+_USERNAME = "at the registry; the password is asked for, or read from stdin"
+_ID = "or an unambiguous beginning of it"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
+        if "username" in options:
+            # Not in the event loop, which would keep an interrupt from whoever is typing.
+            options.password = password(options)
         asyncio.run(COMMANDS[options.command](options))
     except CheckFailed:
+        return 1
+    except CommandFailed as error:
+        sys.stderr.write(f"protect: {show.plain(str(error))}\n")
         return 1
     except grpc.aio.AioRpcError as error:
         return _explain(error, options)
@@ -48,12 +57,14 @@ def parser() -> argparse.ArgumentParser:
     nouns = top.add_subparsers(required=True, metavar="COMMAND")
     zone = nouns.add_parser("zone", help="list, inspect, destroy zones").add_subparsers(required=True)
     _verb(zone, common, "zone list", "every zone")
-    _verb(zone, common, "zone inspect", "one zone, and what it says of itself").add_argument("id")
-    _verb(zone, common, "zone destroy", "end zones and what runs in them").add_argument("ids", nargs="+")
+    inspecting = _verb(zone, common, "zone inspect", "one zone, and what it says of itself")
+    inspecting.add_argument("id", help=_ID)
+    destroying = _verb(zone, common, "zone destroy", "end zones and what runs in them")
+    destroying.add_argument("ids", nargs="+", metavar="id", help=_ID)
     workload = nouns.add_parser("workload", help="list, inspect workloads").add_subparsers(required=True)
     listing = _verb(workload, common, "workload list", "every workload")
     listing.add_argument("--zone", default="", metavar="ID", help="only of this zone")
-    _verb(workload, common, "workload inspect", "one workload").add_argument("id")
+    _verb(workload, common, "workload inspect", "one workload").add_argument("id", help=_ID)
     _verb(nouns, common, "host", "the host: toolstack, memory, notices")
     _verb(nouns, common, "watch", "everything there is, then each change")
     _images(nouns)
@@ -65,25 +76,59 @@ def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri")
     common.add_argument("--output", choices=("table", "json"), default="table")
-    text = "list, pull, import, inspect, verify, remove images"
+    text = "list, pull, import, export, tag, inspect, verify, remove images"
     image = nouns.add_parser("image", help=text).add_subparsers(required=True)
-    _verb(image, common, "image list", "every image")
-    pulling = _verb(image, common, "image pull", "pull an image, and show how far it has come")
-    pulling.add_argument("name")
-    pulling.add_argument("--username", default="", help="at the registry; the password comes on stdin")
-    importing = _verb(image, common, "image import", "import an OCI layout (directory) or archive (tar)")
-    importing.add_argument("path", type=os.path.abspath)
-    importing.add_argument("--name", default="", help="name to give it; default: the layout's own")
+    _image_files(image, common)
+    listing = _verb(image, common, "image list", "every image, or those that fit all filters")
+    _filters(listing)
+    listing.add_argument("--quiet", "-q", action="store_true", help="only the ids")
+    tagging = _verb(image, common, "image tag", "give an image one more name")
+    tagging.add_argument("image", metavar="IMAGE")
+    tagging.add_argument("name", metavar="NAME")
+    untagging = _verb(image, common, "image untag", "take names away; the images stay")
+    untagging.add_argument("names", nargs="+", metavar="NAME")
     removing = _verb(image, common, "image remove", "remove images with all their names")
     removing.add_argument("images", nargs="+", metavar="IMAGE")
     inspecting = _verb(image, common, "image inspect", "one image, and what is stored of it")
     inspecting.add_argument("image")
     verifying = _verb(image, common, "image verify", "read what is stored, and hold it against its digests")
     verifying.add_argument("images", nargs="*", metavar="IMAGE", help="default: all")
+    verifying.add_argument("--repair", action="store_true", help="rebuild or fetch again what is damaged")
+    verifying.add_argument("--username", default="", help=_USERNAME)
     collecting = _verb(image, common, "image gc", "remove the images that no container has, save pinned ones")
     collecting.add_argument("--dry-run", action="store_true", help="only show them")
+    text = "remove those of them that have no tag, or fit all filters"
+    pruning = _verb(image, common, "image prune", text)
+    _filters(pruning)
+    pruning.add_argument("--all", action="store_true", help="those with tags, too")
+    pruning.add_argument("--dry-run", action="store_true", help="only show them")
     _verb(image, common, "image list-kernels", "the images that zones can boot from")
     _verb(image, common, "image watch", "what is being pulled, and each change")
+
+
+def _image_files(
+    image: argparse._SubParsersAction[argparse.ArgumentParser], common: argparse.ArgumentParser
+) -> None:
+    pulling = _verb(image, common, "image pull", "pull an image, and show how far it has come")
+    pulling.add_argument("name")
+    pulling.add_argument("--username", default="", help=_USERNAME)
+    text = "import an OCI layout (directory) or archive (tar, also with gzip or zstd)"
+    importing = _verb(image, common, "image import", text)
+    importing.add_argument("path", type=os.path.abspath)
+    importing.add_argument("--name", default="", help="name to give it; default: the layout's own")
+    exporting = _verb(image, common, "image export", "write images to an OCI archive (tar)")
+    exporting.add_argument("images", nargs="+", metavar="IMAGE")
+    exporting.add_argument("path", metavar="PATH", help="-: standard output")
+    text = "write an OCI layout (directory) instead"
+    exporting.add_argument("--directory", action="store_true", help=text)
+
+
+def _filters(verb: argparse.ArgumentParser) -> None:
+    text = (
+        "reference=GLOB, dangling=BOOL, in-use=BOOL, pinned=BOOL, label=KEY[=VALUE], label!=KEY[=VALUE], "
+        "larger=SIZE, smaller=SIZE, until=AGE; may be repeated"
+    )
+    verb.add_argument("--filter", "-f", action="append", default=[], metavar="KEY=VALUE", help=text)
 
 
 def _verb(

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 import grpc.aio
 
 from daemonkit.grpc_server import channel
-from protect.cli import images, show
+from protect.cli import find, images, show
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -34,6 +34,11 @@ async def _host(options: argparse.Namespace) -> AsyncIterator[protect_pb2_grpc.H
         yield protect_pb2_grpc.HostStub(link)
 
 
+async def _zone_ids(zones: protect_pb2_grpc.ZonesAsyncStub) -> list[str]:
+    answer = await zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT)
+    return [zone.id for zone in answer.zones]
+
+
 async def zone_list(options: argparse.Namespace) -> None:
     async with _zones(options) as zones:
         show.zones(await zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT), options.output)
@@ -42,31 +47,40 @@ async def zone_list(options: argparse.Namespace) -> None:
 async def zone_inspect(options: argparse.Namespace) -> None:
     """The zone, and its own facts if it answers."""
     async with _zones(options) as zones:
-        zone = await zones.GetZone(pb.GetZoneRequest(id=options.id), timeout=_TIMEOUT)
+        zone_id = find.one_of(await _zone_ids(zones), options.id, "zone")
+        zone = await zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=_TIMEOUT)
         facts: pb.ZoneFactsResponse | None = None
         if zone.state == pb.ZONE_STATE_RUNNING:
             try:
-                facts = await zones.ZoneFacts(pb.ZoneFactsRequest(id=options.id), timeout=_TIMEOUT)
+                facts = await zones.ZoneFacts(pb.ZoneFactsRequest(id=zone_id), timeout=_TIMEOUT)
             except grpc.aio.AioRpcError as error:
                 show.note(f"the zone says nothing of itself: {error.details()}")
         show.zone(zone, facts, options.output)
 
 
 async def zone_destroy(options: argparse.Namespace) -> None:
+    """All are found before the first is destroyed."""
     async with _zones(options) as zones:
-        for zone_id in options.ids:
+        known = await _zone_ids(zones)
+        for zone_id in [find.one_of(known, text, "zone") for text in options.ids]:
             await zones.DestroyZone(pb.DestroyZoneRequest(id=zone_id), timeout=_TIMEOUT)
 
 
 async def workload_list(options: argparse.Namespace) -> None:
+    zone_id = options.zone
+    if zone_id:
+        async with _zones(options) as zones:
+            zone_id = find.one_of(await _zone_ids(zones), zone_id, "zone")
     async with _workloads(options) as workloads:
-        request = pb.ListWorkloadsRequest(zone_id=options.zone)
+        request = pb.ListWorkloadsRequest(zone_id=zone_id)
         show.workloads(await workloads.ListWorkloads(request, timeout=_TIMEOUT), options.output)
 
 
 async def workload_inspect(options: argparse.Namespace) -> None:
     async with _workloads(options) as workloads:
-        workload = await workloads.GetWorkload(pb.GetWorkloadRequest(id=options.id), timeout=_TIMEOUT)
+        answer = await workloads.ListWorkloads(pb.ListWorkloadsRequest(), timeout=_TIMEOUT)
+        workload_id = find.one_of([one.id for one in answer.workloads], options.id, "workload")
+        workload = await workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=_TIMEOUT)
         show.workload(workload, options.output)
 
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any
 
 from daemonkit.grpc_server import channel
-from protect.cli import show, show_images
+from protect.cli import export, passwords, show, show_images
 from protect.cli.bars import Bars
+from protect.cli.errors import CheckFailed, CommandFailed
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
 
 _TIMEOUT = 60.0
 _LONG = 3600.0
-_MOST_PASSWORD = 1 << 16
 
 Command = Callable[[argparse.Namespace], Coroutine[Any, Any, None]]
-
-
-class CheckFailed(Exception):
-    """The command ran, and found something damaged, which it has shown."""
 
 
 @contextlib.asynccontextmanager
@@ -33,15 +28,23 @@ async def _images(options: argparse.Namespace) -> AsyncIterator[images_pb2_grpc.
 
 async def image_list(options: argparse.Namespace) -> None:
     async with _images(options) as images:
-        answer = await images.List(pb.ListRequest(), timeout=_TIMEOUT)
+        answer = await images.List(pb.ListRequest(filters=options.filter), timeout=_TIMEOUT)
+    if options.filter and not answer.filtered:
+        raise CommandFailed("xenpod-cri is older than this command, and knows no filters")
+    if options.quiet and options.output == "table":
+        show_images.ids(answer.images)
+    else:
         show_images.images(answer, answer.images, options.output)
+
+
+def password(options: argparse.Namespace) -> str:
+    """The password for a command that has a user name; blocks, so it is asked before anything else begins."""
+    return passwords.read(f"Password of {options.username}: ") if options.username else ""
 
 
 async def image_pull(options: argparse.Namespace) -> None:
     """Bars go to stderr, and only to a terminal: what is on stdout is the answer."""
-    request = pb.PullRequest(name=options.name, username=options.username)
-    if options.username:
-        request.password = sys.stdin.readline(_MOST_PASSWORD).rstrip("\r\n")
+    request = pb.PullRequest(name=options.name, username=options.username, password=options.password)
     async with _images(options) as images:
         with Bars() as bars:
             async for event in images.Pull(request):
@@ -60,6 +63,25 @@ async def image_import(options: argparse.Namespace) -> None:
         show_images.imported(await images.Import(request, timeout=_LONG), options.output)
 
 
+async def image_export(options: argparse.Namespace) -> None:
+    async with _images(options) as images:
+        request = pb.ExportRequest(images=options.images)
+        await export.write(images.Export(request), options.path, options.directory)
+
+
+async def image_tag(options: argparse.Namespace) -> None:
+    async with _images(options) as images:
+        request = pb.TagRequest(image=options.image, name=options.name)
+        show_images.tagged(await images.Tag(request, timeout=_TIMEOUT), options.output)
+
+
+async def image_untag(options: argparse.Namespace) -> None:
+    async with _images(options) as images:
+        for name in options.names:
+            answer = await images.Untag(pb.UntagRequest(name=name), timeout=_TIMEOUT)
+            show_images.untagged(answer, options.output)
+
+
 async def image_remove(options: argparse.Namespace) -> None:
     async with _images(options) as images:
         for name in options.images:
@@ -74,22 +96,34 @@ async def image_inspect(options: argparse.Namespace) -> None:
 
 
 async def image_verify(options: argparse.Namespace) -> None:
-    """One line for each image, as it comes; CheckFailed when one is damaged."""
+    """One line for each image, as it comes; CheckFailed when one is damaged, and was not repaired."""
     sound = True
+    request = pb.VerifyRequest(
+        images=options.images,
+        repair=options.repair,
+        username=options.username,
+        password=options.password,
+    )
     async with _images(options) as images:
-        async for event in images.Verify(pb.VerifyRequest(images=options.images)):
+        async for event in images.Verify(request):
             show_images.verified(event, options.output)
-            sound = sound and not event.faults
+            sound = sound and not (event.remaining if event.repairs else event.faults)
     if not sound:
+        if not options.repair:
+            show.note("this host's copies are damaged, not the registry's: --repair mends them")
         raise CheckFailed
 
 
 async def image_gc(options: argparse.Namespace) -> None:
     async with _images(options) as images:
         answer = await images.Collect(pb.CollectRequest(dry_run=options.dry_run), timeout=_LONG)
-        show_images.images(answer, answer.removed, options.output)
-        if not options.dry_run:
-            show.note(f"freed {show.mib(answer.freed_bytes)}")
+        show_images.collected(answer, options.dry_run, options.output)
+
+
+async def image_prune(options: argparse.Namespace) -> None:
+    async with _images(options) as images:
+        request = pb.PruneRequest(filters=options.filter, all=options.all, dry_run=options.dry_run)
+        show_images.collected(await images.Prune(request, timeout=_LONG), options.dry_run, options.output)
 
 
 async def image_list_kernels(options: argparse.Namespace) -> None:
@@ -110,10 +144,14 @@ COMMANDS: Mapping[str, Command] = {
     "image list": image_list,
     "image pull": image_pull,
     "image import": image_import,
+    "image export": image_export,
+    "image tag": image_tag,
+    "image untag": image_untag,
     "image remove": image_remove,
     "image inspect": image_inspect,
     "image verify": image_verify,
     "image gc": image_gc,
+    "image prune": image_prune,
     "image list-kernels": image_list_kernels,
     "image watch": image_watch,
 }

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from protect.cli import find
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _NS = 1_000_000_000
@@ -22,8 +23,9 @@ _STATE_STYLES = {"running": "green", "dead": "red", "creating": "yellow", "destr
 def zones(answer: pb.ListZonesResponse, output: str) -> None:
     if output == "json":
         return json(answer)
+    short = find.short([zone.id for zone in answer.zones])
     rows = [
-        (zone.id, zone.name, _zone_state(zone.state), mib(zone.resources.memory_bytes),
+        (short[zone.id], zone.name, _zone_state(zone.state), mib(zone.resources.memory_bytes),
          str(zone.resources.vcpus), zone.profile, str(zone.domain_id), age(zone.created_at_ns))
         for zone in answer.zones
     ]  # fmt: skip
@@ -65,8 +67,16 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
 def workloads(answer: pb.ListWorkloadsResponse, output: str) -> None:
     if output == "json":
         return json(answer)
+    short = find.short([one.id for one in answer.workloads])
+    zones_of = find.short([one.zone_id for one in answer.workloads])
     rows = [
-        (one.id, one.zone_id, _workload_state(one.state), _end(one), age(one.created_at_ns))
+        (
+            short[one.id],
+            zones_of[one.zone_id],
+            _workload_state(one.state),
+            _end(one),
+            age(one.created_at_ns),
+        )
         for one in answer.workloads
     ]
     table(("WORKLOAD", "ZONE", "STATE", "EXIT", "AGE"), rows)
@@ -163,10 +173,14 @@ def json_text(message: Message, indent: int | None) -> str:
     )
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], fold: str = "") -> None:
+    """A table; fold: the column that is folded where a terminal is too narrow, "": all are cut."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in heads:
-        table.add_column(head, no_wrap=True)
+        if head == fold:
+            table.add_column(head, overflow="fold")
+        else:
+            table.add_column(head, no_wrap=True)
     for row in rows:
         # Text, not markup: names come from elsewhere.
         table.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))

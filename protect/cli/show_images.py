@@ -10,10 +10,15 @@ from typing import Any
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from protect.cli import show
+from protect.cli import find, show
 from xenpod_proto.images.v1 import images_pb2 as pb
 
-_SHORT = 12
+_OUTCOMES = {
+    pb.REPAIR_OUTCOME_REBUILT: "rebuilt",
+    pb.REPAIR_OUTCOME_FETCHED: "fetched",
+    pb.REPAIR_OUTCOME_FAILED: "failed ",
+}
+_NAMES = "NAMES"
 _STAGES = {
     pb.PULL_STAGE_RESOLVING: "resolving",
     pb.PULL_STAGE_FETCHING: "fetching",
@@ -25,12 +30,42 @@ def images(answer: Message, listed: Sequence[pb.Image], output: str) -> None:
     """Images as a table; ``answer`` is what JSON shows."""
     if output == "json":
         return show.json(answer)
+    short = find.short([one.id for one in listed])
     rows = [
-        (_name(one), _short(one.id), show.mib(one.size_bytes), str(len(one.containers) or ""),
-         "pinned" if one.pinned else "", show.age(one.pulled_at_ns))
+        (short[one.id], show.mib(one.size_bytes), str(len(one.containers) + len(one.zones) or ""),
+         "yes" if one.pinned else "", show.age(one.pulled_at_ns), "\n".join(_short_names(one)))
         for one in listed
     ]  # fmt: skip
-    show.table(("IMAGE", "ID", "SIZE", "CONTAINERS", "PINNED", "AGE"), rows)
+    show.table(("ID", "SIZE", "USERS", "PINNED", "AGE", _NAMES), rows, fold=_NAMES)
+
+
+def ids(listed: Sequence[pb.Image]) -> None:
+    """One short id a line."""
+    for text in find.short([one.id for one in listed]).values():
+        _line(text)
+
+
+def collected(answer: pb.CollectResponse, dry_run: bool, output: str) -> None:
+    """What was removed, or would be; on stderr what that has freed."""
+    images(answer, answer.removed, output)
+    if not dry_run:
+        show.note(f"freed {show.mib(answer.freed_bytes)}")
+    if answer.unfinished_bytes:
+        show.note(f"layers of unfinished pulls: {show.mib(answer.unfinished_bytes)}")
+
+
+def tagged(answer: pb.TagResponse, output: str) -> None:
+    if output == "json":
+        return show.json(answer)
+    before = f", no longer of {_short(answer.taken_from)}" if answer.taken_from else ""
+    _line(f"{answer.name} is now a name of {_short(answer.image.id)}{before}")
+
+
+def untagged(answer: pb.UntagResponse, output: str) -> None:
+    if output == "json":
+        return show.json(answer)
+    left = "" if answer.image.tags else ", which has no tag now"
+    _line(f"{answer.name} is no longer a name of {_short(answer.image.id)}{left}")
 
 
 def kernels(answer: pb.ListKernelsResponse, output: str) -> None:
@@ -42,7 +77,7 @@ def kernels(answer: pb.ListKernelsResponse, output: str) -> None:
         size = one.image_bytes + one.addons_bytes + one.initramfs_bytes
         what = " ".join(part for part in (one.version, one.flavor) if part)
         state = one.fault or ("taken out" if one.taken_out else "")
-        zones = ",".join(_short_zone(zone) for zone in one.image.zones)
+        zones = ",".join(zone[: find.SHORT] for zone in one.image.zones)
         row = (_name(one.image), _short(one.image.manifest_digest), what, show.mib(size), zones, state)
         rows.append(row)
     show.table(("IMAGE", "DIGEST", "KERNEL", "SIZE", "ZONES", "STATE"), rows)
@@ -51,8 +86,9 @@ def kernels(answer: pb.ListKernelsResponse, output: str) -> None:
 def imported(answer: pb.ImportResponse, output: str) -> None:
     if output == "json":
         return show.json(answer)
-    rows = [(one.name, one.id, show.mib(one.size_bytes)) for one in answer.images]
-    show.table(("IMAGE", "ID", "SIZE"), rows)
+    short = find.short([one.id for one in answer.images])
+    rows = [(short[one.id], show.mib(one.size_bytes), one.name) for one in answer.images]
+    show.table(("ID", "SIZE", _NAMES), rows, fold=_NAMES)
 
 
 def removed(answer: pb.RemoveResponse, output: str) -> None:
@@ -105,10 +141,17 @@ def verified(event: pb.VerifyEvent, output: str) -> None:
     if output == "json":
         _json_line(event)
         return
-    read = show.mib(event.read_bytes)
-    _line(f"{'DAMAGED' if event.faults else 'sound  '} {_name(event.image)} {_short(event.image.id)} {read}")
+    repaired = event.repairs and not event.remaining
+    verdict = "sound  " if not event.faults else "REPAIRED" if repaired else "DAMAGED"
+    _line(f"{verdict} {_name(event.image)} {_short(event.image.id)} {show.mib(event.read_bytes)}")
     for fault in event.faults:
         _line(f"  {fault}")
+    for repair in event.repairs:
+        how = f": {repair.detail}" if repair.detail else ""
+        _line(f"  {_OUTCOMES.get(repair.outcome, 'not known')} {repair.object}{how}")
+    if event.repairs:
+        for fault in event.remaining:
+            _line(f"  still, {fault}")
 
 
 def pulls(event: pb.WatchPullsEvent, output: str) -> None:
@@ -125,15 +168,22 @@ def pulls(event: pb.WatchPullsEvent, output: str) -> None:
 
 
 def _name(image: pb.Image) -> str:
-    return next(iter((*image.tags, *image.digests)), "")
+    return next(iter(_short_names(image)), "")
+
+
+def _short_names(image: pb.Image) -> list[str]:
+    """Every name; of a digest only so much as inspect and the others need to find it."""
+    return [_short_name(name) for name in (*image.tags, *image.digests)]
+
+
+def _short_name(name: str) -> str:
+    repository, at, digest = name.partition("@")
+    algorithm, colon, value = digest.partition(":")
+    return f"{repository}{at}{algorithm}{colon}{value[: find.SHORT]}"
 
 
 def _short(image_id: str) -> str:
-    return image_id.partition(":")[2][:_SHORT]
-
-
-def _short_zone(zone_id: str) -> str:
-    return zone_id[:_SHORT]
+    return image_id.partition(":")[2][: find.SHORT]
 
 
 def _text(untrusted: object) -> str:

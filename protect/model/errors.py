@@ -13,6 +13,10 @@ class DomainGone(Refused):
     """The domain ended."""
 
 
+class CannotStart(Refused):
+    """A zone's runtime says that a container's configuration cannot be run; nothing is left of it there."""
+
+
 class LinkDown(Unreachable):
     """The zone's channel is not connected, or broke while the call was open."""
 

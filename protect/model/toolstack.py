@@ -141,6 +141,8 @@ class PhysicalInfo:
     notices: tuple[str, ...] = ()
     user_namespaces: bool = False
     """The kernel of its guests has them."""
+    selinux: bool = False
+    """The kernel of its guests enforces a policy of SELinux.  An agent loads none."""
     kernels: bool = False
     """Guests can have kernels of their own."""
 

@@ -99,6 +99,8 @@ class Workload:
     exit_code: int = 0
     reason: Reason | None = None
     message: str = ""
+    start_error: str = ""
+    """Why a CREATED one cannot be started: its zone has nothing of it."""
 
     def to(self, state: WorkloadState, **changes: Any) -> Workload:
         """The workload in another state; Refused when the table does not allow it."""

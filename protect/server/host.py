@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 
 from daemonkit.interceptors import read_only
+from protect.config import ProtectdConfig
 from protect.server import translate
 from protect.state.manager import ZoneManager
 from protect.zones.reconcile import unknown
@@ -43,8 +44,10 @@ class HostServicer(protect_pb2_grpc.HostServicer):
             ),
             cpus=physical.cpus,
             profiles=manager.config.profile_names(),
+            profile_bounds=bounds(manager.config),
             xen_version=physical.version,
             user_namespaces=physical.user_namespaces,
+            selinux=physical.selinux,
             zone_kernels=physical.kernels,
             unknown_domains=[f"{domain.id} {domain.name} {domain.uuid}" for domain in strangers],
         )
@@ -54,3 +57,17 @@ class HostServicer(protect_pb2_grpc.HostServicer):
         async with aclosing(self._manager.hub.watch()) as events:
             async for event in events:
                 yield translate.event(event, toolstack)
+
+
+def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
+    """The sizes that zones can have, by profile."""
+    profiles = {name: config.profile(name) for name in config.profile_names()}
+    return [
+        pb.ProfileBounds(
+            name=name,
+            memory_min_bytes=profile.memory_min,
+            memory_max_bytes=profile.memory_max,
+            vcpus_max=profile.vcpus_max,
+        )
+        for name, profile in profiles.items()
+    ]

@@ -67,6 +67,10 @@ def _json_converter() -> Converter:
     _optional(converter, DomainKernel, absent=None)
     converter.register_unstructure_hook(WorkloadDisk, lambda disk: [disk.vdev, *disk.file])
     converter.register_structure_hook(WorkloadDisk, lambda value, _: _disk(converter, value))
+    rare = override(omit_if_default=True)
+    converter.register_unstructure_hook(
+        Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare)
+    )
     return converter
 
 

@@ -27,6 +27,9 @@ def adopt(manager: ZoneManager, runtime: WorkloadRuntime, untrusted: ListedProce
     if runtime.gone or state in (WorkloadState.CREATING, WorkloadState.EXITED):
         # Its streams are not asked for: the link drops them.
         return
+    if runtime.workload.start_error:
+        # Its zone has nothing of it.
+        return
     if untrusted is None:
         _note_lost(manager, runtime)
         return

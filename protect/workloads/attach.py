@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from daemonkit.faults import Refused
+from daemonkit.faults import Broken, Refused
 from daemonkit.tasks import race
 from protect.agent.client import AgentClient
 from protect.model.ports import Subscription
 from protect.model.process import ProcessName
-from protect.model.workload import WorkloadState
+from protect.model.workload import Reason, WorkloadState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime
 from protect.workloads.exec import Output
@@ -19,7 +19,10 @@ from protect.workloads.terminal import Command, feed
 async def attach(
     manager: ZoneManager, workload_id: str, commands: AsyncIterator[Command]
 ) -> AsyncGenerator[Output, None]:
-    """Output until the workload ends, then its exit code; it goes on when the caller leaves."""
+    """Output until the workload ends, then its exit code; it goes on when the caller leaves.
+
+    Broken when it ended with its zone.
+    """
     runtime = manager.workload("attach", workload_id)
     if runtime.workload.state is WorkloadState.EXITED or runtime.outputs is None:
         raise Refused("attach", f"workload {workload_id}", "it does not run")
@@ -32,6 +35,8 @@ async def attach(
         async for chunk in subscription:
             yield chunk
         await race(runtime.ended.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
+        if runtime.workload.reason is Reason.ZONE_CRASHED:
+            raise Broken("attach", f"workload {workload_id}", runtime.workload.message)
         yield runtime.workload.exit_code
     finally:
         feeding.cancel()

@@ -28,6 +28,9 @@ async def update(manager: ZoneManager, workload_id: str, resources: bytes) -> No
         lives = runtime.workload.state in (WorkloadState.CREATED, WorkloadState.RUNNING)
         if not lives or runtime.gone or runtime.deleting or runtime.exit is not None:
             raise Refused("update workload", workload_id, "it has ended")
+        if runtime.workload.start_error:
+            # Nothing is there that could use more or less.
+            return
         await runtime.zone.agent.update_container(workload_id, resources)
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Exhausted, Exists, Refused
+from daemonkit.faults import Exhausted, Exists, Fault, Refused
+from daemonkit.logs import fields
 from daemonkit.tasks import complete_all
+from protect.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
+from protect.model.errors import CannotStart
+from protect.model.process import CreatedProcess, Streams
 from protect.model.toolstack import DiskSpec
 from protect.model.volume import close_all
 from protect.model.workload import FileId, Workload, WorkloadState
@@ -21,11 +27,18 @@ from protect.state.store import Intent
 from protect.workloads import disks
 from protect.workloads.delete import undo_create
 
+log = logging.getLogger(__name__)
+
 INTENT = Intent("workload.create")
+_MESSAGE = 1024
+_COMMAND = 200
 
 
 async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
-    """A prepared workload that has not started.  On failure nothing of it is left."""
+    """A prepared workload that has not started.  On failure nothing of it is left.
+
+    One whose command cannot be run is created too: its start fails, and says why.
+    """
     zone = manager.zone("create workload", spec.zone_id)
     await zone.agent.ready()
     files = disks.find("create workload", spec.id, spec.stacks)
@@ -87,12 +100,29 @@ async def prepare(manager: ZoneManager, runtime: WorkloadRuntime, container: Con
     outputs = open_log(manager, runtime)
     checkpoint("workload-create.log-open")
     agent = runtime.zone.agent
-    created = await agent.create_container(container)
+    try:
+        created, error = await agent.create_container(container), ""
+    except CannotStart as fault:
+        created, error = CreatedProcess(Streams(), 0), _start_error(container, fault)
+        log.info("it will not start", extra=fields(workload=runtime.id, cause=error))
+        # The log is there, and empty.
+        await outputs.close()
     checkpoint("workload-create.prepared")
     outputs.begin(agent, created.streams)
-    workload = runtime.workload.to(WorkloadState.CREATED, streams=created.streams, pid=created.pid)
+    workload = runtime.workload.to(
+        WorkloadState.CREATED, streams=created.streams, pid=created.pid, start_error=error
+    )
     manager.put_workload(runtime, workload)
     checkpoint("workload-create.created")
+
+
+def _start_error(container: ContainerSpec, fault: Fault) -> str:
+    """Why it cannot be started, with its command: crun does not always name it."""
+    try:
+        command = str(json.loads(container.oci_config)["process"]["args"][0])
+    except (ValueError, LookupError, TypeError):
+        command = ""
+    return printable(f"cannot run {printable(command, _COMMAND)!r}: {fault.cause}", _MESSAGE)
 
 
 def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:

@@ -15,7 +15,7 @@ _MESSAGE = 1024
 
 
 async def start(manager: ZoneManager, workload_id: str) -> Workload:
-    """Start it once; Refused when it is not CREATED, Broken when the zone cannot start it.
+    """Start it once; Refused when it is not CREATED or cannot be run, Broken when the zone fails to start it.
 
     No intent is recorded: should we end half-way, the agent says whether it runs.
     """
@@ -27,6 +27,10 @@ async def start(manager: ZoneManager, workload_id: str) -> Workload:
             raise Refused("start workload", runtime.id, cause)
         await runtime.zone.agent.ready()
         checkpoint("workload-start.begun")
+        if runtime.workload.start_error:
+            refused = Refused("start workload", runtime.id, runtime.workload.start_error)
+            await complete(_fail(manager, runtime, refused))
+            raise refused
         # With the note of it: a caller that goes away does not make untrue what the zone has done.
         await complete(_start(manager, runtime))
         return runtime.workload
@@ -36,8 +40,7 @@ async def _start(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     try:
         await runtime.zone.agent.start_container(runtime.id)
     except Broken as fault:
-        await release_volumes(manager, runtime)
-        _note_failure(manager, runtime, fault)
+        await _fail(manager, runtime, fault)
         raise
     checkpoint("workload-start.started")
     if runtime.workload.state is WorkloadState.CREATED:
@@ -46,7 +49,8 @@ async def _start(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     checkpoint("workload-start.running")
 
 
-def _note_failure(manager: ZoneManager, runtime: WorkloadRuntime, fault: Fault) -> None:
+async def _fail(manager: ZoneManager, runtime: WorkloadRuntime, fault: Fault) -> None:
+    await release_volumes(manager, runtime)
     end = WorkloadExit(START_FAILED, oom_killed=False, at_ns=now_ns())
     message = printable(fault.cause, _MESSAGE)
     manager.note_workload(runtime, runtime.workload.exited(end, Reason.START_ERROR, message))

@@ -28,9 +28,12 @@ class Side:
 
 
 @contextlib.asynccontextmanager
-async def ours(folder: Path, registry: str, host: str, settings: str) -> AsyncIterator[Side]:
-    """protectd and xenpod-cri on the fake toolstack; ``settings`` is the start of both configurations."""
-    layout = _prepare_ours(folder, registry, host, settings)
+async def ours(folder: Path, registry: str, host: str, settings: str, cri: str = "") -> AsyncIterator[Side]:
+    """protectd and xenpod-cri on the fake toolstack.
+
+    ``settings`` is the start of both configurations, ``cri`` the rest of xenpod-cri's.
+    """
+    layout = _prepare_ours(folder, registry, host, settings, cri)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(network.remove, layout.bridge)
         served = await stack.enter_async_context(node.serve(layout, "fake"))
@@ -63,9 +66,9 @@ async def theirs(folder: Path, registry: str, host: str, pause: str) -> AsyncIte
         yield Side(client, [served.pid], zones, folder / "root")
 
 
-def _prepare_ours(folder: Path, registry: str, host: str, settings: str) -> node.NodeLayout:
+def _prepare_ours(folder: Path, registry: str, host: str, settings: str, cri: str) -> node.NodeLayout:
     folder.mkdir(parents=True)
-    (folder / "cri.toml").write_text(settings)
+    (folder / "cri.toml").write_text(settings + cri)
     # the ledger counts what a zone may use; of what these do use there is enough
     (folder / "protectd.toml").write_text(settings + '[fake]\nmemory = "64GiB"\n')
     layout = node.prepare(folder, "fake", masquerade=False)

@@ -100,11 +100,40 @@ async def test_out_of_memory(stage: Stage, shared_pod: Pod) -> None:
     assert (end.exit_code, end.reason) == (137, "OOMKilled")
 
 
-async def test_what_cannot_start(stage: Stage, shared_pod: Pod) -> None:
-    """It is refused with the command's name; nothing is left of it."""
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        ("/no/such/command", "not found"),
+        ("no-such-command", "not found"),
+        ("/etc", "open executable"),
+        ("/etc/passwd", "Permission denied"),
+    ],
+)
+async def test_what_cannot_start(stage: Stage, shared_pod: Pod, command: str, why: str) -> None:
+    """It is created; its start says why it cannot be run, and so does its status from then on."""
+    container = await stage.create(shared_pod, command=[command])
+    created = await stage.status(container)
+    assert (created.state, created.exit_code, created.reason) == (cri.CONTAINER_CREATED, 0, "")
+    begun = time.time_ns()
+    with refused("FAILED_PRECONDITION", command, why):
+        await stage.client.start(container)
+    end = await stage.status(container)
+    assert (end.state, end.exit_code, end.reason) == (cri.CONTAINER_EXITED, 128, "StartError")
+    assert command in end.message and why in end.message
+    assert (end.started_at, begun < end.finished_at < time.time_ns()) == (0, True)
+    assert Path(end.log_path).read_bytes() == b""
+    with refused("FAILED_PRECONDITION", "exited"):
+        await stage.client.start(container)
+    remove = cri.RemoveContainerRequest(container_id=container)
+    await stage.runtime.RemoveContainer(remove, timeout=PATIENCE)
+    assert container not in await listed(stage)
+
+
+async def test_what_is_wrong_with_the_request(stage: Stage, shared_pod: Pod) -> None:
+    """That is said at once, and nothing is left of it."""
     before = await listed(stage)
-    with refused("FAILED_PRECONDITION", "/no/such/command"):
-        await stage.create(shared_pod, command=["/no/such/command"])
+    with refused("INVALID_ARGUMENT"):
+        await stage.create(shared_pod, command=["a\0b"])
     with refused("NOT_FOUND", "nosuch.test/image:1"):
         await stage.create(shared_pod, image=cri.ImageSpec(image="nosuch.test/image:1"))
     with refused("NOT_FOUND"):

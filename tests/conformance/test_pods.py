@@ -117,7 +117,7 @@ async def test_sysctls_of_the_pod_are_set_in_its_zone(stage: Stage) -> None:
 async def test_what_a_zone_cannot_be(stage: Stage) -> None:
     options = cri.NamespaceOption(network=cri.NODE)
     security = cri.LinuxSandboxSecurityContext(namespace_options=options)
-    with refused("FAILED_PRECONDITION", "host's network", "RuntimeClass"):
+    with refused("FAILED_PRECONDITION", "host's network", "another runtime"):
         await stage.run_pod("host", linux=cri.LinuxPodSandboxConfig(security_context=security))
     with refused("INVALID_ARGUMENT", "nosuch"):
         await stage.run_pod("handler", handler="nosuch")

@@ -29,9 +29,9 @@ async def test_version(stage: Stage) -> None:
 async def test_status(stage: Stage) -> None:
     reply = await stage.runtime.Status(cri.StatusRequest(), timeout=PATIENCE)
     assert {one.type: one.status for one in reply.status.conditions} == {
-        "RuntimeReady": True, "NetworkReady": True,
+        "RuntimeReady": True, "NetworkReady": True, "HandlersReady": True,
     }  # fmt: skip
-    assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod"]
+    assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod", "zone"]
     assert reply.features.supplemental_groups_policy and not reply.info
     verbose = await stage.runtime.Status(cri.StatusRequest(verbose=True), timeout=PATIENCE)
     info = {name: json.loads(value) for name, value in verbose.info.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,6 +51,30 @@ async def test_users_and_groups(stage: Stage, shared_pod: Pod) -> None:
     assert (shown.uid, shown.gid, set(shown.supplemental_groups)) == (101, 102, {102, 77})
     with refused("INVALID_ARGUMENT", "nobody-knows"):
         await stage.create(shared_pod, linux=linux(run_as_username="nobody-knows"))
+
+
+async def test_home_of_users(stage: Stage, shared_pod: Pod, tmp_path: Path) -> None:
+    """The image's passwd has it; "/" for a user who is not there, unless a mount brings another passwd."""
+    mounted = tmp_path / "passwd"
+    mounted.write_text("late:x:1234:1234::/late:/bin/sh\n")
+    passwd = cri.Mount(host_path=str(mounted), container_path="/etc/passwd", readonly=True)
+    own = [cri.KeyValue(key="HOME", value=b"/own")]
+    empty = [cri.KeyValue(key="HOME", value=b"")]
+    cases: list[tuple[int, str, dict[str, Any]]] = [
+        (0, "/root", {}),
+        (101, "/srv/web", {}),
+        (1234, "/", {}),
+        (1234, "/", {"envs": empty}),
+        (0, "/root", {"envs": empty}),
+        (1234, "/own", {"envs": own}),
+        (1234, "/late", {"mounts": [passwd]}),
+    ]
+    for user, home, fields in cases:
+        security = linux(run_as_user=number(user))
+        script = "env | grep ^HOME=; exec sleep 100000"
+        container = await stage.started(shared_pod, script, linux=security, **fields)
+        assert await stage.output(container, "env | grep ^HOME=") == f"HOME={home}", (user, fields)
+        assert await stage.logged(container, "HOME") == [f"stdout F HOME={home}"], (user, fields)
 
 
 async def test_capabilities(stage: Stage, shared_pod: Pod) -> None:
@@ -126,12 +151,10 @@ async def test_profiles_that_are_not_loaded(stage: Stage, shared_pod: Pod) -> No
 
 async def test_processes_of_the_pod_of_a_container_and_of_a_target(stage: Stage, shared_pod: Pod) -> None:
     shared = linux(namespace_options=cri.NamespaceOption(pid=cri.POD))
-    host = linux(namespace_options=cri.NamespaceOption(pid=cri.NODE))
     alone = await stage.started(shared_pod, "exec sleep 1001")
     first = await stage.started(shared_pod, "exec sleep 1002", linux=shared)
-    for each in (shared, host):
-        seen = await stage.output(await stage.started(shared_pod, linux=each), "ps -o args")
-        assert "sleep 1002" in seen and "sleep 1001" in seen
+    seen = await stage.output(await stage.started(shared_pod, linux=shared), "ps -o args")
+    assert "sleep 1002" in seen and "sleep 1001" in seen
     assert await stage.output(alone, "cat /proc/1/cmdline | tr '\\0' ' '") == "sleep 1001"
     assert "sleep 1002" not in await stage.output(alone, "ps -o args")
     target = cri.NamespaceOption(pid=cri.TARGET, target_id=alone)
@@ -141,6 +164,43 @@ async def test_processes_of_the_pod_of_a_container_and_of_a_target(stage: Stage,
     await stage.runtime.StopContainer(stop, timeout=PATIENCE)
     assert (await stage.ended(debugger)).exit_code == 137
     assert (await stage.status(first)).state == cri.CONTAINER_RUNNING
+
+
+async def test_namespaces_of_the_host(stage: Stage, shared_pod: Pod) -> None:
+    """Refused, but by a handler that gives those of the zone, to a pod and to its containers alike."""
+    for options, word in (
+        (cri.NamespaceOption(pid=cri.NODE), "hostPID"),
+        (cri.NamespaceOption(pid=cri.CONTAINER, ipc=cri.NODE), "hostIPC"),
+    ):
+        pod_linux = cri.LinuxPodSandboxConfig(
+            security_context=cri.LinuxSandboxSecurityContext(namespace_options=options)
+        )
+        with refused("FAILED_PRECONDITION", word, "another runtime", "handler zone"):
+            await stage.run_pod("host", linux=pod_linux)
+        with refused("FAILED_PRECONDITION", word):
+            await stage.create(shared_pod, linux=linux(namespace_options=options))
+        async with stage.pod("zone", handler="zone", linux=pod_linux) as pod:
+            shared = linux(namespace_options=cri.NamespaceOption(pid=cri.POD))
+            first = await stage.started(pod, "echo x >/dev/shm/note; exec sleep 1003", linux=shared)
+            host = await stage.started(pod, linux=linux(namespace_options=options))
+            seen = await stage.output(host, "ps -o args; readlink /proc/self/ns/ipc; ls /dev/shm")
+            ipc = await stage.output(first, "readlink /proc/self/ns/ipc")
+            assert ipc in seen and seen.endswith("note")
+            assert ("sleep 1003" in seen) == (word == "hostPID")
+            await stage.tidy()
+
+
+async def test_labels_without_selinux(stage: Stage, shared_pod: Pod) -> None:
+    """They have no effect where the kernel of the zone has no SELinux, as in other runtimes."""
+    label = cri.SELinuxOption(user="u", role="r", type="container_t", level="s0:c1,c2")
+    container = await stage.started(shared_pod, linux=linux(selinux_options=label))
+    assert (await stage.status(container)).state == cri.CONTAINER_RUNNING
+    security = cri.LinuxSandboxSecurityContext(selinux_options=label)
+    async with stage.pod("labelled", linux=cri.LinuxPodSandboxConfig(security_context=security)):
+        pass
+    with refused("INVALID_ARGUMENT", "SELinux level"):
+        odd = linux(selinux_options=cri.SELinuxOption(level="secret"))
+        await stage.create(shared_pod, linux=odd)
 
 
 async def test_shared_memory_of_the_pod_and_of_a_container(stage: Stage, shared_pod: Pod) -> None:
@@ -156,6 +216,16 @@ async def test_shared_memory_of_the_pod_and_of_a_container(stage: Stage, shared_
     places = [await stage.output(each, "readlink /proc/self/ns/ipc") for each in (one, two, alone)]
     assert places[0] == places[1] != places[2]
     await stage.output(two, "rm /dev/shm/note")
+
+
+@pytest.mark.parametrize("size", [128 << 20, 512 << 20])
+async def test_shared_memory_follows_the_memory_of_the_zone(stage: Stage, size: int) -> None:
+    """Up to half of it; a kernel counts what it does not need for itself."""
+    async with stage.pod("sized", annotations={"xenpod.dev/memory": str(size)}) as pod:
+        container = await stage.started(pod)
+        most = int((await stage.output(container, "df -k /dev/shm | tail -n 1")).split()[1]) * 1024
+        assert size // 4 < most <= size // 2
+        await stage.tidy()
 
 
 async def test_limits_of_a_process(stage: Stage, shared_pod: Pod) -> None:
@@ -181,8 +251,6 @@ async def test_what_a_zone_does_not_have(stage: Stage, shared_pod: Pod) -> None:
         await stage.create(
             shared_pod, devices=[cri.Device(host_path="/dev/null", container_path="/dev/null")]
         )
-    with refused("UNIMPLEMENTED", "SELinux"):
-        await stage.create(shared_pod, linux=linux(selinux_options=cri.SELinuxOption(type="container_t")))
     with refused("FAILED_PRECONDITION", "host's network"):
         options = cri.NamespaceOption(pid=cri.CONTAINER, network=cri.NODE)
         await stage.create(shared_pod, linux=linux(namespace_options=options))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import time
 from typing import Any
 
 import pytest
@@ -141,6 +143,38 @@ async def test_a_terminal(stage: Stage, shared_pod: Pod, transport: str) -> None
     client.close()
 
 
+TELLS = 'while read -r line; do echo "<$(stty size)>"; done'
+"""A terminal's program that says its size whenever it gets a line."""
+
+
+async def typed_after_a_resize(transport: str, url: str, rows: int) -> str:
+    """The size that a program sees when it reads the line that was sent after it."""
+    client = await streams(transport, url, "stdin", "stdout", "resize")
+    await client.write("resize", json.dumps({"Width": 100, "Height": rows}).encode())
+    await client.write("stdin", b"\r")
+    await client.until("stdout", b">")
+    client.close()
+    return re.sub(rb"[^0-9 ]", b"", client.text("stdout")).decode()
+
+
+@both_transports
+async def test_a_size_comes_before_what_is_typed_after_it(
+    stage: Stage, shared_pod: Pod, transport: str
+) -> None:
+    """Not now and then: each of many execs, and of many attaches to one program."""
+    container = await stage.started(shared_pod, TELLS, tty=True, stdin=True)
+    request = cri.AttachRequest(container_id=container, stdin=True, stdout=True, tty=True)
+    sizes = [f"{rows} 100" for rows in range(20, 60)]
+    attached, executed = [], []
+    for rows in range(20, 60):
+        url = await exec_url(stage, container, TELLS, stdin=True, tty=True)
+        executed.append(await typed_after_a_resize(transport, url, rows))
+        url = (await stage.runtime.Attach(request, timeout=PATIENCE)).url
+        attached.append(await typed_after_a_resize(transport, url, rows))
+    assert executed == sizes
+    assert attached == sizes
+
+
 @both_transports
 async def test_its_process_ends_with_its_client(stage: Stage, shared_pod: Pod, transport: str) -> None:
     container = await stage.started(shared_pod)
@@ -172,6 +206,25 @@ async def test_attach(stage: Stage, shared_pod: Pod, transport: str) -> None:
     await again.write("stdin", b"exit 5\n")
     assert (await stage.ended(container)).exit_code == 5
     again.close()
+
+
+@both_transports
+async def test_a_zone_that_crashes_is_no_success(stage: Stage, transport: str) -> None:
+    async with stage.pod(f"cut-{transport}-{time.time_ns() % 10**9}") as pod:
+        container = await stage.started(pod, command=["cat"], stdin=True)
+        url = await exec_url(stage, container, "echo up; exec sleep 1009")
+        executed = await streams(transport, url, "stdout", "stderr")
+        await executed.until("stdout", b"up")
+        request = cri.AttachRequest(container_id=container, stdin=True, stdout=True, stderr=True)
+        url = (await stage.runtime.Attach(request, timeout=PATIENCE)).url
+        attached = await streams(transport, url, "stdin", "stdout", "stderr")
+        await attached.write("stdin", b"up\n")
+        await attached.until("stdout", b"up")
+        await stage.crash(pod)
+        for client in (executed, attached):
+            status = await client.status()
+            assert (status["status"], status["reason"]) == ("Failure", "InternalError"), status
+            client.close()
 
 
 async def serving(stage: Stage, pod: Pod) -> tuple[str, str]:

@@ -90,6 +90,8 @@ async def _other_containers(stage: Stage, pod: Pod) -> None:
     privileged = await stage.started(pod, linux=mapped(privileged=True))
     script = "mkdir /m && mount -t tmpfs none /m && ip addr add 192.0.2.7/32 dev lo && echo yes"
     assert await stage.output(privileged, script) == "yes"
+    usual = "/dev/full /dev/null /dev/random /dev/tty /dev/urandom /dev/zero"
+    assert await stage.output(privileged, "echo $(find /dev/* -prune -type c | sort)") == usual
     code, text = await stage.says(privileged, "mknod /m/null c 1 3 && echo x >/m/null")
     assert code != 0 and "not permitted" in text
 

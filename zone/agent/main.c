@@ -97,7 +97,8 @@ int main(void)
 	if (boot_root() < 0 || boot_mounts() < 0 || boot_console() < 0)
 		return 1;
 	if (boot_modules() < 0 || boot_cgroups() < 0 || interface_loopback_up() < 0 || boot_directories() < 0 ||
-	    addons_mount(setting("XENPOD_ADDONS", "")) < 0 || shared_mount(setting("XENPOD_SHARED", "")) < 0)
+	    addons_mount(setting("XENPOD_ADDONS", "")) < 0 || boot_devices() < 0 ||
+	    shared_mount(setting("XENPOD_SHARED", "")) < 0)
 		return 1;
 	set_first_name(setting("XENPOD_ZONE", "zone"));
 

@@ -19,6 +19,7 @@ struct options {
 	const char *root;
 	const char *directory;
 	const char *shared; /* a mount namespace; NULL: none */
+	uint64_t memory; /* bytes; 0: not told */
 	const char *cgroups[CGROUPS_MAX + 1];
 	char *variables[VARIABLES_MAX + 1];
 };

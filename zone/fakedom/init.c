@@ -1,6 +1,7 @@
 /* Process 1 of the zone, before it becomes the agent. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -78,16 +79,63 @@ static const struct node {
 	{ "/dev/null", S_IFCHR | 0666, 1, 3 },	  { "/dev/zero", S_IFCHR | 0666, 1, 5 },
 	{ "/dev/full", S_IFCHR | 0666, 1, 7 },	  { "/dev/random", S_IFCHR | 0666, 1, 8 },
 	{ "/dev/urandom", S_IFCHR | 0666, 1, 9 }, { "/dev/tty", S_IFCHR | 0666, 5, 0 },
+	/* What is written to the console by name is lost: the host's is not the zone's. */
+	{ "/dev/console", S_IFCHR | 0600, 1, 3 },
 };
 
-static const char *const links[][2] = {
-	{ "/dev/ptmx", "pts/ptmx" },	     { "/dev/fd", "/proc/self/fd" },
-	{ "/dev/stdin", "/proc/self/fd/0" }, { "/dev/stdout", "/proc/self/fd/1" },
-	{ "/dev/stderr", "/proc/self/fd/2" },
+/* Those of the kernel's misc devices that a zone of its own kernel has, and that open something new for each
+ * user.  No disk of the host, no loop device: they belong to others. */
+static const struct misc {
+	const char *name;
+	const char *path;
+	mode_t mode;
+} miscs[] = {
+	{ "fuse", "/dev/fuse", S_IFCHR | 0666 },
+	{ "tun", "/dev/net/tun", S_IFCHR | 0666 },
+	{ "kvm", "/dev/kvm", S_IFCHR | 0660 },
+	{ "loop-control", "/dev/loop-control", S_IFCHR | 0660 },
 };
+
+/* Mounts a tmpfs of half the zone's memory, as it is by default where a kernel knows of no other memory. */
+static int mount_shared_memory(uint64_t memory, struct reason *reason)
+{
+	char size[64] = "mode=1777";
+
+	if (memory)
+		snprintf(size, sizeof(size), "mode=1777,size=%" PRIu64, memory / 2);
+	if (mkdir("/dev/shm", 01777) < 0)
+		return reason_errno(reason, "mkdir", "/dev/shm");
+	if (mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, size) < 0)
+		return reason_errno(reason, "mount", "/dev/shm");
+	return 0;
+}
+
+static int make_misc(const char *name, unsigned int minor, struct reason *reason)
+{
+	for (size_t i = 0; i < sizeof(miscs) / sizeof(miscs[0]); i++)
+		if (strcmp(miscs[i].name, name) == 0 && mknod(miscs[i].path, miscs[i].mode, makedev(10, minor)) < 0)
+			return reason_errno(reason, "mknod", miscs[i].path);
+	return 0;
+}
+
+/* Makes those that this kernel has: /proc/misc lists "minor name". */
+static int make_miscs(struct reason *reason)
+{
+	FILE *list = fopen("/proc/misc", "re");
+	unsigned int minor;
+	char name[64];
+	int result = 0;
+
+	if (!list)
+		return reason_errno(reason, "open", "/proc/misc");
+	while (result == 0 && fscanf(list, "%u %63s", &minor, name) == 2)
+		result = make_misc(name, minor, reason);
+	fclose(list);
+	return result;
+}
 
 /* Makes /dev as a kernel would, on a tmpfs of the zone's own. */
-static int make_devices(struct reason *reason)
+static int make_devices(uint64_t memory, struct reason *reason)
 {
 	if (mount("dev", "/dev", "tmpfs", MS_NOSUID | MS_STRICTATIME, "mode=0755,size=1m") < 0)
 		return reason_errno(reason, "mount", "/dev");
@@ -95,15 +143,14 @@ static int make_devices(struct reason *reason)
 		if (mknod(nodes[i].path, nodes[i].mode, makedev(nodes[i].major, nodes[i].minor)) < 0 ||
 		    chmod(nodes[i].path, nodes[i].mode & 07777) < 0)
 			return reason_errno(reason, "mknod", nodes[i].path);
-	for (size_t i = 0; i < sizeof(links) / sizeof(links[0]); i++)
-		if (symlink(links[i][1], links[i][0]) < 0)
-			return reason_errno(reason, "symlink", links[i][0]);
-	if (mkdir("/dev/pts", 0755) < 0 || mkdir("/dev/shm", 01777) < 0)
+	if (symlink("pts/ptmx", "/dev/ptmx") < 0)
+		return reason_errno(reason, "symlink", "/dev/ptmx");
+	if (mkdir("/dev/pts", 0755) < 0 || mkdir("/dev/net", 0755) < 0)
 		return reason_errno(reason, "mkdir", "/dev");
-	return 0;
+	return mount_shared_memory(memory, reason) < 0 ? -1 : make_miscs(reason);
 }
 
-static int mount_kernel(struct reason *reason)
+static int mount_kernel(uint64_t memory, struct reason *reason)
 {
 	const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
 
@@ -111,7 +158,7 @@ static int mount_kernel(struct reason *reason)
 		return reason_errno(reason, "mount", "/proc");
 	if (mount("sysfs", "/sys", "sysfs", flags, NULL) < 0)
 		return reason_errno(reason, "mount", "/sys");
-	return make_devices(reason);
+	return make_devices(memory, reason);
 }
 
 static int descriptors(int channel, int shared, int console, int ready, int go, struct reason *reason)
@@ -150,7 +197,7 @@ static int prepare(const struct options *options, int channel, int console, int 
 	if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP) < 0)
 		return reason_errno(reason, "unshare", "namespaces");
 	umask(0);
-	if (enter_root(options->root, reason) < 0 || mount_kernel(reason) < 0 ||
+	if (enter_root(options->root, reason) < 0 || mount_kernel(options->memory, reason) < 0 ||
 	    descriptors(channel, shared, console, ready, go, reason) < 0)
 		return -1;
 	umask(022);

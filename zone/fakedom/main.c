@@ -14,12 +14,21 @@ static int refuse(const char *text)
 	return -1;
 }
 
+static bool bytes(const char *text, uint64_t *number)
+{
+	char *end;
+
+	errno = 0;
+	*number = strtoull(text, &end, 10);
+	return *text >= '0' && *text <= '9' && !*end && !errno;
+}
+
 static int parse(int argc, char **argv, struct options *options)
 {
 	static const struct option known[] = {
 		{ "root", required_argument, NULL, 'r' },   { "dir", required_argument, NULL, 'd' },
 		{ "cgroup", required_argument, NULL, 'c' }, { "env", required_argument, NULL, 'e' },
-		{ "shared", required_argument, NULL, 's' },
+		{ "shared", required_argument, NULL, 's' }, { "memory", required_argument, NULL, 'm' },
 		{ NULL, 0, NULL, 0 },
 	};
 	size_t cgroups = 0, variables = 0;
@@ -32,6 +41,8 @@ static int parse(int argc, char **argv, struct options *options)
 			options->directory = optarg;
 		else if (which == 's')
 			options->shared = optarg;
+		else if (which == 'm' && bytes(optarg, &options->memory))
+			continue;
 		else if (which == 'c' && cgroups < CGROUPS_MAX)
 			options->cgroups[cgroups++] = optarg;
 		else if (which == 'e' && variables < VARIABLES_MAX && strchr(optarg, '='))
@@ -40,8 +51,8 @@ static int parse(int argc, char **argv, struct options *options)
 			return refuse("an option that is unknown, not <name>=<value>, or one too many");
 	}
 	if (!options->root || !options->directory || optind != argc)
-		return refuse("usage: fakedom --root DIR --dir DIR [--shared NAMESPACE] [--cgroup DIR]... "
-			      "[--env NAME=VALUE]...");
+		return refuse("usage: fakedom --root DIR --dir DIR [--shared NAMESPACE] [--memory BYTES] "
+			      "[--cgroup DIR]... [--env NAME=VALUE]...");
 	if (options->shared && *options->shared != '/')
 		return refuse("--shared: not an absolute path");
 	return 0;

@@ -68,6 +68,13 @@ class KernelImages:
         await self._taking.run(image.chain_id, lambda: self._threads.run(partial(self._take, image)))
         return await self._threads.run(lambda _: self._files(image))
 
+    async def take_again(self, image_id: str) -> None:
+        """Extract the files of an image anew; zones that run keep the old ones.  Faults: as files()."""
+        image = self._store.get(image_id)
+        await self._threads.run(lambda _: self._store.files.drop_kernel(image.chain_id))
+        self._plans.pop(image_id, None)
+        await self.files(image_id)
+
     async def listed(self) -> list[KernelImage]:
         """Every image that has /kernel/metadata."""
         return await self._threads.run(self._listed)

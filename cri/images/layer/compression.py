@@ -26,6 +26,13 @@ _ZSTD = b"\x28\xb5\x2f\xfd"
 _ZSTD_SKIPPABLE = b"\x2a\x4d\x18"
 
 
+def is_packed(head: bytes) -> bool:
+    """Whether bytes that begin so (at least four of them) are compressed in a way that plain() reads."""
+    return head.startswith((_GZIP, _ZSTD)) or (
+        len(head) >= 4 and head[0] & 0xF0 == 0x50 and head[1:4] == _ZSTD_SKIPPABLE
+    )
+
+
 def plain(chunks: Iterable[bytes], subject: str) -> Iterator[bytes]:
     """The decompressed bytes of a gzip, zstd or plain stream, in chunks of about CHUNK.
 
@@ -40,7 +47,7 @@ def plain(chunks: Iterable[bytes], subject: str) -> Iterator[bytes]:
     rest = chain((head,), source)
     if head.startswith(_GZIP):
         return _gunzip(rest, subject)
-    if head.startswith(_ZSTD) or (len(head) >= 4 and head[0] & 0xF0 == 0x50 and head[1:4] == _ZSTD_SKIPPABLE):
+    if is_packed(head):
         return _unzstd(rest, subject)
     return (chunk for chunk in rest if chunk)
 

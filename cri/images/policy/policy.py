@@ -16,15 +16,18 @@ from daemonkit.faults import Denied
 
 
 class Policy:
-    """An operator's policy.  It applies to pulls, not to imports or images that are here already."""
+    """An operator's policy.  It applies to pulls and tags, not to imports or images that are here already.
+
+    A name is enough for a pod to run an image without a pull, so giving one must not lead around the policy.
+    """
 
     def __init__(self, settings: PolicySettings, threads: WorkerThreads) -> None:
         self._settings = settings
         self._threads = threads
         self._allow, self._deny = Globs(settings.allow), Globs(settings.deny)
 
-    def check_name(self, reference: Reference) -> None:
-        """Raise Denied for a name that may not be pulled.
+    def check_name(self, reference: Reference, operation: str = "pull") -> None:
+        """Raise Denied for a name that may not be pulled; operation: for the message.
 
         A pattern counts for the whole name, and for the repository alone: so that a repository can be named
         with all that is in it, by whatever tag or digest.
@@ -32,11 +35,11 @@ class Policy:
         names = (str(reference), reference.name)
         pattern = self._deny.matching(names)
         if pattern:
-            raise Denied("pull", str(reference), f"images.policy.deny has {pattern!r}")
+            raise Denied(operation, str(reference), f"images.policy.deny has {pattern!r}")
         if self._allow and not self._allow.matching(names):
-            raise Denied("pull", str(reference), "nothing in images.policy.allow matches it")
+            raise Denied(operation, str(reference), "nothing in images.policy.allow matches it")
 
-    async def check_content(self, reference: Reference, target: Descriptor) -> None:
+    async def check_content(self, reference: Reference, target: Descriptor, operation: str = "pull") -> None:
         """Ask each verifier about what the name stands for; Rejected when one says no, or cannot say."""
         directory = self._settings.verifier_dir
         if directory is None:
@@ -47,4 +50,6 @@ class Policy:
             arguments = ("-name", str(reference), "-digest", target.digest)
             verdict = await self._threads.run(partial(judge, program, arguments, payload, seconds))
             if not verdict.allowed:
-                raise Rejected("pull", f"{reference} ({target.digest})", f"{program.name}: {verdict.reason}")
+                raise Rejected(
+                    operation, f"{reference} ({target.digest})", f"{program.name}: {verdict.reason}"
+                )

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
 from cri.images.layer.layers import LayerIndex
 from cri.images.pull.early import SLOTS, EarlyBuild
+from cri.images.pull.kept import check_kept
 from cri.images.pull.progress import Meters
 from cri.images.registry.manifests import Descriptor
 from cri.images.rootfs import tree_cache
@@ -37,23 +38,19 @@ from daemonkit.tasks import complete
 
 
 class LayeredImage(NamedTuple):
-    """What is to be built: the stack and the layers, all lowest first; subject: for messages.
-
-    verify: reads a layer, by its number, and fetches it if its bytes are not right.
-    """
+    """What is to be built: the stack and the layers, all lowest first; subject: for messages."""
 
     subject: str
     stack: Sequence[Part]
     layers: Sequence[Descriptor]
     diff_ids: Sequence[str]
-    verify: Callable[[int], Awaitable[object]]
 
 
 class Planned(NamedTuple):
     """A filesystem to be built.
 
-    layers: their digests; content: see ContentId; cost: of its layers (see LayerIndex): entries,
-    weight and plain bytes; verified: those of them whose bytes have just been read, by their numbers.
+    layers: their digests; content: see ContentId; cost: of its layers (see LayerIndex): entries, weight and
+    plain bytes; verified: those of them whose bytes have just been read, by their numbers.
     """
 
     part: Part
@@ -62,6 +59,11 @@ class Planned(NamedTuple):
     content: ContentId
     cost: tuple[int, int, int]
     verified: frozenset[int]
+
+    def accounts(self) -> set[int]:
+        """The numbers of the layers that have its account files."""
+        contents = (node.content for node in self.plan.accounts.values() if node is not None)
+        return {content.layer for content in contents if content is not None}
 
 
 class BuildState(NamedTuple):
@@ -148,21 +150,13 @@ class FilesystemBuilder:
         chain_id, plan = planned.part.chain_id, planned.plan
         if not self._store.has_filesystem(chain_id):
             meter = self._meters.of(chain_id, 0)
-            accounts = {node.content.layer for node in plan.accounts.values() if node and node.content}
-            await self._verify(image, planned, accounts)
             if await self._threads.run(partial(self._share, image, planned)):
                 meter.skip()
             else:
-                await self._verify(image, planned, accounts.union(plan.files))
                 async with self._conversions:
                     with meter.running(plan.file_bytes):
                         await self._threads.run(partial(self._convert, image, planned, early, meter.add))
         await self._threads.run(lambda _: self._keep_tree(planned))
-
-    async def _verify(self, image: LayeredImage, planned: Planned, layers: Set[int]) -> None:
-        """Have the bytes of layers that are about to be read verified."""
-        for number in sorted(layers - planned.verified):
-            await image.verify(number)
 
     def _begin(self, image: LayeredImage) -> BuildState:
         below: list[TreeCache] = []
@@ -189,7 +183,8 @@ class FilesystemBuilder:
             digest = self._store.link_filesystem(planned.content.value, chain_id, work)
             if digest is None:
                 return False
-            accounts = account_files(self._blobs(image), planned.plan, chain_id, token)
+            blobs = self._checked(image, planned, planned.accounts(), token)
+            accounts = account_files(blobs, planned.plan, chain_id, token)
             self._add(work, planned, BuiltFilesystem(digest, accounts))
             return True
 
@@ -201,7 +196,10 @@ class FilesystemBuilder:
         moved: Callable[[int], None],
         token: CancelToken,
     ) -> None:
-        blobs, plan, part = self._blobs(image), planned.plan, planned.part
+        plan, part = planned.plan, planned.part
+        # Also those of which nothing is left in the end: here they are found damaged, if they are.
+        own = range(part.end - len(planned.layers), part.end)
+        blobs = self._checked(image, planned, planned.accounts().union(plan.files, own), token)
         begun = early.begun
         if begun is not None and begun.fits(planned.content):
             self._add(begun.out, planned, convert_rest(begun, blobs, plan, token, moved))
@@ -209,15 +207,19 @@ class FilesystemBuilder:
         with self._store.files.work_file(part.chain_id.partition(":")[2]) as work:
             self._add(work, planned, convert(blobs, plan, work, self._settings, token, moved))
 
-    def _blobs(self, image: LayeredImage) -> list[Path]:
-        return [self._store.files.blob_path(layer.digest) for layer in image.layers]
+    def _checked(
+        self, image: LayeredImage, planned: Planned, read: Set[int], token: CancelToken
+    ) -> list[Path]:
+        """The paths of all layers; those that are about to be read are sound."""
+        blobs = [self._store.files.blob_path(layer.digest) for layer in image.layers]
+        for number in sorted(read - planned.verified):
+            check_kept(image.layers[number].digest, blobs[number], token)
+        return blobs
 
     def _add(self, work: Path, planned: Planned, built: BuiltFilesystem) -> None:
         checkpoint("image-pull.filesystem-built")
-        part = planned.part
-        self._store.add_filesystem(
-            work, part.chain_id, part.below, built.accounts, built.digest, planned.content.value
-        )
+        part, content = planned.part, planned.content.value
+        self._store.add_filesystem(work, part.chain_id, part.below, built.accounts, built.digest, content)
         checkpoint("image-pull.filesystem-recorded")
 
     def _keep_tree(self, planned: Planned) -> None:

@@ -6,17 +6,19 @@ Nothing leaves this module under a digest that it does not have.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from cri.images.concurrency import CancelToken, WorkerThreads
 from cri.images.digests import VerifiedChunks, digest_of, matches
-from cri.images.errors import Corrupt, Misdelivered, Oversized, Unpackable, disk_full
-from cri.images.layer.layers import EntryReader, LayerIndex, read_layer
+from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full
+from cri.images.layer.layers import EntryReader, LayerIndex, file_chunks, read_layer
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
 from cri.images.registry import manifests
@@ -27,9 +29,11 @@ from cri.images.settings import ImageLimits
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Fault
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
-# The image itself is at fault, whichever source it comes from.
-_FINAL = (Unpackable, Oversized)
+Reading = Callable[[], AbstractContextManager[EntryReader | None]]
+# The image itself is at fault, or this host, whichever source it comes from.
+_FINAL = (Unpackable, Oversized, DiskFull)
 
 
 class Document(NamedTuple):
@@ -126,20 +130,48 @@ def download_layer(
     meter: Meter,
     source: ImageSource,
     token: CancelToken,
-    reader: EntryReader | None = None,
+    reading: Reading = nullcontext,
 ) -> LayerIndex:
-    """A layer into a new file, indexed on the way; synced when this returns, removed when it raises.
+    """A layer into a file, indexed on the way; synced when this returns.
 
-    reader: see read_layer.
+    What the file has of the layer already is not fetched again.  It is read, and counts as verified no more
+    than what comes: when the whole is wrong, all of it is fetched.  reading: is entered for each try, and
+    gives what read_layer is to give the entries to.
     """
     if layer.size > limits.layer_bytes:
         raise Oversized("pull", layer.digest, f"{layer.size} bytes, more than {limits.layer_bytes}")
+    fetch = partial(_download_rest, layer, diff_id, out, limits, meter, source, token, reading)
+    begin = out.stat().st_size if out.exists() else 0
+    if begin:
+        try:
+            return fetch(begin)
+        except (Corrupt, Unpackable, Oversized) as fault:
+            log.info("the part of layer %s that was kept is of no use: %s", layer.digest, fault)
+            out.unlink()
+    return fetch(0)
+
+
+def _download_rest(
+    layer: Descriptor,
+    diff_id: str,
+    out: Path,
+    limits: ImageLimits,
+    meter: Meter,
+    source: ImageSource,
+    token: CancelToken,
+    reading: Reading,
+    begin: int,
+) -> LayerIndex:
     verified = VerifiedChunks(layer.digest, layer.size)
     meter.restart()
-    with _new_file(out) as file, source.blob(layer, token) as chunks:
-        stored = _stored(verified.passing(chunks), file, meter, token)
-        read = partial(read_layer, stored, layer.size, diff_id, limits, reader)
-        index = _indexed(stored, verified, read, source.name)
+    with ExitStack() as stack:
+        file = stack.enter_context(_appending(out))
+        # A host has nothing to give from the end on.
+        rest = stack.enter_context(source.blob(layer, token, begin)) if begin < layer.size else iter(())
+        before = _counted(file_chunks(out, token), meter) if begin else iter(())
+        chunks = verified.passing(chain(before, _stored(rest, file, meter, token)))
+        read = partial(read_layer, chunks, layer.size, diff_id, limits, stack.enter_context(reading()))
+        index = _indexed(chunks, verified, read, source.name)
         file.flush()
         os.fsync(file.fileno())
     return index
@@ -168,12 +200,11 @@ def _drain(chunks: Iterator[bytes]) -> None:
 
 
 @contextmanager
-def _new_file(out: Path) -> Iterator[BinaryIO]:
+def _appending(out: Path) -> Iterator[BinaryIO]:
     try:
-        with out.open("wb") as file:
+        with out.open("ab") as file:
             yield file
-    except BaseException as error:
-        out.unlink(missing_ok=True)
+    except OSError as error:
         if is_full(error):
             raise disk_full("store blob", out.name) from error
         raise
@@ -183,5 +214,11 @@ def _stored(chunks: Iterator[bytes], file: BinaryIO, meter: Meter, token: Cancel
     for chunk in chunks:
         token.check()
         file.write(chunk)
+        meter.add(len(chunk))
+        yield chunk
+
+
+def _counted(chunks: Iterator[bytes], meter: Meter) -> Iterator[bytes]:
+    for chunk in chunks:
         meter.add(len(chunk))
         yield chunk

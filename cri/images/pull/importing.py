@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 from cri.images.concurrency import WorkerThreads
@@ -14,14 +15,19 @@ from cri.images.registry.health import HostHealth
 from cri.images.registry.names import Reference
 from cri.images.settings import ImageLimits
 from cri.images.store.catalogue import StoredImage
+from cri.images.store.files import StoreFiles
 from daemonkit.faults import Invalid
+from daemonkit.tasks import complete
 
 
 class Importer:
     """Imports by means of the puller; what it reads comes from files."""
 
-    def __init__(self, puller: Puller, limits: ImageLimits, threads: WorkerThreads) -> None:
+    def __init__(
+        self, puller: Puller, files: StoreFiles, limits: ImageLimits, threads: WorkerThreads
+    ) -> None:
         self._puller = puller
+        self._files = files
         self._limits = limits
         self._threads = threads
 
@@ -32,7 +38,17 @@ class Importer:
 
         name: for the one image there must then be.
         """
-        layout = await self._threads.run(lambda _: open_layout(path, self._limits))
+        with self._files.work_file("archive") as work:
+            try:
+                open_it = partial(open_layout, path, self._limits, work)
+                return await self._import_all(await self._threads.run(open_it), path, name, progress)
+            finally:
+                # It may be so large that its removal takes a while.
+                await complete(self._threads.run(lambda _: work.unlink(missing_ok=True)))
+
+    async def _import_all(
+        self, layout: ImageLayout, path: Path, name: Reference | None, progress: Progress
+    ) -> list[tuple[StoredImage, str]]:
         listed = await self._threads.run(lambda _: layout.images())
         found = [item for item in listed if self._puller.resolver.fits(item.target.platform)]
         if not found:

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads, task_group
-from cri.images.errors import Corrupt
-from cri.images.layer import layer_cache
-from cri.images.layer.layers import LayerBudget, LayerIndex, file_chunks, read_layer
+from cri.images.errors import Corrupt, Damaged, DiskFull, NotKept, Oversized, Unpackable
+from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.early import EarlyBuild
 from cri.images.pull.fetch import download_layer, read_first
+from cri.images.pull.kept import keep_list, read_kept
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
 from cri.images.registry.credentials import Credentials
@@ -32,25 +32,25 @@ from cri.images.registry.sources import ImageSource, registry_sources
 from cri.images.rootfs.stack import Part, parts
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
-from cri.images.store.db import ImageRow
-from cri.images.store.store import ImageStore, now
+from cri.images.store.db import ImageRow, now
+from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
+from daemonkit.disk_space import is_full
 from daemonkit.tasks import complete
 
 
 class WantedLayer(NamedTuple):
-    """A layer on its way. early: a place for the filesystem that it is the topmost layer of."""
+    """A layer on its way.
+
+    early: a place for the filesystem that it is the topmost layer of; read: it, even if its list is here.
+    """
 
     layer: Descriptor
     diff_id: str
     meter: Meter
-    candidates: Candidates
+    candidates: Candidates | None
     early: EarlyBuild | None = None
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """Pulls that want the same share it."""
-        return self.layer.digest, self.diff_id
+    read: bool = False
 
 
 class Puller:
@@ -63,31 +63,47 @@ class Puller:
         self._store = store
         self._settings = settings
         self._threads = threads
-        self._policy = Policy(settings.policy, threads)
+        self.policy = Policy(settings.policy, threads)
         self._layers: SingleFlight[LayerIndex] = SingleFlight()
         # By host, so that one that stalls holds up nobody else's images.
         self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._health = HostHealth()
         self._meters = Meters()
         self._builder = FilesystemBuilder(store, settings, self._meters, threads)
+        self.unfinished = asyncio.Event()
+        """Set when layers of a pull were kept for the next try."""
 
     async def pull(self, reference: Reference, credentials: Credentials, progress: Progress) -> StoredImage:
         """The image a name stands for at its registry now, in the store under that name."""
-        self._policy.check_name(reference)
-        sources = await self._threads.run(lambda _: registry_sources(reference, credentials, self._settings))
-        candidates = Candidates(sources, reference.host, self._health, progress)
+        self.policy.check_name(reference)
+        candidates = await self.candidates(reference, credentials, progress)
         target, document = await self.resolver.find(reference, candidates)
-        await self._policy.check_content(reference, target)
+        await self.policy.check_content(reference, target)
         image = await self.resolver.resolve(document, candidates)
         names = [reference.at(target.digest)]
         if reference.tag is not None:
             names.append(str(reference))
         return await self.keep(image, tuple(names), candidates, progress)
 
+    async def candidates(
+        self, reference: Reference, credentials: Credentials, progress: Progress
+    ) -> Candidates:
+        """The hosts that may have what a name stands for."""
+        sources = await self._threads.run(lambda _: registry_sources(reference, credentials, self._settings))
+        return Candidates(sources, reference.host, self._health, progress)
+
     async def keep(
-        self, image: ResolvedImage, names: tuple[str, ...], candidates: Candidates, progress: Progress
+        self,
+        image: ResolvedImage,
+        names: tuple[str, ...] | None,
+        candidates: Candidates | None,
+        progress: Progress,
     ) -> StoredImage:
-        """Fetch what the store lacks of an image, build its filesystems, and name it."""
+        """Fetch what the store lacks of an image, build its filesystems, and name it.
+
+        names: None leaves those of an image that is here as they are.  candidates: None when all that is
+        lacking are filesystems of layers that are here; NotKept when more is.
+        """
         layers, has = image.manifest.layers, self._store.has_filesystem
         stack = parts(image.config.diff_ids, [layer.size for layer in layers], self._settings.part_bytes)
         chain_ids = [part.chain_id for part in stack]
@@ -95,29 +111,56 @@ class Puller:
         progress.plan(meters, [self._meters.of(chain_id, 0) for chain_id in chain_ids])
         progress.enter(Stage.FETCHING)
         checkpoint("image-pull.resolved")
-        known = self._store.stack(image.manifest.config.digest)
-        async with self._leasing([*chain_ids, *known], [layer.digest for layer in layers]):
+        known, before = self._store.stack(image.id), self._store.row(image.id)
+        digests = [digest for digest, _ in before.layers] if before is not None else []
+        async with self._leasing([*chain_ids, *known], [*(layer.digest for layer in layers), *digests]):
             # It may have been cut into other parts: by an earlier version, or by layers compressed otherwise.
             if known and all(map(has, known)):
                 chain_ids = known
-            if all(map(has, chain_ids)):
+            if whole := all(map(has, chain_ids)):
                 _skip(meters)
             else:
-                await self._fetch_and_build(image, stack, meters, candidates, progress)
-            return await complete(self._threads.run(lambda _: self._name(image, chain_ids[-1], names)))
+                await self._obtain(image, stack, meters, candidates, progress)
+            name = partial(self._name, image, chain_ids[-1], names, not whole)
+            return await complete(self._threads.run(lambda _: name()))
+
+    async def _obtain(
+        self,
+        image: ResolvedImage,
+        stack: Sequence[Part],
+        meters: Sequence[Meter],
+        candidates: Candidates | None,
+        progress: Progress,
+    ) -> None:
+        """Fetch and build, and once more when what is on this host was in the way and is so no longer."""
+        unfinished, layers = self._store.unfinished, image.manifest.layers
+        await self._threads.run(lambda _: unfinished.make_room(sum(map(self._lacking, layers))))
+        damaged = 0
+        while True:
+            progress.enter(Stage.FETCHING)
+            try:
+                return await self._fetch_and_build(image, stack, meters, candidates, progress)
+            except Damaged:
+                # The layer was removed, and is fetched the next time.
+                if (damaged := damaged + 1) > len(layers):
+                    raise
+            except (DiskFull, OSError) as error:
+                if not _is_full(error):
+                    raise
+                if not await self._threads.run(lambda _: unfinished.give_back()):
+                    raise
 
     async def _fetch_and_build(
         self,
         image: ResolvedImage,
         stack: Sequence[Part],
         meters: Sequence[Meter],
-        candidates: Candidates,
+        candidates: Candidates | None,
         progress: Progress,
     ) -> None:
         """Each filesystem is built as soon as its layers are here, while further ones are on their way."""
         layers, diff_ids = image.manifest.layers, image.config.diff_ids
-        verify = partial(self._verify, image, meters, candidates)
-        layered = LayeredImage(image.manifest_digest, stack, layers, diff_ids, verify)
+        layered = LayeredImage(image.manifest_digest, stack, layers, diff_ids)
         below, order, planner = await self._builder.begin(layered)
         start = sum(len(cache.layers) for cache in below)
         _skip(meters[:start])
@@ -128,9 +171,8 @@ class Puller:
         async with self._builder.early(stack[len(below) :]) as early, task_group() as group:
             coming = {}
             for number in order:
-                wanted = WantedLayer(
-                    layers[number], diff_ids[number], meters[number], candidates, early.get(number)
-                )
+                place = early.get(number)
+                wanted = WantedLayer(layers[number], diff_ids[number], meters[number], candidates, place)
                 coming[number] = group.create_task(self._layer(wanted, slots, budget))
             for part in stack[len(below) :]:
                 indexes = (coming.pop(number) for number in range(start, part.end))
@@ -139,98 +181,116 @@ class Puller:
                 start = part.end
             progress.enter(Stage.BUILDING)
 
+    async def fetch(self, image: ResolvedImage, number: int, candidates: Candidates | None) -> None:
+        """Fetch one layer of an image, by its number, unless it is here and sound."""
+        layer, diff_id = image.manifest.layers[number], image.config.diff_ids[number]
+        async with self._leasing([], [layer.digest]):
+            meter = self._meters.of(layer.digest, layer.size)
+            await self._shared(WantedLayer(layer, diff_id, meter, candidates, None, True))
+
     async def _layer(self, wanted: WantedLayer, slots: asyncio.Semaphore, budget: LayerBudget) -> LayerIndex:
         """A layer's index, once the layer is in the store."""
         async with slots:
-            index = await self._layers.run(wanted.key, lambda: self._fetch(wanted))
+            index = await self._shared(wanted)
         budget.spend(len(index.entries), index.weight, index.plain_bytes)
         return index
 
-    async def _verify(
-        self, image: ResolvedImage, meters: Sequence[Meter], candidates: Candidates, number: int
-    ) -> None:
-        """Read a layer of which only the list was needed so far."""
-        layer, diff_id = image.manifest.layers[number], image.config.diff_ids[number]
-        wanted = WantedLayer(layer, diff_id, meters[number], candidates)
-        path = self._store.files.layer_cache_path(layer.digest)
-        await self._threads.run(lambda _: path.unlink(missing_ok=True))
-        # Another pull may just be reading the list.
-        while not (await self._layers.run(wanted.key, lambda: self._fetch(wanted))).verified:
-            await self._threads.run(lambda _: path.unlink(missing_ok=True))
+    async def _shared(self, wanted: WantedLayer) -> LayerIndex:
+        # Who can fetch it does not share the failure of one who cannot.
+        key = (wanted.layer.digest, wanted.diff_id, wanted.candidates is not None, wanted.read)
+        return await self._layers.run(key, lambda: self._fetch(wanted))
 
     async def _fetch(self, wanted: WantedLayer) -> LayerIndex:
         kept = await self._threads.run(partial(self._read_kept, wanted))
         if kept is not None:
             return kept
-        most, candidates = 2 * self._settings.downloads_per_image, wanted.candidates
+        candidates, digest = wanted.candidates, wanted.layer.digest
+        if candidates is None:
+            raise NotKept("rebuild", digest, f"no sound copy of its layer {digest} is on this host")
+        most = 2 * self._settings.downloads_per_image
         async with self._downloads.setdefault(candidates.first.name, asyncio.Semaphore(most)):
             with wanted.meter.running():
                 return await read_first(self._threads, candidates, partial(self._download, wanted))
 
     def _read_kept(self, wanted: WantedLayer, token: CancelToken) -> LayerIndex | None:
         """The index of a layer that the store has; None: it has not."""
-        layer, diff_id, files = wanted.layer, wanted.diff_id, self._store.files
-        path = files.blob_path(layer.digest)
-        if not path.is_file():
-            return None
-        if path.stat().st_size != layer.size:
-            cause = f"the manifest says {layer.size} bytes, it has another length"
-            raise Corrupt("pull", layer.digest, cause)
-        wanted.meter.done()
-        index = layer_cache.load(files.layer_cache_path(layer.digest), layer.digest, diff_id)
-        if index is None:
-            index = read_layer(file_chunks(path, token), layer.size, diff_id, self._settings.limits)
-            self._keep_list(layer, diff_id, index)
+        layer, diff_id, read = wanted.layer, wanted.diff_id, wanted.read
+        index = read_kept(layer, diff_id, self._store.files, self._settings.limits, read, token)
+        if index is not None:
+            wanted.meter.done()
         return index
+
+    def _lacking(self, layer: Descriptor) -> int:
+        """How many bytes of a layer are still to come."""
+        return 0 if self._store.files.blob_path(layer.digest).is_file() else layer.size
 
     def _download(self, wanted: WantedLayer, source: ImageSource, token: CancelToken) -> LayerIndex:
         """A layer into the store, from one source."""
         layer, diff_id, early = wanted.layer, wanted.diff_id, wanted.early
         files, limits = self._store.files, self._settings.limits
-        with ExitStack() as undo:
-            work = undo.enter_context(files.work_file(layer.digest.partition(":")[2]))
-            reader = undo.enter_context(early.reading(diff_id, token)) if early is not None else None
-            index = download_layer(layer, diff_id, work, limits, wanted.meter, source, token, reader)
+        reading = nullcontext if early is None else partial(early.reading, diff_id, token)
+        with files.download_file(layer.digest) as work:
+            try:
+                index = download_layer(layer, diff_id, work, limits, wanted.meter, source, token, reading)
+            except BaseException as error:
+                if _is_resumable(error):
+                    files.keep_partial(work, layer.digest)
+                raise
             checkpoint("image-pull.layer-fetched")
             files.put(work, files.blob_path(layer.digest))
             checkpoint("image-pull.layer-named")
-        self._keep_list(layer, diff_id, index)
+        keep_list(layer, diff_id, files, index)
         return index
 
-    def _keep_list(self, layer: Descriptor, diff_id: str, index: LayerIndex) -> None:
-        """Spare later images the reading of a layer that has just been verified."""
-        files = self._store.files
-        with files.work_file(layer.digest.partition(":")[2]) as work:
-            layer_cache.write(work, layer.digest, diff_id, index)
-            work.rename(files.layer_cache_path(layer.digest))
+    def _name(
+        self, image: ResolvedImage, chain_id: str, names: tuple[str, ...] | None, built: bool
+    ) -> StoredImage:
+        """The image under its names; its filesystems and layers are here.
 
-    def _name(self, image: ResolvedImage, chain_id: str, names: tuple[str, ...]) -> StoredImage:
-        """The image under its names; its filesystems and layers are here."""
+        built: filesystems were, of these very layers; what is stored of an image that was here is replaced.
+        """
         # An image whose filesystem was there already may have come with other blobs, or without any.
-        blob_path = self._store.files.blob_path
+        blob_path, before = self._store.files.blob_path, self._store.row(image.id)
         here = [layer for layer in image.manifest.layers if blob_path(layer.digest).is_file()]
+        kept = tuple((layer.digest, layer.size) for layer in here)
+        same = before is not None and before.manifest_digest == image.manifest_digest
+        if before is not None and same and not built:
+            # Its documents are certain now; which layers it has was decided when it was built.
+            kept = before.layers
         row = ImageRow(
-            image.manifest.config.digest,
-            chain_id,
-            image.manifest_digest,
-            image.manifest_bytes,
-            image.config_bytes,
-            tuple((layer.digest, layer.size) for layer in here),
-            now(),
+            image.id, chain_id, image.manifest_digest, image.manifest_bytes, image.config_bytes, kept, now()
         )
-        stored = self._store.add_image(row, names)
+        if names is None:
+            stored = self._store.replace_image(row)
+        else:
+            stored = self._store.add_image(row, names, built or same)
         checkpoint("image-pull.recorded")
         return stored
 
     @asynccontextmanager
     async def _leasing(self, chain_ids: Sequence[str], digests: Sequence[str]) -> AsyncIterator[None]:
         """While the body runs, the store removes none of these filesystems and layers."""
-        store = self._store
+        store, unfinished = self._store, False
         try:
             await complete(self._threads.run(lambda _: store.lease(chain_ids, digests)))
             yield
+        except BaseException as error:
+            # Or else the next try would fail as this one did, or needs the room.
+            unfinished = not isinstance(error, Unpackable | Oversized) and not _is_full(error)
+            raise
         finally:
-            await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests)))
+            await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests, unfinished)))
+            if unfinished:
+                self.unfinished.set()
+
+
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, DiskFull) or is_full(error)
+
+
+def _is_resumable(error: BaseException) -> bool:
+    """Whether the bytes that came may be the beginning of a sound layer."""
+    return not isinstance(error, Corrupt | Unpackable | Oversized) and not _is_full(error)
 
 
 def _skip(meters: Sequence[Meter]) -> None:

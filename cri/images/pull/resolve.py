@@ -33,6 +33,11 @@ class ResolvedImage:
     config_bytes: bytes
     config: ImageConfig
 
+    @property
+    def id(self) -> str:
+        """The image's id: the digest of its configuration."""
+        return self.manifest.config.digest
+
 
 class Resolver:
     """Finds out what names stand for on this platform."""

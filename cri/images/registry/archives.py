@@ -8,127 +8,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any
 
 from cri.images.concurrency import CancelToken
 from cri.images.errors import Corrupt, Unpackable
-from cri.images.layer import tarstream
-from cri.images.layer.stream import PlainStream
 from cri.images.registry import manifests
+from cri.images.registry.archive_files import DirectoryFiles, Files, archive_files
 from cri.images.registry.manifests import Descriptor
 from cri.images.settings import ImageLimits
 from daemonkit.faults import Invalid, Missing
-
-CHUNK = 1 << 20
-MAX_MEMBERS = 20_000
-
-
-class Files(Protocol):
-    """Named files of a layout, in a directory or an archive."""
-
-    subject: str
-
-    def size(self, name: str) -> int | None:
-        """A file's length in bytes; None: there is none."""
-
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """Its bytes; raises Missing."""
-
-
-class DirectoryFiles:
-    """A layout unpacked in a directory."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-        self.subject = str(root)
-
-    def size(self, name: str) -> int | None:
-        """See Files."""
-        path = self._root / name
-        return path.stat().st_size if path.is_file() and not path.is_symlink() else None
-
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """See Files."""
-        if self.size(name) is None:
-            raise Missing("import", self.subject, f"there is no {name}")
-        handle = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        with open(handle, "rb", buffering=0) as file:
-            while chunk := file.read(CHUNK):
-                yield chunk
-
-
-class ArchiveFiles:
-    """A layout in a tar archive, which is read in place: only the names are held in memory."""
-
-    def __init__(self, path: Path, limits: ImageLimits) -> None:
-        self._path = path
-        self.subject = str(path)
-        self._members: dict[str, tuple[int, int]] = {}
-        self._links: dict[str, str] = {}
-        with path.open("rb", buffering=0) as file:
-            stream = _SeekingStream(file, path.stat().st_size, self.subject)
-            for entry in tarstream.entries(stream, limits.header_bytes):
-                self._add(entry)
-
-    def _add(self, entry: tarstream.TarEntry) -> None:
-        if len(self._members) + len(self._links) >= MAX_MEMBERS:
-            raise Unpackable("import", self.subject, f"more than {MAX_MEMBERS} members")
-        name = os.path.normpath(entry.name.decode("utf-8", "replace"))
-        if entry.kind == tarstream.FILE and entry.extents is None:
-            self._members[name] = (entry.offset, entry.stored)
-        elif entry.kind == tarstream.SYMLINK:
-            # docker save writes a layer that is there already as a symlink.
-            target = os.path.join(os.path.dirname(name), entry.link.decode("utf-8", "replace"))
-            self._links[name] = os.path.normpath(target)
-
-    def _member(self, name: str) -> tuple[int, int] | None:
-        return self._members.get(self._links.get(name, name))
-
-    def size(self, name: str) -> int | None:
-        """See Files."""
-        member = self._member(os.path.normpath(name))
-        return None if member is None else member[1]
-
-    def chunks(self, name: str) -> Iterator[bytes]:
-        """See Files."""
-        member = self._member(os.path.normpath(name))
-        if member is None:
-            raise Missing("import", self.subject, f"there is no {name}")
-        offset, left = member
-        with self._path.open("rb", buffering=0) as file:
-            file.seek(offset)
-            while left:
-                chunk = file.read(min(CHUNK, left))
-                if not chunk:
-                    raise Corrupt("import", self.subject, f"{name} ends early")
-                left -= len(chunk)
-                yield chunk
-
-
-class _SeekingStream(PlainStream):
-    """A stream over a file that seeks instead of reading what it skips."""
-
-    def __init__(self, file: BinaryIO, size: int, subject: str) -> None:
-        super().__init__(iter(lambda: file.read(1 << 16), b""), subject)
-        self._file = file
-        self._size = size
-
-    def skip(self, size: int) -> None:
-        """See PlainStream."""
-        held = len(self._chunk) - self._at
-        if size <= held:
-            super().skip(size)
-            return
-        if self.offset + size > self._size:
-            raise Unpackable("import", self.subject, f"ends inside an entry, at byte {self._size}")
-        self.offset += size
-        self._file.seek(self.offset)
-        self._chunk, self._at = b"", 0
 
 
 @dataclass(frozen=True)
@@ -180,9 +72,9 @@ class ImageLayout:
         return self.read(self._path(target)), ""
 
     @contextmanager
-    def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
+    def blob(self, descriptor: Descriptor, token: CancelToken, begin: int = 0) -> Iterator[Iterator[bytes]]:
         """See ImageSource."""
-        yield self._files.chunks(self._path(descriptor.digest))
+        yield _skipping(self._files.chunks(self._path(descriptor.digest)), begin)
 
     def _path(self, digest: str) -> str:
         algorithm, _, value = digest.partition(":")
@@ -238,10 +130,20 @@ def _layout_name(entry: Descriptor) -> str:
     return full or (short if "/" in short or ":" in short else "")
 
 
-def open_layout(path: Path, limits: ImageLimits) -> ImageLayout:
-    """The layout at a path of this host; raises Missing and Invalid."""
+def open_layout(path: Path, limits: ImageLimits, work: Path, token: CancelToken) -> ImageLayout:
+    """The layout at a path of this host; raises Missing and Invalid.
+
+    work: where an archive that is compressed is unpacked; the caller removes it after the last read.
+    """
     if path.is_dir():
         return ImageLayout(DirectoryFiles(path), limits)
     if not path.is_file():
         raise Missing("import", str(path), "there is no such file or directory")
-    return ImageLayout(ArchiveFiles(path, limits), limits)
+    return ImageLayout(archive_files(path, limits, work, token), limits)
+
+
+def _skipping(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    for chunk in chunks:
+        if size < len(chunk):
+            yield chunk[size:]
+        size = max(0, size - len(chunk))

@@ -25,6 +25,7 @@ from cri.images.registry.hosts import RegistryHost
 from cri.images.registry.manifests import ACCEPTED
 from cri.images.registry.names import Reference
 from cri.images.registry.retry import retry_after
+from cri.images.registry.scheme import met_plain_http, speaks_tls
 from cri.images.registry.transport import HostSession
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Denied, Fault, Missing, Unreachable
@@ -33,6 +34,7 @@ _FOUND = frozenset({200, 206})
 # Timeout, too many requests, and errors of gateways and overloaded servers: a retry may succeed.
 _OVERLOADED = frozenset({408, 429})
 _PASSING = _OVERLOADED | {500, 502, 503, 504}
+_BAD_REQUEST = 400
 _NO_RANGE = 416
 
 
@@ -69,6 +71,8 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         self.host = host
         self._repository = Repository(host, reference)
         self._subject = f"{reference} at {host}"
+        self._settings, self._registry = settings, reference.host
+        self._answered = False
         timeouts = (host.dial_seconds or settings.connect_seconds, settings.stall_seconds)
         self.session = HostSession(host, timeouts, settings.downloads_per_image)
         self.headers = dict(host.headers)
@@ -88,6 +92,8 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
             except ValueError as error:
                 # oras raises this for a challenge that its backend had no answer to.
                 raise Denied("pull", self._subject, "access is denied", "check the credentials") from error
+        # Servers of TLS answer http with this status, if at all.
+        self._answered = self._answered or response.status_code != _BAD_REQUEST
         if response.status_code not in _FOUND:
             with response:
                 raise self._refusal(response)
@@ -128,6 +134,8 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         ) as error:
             if _timed_out(error):
                 raise Stalled(operation, self._subject, "the registry stopped answering") from error
+            if met_plain_http(error, self.host) or (_broke_off(error) and self._meets_tls()):
+                raise self._wrong_scheme(operation) from error
             kind = Interrupted if _broke_off(error) else Unconnected
             raise kind(operation, self._subject, _root_cause(error)) from error
         except (requests.Timeout, urllib3.exceptions.TimeoutError) as error:
@@ -139,6 +147,21 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
             raise Unreachable(operation, self._subject, type(error).__name__) from error
 
+    def _meets_tls(self) -> bool:
+        """Whether http is spoken to a port of TLS; not asked again once it has answered http."""
+        if self.host.scheme != "http" or self._answered:
+            return False
+        return speaks_tls(self.host, self._settings.connect_seconds)
+
+    def _wrong_scheme(self, operation: str) -> Unconnected:
+        file = self._settings.certs_dir / self._registry / "hosts.toml"
+        if self.host.scheme == "http":
+            cause, hint = "http was spoken to a port of TLS", f"name https://{self.host.netloc} in {file}"
+        else:
+            cause = "https was spoken to a port that does not speak TLS"
+            hint = f"if it has none, name http://{self.host.netloc} in {file}"
+        return Unconnected(operation, self._subject, cause, hint)
+
     def _refusal(self, response: requests.Response) -> Fault:
         status = response.status_code
         if status == 404:
@@ -147,6 +170,8 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
             return Denied("pull", self._subject, f"access is denied ({status})", "check the credentials")
         if status == _NO_RANGE:
             return NoRanges("pull", self._subject, "the registry gives no part of a blob")
+        if status == _BAD_REQUEST and self._meets_tls():
+            return self._wrong_scheme("pull")
         cause = f"the registry answers {status} {response.reason}"[:200]
         if status in _PASSING:
             after = retry_after(response.headers.get("Retry-After", ""), time.time())

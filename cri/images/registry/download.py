@@ -32,9 +32,10 @@ def chunks(
     settings: ImageSettings,
     policy: RetryPolicy,
     token: CancelToken,
+    begin: int = 0,
 ) -> Generator[bytes, None, None]:
-    """The blob's bytes; raises Faults when the host gives up, or is given up."""
-    at, ranges = 0, True
+    """The blob's bytes from ``begin`` on; raises Faults when the host gives up, or is given up."""
+    at, ranges = begin, True
     while True:
         try:
             for chunk in _chunks_from(client, descriptor, at if ranges else 0, at, settings, token):

@@ -35,8 +35,10 @@ class ImageSource(Protocol):
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
         """At most so many bytes of a manifest by tag or digest, and its media type ("" when not known)."""
 
-    def blob(self, descriptor: Descriptor, token: CancelToken) -> AbstractContextManager[Iterator[bytes]]:
-        """A blob's bytes in chunks; raises Faults while they are read."""
+    def blob(
+        self, descriptor: Descriptor, token: CancelToken, begin: int = 0
+    ) -> AbstractContextManager[Iterator[bytes]]:
+        """A blob's bytes from ``begin`` on, in chunks; raises Faults while they are read."""
 
 
 def registry_sources(
@@ -78,8 +80,8 @@ class _RegistrySource:
         return with_retries(lambda: self._client.manifest(target, most), self._policy(), token)
 
     @contextmanager
-    def blob(self, descriptor: Descriptor, token: CancelToken) -> Iterator[Iterator[bytes]]:
+    def blob(self, descriptor: Descriptor, token: CancelToken, begin: int = 0) -> Iterator[Iterator[bytes]]:
         """See ImageSource."""
-        found = download.chunks(self._client, descriptor, self._settings, self._policy(), token)
+        found = download.chunks(self._client, descriptor, self._settings, self._policy(), token, begin)
         with closing(found) as chunks:
             yield chunks

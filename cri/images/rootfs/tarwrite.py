@@ -18,7 +18,8 @@ def member(path: bytes, node: Inode) -> tuple[bytes, int]:
     stored = node.content.stored if node.content is not None else 0
     before = b""
     if node.content is not None and node.content.extents is not None:
-        before = _sparse_map(node.content.extents)
+        # tar2sqfs takes no empty map: what is all hole ends with an empty part, as GNU tar writes it.
+        before = _sparse_map(node.content.extents or ((node.size, 0),))
         records += [(b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0")]
         records += [(b"GNU.sparse.name", path), (b"GNU.sparse.realsize", b"%d" % node.size)]
     headers = _headers(path or b"./", node.kind, node, records, stored + len(before), node.target)

@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from cri.images.kernels.images import ZONE, KernelImage
 from cri.images.kernels.plan import ADDONS, INITRAMFS, KERNEL
 from cri.images.pull.progress import Measured, Snapshot, Stage, State
+from cri.images.pull.repair import Outcome, Repair
 from cri.images.store.catalogue import StoredImage
+from cri.images.store.export import LayoutFile, Note, Piece
 from xenpod_proto.images.v1 import images_pb2 as pb
 
 _STAGES: Mapping[Stage, pb.PullStage.ValueType] = {
@@ -19,6 +21,12 @@ _STATES: Mapping[State, pb.PartState.ValueType] = {
     State.WAITING: pb.PART_STATE_WAITING,
     State.ACTIVE: pb.PART_STATE_ACTIVE,
     State.DONE: pb.PART_STATE_DONE,
+}
+
+_OUTCOMES: Mapping[Outcome, pb.RepairOutcome.ValueType] = {
+    Outcome.REBUILT: pb.REPAIR_OUTCOME_REBUILT,
+    Outcome.FETCHED: pb.REPAIR_OUTCOME_FETCHED,
+    Outcome.FAILED: pb.REPAIR_OUTCOME_FAILED,
 }
 
 
@@ -53,6 +61,17 @@ def kernel_message(kernel: KernelImage, holders: Sequence[str]) -> pb.KernelImag
     )
 
 
+def export_message(piece: Piece) -> pb.ExportEvent:
+    """A piece of an export."""
+    match piece:
+        case LayoutFile():
+            return pb.ExportEvent(file=pb.ExportFile(path=piece.path, size_bytes=piece.size))
+        case Note():
+            return pb.ExportEvent(note=piece.text)
+        case _:
+            return pb.ExportEvent(data=piece)
+
+
 def pull_message(snapshot: Snapshot) -> pb.PullProgress:
     """A pull's progress."""
     message = pb.PullProgress(
@@ -64,6 +83,11 @@ def pull_message(snapshot: Snapshot) -> pb.PullProgress:
     if snapshot.filesystem is not None:
         message.filesystem.CopyFrom(_part(snapshot.filesystem))
     return message
+
+
+def repair_message(repair: Repair) -> pb.Repair:
+    """What was done about a damaged object."""
+    return pb.Repair(object=repair.object, outcome=_OUTCOMES[repair.outcome], detail=repair.detail)
 
 
 def _part(measured: Measured) -> pb.PartProgress:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,8 +15,16 @@ from cri.images.manager import ImageManager
 from cri.images.pull.progress import Progress, Snapshot
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.rpc.messages import image_message, kernel_message, pull_message
+from cri.images.rpc.messages import (
+    export_message,
+    image_message,
+    kernel_message,
+    pull_message,
+    repair_message,
+)
 from cri.images.store.catalogue import StoredImage
+from cri.images.store.export import Wanted
+from cri.images.store.filters import Filters
 from daemonkit.faults import Invalid
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
@@ -91,8 +101,14 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def List(  # noqa: N802
         self, request: pb.ListRequest, context: _Context
     ) -> pb.ListResponse:
-        """All images."""
-        return pb.ListResponse(images=[self._message(image) for image in self._store.images()])
+        """All images that fit."""
+        filters = Filters(request.filters, time.time_ns())
+        messages = [
+            image_message(image, holders)
+            for image in self._store.images()
+            if filters.fit(image, bool(holders := self._store.holders(image.id)))
+        ]
+        return pb.ListResponse(images=messages, filtered=bool(request.filters))
 
     async def Inspect(  # noqa: N802
         self, request: pb.InspectRequest, context: _Context
@@ -129,27 +145,78 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Verify(  # noqa: N802
         self, request: pb.VerifyRequest, context: _Context
     ) -> AsyncIterator[pb.VerifyEvent]:
-        """Check images: one event for each, as soon as it has been read."""
+        """Check images: one event for each, as soon as it has been read, and repaired when that is asked."""
+        secret = Credentials(request.username, request.password) if request.username else ANONYMOUS
         asked = [self._store.resolve(_named(text)) for text in request.images] or self._store.images()
         for image in asked:
             if not self._store.has(image.id):
                 continue  # it was removed since
             found = await self._manager.verify(image)
-            yield pb.VerifyEvent(image=self._message(image), faults=found.faults, read_bytes=found.read)
+            event = pb.VerifyEvent(image=self._message(image), faults=found.faults, read_bytes=found.read)
+            if request.repair and found.faults:
+                repairs, now = await self._manager.repair(image, found, secret)
+                event.repairs.extend(map(repair_message, repairs))
+                event.remaining.extend(now.faults)
+                event.read_bytes += now.read
+            yield event
 
     async def Collect(  # noqa: N802
         self, request: pb.CollectRequest, context: _Context
     ) -> pb.CollectResponse:
         """Remove the images that nobody needs."""
-        if request.dry_run:
-            return pb.CollectResponse(removed=[self._message(image) for image in self._store.unused()])
+        unfinished = self._store.unfinished
         before = await self._manager.usage()
-        removed = await self._manager.run(self._store.remove_unused)
-        after = await self._manager.usage()
-        return pb.CollectResponse(
-            removed=[image_message(image, []) for image in removed],
-            freed_bytes=max(0, before.bytes - after.bytes),
-        )
+        answer = await self._remove_unused(lambda _: True, request.dry_run)
+        given_back = unfinished.bytes if request.dry_run else unfinished.give_back
+        answer.unfinished_bytes = await self._manager.run(given_back)
+        if not request.dry_run:
+            answer.freed_bytes = max(0, before.bytes - (await self._manager.usage()).bytes)
+        return answer
+
+    async def Prune(  # noqa: N802
+        self, request: pb.PruneRequest, context: _Context
+    ) -> pb.CollectResponse:
+        """Remove those of them that fit, and have no tag unless all are asked for."""
+        filters = Filters(request.filters, time.time_ns())
+        every = request.all or any(text.startswith("dangling=") for text in request.filters)
+
+        def fits(image: StoredImage) -> bool:
+            return (every or not image.repo_tags) and filters.fit(image, used=False)
+
+        return await self._remove_unused(fits, request.dry_run)
+
+    async def Tag(  # noqa: N802
+        self, request: pb.TagRequest, context: _Context
+    ) -> pb.TagResponse:
+        """Give an image one more name."""
+        image = self._store.resolve(_named(request.image))
+        name = names.parse(_named(request.name))
+        if name.digest is not None:
+            raise Invalid("tag", str(name), "an image gets a tag, not a digest")
+        before = await self._manager.tag(image, name)
+        message = self._message(self._store.resolve(image.id))
+        return pb.TagResponse(image=message, name=str(name), taken_from=before)
+
+    async def Untag(  # noqa: N802
+        self, request: pb.UntagRequest, context: _Context
+    ) -> pb.UntagResponse:
+        """Take one name away."""
+        name = names.parse(_named(request.name))
+        image = await self._manager.untag(name)
+        return pb.UntagResponse(image=self._message(image), name=str(name))
+
+    async def Export(  # noqa: N802
+        self, request: pb.ExportRequest, context: _Context
+    ) -> AsyncIterator[pb.ExportEvent]:
+        """The files of a layout with the images."""
+        wanted: dict[str, Wanted] = {}
+        for text in request.images or [""]:
+            image = self._store.resolve(_named(text))
+            known = wanted.get(image.id, Wanted(image, ()))
+            wanted[image.id] = Wanted(image, tuple(dict.fromkeys((*known.tags, *_tags(image, text)))))
+        async with aclosing(self._manager.export(tuple(wanted.values()))) as pieces:
+            async for piece in pieces:
+                yield export_message(piece)
 
     async def ListKernels(  # noqa: N802
         self, request: pb.ListKernelsRequest, context: _Context
@@ -159,6 +226,17 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
         holders = self._store.holders
         return pb.ListKernelsResponse(kernels=[kernel_message(one, holders(one.image.id)) for one in found])
 
+    async def _remove_unused(self, fits: Callable[[StoredImage], bool], dry_run: bool) -> pb.CollectResponse:
+        if dry_run:
+            return pb.CollectResponse(removed=[self._message(image) for image in self._store.unused(fits)])
+        before = await self._manager.usage()
+        removed = await self._manager.run(lambda: self._store.remove_unused(fits))
+        after = await self._manager.usage()
+        return pb.CollectResponse(
+            removed=[image_message(image, []) for image in removed],
+            freed_bytes=max(0, before.bytes - after.bytes),
+        )
+
     def _message(self, image: StoredImage) -> pb.Image:
         return image_message(image, self._store.holders(image.id))
 
@@ -167,3 +245,12 @@ def _named(text: str) -> str:
     if not text:
         raise Invalid("read request", "", "no image is named")
     return text
+
+
+def _tags(image: StoredImage, asked: str) -> Sequence[str]:
+    """The tag that an image was asked for by, or all of them when it was by its id or a digest."""
+    try:
+        name = str(names.parse(asked))
+    except Invalid:
+        return image.repo_tags
+    return (name,) if name in image.repo_tags else image.repo_tags

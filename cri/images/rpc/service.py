@@ -67,9 +67,12 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def ImageStatus(  # noqa: N802
         self, request: runtime_pb2.ImageStatusRequest, context: _Context
     ) -> runtime_pb2.ImageStatusResponse:
-        """An image's status; empty for an image that is not there, as the kubelet expects."""
-        image = self._store.find(_asked(request.image))
-        if image is None:
+        """An image's status; empty for an image that is not there, as the kubelet expects.
+
+        One whose damage takes a pull is not there: the kubelet pulls it then, with the pod's credentials.
+        """
+        image = self._find(_asked(request.image))
+        if image is None or not self._store.usable(image):
             return runtime_pb2.ImageStatusResponse()
         info = verbose_info(image) if request.verbose else {}
         return runtime_pb2.ImageStatusResponse(image=image_message(image), info=info)
@@ -78,7 +81,9 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         self, request: runtime_pb2.RemoveImageRequest, context: _Context
     ) -> runtime_pb2.RemoveImageResponse:
         """Remove an image with all its names; an image that is not there is fine."""
-        await self._manager.remove(_asked(request.image))
+        image = self._find(_asked(request.image))
+        if image is not None:
+            await self._manager.remove(image.id)
         return runtime_pb2.RemoveImageResponse()
 
     @read_only
@@ -101,9 +106,16 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         wanted = asked.image.image
         found: list[StoredImage] = self._store.images()
         if wanted:
-            one = self._store.find(wanted)
+            one = self._find(wanted)
             found = [one] if one is not None else []
         return [image_message(image) for image in found]
+
+    def _find(self, text: str) -> StoredImage | None:
+        """The image; None when it is not here, as no image is whose name cannot be parsed."""
+        try:
+            return self._store.find(text)
+        except Invalid:
+            return None
 
 
 def _asked(spec: runtime_pb2.ImageSpec) -> str:

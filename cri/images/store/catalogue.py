@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,10 @@ from cri.images.digests import is_digest
 from cri.images.globs import Globs
 from cri.images.registry import manifests, names
 from cri.images.store.db import FilesystemRow, ImageRow
-from daemonkit.faults import Invalid
+from daemonkit.faults import Invalid, Missing
 
 MIN_PREFIX = 4
+_MAX_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class StoredImage:
 
     id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
     JSON document, with Env, Cmd and so on under "config"; stack: the read-only filesystems, lowest first;
-    pinned: garbage collection leaves it alone.
+    pinned: garbage collection leaves it alone; damaged: one of its filesystems is.
     """
 
     id: str
@@ -36,6 +37,7 @@ class StoredImage:
     manifest_digest: str
     pulled_at: int
     pinned: bool = False
+    damaged: bool = False
 
     @property
     def run(self) -> dict[str, Any]:
@@ -53,19 +55,23 @@ class Catalogue:
         named: Sequence[tuple[str, str]],
         filesystems: Sequence[FilesystemRow],
         fs_path: Callable[[str], Path],
-        known: Mapping[str, StoredImage],
+        before: Catalogue | None,
         pins: Globs,
     ) -> None:
-        """known: images of the last snapshot, whose configurations need not be parsed again."""
+        """before: the last snapshot, whose configurations need not be parsed again."""
         self.rows = {row.id: row for row in sorted(rows, key=lambda row: row.id)}
         self.filesystems = {row.chain_id: row for row in filesystems}
         self._names = dict(named)
+        self._fs_path = fs_path
         names_of: dict[str, list[str]] = {}
         for name, image_id in named:
             names_of.setdefault(image_id, []).append(name)
         self.images: dict[str, StoredImage] = {}
         for row in self.rows.values():
-            config = known[row.id].config if row.id in known else manifests.parse_json(row.config, row.id)
+            known = before is not None and row.id in before.rows and before.rows[row.id].config == row.config
+            config = (
+                before.images[row.id].config if before and known else manifests.parse_json(row.config, row.id)
+            )
             stack = [(fs_path(one.chain_id), one) for one in self.stack(row.chain_id)]
             self.images[row.id] = _image(row, names_of.get(row.id, []), stack, config, pins)
 
@@ -76,6 +82,15 @@ class Catalogue:
             found.append(row)
             chain_id = row.below
         return found[::-1]
+
+    def broken(self) -> set[str]:
+        """Filesystems whose files are gone, or have another size. Of damaged ones nothing is expected."""
+        return {
+            chain_id
+            for chain_id, row in self.filesystems.items()
+            if not row.damaged
+            and not ((path := self._fs_path(chain_id)).is_file() and path.stat().st_size == row.bytes)
+        }
 
     def listed(self) -> list[StoredImage]:
         """All images that were not removed, in the order of their ids."""
@@ -91,6 +106,24 @@ class Catalogue:
                 image_id = self._by_name(text) or self._by_prefix(text)
         return None if image_id is None or self.rows[image_id].removed else self.images[image_id]
 
+    def resolve(self, text: str) -> StoredImage:
+        """As find(), also by the beginning of a name's digest; raises Missing, and Invalid for several."""
+        name, at, short = text.partition("@sha256:")
+        if at and _is_hex(short, MIN_PREFIX, 63):
+            beginning = f"{names.parse(name).name}{at}{short}"
+            fitting = {image_id for known, image_id in self._names.items() if known.startswith(beginning)}
+        else:
+            found = self.find(text)
+            fitting = {found.id} if found is not None else set(self._beginning(text.removeprefix("sha256:")))
+        if not fitting:
+            raise Missing("find image", text[:300], "no such image", "pull it first")
+        if len(fitting) > 1:
+            shown = ", ".join(_described(self.images[image_id]) for image_id in sorted(fitting)[:_MAX_SHOWN])
+            more = ", ..." if len(fitting) > _MAX_SHOWN else ""
+            cause = f"it is the beginning of {len(fitting)} images: {shown}{more}"
+            raise Invalid("find image", text[:300], cause, "give more of it")
+        return self.images[fitting.pop()]
+
     def _by_name(self, text: str) -> str | None:
         try:
             return self._names.get(str(names.parse(text)))
@@ -100,10 +133,15 @@ class Catalogue:
             raise
 
     def _by_prefix(self, text: str) -> str | None:
-        if not _is_hex(text, MIN_PREFIX, 64):
-            return None
-        fitting = [image_id for image_id in self.rows if image_id.partition(":")[2].startswith(text)]
+        fitting = self._beginning(text)
         return fitting[0] if len(fitting) == 1 else None
+
+    def _beginning(self, text: str) -> list[str]:
+        """The ids of the images that were not removed and whose ids begin so."""
+        if not _is_hex(text, MIN_PREFIX, 64):
+            return []
+        listed = (row.id for row in self.rows.values() if not row.removed)
+        return [image_id for image_id in listed if image_id.partition(":")[2].startswith(text)]
 
 
 def _image(
@@ -126,7 +164,13 @@ def _image(
         row.manifest_digest,
         row.pulled_at,
         bool(pins.matching(mine)),
+        any(one.damaged for _, one in stack),
     )
+
+
+def _described(image: StoredImage) -> str:
+    name = next(iter((*image.repo_tags, *image.repo_digests)), "")
+    return f"{image.id} {name}".rstrip()
 
 
 def _is_hex(text: str, least: int, most: int) -> bool:

@@ -6,59 +6,22 @@ import json
 import logging
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from cri.images.errors import disk_full
+from cri.images.store import schema
 from daemonkit import disk_space
 from daemonkit.faults import Broken
 
 log = logging.getLogger(__name__)
 
-VERSION = 3
 # The log is restarted after so many pages, which is half of the disk space reserved for it.
 _LOG_PAGES = 64
 _LOG_BYTES = 512 * 1024
-_SCHEMA = """
-CREATE TABLE filesystems (
-  chain_id TEXT PRIMARY KEY, type TEXT NOT NULL, bytes INTEGER NOT NULL, digest TEXT NOT NULL DEFAULT '',
-  below TEXT NOT NULL DEFAULT ''
-) STRICT;
-CREATE TABLE accounts (
-  chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
-  path TEXT NOT NULL, data BLOB, PRIMARY KEY (chain_id, path)
-) STRICT;
-CREATE TABLE images (
-  id TEXT PRIMARY KEY, chain_id TEXT NOT NULL REFERENCES filesystems, manifest_digest TEXT NOT NULL,
-  manifest BLOB NOT NULL, config BLOB NOT NULL, layers TEXT NOT NULL, pulled_at INTEGER NOT NULL,
-  removed INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE TABLE names (
-  name TEXT PRIMARY KEY, image_id TEXT NOT NULL REFERENCES images ON DELETE CASCADE
-) STRICT;
-CREATE INDEX names_of ON names (image_id);
-"""
-# Made in every index, whichever version has written it: a filesystem that is not in it is just not shared.
-_CONTENTS = """
-CREATE TABLE IF NOT EXISTS contents (
-  chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE, content_id TEXT NOT NULL
-) STRICT;
-CREATE INDEX IF NOT EXISTS contents_of ON contents (content_id);
-"""
-_FROM_1 = "ALTER TABLE filesystems ADD COLUMN digest TEXT NOT NULL DEFAULT '';"
-# Before version 3 an image was one filesystem: a stack of one.
-_FROM_2 = """
-ALTER TABLE filesystems ADD COLUMN below TEXT NOT NULL DEFAULT '';
-ALTER TABLE accounts RENAME TO accounts_2;
-CREATE TABLE accounts (
-  chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
-  path TEXT NOT NULL, data BLOB, PRIMARY KEY (chain_id, path)
-) STRICT;
-INSERT INTO accounts SELECT * FROM accounts_2;
-DROP TABLE accounts_2;
-"""
 
 
 @dataclass(frozen=True)
@@ -67,6 +30,7 @@ class FilesystemRow:
 
     bytes: its length; digest: of the whole file as it was built, "" when version 1 made it; below: the
     chain_id of the filesystem that it lies over, "" when it is the lowest. That one may come later.
+    damaged: its file was found to be another than was built, and no new container may have it.
     """
 
     chain_id: str
@@ -74,6 +38,7 @@ class FilesystemRow:
     bytes: int
     digest: str = ""
     below: str = ""
+    damaged: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,12 +75,14 @@ class ImageDb:
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if not 0 <= version <= VERSION:
-            raise Broken("open", str(self._file), f"it has version {version}, this program knows {VERSION}")
-        steps = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}.get(version)
+        if not 0 <= version <= schema.VERSION:
+            raise Broken(
+                "open", str(self._file), f"it has version {version}, this program knows {schema.VERSION}"
+            )
+        steps = schema.STEPS.get(version)
         if steps is not None:
-            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
-        self._db.executescript(_CONTENTS)
+            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {schema.VERSION}; COMMIT;")
+        self._db.executescript(schema.ALWAYS)
 
     def close(self) -> None:
         """Close the file."""
@@ -146,11 +113,11 @@ class ImageDb:
             raise Broken(f"{operation} index of images", str(self._file), str(error)) from error
 
     def add_filesystem(
-        self, row: FilesystemRow, accounts: Mapping[str, bytes | None], content_id: str = ""
+        self, row: FilesystemRow, accounts: Mapping[str, bytes | None], content: str = ""
     ) -> None:
-        """Add a finished filesystem; an older row of the same chain id is replaced.
+        """Add a finished filesystem; an older row of the same chain id is replaced, and with it its damage.
 
-        accounts: see account_file(); content_id: see same_content(), "": not known.
+        accounts: see account_file(); content: see same_content(), "": not known.
         """
         with self._transaction() as db:
             db.execute(
@@ -159,15 +126,19 @@ class ImageDb:
                 "below = excluded.below",
                 (row.chain_id, row.type, row.bytes, row.digest, row.below),
             )
+            db.execute("DELETE FROM damaged WHERE chain_id = ?", (row.chain_id,))
             db.executemany(
                 "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
                 [(row.chain_id, path, data) for path, data in accounts.items()],
             )
-            if content_id:
-                db.execute("INSERT OR REPLACE INTO contents VALUES (?, ?)", (row.chain_id, content_id))
+            if content:
+                db.execute("INSERT OR REPLACE INTO contents VALUES (?, ?)", (row.chain_id, content))
 
-    def add_image(self, row: ImageRow, names: tuple[str, ...]) -> None:
-        """Add an image with names, taken from other images if need be; a removed image comes back."""
+    def add_image(self, row: ImageRow, names: tuple[str, ...], replace: bool = False) -> None:
+        """Add an image with names, taken from other images if need be; a removed image comes back.
+
+        replace: what is stored of it, as replace_image() does; else that stays as it is.
+        """
         with self._transaction() as db:
             db.execute(
                 "INSERT INTO images VALUES (?, ?, ?, ?, ?, ?, ?, 0) "
@@ -182,6 +153,8 @@ class ImageDb:
                     row.pulled_at,
                 ),
             )
+            if replace:
+                _replace(db, row)
             db.executemany("INSERT OR REPLACE INTO names VALUES (?, ?)", [(name, row.id) for name in names])
         self._grow()
 
@@ -192,6 +165,26 @@ class ImageDb:
                 self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
             except sqlite3.Error as error:
                 log.warning("the index stays in its log: %s", error)
+
+    def mark_damaged(self, chain_ids: Sequence[str]) -> None:
+        """Note that filesystems' files are damaged, until add_filesystem() replaces them."""
+        with self._transaction() as db:
+            db.executemany(
+                "INSERT OR IGNORE INTO damaged VALUES (?)", [(chain_id,) for chain_id in chain_ids]
+            )
+
+    def replace_image(self, row: ImageRow) -> None:
+        """Change what is stored of an image; its names, and whether it is removed, stay as they are."""
+        with self._transaction() as db:
+            _replace(db, row)
+
+    def name(self, name: str, image_id: str | None) -> None:
+        """Give a name to an image, taken from another if need be; None: no image has it any more."""
+        with self._transaction() as db:
+            if image_id is None:
+                db.execute("DELETE FROM names WHERE name = ?", (name,))
+            else:
+                db.execute("INSERT OR REPLACE INTO names VALUES (?, ?)", (name, image_id))
 
     def unname(self, image_id: str) -> None:
         """Remove all names of an image and mark it removed."""
@@ -228,17 +221,16 @@ class ImageDb:
     def filesystems(self) -> list[FilesystemRow]:
         """All filesystems."""
         with self._lock, self._told("read"):
-            return [
-                FilesystemRow(*row)
-                for row in self._db.execute("SELECT chain_id, type, bytes, digest, below FROM filesystems")
-            ]
-
-    def same_content(self, content_id: str) -> list[str]:
-        """The chain ids of filesystems that are made of the same things, whatever lies below them."""
-        with self._lock, self._told("read"):
             rows = self._db.execute(
-                "SELECT chain_id FROM contents WHERE content_id = ? ORDER BY chain_id", (content_id,)
-            )
+                "SELECT chain_id, type, bytes, digest, below, chain_id IN (SELECT chain_id FROM damaged) "
+                "FROM filesystems"
+            ).fetchall()
+        return [FilesystemRow(row[0], row[1], row[2], row[3], row[4], bool(row[5])) for row in rows]
+
+    def same_content(self, content: str) -> list[str]:
+        """The chain ids of filesystems made of the same things, by ContentId.value, wherever they lie."""
+        with self._lock, self._told("read"):
+            rows = self._db.execute("SELECT chain_id FROM contents WHERE content_id = ?", (content,))
             return [row[0] for row in rows]
 
     def account_file(self, stack: Sequence[str], path: str) -> bytes | None:
@@ -254,6 +246,20 @@ class ImageDb:
                 if row is not None:
                     return None if row[0] is None else bytes(row[0])
         return None
+
+
+def now() -> int:
+    """Nanoseconds since the epoch."""
+    return time.time_ns()
+
+
+def _replace(db: sqlite3.Connection, row: ImageRow) -> None:
+    stored = (row.chain_id, row.manifest_digest, row.manifest, row.config, json.dumps(row.layers))
+    db.execute(
+        "UPDATE images SET chain_id = ?, manifest_digest = ?, manifest = ?, config = ?, layers = ? "
+        "WHERE id = ?",
+        (*stored, row.id),
+    )
 
 
 def _layers(text: str) -> tuple[tuple[str, int], ...]:

@@ -3,8 +3,9 @@
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
 layers), ``filesystems/<hex>.squashfs`` (of one layer or more; equal ones are one file with several names),
 ``shelves/<hex>`` (their tree caches), ``shelves/<hex>.entries`` (what is in a layer), ``kernels/<hex>/``
-(what was taken out of a kernel image), ``ingest/`` (work in progress). A file gets its name after its bytes
-are on the disk, but for those on the shelves, which are made again where they are damaged.
+(what was taken out of a kernel image), ``ingest/`` (work in progress), ``partial/`` (beginnings of layers). A
+file gets its name after its bytes are on the disk, but for what is on the shelves, which is made again where
+it is damaged, and beginnings, which are verified with the rest.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ import fcntl
 import itertools
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cri.images.store.db import FilesystemRow
 from daemonkit.faults import Refused
 
 FS_TYPE = "squashfs"
+LEAST_PARTIAL = 4 << 20
+"""Bytes of a layer that are worth being kept until the rest comes."""
+_LAYER = "layer-"
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,9 @@ class StoreFiles:
         self._blobs, self._filesystems = root / "blobs", root / "filesystems"
         self._kernels, self._tree_caches = root / "kernels", root / "shelves"
         self._serials = itertools.count(1)
-        for directory in (root, self._filesystems, self._blobs, self._tree_caches, self._kernels):
+        self._partial = root / "partial"
+        own = (self._filesystems, self._blobs, self._tree_caches, self._kernels, self._partial)
+        for directory in (root, *own):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._guard = _only_one(root / "lock")
 
@@ -52,7 +57,10 @@ class StoreFiles:
         os.close(self._guard)
 
     def clear_ingest(self) -> None:
-        """Remove the unfinished work of a killed run."""
+        """Remove the unfinished work of a killed run, but for what it had of layers."""
+        for path in self.ingest.glob(f"{_LAYER}*"):
+            if path.is_file() and path.stat().st_size >= LEAST_PARTIAL:
+                path.rename(self._partial / path.stem.removeprefix(_LAYER))
         shutil.rmtree(self.ingest, ignore_errors=True)
         self.ingest.mkdir(mode=0o700)
 
@@ -65,6 +73,15 @@ class StoreFiles:
         """The path of a filesystem, whether it is there or not."""
         return self._filesystems / f"{chain_id.partition(':')[2]}.{FS_TYPE}"
 
+    def paths(self, chain_ids: Sequence[str], digests: Sequence[str]) -> list[Path]:
+        """The paths of filesystems, their tree caches, and layers."""
+        return [
+            *map(self.fs_path, chain_ids),
+            *map(self.tree_cache_path, chain_ids),
+            *map(self.blob_path, digests),
+            *map(self.layer_cache_path, digests),
+        ]
+
     def kernel_path(self, chain_id: str) -> Path:
         """The folder of a kernel image's files, whether it is there or not."""
         return self._kernels / chain_id.partition(":")[2]
@@ -73,8 +90,16 @@ class StoreFiles:
         """Remove the folders of all other chains; each is renamed first, so that none is seen half gone."""
         kept = {self.kernel_path(chain_id) for chain_id in chain_ids}
         for folder in set(self._kernels.iterdir()) - kept:
-            with self.work_folder("gone") as work:
-                folder.rename(work)
+            self._drop(folder)
+
+    def drop_kernel(self, chain_id: str) -> None:
+        """Remove the folder of a kernel image's files; none is fine."""
+        if (folder := self.kernel_path(chain_id)).is_dir():
+            self._drop(folder)
+
+    def _drop(self, folder: Path) -> None:
+        with self.work_folder("gone") as work:
+            folder.rename(work)
 
     @contextmanager
     def work_folder(self, stem: str) -> Iterator[Path]:
@@ -115,25 +140,55 @@ class StoreFiles:
         work.rename(final)
         sync_directory(final.parent)
 
-    def link(self, equals: Iterable[FilesystemRow], chain_id: str, work: Path) -> str | None:
-        """Give one of several equal filesystems the further name ``work``; its digest, None: none is here.
+    def link(self, equal: Path, replaced: Path, work: Path) -> bool:
+        """Give a filesystem the further name ``work``, unless it is gone, or is the one to be replaced."""
+        # It may be on its way out; under its new name it stays.
+        with suppress(OSError):
+            if not (replaced.exists() and replaced.samefile(equal)):
+                work.hardlink_to(equal)
+                return True
+        return False
 
-        A file that ``chain_id`` has already is not taken: it is to be replaced.
-        """
-        replaced = self.fs_path(chain_id)
-        for row in equals:
-            path = self.fs_path(row.chain_id)
-            # It may be on its way out; under its new name it stays.
-            with suppress(OSError):
-                if path.stat().st_size != row.bytes or (replaced.exists() and replaced.samefile(path)):
-                    continue
-                work.hardlink_to(path)
-                return row.digest
-        return None
+    def same(self, chain_ids: Sequence[str], among: Iterable[str]) -> list[str]:
+        """These filesystems, and those among others that are the same files."""
+        inodes = {self._inode(chain_id) for chain_id in chain_ids} - {0}
+        return [*chain_ids, *(other for other in among if self._inode(other) in inodes)]
+
+    def _inode(self, chain_id: str) -> int:
+        """The number of a filesystem's file; 0: there is none."""
+        try:
+            return self.fs_path(chain_id).stat().st_ino
+        except FileNotFoundError:
+            return 0
+
+    @contextmanager
+    def download_file(self, digest: str) -> Iterator[Path]:
+        """As work_file(), for a layer: when there is a part of it, it is in the file already."""
+        with self.work_file(f"{_LAYER}{self._partial_path(digest).name}") as work:
+            with suppress(FileNotFoundError):
+                self._partial_path(digest).rename(work)
+            yield work
+
+    def keep_partial(self, work: Path, digest: str) -> None:
+        """Keep what there is of a layer, if it is worth it, for the next download_file()."""
+        if work.is_file() and work.stat().st_size >= LEAST_PARTIAL:
+            os.utime(work)
+            work.rename(self._partial_path(digest))
+
+    def _partial_path(self, digest: str) -> Path:
+        return self._partial / digest.replace(":", "-")
+
+    def partial(self) -> list[Path]:
+        """Every layer that is not whole."""
+        return list(self._partial.iterdir())
+
+    def layers(self) -> list[Path]:
+        """Every blob."""
+        return list(self._blobs.glob("*/*"))
 
     def named(self) -> list[Path]:
         """Every blob, filesystem, tree cache, and list of a layer's entries."""
-        return [*self._filesystems.iterdir(), *self._blobs.glob("*/*"), *self._tree_caches.iterdir()]
+        return [*self._filesystems.iterdir(), *self.layers(), *self._tree_caches.iterdir()]
 
     def usage(self) -> Usage:
         """What the store takes now."""

@@ -8,22 +8,24 @@ image shares them.
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from cri.images.digests import matches
 from cri.images.globs import Globs
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageDb, ImageRow
 from cri.images.store.files import FS_TYPE, StoreFiles
+from cri.images.store.reader import StoreReader
+from cri.images.store.unfinished import UnfinishedLayers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Missing
 
 
-class ImageStore:
+class ImageStore(StoreReader):
     """Safe to use from any thread; reads come from memory and do not wait.
 
     At start: open(), then hold() for every container that exists, then collect().
@@ -35,8 +37,8 @@ class ImageStore:
         self._leases: Counter[Path] = Counter()
         self._holds: dict[str, set[str]] = {}
         self._pins = Globs(settings.pinned)
-        self._catalogue: Catalogue | None = None
-        self._db = ImageDb(self.files.index)
+        super().__init__(ImageDb(self.files.index))
+        self.unfinished = UnfinishedLayers(self.files, settings, self._lock, self._in_use)
         self._load()
 
     def open(self) -> None:
@@ -45,64 +47,14 @@ class ImageStore:
         checkpoint("image-start.cleared")
         with self._lock:
             self._forget_broken()
-            self._sweep(list(self._now.filesystems), self.files.named())
+            self._sweep(list(self._now.filesystems), set(self.files.named()) - set(self.files.layers()))
+            self.unfinished.trim()
 
     def close(self) -> None:
         """Close the index and release the store."""
         with self._lock:
             self._db.close()
             self.files.close()
-
-    # Reading.
-
-    def images(self) -> list[StoredImage]:
-        """All images that were not removed, in the order of their ids."""
-        return self._now.listed()
-
-    def resolve(self, name_or_id: str) -> StoredImage:
-        """The image by name, id, or unique beginning of an id; raises Missing and Invalid."""
-        found = self.find(name_or_id)
-        if found is None:
-            raise Missing("find image", name_or_id[:300], "no such image", "pull it first")
-        return found
-
-    def find(self, name_or_id: str) -> StoredImage | None:
-        """As resolve(), but None when there is no such image."""
-        return self._now.find(name_or_id)
-
-    def get(self, image_id: str) -> StoredImage:
-        """The image by its full id, even when it was removed while in use."""
-        image = self._now.images.get(image_id)
-        if image is None:
-            raise Missing("find image", image_id[:100], "no such image")
-        return image
-
-    def read_file(self, image: StoredImage, path: str, limit: int) -> bytes | None:
-        """/etc/passwd or /etc/group of the image (untrusted); None: none there, or larger than limit."""
-        data = self._db.account_file(self.stack(image.id), path)
-        return data if data is not None and len(data) <= limit else None
-
-    def manifest(self, image: StoredImage) -> bytes:
-        """The manifest the image was pulled by, byte for byte."""
-        return self._now.rows[image.id].manifest
-
-    def stored(self, image: StoredImage) -> tuple[ImageRow, list[FilesystemRow]]:
-        """What the index says of an image and its filesystems, lowest first; raises Missing."""
-        now = self._now
-        row = now.rows.get(image.id)
-        if row is None:
-            raise Missing("find image", image.id, "it was removed")
-        return row, now.stack(row.chain_id)
-
-    def stack(self, image_id: str) -> list[str]:
-        """The names of an image's filesystems, lowest first; none when nothing is left of it."""
-        now = self._now
-        row = now.rows.get(image_id)
-        return [] if row is None else [one.chain_id for one in now.stack(row.chain_id)]
-
-    def has(self, image_id: str) -> bool:
-        """Whether anything of it is left, also when it was removed while in use."""
-        return image_id in self._now.rows
 
     # Holding and removing.
 
@@ -144,16 +96,17 @@ class ImageStore:
             self._load()
             self._drop_if_unneeded(image.id)
 
-    def unused(self) -> list[StoredImage]:
-        """Images that nobody holds and that are not pinned."""
+    def unused(self, fits: Callable[[StoredImage], bool] = lambda _: True) -> list[StoredImage]:
+        """Images that nobody holds, that are not pinned, and that fit."""
         with self._lock:
             needed = {image_id for held in self._holds.values() for image_id in held}
-            return [image for image in self.images() if image.id not in needed and not image.pinned]
+            found = [image for image in self.images() if image.id not in needed and not image.pinned]
+            return [image for image in found if fits(image)]
 
-    def remove_unused(self) -> list[StoredImage]:
+    def remove_unused(self, fits: Callable[[StoredImage], bool] = lambda _: True) -> list[StoredImage]:
         """Remove them; what has come to be held meanwhile stays."""
         with self._lock:
-            found = self.unused()
+            found = self.unused(fits)
             for image in found:
                 self.remove(image.id)
             return found
@@ -161,20 +114,32 @@ class ImageStore:
     # Adding.
 
     def has_filesystem(self, chain_id: str) -> bool:
-        """Whether it is there, complete, whatever lies below it; stays true only while it is leased."""
-        return chain_id in self._now.filesystems
+        """Whether it is there, complete, whatever lies below it; stays true only while it is leased.
+
+        One that is damaged is not there.
+        """
+        row = self._now.filesystems.get(chain_id)
+        return row is not None and not row.damaged
 
     def lease(self, chain_ids: Sequence[str], digests: Sequence[str]) -> None:
         """Keep these filesystems and layers until end_lease(), whoever else needs them or not."""
         with self._lock:
-            self._leases.update(self._files_of(chain_ids, digests))
+            self._leases.update(self.files.paths(chain_ids, digests))
 
-    def end_lease(self, chain_ids: Sequence[str], digests: Sequence[str]) -> None:
-        """End one lease; what no image has and nobody leases is removed."""
-        paths = self._files_of(chain_ids, digests)
+    def end_lease(self, chain_ids: Sequence[str], digests: Sequence[str], unfinished: bool = False) -> None:
+        """End one lease; what no image has and nobody leases is removed.
+
+        unfinished: layers are kept for the next try, within the bounds of UnfinishedLayers.
+        """
+        paths = self.files.paths(chain_ids, digests)
         with self._lock:
             self._leases.subtract(paths)
             self._leases += Counter()
+            if unfinished:
+                layers = [self.files.blob_path(digest) for digest in digests]
+                self.unfinished.keep(layers)
+                self.unfinished.trim()
+                paths = [path for path in paths if path not in layers]
             self._sweep(chain_ids, paths)
 
     @contextmanager
@@ -193,30 +158,81 @@ class ImageStore:
         below: str,
         accounts: Mapping[str, bytes | None],
         digest: str,
-        content_id: str = "",
+        content: str = "",
     ) -> None:
         """Add a finished, synced filesystem image; the caller has leased it.
 
-        below, accounts, content_id: see FilesystemRow and ImageDb.
+        below, accounts, content: see FilesystemRow and ImageDb.
         """
         row = FilesystemRow(chain_id, FS_TYPE, work.stat().st_size, digest, below)
         self.files.put(work, self.files.fs_path(chain_id))
         checkpoint("image-pull.filesystem-named")
         with self._lock:
-            self._db.add_filesystem(row, accounts, content_id)
+            self._db.add_filesystem(row, accounts, content)
             self._load()
 
-    def link_filesystem(self, content_id: str, chain_id: str, work: Path) -> str | None:
+    def link_filesystem(self, content: str, chain_id: str, work: Path) -> str | None:
         """Give a filesystem of that content the further name ``work``; its digest, None: there is none."""
-        rows = map(self._now.filesystems.get, self._db.same_content(content_id))
-        return self.files.link(filter(None, rows), chain_id, work)
+        rows = filter(None, map(self._now.filesystems.get, self._db.same_content(content)))
+        sound = [row for row in rows if not row.damaged]
+        path = self.files.fs_path
+        linked = (row for row in sound if self.files.link(path(row.chain_id), path(chain_id), work))
+        return next((row.digest for row in linked), None)
 
-    def add_image(self, row: ImageRow, image_names: tuple[str, ...]) -> StoredImage:
-        """Add an image whose filesystems and layers are there."""
+    def add_image(self, row: ImageRow, image_names: tuple[str, ...], replace: bool = False) -> StoredImage:
+        """Add an image whose filesystems and layers are there; replace: what is stored of it already."""
         with self._lock:
-            self._db.add_image(row, image_names)
+            self._db.add_image(row, image_names, replace)
             self._load()
             return self._now.images[row.id]
+
+    def replace_image(self, row: ImageRow) -> StoredImage:
+        """Change what is stored of an image, whose names stay; Missing when it is gone."""
+        with self._lock:
+            self.get(row.id)
+            self._db.replace_image(row)
+            self._load()
+            return self._now.images[row.id]
+
+    def mark_damaged(self, rows: Sequence[FilesystemRow]) -> None:
+        """Give filesystems to no new container until they are built again; those that have been are sound."""
+        with self._lock:
+            known = self._now.filesystems
+            damaged = [row.chain_id for row in rows if known.get(row.chain_id) == row]
+            self._db.mark_damaged(self.files.same(damaged, known))
+            checkpoint("image-verify.marked")
+            self._load()
+
+    def usable(self, image: StoredImage) -> bool:
+        """Whether containers can have it: it is sound, or can be rebuilt of the layers that are here."""
+        row = self.row(image.id)
+        if row is None or not image.damaged:
+            return row is not None
+        whole = len(row.layers) == len(image.config["rootfs"]["diff_ids"])
+        documents = matches(row.config, row.id) and matches(row.manifest, row.manifest_digest)
+        return whole and documents and all(self.files.blob_path(digest).is_file() for digest, _ in row.layers)
+
+    def tag(self, image_id: str, name: str) -> str:
+        """Give an image one more name; the id of the image that had it, "": none; raises Missing."""
+        with self._lock:
+            before, image = self.find(name), self.find(image_id)
+            if image is None:
+                raise Missing("tag image", image_id, "it was removed")
+            self._db.name(name, image.id)
+            checkpoint("image-tag.recorded")
+            self._load()
+            return "" if before in (None, image) else before.id
+
+    def untag(self, name: str) -> StoredImage:
+        """Take a name away from its image, which stays; the image without it; raises Missing."""
+        with self._lock:
+            image = self.find(name)
+            if image is None or name not in (*image.repo_tags, *image.repo_digests):
+                raise Missing("untag image", name, "no image has this name")
+            self._db.name(name, None)
+            checkpoint("image-untag.recorded")
+            self._load()
+            return self._now.images[image.id]
 
     def add_kernel(self, work: Path, chain_id: str) -> None:
         """Add the finished, synced folder of a kernel image's files; Missing when the image is gone."""
@@ -225,17 +241,12 @@ class ImageStore:
                 raise Missing("take kernel out of image", chain_id, "it was removed")
             self.files.put(work, self.files.kernel_path(chain_id))
 
+    # Inside.
+
     def _load(self) -> None:
         images, filesystems = self._db.images(), self._db.filesystems()
-        known = self._catalogue.images if self._catalogue is not None else {}
-        self._catalogue = Catalogue(
-            images, self._db.names(), filesystems, self.files.fs_path, known, self._pins
-        )
-
-    @property
-    def _now(self) -> Catalogue:
-        assert self._catalogue is not None
-        return self._catalogue
+        names, path = self._db.names(), self.files.fs_path
+        self._catalogue = Catalogue(images, names, filesystems, path, self._catalogue, self._pins)
 
     def _drop_if_unneeded(self, image_id: str) -> None:
         row = self._now.rows.get(image_id)
@@ -246,32 +257,24 @@ class ImageStore:
         self._load()
         stack = [one.chain_id for one in self._now.stack(row.chain_id)]
         digests = [digest for digest, _ in row.layers]
-        self._sweep(stack, self._files_of(stack, digests))
-
-    def _files_of(self, chain_ids: Sequence[str], digests: Sequence[str]) -> list[Path]:
-        files = self.files
-        return [
-            *map(files.fs_path, chain_ids),
-            *map(files.tree_cache_path, chain_ids),
-            *map(files.blob_path, digests),
-            *map(files.layer_cache_path, digests),
-        ]
+        self._sweep(stack, self.files.paths(stack, digests))
 
     def _forget_broken(self) -> None:
         """Delete rows whose files are gone: an operator removed them, or the disk lost them."""
-        broken = {
-            chain_id
-            for chain_id, row in self._now.filesystems.items()
-            if not (path := self.files.fs_path(chain_id)).is_file() or path.stat().st_size != row.bytes
-        }
-        for row in list(self._now.rows.values()):
-            stack = self._now.stack(row.chain_id)
-            if stack[0].below or any(one.chain_id in broken for one in stack):
-                self._db.delete_image(row.id)
+        now, broken = self._now, self._now.broken()
+        forgotten = [
+            row
+            for row in now.rows.values()
+            if (stack := now.stack(row.chain_id))[0].below or any(one.chain_id in broken for one in stack)
+        ]
+        for row in forgotten:
+            self._db.delete_image(row.id)
         self._db.drop_filesystems(sorted(broken))
         self._load()
+        # The image is pulled again; what is here of it need not be.
+        self.unfinished.keep([self.files.blob_path(digest) for row in forgotten for digest, _ in row.layers])
 
-    def _sweep(self, chain_ids: Sequence[str], paths: Sequence[Path]) -> None:
+    def _sweep(self, chain_ids: Sequence[str], paths: Iterable[Path]) -> None:
         """Remove those of the given filesystems and files that no image has and no pull leases."""
         wanted = {one.chain_id for row in self._now.rows.values() for one in self._now.stack(row.chain_id)}
         unused = [
@@ -286,14 +289,12 @@ class ImageStore:
             self._db.drop_filesystems(unused)
             checkpoint("image-remove.filesystem-forgotten")
             self._load()
-        digests = [digest for row in self._now.rows.values() for digest, _ in row.layers]
-        needed = set(self._files_of(list(self._now.filesystems), digests))
-        for path in set(paths) - needed - set(self._leases):
+        for path in set(paths) - self._in_use():
             path.unlink(missing_ok=True)
             checkpoint("image-remove.file-removed")
         self.files.keep_kernels({row.chain_id for row in self._now.rows.values()})
 
-
-def now() -> int:
-    """Nanoseconds since the epoch."""
-    return time.time_ns()
+    def _in_use(self) -> set[Path]:
+        """The files that the index names, or a pull leases."""
+        digests = [digest for row in self._now.rows.values() for digest, _ in row.layers]
+        return {*self.files.paths(list(self._now.filesystems), digests), *self._leases}

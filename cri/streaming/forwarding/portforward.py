@@ -62,7 +62,12 @@ class ForwardJob:
             raise Bad(HTTPStatus.BAD_REQUEST, "this sub-protocol needs the ports in the PortForward request")
         return chosen
 
-    async def serve(self, wire: ClientWire, chosen: Chosen[Style], stream_timeout: float) -> None:
+    async def serve(
+        self, wire: ClientWire, chosen: Chosen[Style], stream_timeout: float, stopping: asyncio.Event
+    ) -> None:
+        await race(self._serve(wire, chosen, stream_timeout), stopping.wait())
+
+    async def _serve(self, wire: ClientWire, chosen: Chosen[Style], stream_timeout: float) -> None:
         if chosen.protocol is not Style.STREAMS:
             await self._serve_channels(WebSocket(wire), chosen.protocol)
         elif chosen.websocket:

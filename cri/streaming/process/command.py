@@ -51,7 +51,7 @@ class Command(Protocol):
         ...
 
     async def ready(self) -> None:
-        """Return once the client has opened every stream that was asked for."""
+        """Return once the client has opened every stream that was asked for; called once."""
         ...
 
     async def stdout(self, data: bytes) -> None: ...
@@ -95,7 +95,15 @@ class SpdyCommand:
         await self._session.run()
 
     async def ready(self) -> None:
+        """Then begin the error stream: clients take an empty one for success, also when it was cut off.
+
+        The status is JSON, which may begin with a blank; without the rest it is none.  Sub-protocols before
+        v4 have no status, and nothing tells their clients of a server that dies.
+        """
         await self._complete.wait()
+        error = self._streams["error"]
+        if self._protocol.statuses and not error.local_done:
+            await error.write(b" ")
 
     async def stdout(self, data: bytes) -> None:
         await self._write("stdout", data)

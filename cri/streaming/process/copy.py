@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Never
 
 from cri.streaming.process.command import Command
-from cri.streaming.transport.inbox import Inbox
+from cri.streaming.transport.inbox import InOrder
 from cri.streaming.transport.wire import ClientGone
 from cri.zones.process import Message, ProcessStreams
-from daemonkit.tasks import gather, race
+from daemonkit.tasks import race
 
 _KEPT = 4096
 """Characters of an incomplete object that are kept."""
@@ -42,30 +42,27 @@ async def _copy_output(process: ProcessStreams[Message], command: Command) -> in
 
 
 async def _copy_input(process: ProcessStreams[Message], command: Command, stdin: bool, tty: bool) -> Never:
-    """Copy input; never returns, since the end of input is not the end of the process."""
-    if command.stdin is not None and not stdin:
-        command.stdin.discard()
-    await gather(
-        _copy_stdin(process, command.stdin if stdin else None),
-        _copy_sizes(process, command.resizes if tty else None),
-    )
+    """Copy input in the order in which it came; never returns: the end of input is not that of the process.
+
+    So a terminal has its new size before the process reads what was typed after it.
+    """
+    wanted = {"stdin": (command.stdin, stdin), "resize": (command.resizes, tty)}
+    for inbox, has in wanted.values():
+        if inbox is not None and not has:
+            inbox.discard()
+    inputs = InOrder({name: inbox for name, (inbox, has) in wanted.items() if inbox is not None and has})
+    sizes = Sizes()
+    while came := await inputs.read():
+        match came:
+            case "stdin", b"":
+                await process.stdin_eof()
+            case "stdin", data:
+                await process.stdin(data)
+            case _, data:
+                for size in sizes.parse(data):
+                    await process.resize(size.rows, size.columns)
     await asyncio.Event().wait()
     raise AssertionError("an event that nobody sets was set")
-
-
-async def _copy_stdin(process: ProcessStreams[Message], inbox: Inbox | None) -> None:
-    if inbox is None:
-        return
-    while data := await inbox.read():
-        await process.stdin(data)
-    await process.stdin_eof()
-
-
-async def _copy_sizes(process: ProcessStreams[Message], inbox: Inbox | None) -> None:
-    if inbox is None:
-        return
-    async for size in sizes(inbox):
-        await process.resize(size.rows, size.columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +73,28 @@ class Size:
     columns: int
 
 
-async def sizes(inbox: Inbox) -> AsyncIterator[Size]:
-    """Parse terminal sizes, JSON objects one after the other; ClientGone for anything else.
+class Sizes:
+    """Terminal sizes as a client sends them: JSON objects one after the other, however they are cut."""
 
-    Sizes of 0 by 0 are skipped: clients send them when their own output is no terminal.
-    """
-    kept = ""
-    while data := await inbox.read():
-        kept = (kept + data.decode("latin-1")).lstrip(_BLANKS)
-        while kept:
+    def __init__(self) -> None:
+        self._kept = ""
+
+    def parse(self, data: bytes) -> Iterator[Size]:
+        """The sizes that ``data`` completes; ClientGone for anything else.
+
+        Sizes of 0 by 0 are skipped: clients send them when their own output is no terminal.
+        """
+        self._kept = (self._kept + data.decode("latin-1")).lstrip(_BLANKS)
+        while self._kept:
             try:
-                value, end = json.JSONDecoder().raw_decode(kept)
+                value, end = json.JSONDecoder().raw_decode(self._kept)
             except ValueError:
-                if len(kept) > _KEPT:
+                if len(self._kept) > _KEPT:
                     raise ClientGone("terminal sizes that are not JSON") from None
-                break
+                return
             except RecursionError:
                 raise ClientGone("terminal sizes that are not JSON") from None
-            kept = kept[end:].lstrip(_BLANKS)
+            self._kept = self._kept[end:].lstrip(_BLANKS)
             if size := _size(value):
                 yield size
 

@@ -93,19 +93,29 @@ class CommandJob:
     def negotiate(self, request: Request) -> Chosen[SubProtocol]:
         return negotiate(request, SPDY_PROTOCOLS, PROTOCOLS)
 
-    async def serve(self, wire: ClientWire, chosen: Chosen[SubProtocol], stream_timeout: float) -> None:
+    async def serve(
+        self, wire: ClientWire, chosen: Chosen[SubProtocol], stream_timeout: float, stopping: asyncio.Event
+    ) -> None:
         command: Command
         if chosen.websocket:
             command = ChannelCommand(WebSocket(wire), chosen.protocol, self.wants)
         else:
             command = SpdyCommand(wire, chosen.protocol, self.wants)
-        await race(self._serve(command, stream_timeout), command.run())
+        await race(self._serve(command, stream_timeout, stopping), command.run())
 
-    async def _serve(self, command: Command, stream_timeout: float) -> None:
+    async def _serve(self, command: Command, stream_timeout: float, stopping: asyncio.Event) -> None:
+        await command.end(await race(self._run(command, stream_timeout), _stopped(stopping)))
+
+    async def _run(self, command: Command, stream_timeout: float) -> ExitStatus:
         try:
             async with asyncio.timeout(stream_timeout):
                 await command.ready()
         except TimeoutError:
-            await command.end(ExitStatus(failure="the client did not open its streams in time"))
-            return
-        await command.end(await self.run(command))
+            return ExitStatus(failure="the client did not open its streams in time")
+        return await self.run(command)
+
+
+async def _stopped(stopping: asyncio.Event) -> ExitStatus:
+    """How a command ends that is cut off with the server: nobody can say how it would have ended."""
+    await stopping.wait()
+    return ExitStatus(failure="the container runtime is stopping")

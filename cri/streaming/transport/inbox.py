@@ -1,9 +1,12 @@
-"""Input of one connection's streams that waits for its readers, with one limit for all of them together."""
+"""Input of one connection's streams that waits for its readers: one limit for all of them, and one order."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Mapping
+from operator import itemgetter
+from typing import Generic, TypeVar
 
 LIMIT = 1024 * 1024
 """Bytes that may wait before nothing more is read from the connection.
@@ -15,20 +18,26 @@ TAKE = 256 * 1024
 _ENTRY = 64
 """Accounted overhead of a chunk: a million tiny frames must count, too."""
 
+K = TypeVar("K")
+
 
 class BufferQuota:
-    """Counts the bytes that wait in one connection's inboxes."""
+    """Counts the bytes that wait in one connection's inboxes, and the chunks that have come."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
         self.used = 0
+        self.arrivals = 0
         self.space = asyncio.Event()
         self.space.set()
 
-    def take(self, size: int) -> None:
+    def take(self, size: int) -> int:
+        """Count one more chunk; its place in the order of arrival."""
+        self.arrivals += 1
         self.used += size
         if self.used > self._limit:
             self.space.clear()
+        return self.arrivals
 
     def give(self, size: int) -> None:
         self.used -= size
@@ -41,7 +50,7 @@ class Inbox:
 
     def __init__(self, quota: BufferQuota) -> None:
         self._quota = quota
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[tuple[int, bytes]] = deque()
         self._changed = asyncio.Event()
         self._ended = False
         self._unwanted = False
@@ -49,8 +58,7 @@ class Inbox:
     def put(self, data: bytes) -> None:
         """Add a chunk, without waiting: the quota says when to stop reading.  Empty chunks are dropped."""
         if data and not self._ended and not self._unwanted:
-            self._chunks.append(data)
-            self._quota.take(len(data) + _ENTRY)
+            self._chunks.append((self._quota.take(len(data) + _ENTRY), data))
             self._changed.set()
 
     def end(self) -> None:
@@ -63,7 +71,7 @@ class Inbox:
         self._unwanted = True
         self._ended = True
         while self._chunks:
-            self._quota.give(len(self._chunks.popleft()) + _ENTRY)
+            self._quota.give(len(self._chunks.popleft()[1]) + _ENTRY)
         self._changed.set()
 
     async def read(self) -> bytes:
@@ -73,10 +81,58 @@ class Inbox:
                 return b""
             self._changed.clear()
             await self._changed.wait()
-        taken = [self._chunks.popleft()]
+        return self.taken()
+
+    @property
+    def first(self) -> int | None:
+        """When the chunk that comes next has arrived; None while none waits."""
+        return self._chunks[0][0] if self._chunks else None
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether nothing waits, and nothing comes any more."""
+        return self._ended and not self._chunks
+
+    def taken(self, before: int | None = None) -> bytes:
+        """What waits, at least the first chunk; only chunks that arrived ``before``."""
+        taken = [self._chunks.popleft()[1]]
         size = len(taken[0])
-        while self._chunks and size + len(self._chunks[0]) <= TAKE:
-            taken.append(self._chunks.popleft())
+        while self._chunks and size + len(self._chunks[0][1]) <= TAKE:
+            if before is not None and self._chunks[0][0] > before:
+                break
+            taken.append(self._chunks.popleft()[1])
             size += len(taken[-1])
         self._quota.give(size + _ENTRY * len(taken))
         return taken[0] if len(taken) == 1 else b"".join(taken)
+
+    def tell(self, changed: asyncio.Event) -> None:
+        """Set this event from now on, whenever something comes or ends."""
+        self._changed = changed
+
+
+class InOrder(Generic[K]):
+    """Some inboxes of one connection, read in the order in which their chunks arrived.
+
+    What a client sends on two streams has an order, that of its frames.
+    """
+
+    def __init__(self, inboxes: Mapping[K, Inbox]) -> None:
+        self._open = dict(inboxes)
+        self._changed = asyncio.Event()
+        for inbox in self._open.values():
+            inbox.tell(self._changed)
+
+    async def read(self) -> tuple[K, bytes] | None:
+        """Read the next input, and whose it is: b"" at the end of one, once nothing waits; None after all."""
+        while self._open:
+            waiting = [(inbox.first, key) for key, inbox in self._open.items() if inbox.first is not None]
+            if waiting:
+                first, key = min(waiting, key=itemgetter(0))
+                return key, self._open[key].taken(min((at for at, _ in waiting if at > first), default=None))
+            for key, inbox in self._open.items():
+                if inbox.exhausted:
+                    del self._open[key]
+                    return key, b""
+            self._changed.clear()
+            await self._changed.wait()
+        return None

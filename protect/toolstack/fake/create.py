@@ -138,6 +138,7 @@ async def _launch(home: Home, settings: FakeSettings, spec: DomainSpec, groups: 
             fakedom=home.fakedom,
             root=home.root,
             directory=home.directory(spec.uuid),
+            memory=spec.memory_bytes,
             cgroups=groups,
             environment=spec.environment,
             shared=spec.shared,

@@ -36,7 +36,8 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from daemonkit.config import parse
+from daemonkit.config import at_least, parse
+from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.model.errors import ToolstackError
 
@@ -77,7 +78,8 @@ class InjectedFault:
 
     def __post_init__(self) -> None:
         if self.at not in _LEGAL[self.kind]:
-            raise ValueError(f"fault {self.kind.value!r} cannot happen at {self.at!r}")
+            raise WrongKey("at", f"fault {self.kind.value!r} cannot happen at {self.at!r}")
+        at_least(0, self, "skip", "times", "after_ms")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,12 @@ _STDERR_LIMIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A zone to start: its root tree, its own directory, its groups, the agent's environment."""
+    """A zone to start: its root tree, directory, memory in bytes, control groups, the agent's environment."""
 
     fakedom: Path
     root: Path
     directory: Path
+    memory: int
     cgroups: tuple[Path, ...]
     environment: Mapping[str, str]
     shared: Path | None
@@ -31,6 +32,7 @@ class Launch:
     def command(self) -> list[str]:
         """fakedom's command line."""
         line = [str(self.fakedom), "--root", str(self.root), "--dir", str(self.directory)]
+        line += ["--memory", str(self.memory)]
         for group in self.cgroups:
             line += ["--cgroup", str(group)]
         # fakedom hands the agent its listening socket as descriptor 3, the shared directory as 4

@@ -6,11 +6,12 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemonkit.config import Bytes
+from daemonkit.config import Bytes, at_least, longer_than_nothing
 from protect.model.toolstack import PhysicalInfo
 
 MIB = 1 << 20
 _USERS = Path("/proc/self/ns/user")
+_SELINUX = Path("/sys/fs/selinux/enforce")
 _MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
 
 
@@ -24,6 +25,10 @@ class FakeSettings:
     """Processes and threads that one zone may have."""
     launch_seconds: float = 30.0
     """How long the start of a zone's first process may take before it counts as failed."""
+
+    def __post_init__(self) -> None:
+        at_least(1, self, "pids_limit")
+        longer_than_nothing(self, "launch_seconds")
 
     @property
     def zone_memory(self) -> int:
@@ -42,6 +47,7 @@ def physical_info(total: int, free: int, notice: str) -> PhysicalInfo:
         security_boundary=False,
         notices=(notice,),
         user_namespaces=_user_namespaces(),
+        selinux=_SELINUX.exists(),
     )
 
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemonkit.config import Seconds
+from daemonkit.config import Seconds, absolute, at_least
+from daemonkit.convert import WrongKey
+
+_ARGUMENTS = 512  # a zone's own words must fit beside them, see ``boot.command_line``
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,5 +31,7 @@ class LibxlSettings:
     """How long to wait for an agent to give up a connection that nobody has any more."""
 
     def __post_init__(self) -> None:
-        if self.threads < 1:
-            raise ValueError("want threads >= 1")
+        absolute(self, "kernel", "initramfs", "console_dir", "device_model")
+        at_least(1, self, "threads")
+        if not self.kernel_arguments.isprintable() or len(self.kernel_arguments) > _ARGUMENTS:
+            raise WrongKey("kernel_arguments", f"it is not a line of at most {_ARGUMENTS} characters")

@@ -17,7 +17,7 @@ import pytest_asyncio
 
 from cri.cni import netns
 from localnode.client import Client, Pod
-from tests.support.cri.cri_daemons import CriNode, container_status, needs_node, pulled
+from tests.support.cri.cri_daemons import CriNode, container_status, in_step, needs_node, pulled
 from tests.support.protect.daemons import ROOT, Daemon
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2
@@ -260,15 +260,8 @@ def _faults(bench: Bench, victim: Daemon, step: str) -> None:
 
 
 async def _in_step(bench: Bench) -> None:
-    """Until xenpod-cri has heard from protectd again, and a request is not refused for that."""
     async with asyncio.timeout(_SETTLE):
-        while True:
-            reply = await bench.client.runtime.Status(
-                cri.StatusRequest(), timeout=_SETTLE, wait_for_ready=True
-            )
-            if all(condition.status for condition in reply.status.conditions):
-                return
-            await asyncio.sleep(0.02)
+        await in_step(bench.client)
 
 
 async def _nothing_left(bench: Bench) -> None:

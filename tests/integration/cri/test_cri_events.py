@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
-from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.cri_daemons import container_status, needs_node
 from tests.support.cri.cri_watch import Events, Watched, watched
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -57,3 +58,36 @@ async def test_what_ends_while_the_daemon_is_away(stage: Watched) -> None:
         assert found.containers_statuses[0].exit_code == 9
         assert found.containers_statuses[0].finished_at == ended.finished_at_ns
         events.close()
+
+
+async def both_die(stage: Watched) -> None:
+    """Both daemons are killed and started again."""
+    await stage.node.daemon.crash()
+    await stage.node.protectd.daemon.crash()
+    await stage.node.start()
+
+
+async def test_what_cannot_be_run_ends_at_its_start(stage: Watched) -> None:
+    """Its pod goes on; why is known whenever both daemons die."""
+    pod = await stage.client.run_pod("web")
+    container = await stage.created(pod, "/no/such/command")
+    await both_die(stage)
+    async with stage.node.client() as client:
+        events = Events(client)
+        with pytest.raises(grpc.aio.AioRpcError, match="/no/such/command") as failed:
+            await client.start(container)
+        assert failed.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        (found,) = await events.next(1)
+        assert (found.container_event_type, found.container_id) == (STOPPED, container)
+        before = await container_status(client, container)
+        assert (before.exit_code, before.reason, before.started_at) == (128, "StartError", 0)
+        assert "/no/such/command" in before.message
+        assert found.containers_statuses[0] == before
+        assert client.log(pod).read_bytes() == b""
+        events.close()
+    await both_die(stage)
+    async with stage.node.client() as client:
+        assert await container_status(client, container) == before
+        await client.remove_container(container)
+        stage.client = client
+        assert await stage.output(await stage.started(pod, "exec sleep 60"), "echo up") == "up"

@@ -27,12 +27,10 @@ IMAGES = {CHOSEN: kernel_image(), HANDLED: kernel_image(image=b"another", addons
 @pytest.fixture
 async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
     made = CriNode(tmp_path)
-    made.configure(
-        kernels={"allow": ["registry.example/kernels/*"]},
-        handlers={"xenpod": {}, "fast": {"kernel": HANDLED}},
-    )
+    made.configure(kernels={"allow": ["registry.example/kernels/*"]})
     await made.start()
     yield made
+    made.configure(handlers={})
     await made.close()
 
 
@@ -63,13 +61,18 @@ async def _refused(client: Client, handler: str, annotation: str) -> grpc.aio.Ai
 async def test_a_fake_zone_cannot_have_one(
     node: CriNode, tmp_path: Path, handler: str, choice: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    layout = write_layout(tmp_path / "layout", IMAGES[name], name)
+    assert await _protect(node, "import", str(layout)) == 0
+    await node.daemon.stop()
+    node.configure(handlers={"fast": {"kernel": HANDLED}} if handler else {})
+    await node.daemon.start()
     async with node.client() as client:
+        assert await _protect(node, "remove", name) == 0
         absent = await _refused(client, handler, choice)
         assert (absent.code(), f"protect image pull {name}" in str(absent.details())) == (
             grpc.StatusCode.NOT_FOUND,
             True,
         )
-        layout = write_layout(tmp_path / "layout", IMAGES[name], name)
         assert await _protect(node, "import", str(layout)) == 0
         refused = await _refused(client, handler, choice)
         assert refused.code() is grpc.StatusCode.FAILED_PRECONDITION

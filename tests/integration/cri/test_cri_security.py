@@ -72,6 +72,7 @@ class Stage:
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
     folder = tmp_path_factory.mktemp("security")
     node = CriNode(folder)
+    node.configure(handlers={"xenpod": {"host_namespaces": "zone"}})
     await node.start()
     options = cri.NamespaceOption(pid=cri.NODE, ipc=cri.NODE)
     pod = cri.PodSandboxConfig(
@@ -198,6 +199,12 @@ async def test_capabilities_of_users(stage: Stage) -> None:
     assert {sets[name] for name in ("CapBnd", "CapEff", "CapPrm", "CapAmb")} == {f"{1 << 10:016x}"}
     none = await stage.started(capabilities=cri.Capability(drop_capabilities=["ALL"]))
     assert "CapEff:\t0000000000000000" in (await stage.says(none, "cat /proc/self/status"))[1]
+
+
+async def test_home_in_a_container_without_passwd(stage: Stage) -> None:
+    container = await stage.started()
+    assert await stage.says(container, "rm /etc/passwd") == (0, "")
+    assert await stage.says(container, "env | grep ^HOME=") == (0, "HOME=/")
 
 
 async def test_masked_and_readonly_paths(stage: Stage) -> None:

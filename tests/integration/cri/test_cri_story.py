@@ -235,13 +235,17 @@ async def test_pods_share_processes_when_asked(stage: Stage, pod: Pod) -> None:
 
 
 async def test_a_command_that_is_not_there(stage: Stage, pod: Pod) -> None:
-    """Found out by CreateContainer, of which nothing is left."""
+    """Its container ends at its start; the pod can be removed with it, and has room for the next try."""
+    container = await stage.client.create(pod, stage.image, ["/no/such/command"])
     with pytest.raises(grpc.aio.AioRpcError) as raised:
-        await stage.client.create(pod, stage.image, ["/no/such/command"])
+        await stage.client.start(container)
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert "/no/such/command" in (raised.value.details() or "")
+    assert (await stage.exited(container)).reason == "StartError"
+    await stage.started(pod, "exec sleep 1000", "other")
     reply = await stage.client.runtime.ListContainers(cri.ListContainersRequest())
-    assert list(reply.containers) == []
+    states = {item.metadata.name: item.state for item in reply.containers}
+    assert states == {"main": cri.CONTAINER_EXITED, "other": cri.CONTAINER_RUNNING}
 
 
 async def test_a_log_is_rotated(stage: Stage, pod: Pod) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import io
 import json
+import os
 import shutil
 import subprocess
 import tarfile
@@ -12,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
+from cri.images.errors import Oversized
 from cri.images.manager import ImageManager
 from cri.images.rpc.operator import OperatorService
-from cri.images.settings import ImageSettings
+from cri.images.settings import ImageLimits, ImageSettings
 from daemonkit.faults import Fault, Invalid, Missing
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, index_of, packed, write_layout
@@ -42,11 +46,20 @@ def _archive(directory: Path, path: Path, form: int = tarfile.PAX_FORMAT) -> Pat
     return path
 
 
-@pytest.mark.parametrize("how", ["directory", "archive"])
+def _packed(path: Path, how: str) -> Path:
+    """The same archive, compressed."""
+    out = path.with_name(f"{path.name}.{how}")
+    out.write_bytes(packed(path.read_bytes(), how).data)
+    return out
+
+
+@pytest.mark.parametrize("how", ["directory", "archive", "gzip", "zstd"])
 async def test_a_layout(manager: ImageManager, tmp_path: Path, how: str) -> None:
     path = write_layout(tmp_path / "layout", IMAGE, "registry.example/team/app:v1")
-    if how == "archive":
+    if how != "directory":
         path = _archive(path, tmp_path / "layout.tar")
+    if how in ("gzip", "zstd"):
+        path = _packed(path, how)
     (imported,) = await _import(manager, path)
     assert imported.name == "registry.example/team/app:v1"
     assert imported.id == IMAGE.id
@@ -54,6 +67,7 @@ async def test_a_layout(manager: ImageManager, tmp_path: Path, how: str) -> None
     image = manager.store.resolve("registry.example/team/app:v1")
     assert image.repo_digests == (f"registry.example/team/app@{digest(IMAGE.manifest)}",)
     assert manager.store.read_file(image, "/etc/passwd", 100) == b"high"
+    assert list(manager.store.files.ingest.iterdir()) == []
 
 
 async def test_a_given_name_wins_and_none_is_fine(manager: ImageManager, tmp_path: Path) -> None:
@@ -163,6 +177,84 @@ async def test_a_blob_that_is_a_symlink_or_corrupt(manager: ImageManager, tmp_pa
     blob.write_bytes(IMAGE.layers[0].data[:-1] + b"!")
     with pytest.raises(Fault, match="digest"):
         await _import(manager, root)
+    assert list(manager.store.files.ingest.iterdir()) == []
+
+
+async def test_an_old_docker_archive_with_gzip(manager: ImageManager, tmp_path: Path) -> None:
+    """As `docker save | gzip` writes it, in two members."""
+    layer = packed(Layer().file("zeros", bytes(3 << 20)).tar(), "")
+    data = _docker_archive(tmp_path / "save.tar", build([layer, layer])).read_bytes()
+    path = tmp_path / "save.tar.gz"
+    path.write_bytes(gzip.compress(data[:5000]) + gzip.compress(data[5000:]))
+    assert [one.name for one in await _import(manager, path)] == [
+        "docker.io/library/a:1",
+        "docker.io/library/b:2",
+    ]
+    assert (await manager.verify(manager.store.resolve("a:1"))).faults == ()
+
+
+@pytest.mark.parametrize("how", ["gzip", "zstd"])
+async def test_compressed_archives_that_are_none(manager: ImageManager, tmp_path: Path, how: str) -> None:
+    whole = _packed(_archive(write_layout(tmp_path / "l", IMAGE), tmp_path / "whole.tar"), how).read_bytes()
+    odd = {
+        "cut": whole[: len(whole) // 2],
+        "damaged": whole[:40] + bytes(40) + whole[80:],
+        "no tar": packed(b"not a tar" * 1000, how).data,
+        "twice": packed(whole, how).data,
+        "empty": packed(b"", how).data,
+        "magic": whole[:4],
+    }
+    for name, data in odd.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(Fault):
+            await _import(manager, tmp_path / name)
+        assert list(manager.store.files.ingest.iterdir()) == [], name
+    assert manager.store.images() == []
+
+
+@pytest.mark.parametrize(("magic", "name"), [(b"\xfd7zXZ\0", "xz"), (b"BZh9", "bzip2")])
+async def test_other_compressions_are_named(
+    manager: ImageManager, tmp_path: Path, magic: bytes, name: str
+) -> None:
+    (tmp_path / "odd").write_bytes(magic + bytes(5000))
+    with pytest.raises(Invalid, match=f"compressed with {name}.*only gzip and zstd"):
+        await _import(manager, tmp_path / "odd")
+
+
+@pytest.mark.parametrize("how", ["gzip", "zstd"])
+async def test_a_bomb(tmp_path: Path, how: str) -> None:
+    """What becomes more than the limit is given up there, and zeros take no space before."""
+    most = 64 << 20
+    archive = tarfile.TarInfo("zeros")
+    archive.size = 4 * most
+    path = tmp_path / "bomb"
+    path.write_bytes(packed(archive.tobuf() + bytes(4 * most), how).data)
+    settings = ImageSettings(tmp_path / "state", limits=ImageLimits(unpacked_bytes=most))
+    async with running(settings) as manager:
+        peak, usage = 0, manager.store.files.usage
+        importing = asyncio.create_task(_import(manager, path))
+        while not importing.done():
+            peak = max(peak, (await asyncio.to_thread(usage)).bytes)
+        with pytest.raises(Oversized, match=r"more than 67108864 bytes.*images\.limits\.unpacked_bytes"):
+            await importing
+        assert peak < most // 8
+        assert list(manager.store.files.ingest.iterdir()) == []
+
+
+async def test_an_import_that_is_called_off_leaves_nothing(manager: ImageManager, tmp_path: Path) -> None:
+    archive = tarfile.TarInfo("noise")
+    archive.size = 256 << 20
+    noise = os.urandom(1 << 20)
+    path = tmp_path / "big.gz"
+    path.write_bytes(gzip.compress(archive.tobuf() + noise * 256, 0))
+    importing = asyncio.create_task(_import(manager, path))
+    async with asyncio.timeout(60):
+        while not list(manager.store.files.ingest.iterdir()):
+            await asyncio.to_thread(manager.store.files.usage)
+    importing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await importing
+    await manager.drain()
     assert list(manager.store.files.ingest.iterdir()) == []
 
 

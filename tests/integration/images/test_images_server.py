@@ -115,3 +115,19 @@ async def test_a_caller_that_hangs_up(calls: grpc.aio.Channel, manager: ImageMan
 async def _code_of_cancelled(call: grpc.aio.UnaryUnaryCall) -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
+
+
+@pytest.mark.parametrize("name", ["no//name", "app/UPPER:1", "a b", "x@sha256:12", "", "-"])
+async def test_a_name_that_cannot_be_parsed_is_not_there(calls: grpc.aio.Channel, name: str) -> None:
+    """As containerd answers: it looks for such a name, and finds nothing. One that is missing is an error."""
+    service, spec = runtime_pb2_grpc.ImageServiceStub(calls), runtime_pb2.ImageSpec(image=name)
+    status, remove = runtime_pb2.ImageStatusRequest(image=spec), runtime_pb2.RemoveImageRequest(image=spec)
+    if not name:
+        assert await _code(service.ImageStatus(status)) is grpc.StatusCode.INVALID_ARGUMENT
+        assert await _code(service.RemoveImage(remove)) is grpc.StatusCode.INVALID_ARGUMENT
+        return
+    assert not (await service.ImageStatus(status)).HasField("image")
+    assert await service.RemoveImage(remove) == runtime_pb2.RemoveImageResponse()
+    listed = runtime_pb2.ListImagesRequest(filter=runtime_pb2.ImageFilter(image=spec))
+    assert not (await service.ListImages(listed)).images
+    assert await _code(_pull(calls, name)) is grpc.StatusCode.INVALID_ARGUMENT

@@ -97,10 +97,11 @@ async def test_its_socket_is_its_owners(zones: Zones) -> None:
     [
         ("toolstack = 'qemu'", "not one of 'fake', 'libxl'"),
         ("toolstak = 'fake'", "unknown key 'toolstak'"),
-        ("run_dir = 'run'", "run_dir is not an absolute path"),
-        ("[faults]\nkill_at = 'nowhere'", "no such step"),
+        ("run_dir = 'run'", "key 'run_dir': 'run' is not an absolute path"),
+        ("[faults]\nkill_at = 'nowhere'", "key 'faults.kill_at': arm checkpoint nowhere: no such step"),
         ("[profiles.x]\nmemory = '1KiB'", "memory_min"),
-        ("log_level = 'loud'", "log level"),
+        ("log_level = 'loud'", "key 'log_level': 'loud' is not one of debug"),
+        ("limits.workloads_per_zone = 65", "key 'limits.workloads_per_zone': 65 is more than 64"),
         ("toolstack =", "not TOML"),
     ],
 )
@@ -108,7 +109,15 @@ async def test_a_wrong_configuration(tmp_path: Path, text: str, said: str) -> No
     config = tmp_path / "protectd.toml"
     config.write_text(text)
     status, _, error = await program("protect", "--config", str(config))
-    assert status == 2 and said in error
+    assert status == 2 and said in error and str(config) in error
+
+
+async def test_a_reserve_that_leaves_nothing(tmp_path: Path) -> None:
+    protectd = Protectd(tmp_path, settings={"memory": {"reserve": "64GiB"}})
+    with pytest.raises(DaemonFailed) as failed:
+        await protectd.daemon.start()
+    assert await protectd.daemon.ended() == 1
+    assert f"{protectd.daemon.config}: key 'memory.reserve': " in str(failed.value)
 
 
 async def test_no_configuration(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class Failed(Exception):
         super().__init__(f"{error.code}: {error.message}")
         self.code = error.code
         self.message = error.message
+        self.cannot_start = error.cannot_start
 
 
 class Closed(Exception):

@@ -32,7 +32,7 @@ FOREVER = "exec sleep 100000"
 
 _ACCOUNTS = layers.layer(
     LayerEntry("etc"),
-    LayerEntry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nweb:x:101:102::/:/bin/sh\n"),
+    LayerEntry("etc/passwd", 0o644, b"root:x:0:0:root:/root:/bin/sh\nweb:x:101:102::/srv/web:/bin/sh\n"),
     LayerEntry("etc/group", 0o644, b"root:x:0:\nweb:x:102:\nwww:x:103:web\n"),
 )
 
@@ -166,13 +166,22 @@ class Stage:
 
     async def crash(self, pod: Pod) -> None:
         """The kernel of the pod's zone panics; on the fake its first process is killed."""
-        name = f"-{pod.config.metadata.name}."  # of the domain: namespace-name.random
         if self.toolstack == "libxl":
-            await asyncio.to_thread(_panic, name)
-            return
-        specs = (self.node.protectd.run_dir / "fake" / "domains").glob("*/spec.json")
-        (folder,) = [spec.parent for spec in specs if name in spec.read_text()]
-        os.kill(int((folder / "pid").read_text().split()[0]), signal.SIGKILL)
+            await asyncio.to_thread(_panic, _named(pod))
+        else:
+            kill_zone(self.node, pod)
+
+
+def _named(pod: Pod) -> str:
+    """What of its domain's name is the pod's: it is namespace-name.random."""
+    return f"-{pod.config.metadata.name}."
+
+
+def kill_zone(node: CriNode, pod: Pod) -> None:
+    """Kill the first process of a pod's zone on the fake."""
+    specs = (node.protectd.run_dir / "fake" / "domains").glob("*/spec.json")
+    (folder,) = [spec.parent for spec in specs if _named(pod) in spec.read_text()]
+    os.kill(int((folder / "pid").read_text().split()[0]), signal.SIGKILL)
 
 
 def linux(resources: cri.LinuxContainerResources | None = None, **security: Any) -> cri.LinuxContainerConfig:
@@ -206,7 +215,7 @@ async def until(true: Callable[[], bool], why: Callable[[], object] = lambda: ""
 async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
     """Both daemons, started; everything is removed at the end, and nothing may be left."""
     node = CriNode(folder)
-    node.configure(kernels={"allow": ["localhost/kernels/*"]})
+    node.configure(kernels={"allow": ["localhost/kernels/*"]}, handlers={"zone": {"host_namespaces": "zone"}})
     if toolstack == "libxl":
         # For crash: Debian's kernels do not take that key from the host otherwise.
         node.protectd.configure(

@@ -178,6 +178,15 @@ async def pulled(node: CriNode, store: Path) -> AsyncIterator[str]:
             yield await client.pull(IMAGE)
 
 
+async def in_step(client: Client) -> None:
+    """Until xenpod-cri has heard from protectd again, and a request is not refused for that; no deadline."""
+    while True:
+        reply = await client.runtime.Status(cri.StatusRequest(), wait_for_ready=True)
+        if all(condition.status for condition in reply.status.conditions):
+            return
+        await asyncio.sleep(0.02)
+
+
 async def container_status(client: Client, container: str) -> cri.ContainerStatus:
     """ContainerStatus."""
     reply: Any = await client.runtime.ContainerStatus(cri.ContainerStatusRequest(container_id=container))

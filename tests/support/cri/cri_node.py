@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ from typing import Any
 import grpc.aio
 
 from cri.cni import pod
-from cri.config import CniConfig, CriConfig, HandlerConfig
+from cri.config import CniConfig, CriConfig, HandlerConfig, HostNamespaces
 from cri.daemon import running
 from cri.oci.values import RootImage
 from cri.rpc.runtime import runtime_service
 from cri.runtime import Runtime
 from cri.state.attachment import Attachment, Chain, Plugin
+from cri.stats.rates import Rates
 from cri.streaming.server import serving as streaming_server
 from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel, serve_unix
@@ -89,6 +90,9 @@ class FakeImages:
         if reference not in (self.image.id, self.image.reference, "busybox"):
             raise Missing("find image", reference, "not here", "pull it first")
         return self.image
+
+    async def mend(self, references: Sequence[str]) -> None:
+        """Nothing is ever damaged."""
 
     def hold(self, image_id: str, container_id: str) -> None:
         self.held.setdefault(container_id, set()).add(image_id)
@@ -173,7 +177,11 @@ def node_config(folder: Path) -> CriConfig:
         run_dir=folder / "run",
         protect_socket=folder / "protect.sock",
         cni=CniConfig(conf_dir=folder / "net.d", netns_dir=folder / "netns"),
-        handlers={"xenpod": HandlerConfig(), "xenpod-gpu": HandlerConfig(profile="gpu")},
+        handlers={
+            "xenpod": HandlerConfig(),
+            "xenpod-gpu": HandlerConfig(profile="gpu"),
+            "xenpod-zone": HandlerConfig(host_namespaces=HostNamespaces.ZONE),
+        },
     )
 
 
@@ -186,6 +194,7 @@ async def rig(
     *,
     config: CriConfig | None = None,
     serve: bool = True,
+    rates: Rates | None = None,
 ) -> AsyncIterator[Rig]:
     """A node that serves; pass the parts of an earlier one to see a restart."""
     protect, network, images = protect or FakeProtect(), network or FakeNetwork(), images or FakeImages()
@@ -198,7 +207,9 @@ async def rig(
         streaming = await stack.enter_async_context(streaming_server(config.streaming))
 
         def add(server: grpc.aio.Server) -> None:
-            rpc.add_RuntimeServiceServicer_to_server(runtime_service(node, streaming), server)
+            rpc.add_RuntimeServiceServicer_to_server(
+                runtime_service(node, streaming, rates or Rates()), server
+            )
 
         await stack.enter_async_context(serve_unix(config.listen, add, name="cri", grace=0.1))
         link = await stack.enter_async_context(channel(config.listen))

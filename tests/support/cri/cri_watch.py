@@ -28,16 +28,23 @@ class Watched:
         self, pod: Pod, script: str, resources: cri.LinuxContainerResources | None = None
     ) -> str:
         """A container that runs a shell script; its id."""
+        container = await self.created(pod, "sh", "-c", script, resources=resources)
+        await self.client.start(container)
+        return container
+
+    async def created(
+        self, pod: Pod, *command: str, resources: cri.LinuxContainerResources | None = None
+    ) -> str:
+        """A container with this command; its id."""
         config = cri.ContainerConfig(
             metadata=cri.ContainerMetadata(name="main"),
             image=cri.ImageSpec(image=self.image),
-            command=["sh", "-c", script],
+            command=command,
+            log_path="main.log",
             linux=cri.LinuxContainerConfig(resources=resources),
         )
         request = cri.CreateContainerRequest(pod_sandbox_id=pod.id, config=config, sandbox_config=pod.config)
-        container = (await self.client.runtime.CreateContainer(request, timeout=DEADLINE)).container_id
-        await self.client.start(container)
-        return container
+        return str((await self.client.runtime.CreateContainer(request, timeout=DEADLINE)).container_id)
 
     async def output(self, container: str, script: str) -> str:
         """What a script in the container says; it must succeed."""

@@ -32,6 +32,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.signals: list[tuple[str, int]] = []
         self.execs: list[pb.ExecStart] = []
         self.user_namespaces = True
+        self.selinux = False
         self.exec_outputs: list[pb.ExecOutput] = [pb.ExecOutput(exit=pb.ProcessExit(exit_code=0))]
         self.calls: list[str] = []
         self.failures: dict[str, Fault] = {}
@@ -44,6 +45,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.zone_stats = pb.ZoneStatsRow()
         """What each zone says of itself."""
         self.workload_stats = pb.WorkloadStatsRow(cpu_usage_ns=5_000_000, pids_current=2)
+        self.bounds: list[pb.ProfileBounds] = []
         self.silent: set[str] = set()
         """Zones that answer no question for statistics."""
         self.stats_requests: list[pb.ZoneStatsRequest] = []
@@ -256,8 +258,10 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             toolstack="fake",
             notices=["the fake isolates nothing"],
             profiles=["default"],
+            profile_bounds=self.bounds,
             cpus=2,
             user_namespaces=self.user_namespaces,
+            selinux=self.selinux,
         )
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchEvent]:

@@ -123,7 +123,8 @@ def forwarding(echoes: Echo, ports: tuple[int, ...] = ()) -> ForwardJob:
 
 
 @asynccontextmanager
-async def streaming_server(**settings: object) -> AsyncIterator[Server]:
-    """On a port of its own."""
-    async with serving(StreamingConfig(**settings)) as running:  # type: ignore[arg-type]
+async def streaming_server(goodbye: float = 0.0, **settings: object) -> AsyncIterator[Server]:
+    """On a port of its own; clients that stay are cut off at once at the end, unless there is a goodbye."""
+    config = StreamingConfig(**settings)  # type: ignore[arg-type]
+    async with serving(config, goodbye) as running:
         yield running

@@ -34,6 +34,10 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Order:
     """A child that opens a store, and pulls an image, or pulls and removes it, or takes a kernel out of it.
 
+    repair: it pulls nothing, and repairs the image that is there.
+
+    tag: a further name that it gives to the image, and takes away again.
+
     kill_at: a step (see daemonkit.checkpoints), "": none; after: seconds after which it is killed, counted
     from when the store is open, below 0: never.
     """
@@ -42,6 +46,8 @@ class Order:
     name: str
     remove: bool = False
     kernel: bool = False
+    repair: bool = False
+    tag: str = ""
     kill_at: str = ""
     after: float = -1.0
 
@@ -125,10 +131,17 @@ async def _work(order: Order, told: int) -> None:
     manager = ImageManager(settings)
     await manager.start()
     os.write(told, b".")
-    image = await manager.pull(names.parse(order.name), ANONYMOUS)
+    if order.repair:
+        image = manager.store.resolve(order.name)
+        await manager.repair(image, await manager.verify(image), ANONYMOUS)
+    else:
+        image = await manager.pull(names.parse(order.name), ANONYMOUS)
     if order.kernel:
         manager.store.hold(image.id, "zone:victim")
         await manager.kernels.files(image.id)
+    if order.tag:
+        await manager.tag(image, names.parse(order.tag))
+        await manager.untag(names.parse(order.tag))
     if order.remove:
         await manager.remove(order.name)
     await manager.stop()

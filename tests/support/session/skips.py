@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-PROGRAMS = ("crictl",)
+PROGRAMS = ("crictl", "kubelet")
 """What no Debian package has: their tests run where they are on PATH."""
 
 ALLOWED = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -11,11 +12,12 @@ import grpc.aio
 import pytest
 
 from cri import daemon, reconcile
+from cri.config import HandlerConfig
 from cri.rpc import runtime
 from cri.rpc.runtime import RuntimeService
 from cri.state.sandbox import SandboxPhase
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, Unreachable
-from tests.support.cri.cri_node import Rig, pod_config, rig, until
+from tests.support.cri.cri_node import Rig, node_config, pod_config, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
@@ -259,13 +261,27 @@ async def test_handlers_name_profiles(node: Rig) -> None:
 
 async def test_status_tells_what_an_operator_must_know(node: Rig) -> None:
     reply = await node.cri.Status(cri.StatusRequest(verbose=True))
-    assert all(condition.status for condition in reply.status.conditions)
-    assert {c.type for c in reply.status.conditions} == {"RuntimeReady", "NetworkReady"}
+    conditions = {condition.type: condition for condition in reply.status.conditions}
+    assert set(conditions) == {"RuntimeReady", "NetworkReady", "HandlersReady"}
+    assert conditions["RuntimeReady"].status and conditions["NetworkReady"].status
     # the profile "gpu" is not protectd's, so its handler cannot be honoured here
-    assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod"]
+    assert not conditions["HandlersReady"].status
+    cause = "handler xenpod-gpu: protectd has no profile 'gpu' (there are: default)"
+    assert conditions["HandlersReady"].message == cause
+    assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod", "xenpod-zone"]
     assert "isolates nothing" in reply.info["notices"]
     assert '"name": "fake"' in reply.info["toolstack"]
     assert {"config", "cni"} <= set(reply.info)
+
+
+async def test_no_ordinary_pod_can_run_without_the_default_handlers_profile(tmp_path: Path) -> None:
+    handlers = {"xenpod": HandlerConfig(profile="lost"), "fast": HandlerConfig()}
+    async with rig(tmp_path, config=replace(node_config(tmp_path), handlers=handlers)) as node:
+        reply = await node.cri.Status(cri.StatusRequest())
+        ready = {condition.type: condition for condition in reply.status.conditions}
+        assert not ready["RuntimeReady"].status and "'lost'" in ready["RuntimeReady"].message
+        assert ready["RuntimeReady"].reason == "DefaultHandlerNotReady"
+        assert [handler.name for handler in reply.runtime_handlers] == ["fast"]
 
 
 async def test_without_protectd_the_runtime_is_not_ready_and_reads_still_answer(

@@ -35,6 +35,10 @@ def _options(**fields: Any) -> cri.LinuxPodSandboxConfig:
     )
 
 
+def _security(**fields: Any) -> cri.LinuxPodSandboxConfig:
+    return cri.LinuxPodSandboxConfig(security_context=cri.LinuxSandboxSecurityContext(**fields))
+
+
 def _users(
     uids: list[tuple[int, int, int]], gids: list[tuple[int, int, int]] | None = None, mode: int = cri.POD
 ) -> cri.LinuxPodSandboxConfig:
@@ -55,6 +59,13 @@ def _sysctls(**sysctls: str) -> cri.LinuxPodSandboxConfig:
     return cri.LinuxPodSandboxConfig(sysctls={name.replace("__", "."): v for name, v in sysctls.items()})
 
 
+LOCALHOST = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="/nowhere/p.json")
+RELATIVE = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="localhost/p.json")
+NAMELESS = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost)
+UNFIT = cri.SecurityProfile(profile_type=cri.SecurityProfile.Unconfined, localhost_ref="/p.json")
+
+ODD = cri.SecurityProfile(profile_type=7)  # type: ignore[arg-type]
+
 PODS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("no name", {"metadata": Meta(namespace="n", uid="u")}, INVALID, "metadata.name"),
     ("no metadata", {"metadata": None}, INVALID, "metadata.name"),
@@ -73,11 +84,29 @@ PODS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("many CPUs", {"annotations": {"xenpod.dev/vcpus": "2000"}}, INVALID, "xenpod.dev/vcpus"),
     ("a misspelt annotation", {"annotations": {"xenpod.dev/memroy": "1Gi"}}, INVALID, "known here"),
     ("bandwidth", {"annotations": {"kubernetes.io/ingress-bandwidth": "x"}}, INVALID, "ingress-bandwidth"),
-    ("bandwidth without its plugin", {"annotations": {"kubernetes.io/egress-bandwidth": "1M"}}, REFUSED,
-     "bandwidth plugin"),
     ("large annotations", {"annotations": {"a": "x" * (256 * 1024)}}, INVALID, "annotations"),
     ("an empty label", {"labels": {"": "x"}}, INVALID, "labels"),
-    ("the host's network", {"linux": _options(network=cri.NODE)}, REFUSED, "RuntimeClass"),
+    ("the host's network", {"linux": _options(network=cri.NODE)}, REFUSED, "another runtime"),
+    ("the host's processes", {"linux": _options(pid=cri.NODE)}, REFUSED, "(hostPID), and this node"),
+    ("the host's IPC", {"linux": _options(ipc=cri.NODE)}, REFUSED, "(hostIPC), and this node"),
+    ("both of the host", {"linux": _options(pid=cri.NODE, ipc=cri.NODE)}, REFUSED,
+     "runtime handler xenpod-zone: there it is the zone's)"),
+    ("the host's network as the zone's", {"linux": _options(network=cri.NODE), "handler": "xenpod-zone"},
+     REFUSED, "hostNetwork"),
+    ("a group alone", {"linux": _security(run_as_group=cri.Int64Value(value=5))}, INVALID, "run_as_group"),
+    ("a negative user", {"linux": _security(run_as_user=cri.Int64Value(value=-1))}, INVALID,
+     "run_as_user -1"),
+    ("a group beyond", {"linux": _security(supplemental_groups=[2**32])}, INVALID, "supplemental_groups"),
+    ("an odd groups policy", {"linux": _security(supplemental_groups_policy=7)}, INVALID, "policy 7"),
+    ("an odd SELinux level", {"linux": _security(selinux_options=cri.SELinuxOption(level="high"))}, INVALID,
+     "'high'"),
+    ("an AppArmor profile", {"linux": _security(apparmor=LOCALHOST)}, REFUSED, "not loaded"),
+    ("an odd seccomp profile type", {"linux": _security(seccomp=ODD)}, INVALID, "seccomp profile type 7"),
+    ("a missing seccomp profile", {"linux": _security(seccomp=LOCALHOST)}, REFUSED, "/nowhere/p.json"),
+    ("a relative seccomp profile", {"linux": _security(seccomp=RELATIVE)}, INVALID, "absolute"),
+    ("an old seccomp profile", {"linux": _security(seccomp_profile_path="localhost//nowhere/x")}, REFUSED,
+     "/nowhere/x"),
+    ("an odd seccomp profile", {"linux": _security(seccomp_profile_path="mine")}, INVALID, "mine"),
     ("no network mode", {"linux": _options(network=cri.CONTAINER)}, INVALID, "network"),
     ("an odd mode", {"linux": _options(pid=17)}, INVALID, "mode"),
     ("a pod's target", {"linux": _options(pid=cri.TARGET)}, INVALID, "TARGET"),
@@ -124,13 +153,6 @@ def _namespaces(**fields: Any) -> cri.LinuxContainerConfig:
     return _linux(namespace_options=cri.NamespaceOption(**fields))
 
 
-LOCALHOST = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="/nowhere/p.json")
-RELATIVE = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost, localhost_ref="localhost/p.json")
-NAMELESS = cri.SecurityProfile(profile_type=cri.SecurityProfile.Localhost)
-UNFIT = cri.SecurityProfile(profile_type=cri.SecurityProfile.Unconfined, localhost_ref="/p.json")
-
-ODD = cri.SecurityProfile(profile_type=7)  # type: ignore[arg-type]
-
 CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("no name", {"metadata": cri.ContainerMetadata()}, INVALID, "metadata.name"),
     ("a path as name", {"metadata": cri.ContainerMetadata(name="a/b")}, INVALID, "metadata.name"),
@@ -139,21 +161,27 @@ CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("an absolute log path", {"log_path": "/etc/passwd"}, INVALID, "log_path"),
     ("a log path up", {"log_path": "../../etc/cron.d/x"}, INVALID, "log_path"),
     ("a mount without a source", {"mounts": [cri.Mount(container_path="/data")]}, INVALID, "/data"),
-    ("a device", {"devices": [cri.Device(container_path="/dev/kvm")]}, UNSUPPORTED, "/dev/kvm"),
+    ("a device", {"devices": [cri.Device(container_path="/dev/kvm")]}, UNSUPPORTED,
+     "device '/dev/kvm': this node runs a pod in a virtual machine"),
+    ("an annotation of pods", {"annotations": {"xenpod.dev/memory": "1Gi"}}, INVALID, "annotate its pod"),
+    ("an annotation of nobody", {"annotations": {"xenpod.dev/memroy": "1Gi"}}, INVALID, "xenpod.dev/memroy"),
     ("an image to be written", {"mounts": [_image(readonly=False)]}, INVALID, "readonly"),
     ("an image without a name", {"mounts": [_image(image=cri.ImageSpec())]}, INVALID, "no image"),
     ("an image and a path", {"mounts": [_image(host_path="/srv")]}, INVALID, "host_path"),
     ("an image nowhere", {"mounts": [_image(container_path="x")]}, INVALID, "absolute"),
     ("an image that others see", {"mounts": [_image(propagation=cri.PROPAGATION_BIDIRECTIONAL)]}, REFUSED,
-     "bidirectional"),
+     "mountPropagation Bidirectional: this node runs a pod in a virtual machine"),
     ("a sub path up", {"mounts": [_image(image_sub_path="a/../../b")]}, INVALID, "clean"),
     ("a sub path from the root", {"mounts": [_image(image_sub_path="/etc")]}, INVALID, "relative"),
     ("an image not here", {"mounts": [_image(image=cri.ImageSpec(image="far/x:1"))]}, MISSING, "far/x"),
     ("many images", {"mounts": [_image()] * 33}, INVALID, "32"),
-    ("a CDI device", {"CDI_devices": [cri.CDIDevice(name="v.com/gpu=0")]}, REFUSED, "v.com/gpu=0"),
+    ("a CDI device", {"CDI_devices": [cri.CDIDevice(name="v.com/gpu=0")]}, REFUSED,
+     "CDI device 'v.com/gpu=0': this node runs a pod in a virtual machine"),
     ("an odd CDI device", {"CDI_devices": [cri.CDIDevice(name="gpu0")]}, INVALID, "gpu0"),
     ("privileged in a pod that is not", {"linux": _linux(privileged=True)}, REFUSED, "privileged"),
-    ("a host namespace", {"linux": _namespaces(network=cri.NODE)}, REFUSED, "own kernel"),
+    ("a host namespace", {"linux": _namespaces(network=cri.NODE)}, REFUSED, "a kernel of its own (leave"),
+    ("the host's processes", {"linux": _namespaces(pid=cri.NODE)}, REFUSED, "hostPID"),
+    ("the host's IPC", {"linux": _namespaces(ipc=cri.NODE)}, REFUSED, "hostIPC"),
     ("no network mode", {"linux": _namespaces(network=cri.CONTAINER)}, INVALID, "network"),
     ("another's IPC", {"linux": _namespaces(ipc=cri.TARGET)}, INVALID, "TARGET"),
     ("no target", {"linux": _namespaces(pid=cri.TARGET)}, INVALID, "target_id"),
@@ -171,7 +199,8 @@ CONTAINERS: list[tuple[str, dict[str, Any], grpc.StatusCode, str]] = [
     ("an odd seccomp profile", {"linux": _linux(seccomp_profile_path="mine")}, INVALID, "mine"),
     ("an AppArmor profile", {"linux": _linux(apparmor=LOCALHOST)}, REFUSED, "AppArmor"),
     ("an old AppArmor profile", {"linux": _linux(apparmor_profile="localhost/p")}, REFUSED, "not loaded"),
-    ("SELinux", {"linux": _linux(selinux_options=cri.SELinuxOption(level="s0"))}, UNSUPPORTED, "SELinux"),
+    ("an odd SELinux level", {"linux": _linux(selinux_options=cri.SELinuxOption(level="s0 c1"))}, INVALID,
+     "not of the form"),
     ("an unknown capability", {"linux": _linux(capabilities=cri.Capability(add_capabilities=["FLY"]))},
      INVALID, "FLY"),
     ("an unknown user", {"linux": _linux(run_as_username="nobody-knows")}, INVALID, "nobody-knows"),

@@ -10,12 +10,15 @@ import grpc
 import grpc.aio
 import pytest
 
+from cri.stats import sampler
 from cri.stats.rates import Rates
 from cri.stats.values import LARGEST
-from tests.support.cri.cri_node import Rig, rig
+from daemonkit.faults import Unreachable
+from tests.support.cri.cri_node import Rig, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
+SECOND = 10**9
 PRESSURE = pb.Pressure(some_avg10=1.5, some_total_us=3_000_000, full_avg300=0.5, full_total_us=2_000_000)
 
 
@@ -123,17 +126,87 @@ async def test_streamed_container_stats(node: Rig) -> None:
     assert [one.attributes.id async for m in stream for one in m.container_stats] == [containers[1]]
 
 
-def test_rates() -> None:
+def test_a_rate_is_unknown_until_two_readings_are_a_second_apart() -> None:
     rates = Rates()
-    second = 10**9
-    assert rates.rate("a", second, 100) == 0
-    assert rates.rate("a", 2 * second, 100 + second // 2) == second // 2
-    assert rates.rate("a", 2 * second + 1, 10**12) == second // 2  # too soon: the same again
-    assert rates.rate("a", 4 * second, 0) == 0  # the counter began anew
-    assert rates.rate("a", 3 * second, 5) == 0  # the clock went back
-    assert rates.rate("a", 3 * second + 10**8, LARGEST) == LARGEST
+    assert rates.rate("a", SECOND, 100) is None
+    assert rates.rate("a", SECOND + SECOND // 2, 10**12) is None
+    assert rates.rate("a", 3 * SECOND, 100 + SECOND) == SECOND // 2
+    assert rates.rate("a", 2 * SECOND, 100) == 0
     rates.keep(["b"])
-    assert rates.rate("a", 5 * second, 100) == 0
+    assert rates.rate("a", 5 * SECOND, 100) is None
+
+
+def test_a_rate_covers_the_last_seconds_however_often_it_is_asked_for() -> None:
+    rates = Rates()
+    for step in range(1000):
+        rates.rate("a", step * SECOND // 50, 0)
+    last = 999 * SECOND // 50
+    rate = rates.rate("a", last + SECOND // 100, SECOND)
+    assert rate is not None and SECOND // 10 < rate < SECOND // 5
+    assert rates.rate("a", last + 30 * SECOND, SECOND) == pytest.approx(SECOND / 33, rel=0.1)
+    assert rates.rate("a", last + 60 * SECOND, SECOND) == 0
+
+
+def test_a_rate_is_unknown_when_the_counter_or_the_clock_begins_anew() -> None:
+    rates = Rates()
+    rates.rate("a", 100 * SECOND, 10**12)
+    assert rates.rate("a", 102 * SECOND, 5) is None
+    assert rates.rate("a", 104 * SECOND, 5 + 2 * SECOND) == SECOND
+    assert rates.rate("a", 101 * SECOND, 4) is None  # a late answer, which does not count
+    assert rates.rate("a", 104 * SECOND, 5 + 2 * SECOND) == SECOND
+    assert rates.rate("a", SECOND, 0) is None  # the clock was set back
+    assert rates.rate("a", 2 * SECOND, LARGEST) == LARGEST
+
+
+async def test_the_first_rate_is_unset(node: Rig) -> None:
+    pod = await node.pod()
+    await node.started(pod)
+    linux = (await pod_stats(node, pod)).linux
+    assert linux.cpu.HasField("usage_core_nano_seconds") and not linux.cpu.HasField("usage_nano_cores")
+    (inner,) = linux.containers
+    assert inner.cpu.HasField("usage_core_nano_seconds") and not inner.cpu.HasField("usage_nano_cores")
+
+
+async def test_no_network_rather_than_one_without_a_default_interface(node: Rig) -> None:
+    node.protect.zone_stats = pb.ZoneStatsRow(interfaces=[pb.InterfaceStats(name="other0", rx_bytes=1)])
+    stats = await pod_stats(node, await node.pod())
+    assert stats.linux.HasField("memory") and not stats.linux.HasField("network")
+
+
+async def test_what_starts_is_read_without_being_asked_for(
+    node: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampler, "_SETTLE", 0.01)
+    monkeypatch.setattr(sampler, "_RETRY", 0.01)
+    earlier = await node.pod("earlier")
+    async with sampler.sampling(node.node) as rates:
+        await until(lambda: rates.read_ns(earlier) is not None)
+        node.protect.failures["ZoneStats"] = Unreachable("read", "statistics", "not now")
+        pod = await node.pod()
+        asked = node.protect.calls.count("ZoneStats")
+        await until(lambda: node.protect.calls.count("ZoneStats") > asked)
+        assert rates.read_ns(pod) is None
+        del node.protect.failures["ZoneStats"]
+        await until(lambda: rates.read_ns(pod) is not None)
+        container = await node.started(pod)
+        await until(lambda: None not in (rates.read_ns(pod), rates.read_ns(container)))
+
+
+async def test_what_was_read_lately_is_not_read_again(node: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = sampler.Sampler(node.node)
+    pod, other = await node.pod(), await node.pod("other")
+    await reader.sample()
+    await reader.sample()
+    assert len(node.protect.stats_requests) == 1
+    await node.started(other)
+    await reader.sample()
+    assert [list(request.ids) for request in node.protect.stats_requests] == [[], [other]]
+    monkeypatch.setattr(sampler, "_INTERVAL", 0.0)
+    await reader.sample()
+    assert len(node.protect.stats_requests) == 3
+    await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
+    await reader.sample()
+    assert reader.rates.read_ns(pod) is None and reader.rates.read_ns(other) is not None
 
 
 async def test_metrics_match_their_descriptors(node: Rig) -> None:

@@ -48,7 +48,7 @@ async def test_a_target_is_joined_by_its_process(node: Rig) -> None:
 
 @pytest.mark.parametrize("mode", [cri.POD, cri.NODE])
 async def test_a_target_without_processes_of_its_own(node: Rig, mode: int) -> None:
-    pod = await node.pod()
+    pod = await node.pod(handler="xenpod-zone")
     target = await node.started(pod, "target", linux=_linux(pid=mode))
     debugger = await node.container(pod, "debugger", linux=_linux(pid=cri.TARGET, target_id=target))
     assert _process_namespace(node, debugger) == []
@@ -75,7 +75,7 @@ async def test_privileged_needs_a_privileged_pod(node: Rig) -> None:
     security = cri.LinuxSandboxSecurityContext(
         privileged=True, namespace_options=cri.NamespaceOption(pid=cri.NODE, ipc=cri.NODE)
     )
-    pod = await node.pod(linux=cri.LinuxPodSandboxConfig(security_context=security))
+    pod = await node.pod(handler="xenpod-zone", linux=cri.LinuxPodSandboxConfig(security_context=security))
     wanted = cri.LinuxContainerSecurityContext(privileged=True)
     container = await node.container(pod, linux=cri.LinuxContainerConfig(security_context=wanted))
     oci = json.loads(node.protect.requests[container].oci_config)

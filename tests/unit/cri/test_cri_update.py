@@ -14,6 +14,7 @@ import pytest
 
 from cri.cni import template
 from cri.cni.conf import ConfDir
+from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Invalid, Refused
 from tests.support.cri.cri_node import CHAIN, Rig, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -247,6 +248,8 @@ async def test_templates_that_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "template").write_text(text)
     with pytest.raises(Refused):
         await template.write(tmp_path / "template", tmp_path / "net.d", template.networks("10.1.0.0/24"))
+    with pytest.raises(WrongKey, match="is not a template"):
+        template.check("cni.conf_template", tmp_path / "template")
     assert not (tmp_path / "net.d").exists()
 
 
@@ -292,7 +295,7 @@ async def test_status_at_length(node: Rig) -> None:
         "recursiveReadOnlyMounts": reply.runtime_handlers[0].features.recursive_read_only_mounts,
         "userNamespaces": reply.runtime_handlers[0].features.user_namespaces,
     }
-    assert info["handlers"]["xenpod-gpu"]["error"] == "protectd has no such profile"
+    assert info["handlers"]["xenpod-gpu"]["error"] == "protectd has no profile 'gpu' (there are: default)"
     assert info["versions"]["protectd"] == "0" and info["versions"]["xenpod-cri"]
     assert info["config"]["state_dir"] == str(node.config.state_dir)
     assert info["cni"]["network"] == "test" and info["toolstack"]["name"] == "fake"

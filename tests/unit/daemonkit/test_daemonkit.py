@@ -13,11 +13,13 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from daemonkit import checkpoints, daemon, lifecycle, logs
 from daemonkit.checkpoints import FaultInjection
+from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -184,7 +186,10 @@ def test_a_daemon_serves_with_its_configuration(tmp_path: Path, root_logger: log
         ("name = 1", "key 'name': want a string, got an integer"),
         ("[faults]\nkill = 1", "unknown key 'faults.kill'; known here: kill_at"),
         ('log_level = "loud"', "log level 'loud' is not one of debug, info, warning, error"),
-        ('[faults]\nkill_at = "no.step"', "arm checkpoint no.step: no such step"),
+        (
+            '[faults]\nkill_at = "no.step"',
+            "d.toml: key 'faults.kill_at': arm checkpoint no.step: no such step",
+        ),
     ],
 )
 def test_a_daemon_that_cannot_start_says_why(
@@ -193,6 +198,37 @@ def test_a_daemon_that_cannot_start_says_why(
     assert start(tmp_path, text) == (2, [])
     error = capsys.readouterr().err
     assert error.startswith("testd: ") and said in error
+
+
+def test_what_turns_out_to_be_wrong_on_this_host_is_told_with_its_file(
+    tmp_path: Path, root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Alone, and out of task groups; what else ends a task group keeps its own words."""
+
+    async def fail(error: Exception) -> None:
+        raise error
+
+    async def grouped(*errors: Exception) -> None:
+        async with asyncio.TaskGroup() as group:
+            for error in errors:
+                group.create_task(fail(error))
+
+    path = tmp_path / "d.toml"
+    path.write_text("")
+    wrong = WrongKey("a.b", "no such file")
+    for begin in (lambda: fail(wrong), lambda: grouped(wrong)):
+
+        async def serve(_: Settings, stop: asyncio.Event, begin: Any = begin) -> None:
+            await begin()
+
+        assert daemon.main("testd", "A test.", Settings, path, serve, ()) == 1
+        assert f"read configuration {path}: key 'a.b': no such file" in capsys.readouterr().err
+
+    async def mixed(_: Settings, stop: asyncio.Event) -> None:
+        await grouped(wrong, RuntimeError("a bug"))
+
+    assert daemon.main("testd", "A test.", Settings, path, mixed, ()) == 1
+    assert "RuntimeError: a bug" in capsys.readouterr().err
 
 
 def test_a_daemon_lists_its_checkpoints_without_a_configuration(

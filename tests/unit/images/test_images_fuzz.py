@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cri.container.images import StoredImages
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Corrupt, Oversized
 from cri.images.globs import Globs
 from cri.images.layer import compression, tarstream
@@ -180,7 +181,7 @@ def test_whatever_an_image_says_of_itself_can_be_told_on(run: dict[str, object])
         return
     row = ImageRow(digest(raw), digest(b"chain"), digest(b"m"), b"{}", raw, (), 1)
     filesystem = FilesystemRow(row.chain_id, "squashfs", 1)
-    catalogue = Catalogue([row], [], [filesystem], lambda chain: Path("/x"), {}, Globs(()))
+    catalogue = Catalogue([row], [], [filesystem], lambda chain: Path("/x"), None, Globs(()))
     image = catalogue.images[row.id]
     assert image_message(image).SerializeToString()
     assert json.loads(verbose_info(image)["info"])
@@ -250,9 +251,13 @@ def test_mangled_archives(tmp_path: Path, data: st.DataObject) -> None:
         for file in sorted(path for path in layout.rglob("*") if path.is_file()):
             layer.file(str(file.relative_to(layout)), file.read_bytes())
         (tmp_path / "sound").write_bytes(layer.tar())
-    archive.write_bytes(_mangled(data, (tmp_path / "sound").read_bytes()))
+    mangled = _mangled(data, (tmp_path / "sound").read_bytes())
+    how = data.draw(st.sampled_from(["", "gzip", "zstd"]))
+    packed_bytes = packed(mangled, how).data
+    # Damage below the compression, too.
+    archive.write_bytes(_mangled(data, packed_bytes) if how and data.draw(st.booleans()) else packed_bytes)
     try:
-        layout = open_layout(archive, ImageLimits())
+        layout = open_layout(archive, ImageLimits(), tmp_path / "work", CancelToken())
         for found in layout.images():
             layout.manifest(found.target.digest, 1 << 20, None)  # type: ignore[arg-type]
     except Fault:

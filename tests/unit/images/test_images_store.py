@@ -39,7 +39,7 @@ def _digest(text: str) -> str:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[ImageStore]:
-    made = ImageStore(ImageSettings(tmp_path))
+    made = ImageStore(ImageSettings(tmp_path, unfinished_bytes=0))
     made.open()
     yield made
     made.close()
@@ -47,7 +47,7 @@ def store(tmp_path: Path) -> Iterator[ImageStore]:
 
 def _reopened(store: ImageStore) -> ImageStore:
     store.close()
-    again = ImageStore(ImageSettings(store.files.root.parent))
+    again = ImageStore(ImageSettings(store.files.root.parent, unfinished_bytes=0))
     again.open()
     return again
 
@@ -192,7 +192,7 @@ def test_an_index_of_version_2_keeps_its_images(store: ImageStore) -> None:
     store.close()
     with closing(sqlite3.connect(store.files.index)) as db:
         db.executescript(_BACK_TO_2)
-    again = ImageStore(ImageSettings(store.files.root.parent))
+    again = ImageStore(ImageSettings(store.files.root.parent, unfinished_bytes=0))
     again.open()
     try:
         assert again.resolve("a:1") == image

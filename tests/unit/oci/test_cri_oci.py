@@ -59,6 +59,30 @@ def test_the_last_variable_of_a_name_counts() -> None:
     assert "TERM=xterm" in environment(container_config(tty=True), image, "host")
 
 
+HOMES: list[tuple[dict[str, Any], str, int, list[str]]] = [
+    ({}, IMAGE.passwd, 0, []),
+    ({}, IMAGE.passwd, 101, []),
+    ({}, IMAGE.passwd, 1234, ["HOME=/"]),
+    ({}, "", 1234, []),
+    ({"envs": [cri.KeyValue(key="HOME", value=b"")]}, IMAGE.passwd, 0, []),
+    ({"envs": [cri.KeyValue(key="HOME", value=b"")]}, IMAGE.passwd, 1234, ["HOME=/"]),
+    ({"envs": [cri.KeyValue(key="HOME", value=b"/own")]}, IMAGE.passwd, 1234, ["HOME=/own"]),
+    ({"mounts": [cri.Mount(container_path="/etc/passwd")]}, IMAGE.passwd, 1234, []),
+    ({"mounts": [cri.Mount(container_path="//etc/.")]}, IMAGE.passwd, 1234, []),
+    ({"mounts": [cri.Mount(container_path="/etc/ssl")]}, IMAGE.passwd, 1234, ["HOME=/"]),
+]
+
+
+@pytest.mark.parametrize(("asked", "passwd", "uid", "home"), HOMES)
+def test_home_is_the_root_for_a_user_whom_passwd_does_not_have(
+    asked: dict[str, Any], passwd: str, uid: int, home: list[str]
+) -> None:
+    """Nothing is said where crun finds it: in the container's own passwd, when a process starts."""
+    made = process(container_config(**asked), replace(IMAGE, passwd=passwd), User(uid), "host", 1024)
+    env = made["env"]
+    assert isinstance(env, list) and [pair for pair in env if pair.startswith("HOME=")] == home
+
+
 USERS: list[tuple[Security, str, User]] = [
     (Security(), "", User(0, 0, (0,))),
     (Security(), "web", User(101, 102, (102, 103))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -51,6 +52,8 @@ WORKLOAD_TEXT = (
     '"stdin_once": true, "streams": [1, 2, 3], "pid": 77, "started_at_ns": 6, "finished_at_ns": 8, '
     '"exit_code": 137, "reason": "OOMKilled", "message": "m"}'
 )
+REFUSED = replace(WORKLOAD, start_error="no such command")
+REFUSED_TEXT = WORKLOAD_TEXT.replace('"m"}', '"m", "start_error": "no such command"}')
 NEW_WORKLOAD = Workload("w2", "z1", WorkloadState.CREATING, 5, ())
 NEW_WORKLOAD_TEXT = (
     '{"id": "w2", "zone_id": "z1", "state": "creating", "created_at_ns": 5, "disks": [], "log_path": "", '
@@ -65,7 +68,10 @@ def test_a_zone_on_the_disk(zone: Zone, text: str) -> None:
     assert records.zone(json.loads(text)) == zone
 
 
-@pytest.mark.parametrize(("workload", "text"), [(WORKLOAD, WORKLOAD_TEXT), (NEW_WORKLOAD, NEW_WORKLOAD_TEXT)])
+@pytest.mark.parametrize(
+    ("workload", "text"),
+    [(WORKLOAD, WORKLOAD_TEXT), (REFUSED, REFUSED_TEXT), (NEW_WORKLOAD, NEW_WORKLOAD_TEXT)],
+)
 def test_a_workload_on_the_disk(workload: Workload, text: str) -> None:
     assert json.dumps(records.of_workload(workload)) == text
     assert records.workload(json.loads(text)) == workload

@@ -12,7 +12,7 @@ import pytest
 from cri.config import TlsConfig
 from cri.streaming.spdy.frames import Data, Reset, ResetStatus
 from cri.streaming.transport.session import STREAMS
-from daemonkit.faults import Invalid
+from daemonkit.convert import WrongKey
 from tests.support.cri.stream_client import WEBSOCKET, Spdy, Ws, connect, key, path_of, spdy
 from tests.support.cri.stream_jobs import Echo, Play, echo, forwarding, streaming_server
 
@@ -223,6 +223,6 @@ async def test_no_plain_http_where_there_is_tls(pki: Path) -> None:
 
 
 async def test_tls_files_that_are_not_there(tmp_path: Path) -> None:
-    with pytest.raises(Invalid, match="TLS files"):
+    with pytest.raises(WrongKey, match="'streaming.tls.certificate'.*No such file"):
         async with streaming_server(tls=TlsConfig(tmp_path / "a", tmp_path / "b")):
             pass

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,12 @@ from cri.streaming.http.handshake import Bad, Request
 from cri.streaming.http.negotiate import negotiate
 from cri.streaming.http.tokens import LENGTH, Tokens
 from cri.streaming.process.command import SPDY_PROTOCOLS
-from cri.streaming.process.copy import Size, copy_streams, sizes
+from cri.streaming.process.copy import Size, Sizes, copy_streams
 from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.transport.channels import PROTOCOLS
-from cri.streaming.transport.inbox import TAKE, BufferQuota, Inbox
+from cri.streaming.transport.inbox import TAKE, BufferQuota, Inbox, InOrder
 from cri.streaming.transport.wire import Activity, ClientGone, SocketWire
+from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 class Clock:
@@ -144,12 +146,9 @@ def test_exit_statuses_as_kubernetes_reads_them() -> None:
     assert ExitStatus(code=7).to_text() == b"command terminated with non-zero exit code: 7"
 
 
-async def read_sizes(pieces: list[bytes]) -> list[Size]:
-    inbox = Inbox(BufferQuota())
-    for piece in pieces:
-        inbox.put(piece)
-    inbox.end()
-    return [size async for size in sizes(inbox)]
+def read_sizes(*pieces: bytes) -> list[Size]:
+    sizes = Sizes()
+    return [size for piece in pieces for size in sizes.parse(piece)]
 
 
 @given(
@@ -159,24 +158,12 @@ async def read_sizes(pieces: list[bytes]) -> list[Size]:
 )
 def test_sizes_however_they_are_cut(asked: list[tuple[int, int]], step: int, between: str) -> None:
     text = "".join(f'{{"Width":{w},"Height":{h}}}{between}' for w, h in asked).encode()
-
-    async def read_piece_by_piece() -> list[Size]:
-        inbox = Inbox(BufferQuota())
-        reading = asyncio.ensure_future(_collect(inbox))
-        for at in range(0, len(text), step):
-            inbox.put(text[at : at + step])
-            await asyncio.sleep(0)
-        inbox.end()
-        return await reading
-
-    async def _collect(inbox: Inbox) -> list[Size]:
-        return [size async for size in sizes(inbox)]
-
-    assert asyncio.run(read_piece_by_piece()) == [Size(h, w) for w, h in asked]
+    pieces = [text[at : at + step] for at in range(0, len(text), step)]
+    assert read_sizes(*pieces) == [Size(h, w) for w, h in asked]
 
 
-async def test_a_size_of_nothing_is_passed_over() -> None:
-    assert await read_sizes([b'{"Width":0,"Height":0}{"Width":80,"Height":24}']) == [Size(24, 80)]
+def test_a_size_of_nothing_is_passed_over() -> None:
+    assert read_sizes(b'{"Width":0,"Height":0}{"Width":80,"Height":24}') == [Size(24, 80)]
 
 
 @pytest.mark.parametrize(
@@ -187,9 +174,9 @@ async def test_a_size_of_nothing_is_passed_over() -> None:
         b"[" * 200_000,
     ],
 )  # fmt: skip
-async def test_sizes_that_are_none(piece: bytes) -> None:
+def test_sizes_that_are_none(piece: bytes) -> None:
     with pytest.raises(ClientGone):
-        await read_sizes([piece])
+        read_sizes(piece)
 
 
 async def test_an_inbox_counts_what_waits() -> None:
@@ -234,6 +221,25 @@ async def test_an_unwanted_inbox_keeps_nothing() -> None:
     assert await inbox.read() == b""
 
 
+async def test_inboxes_are_read_in_the_order_of_arrival() -> None:
+    """Nothing of one is joined across what came to another; ends are told last."""
+    quota = BufferQuota()
+    one, two = Inbox(quota), Inbox(quota)
+    for inbox, data in ((one, b"1"), (one, b"2"), (two, b"a"), (two, b"b"), (one, b"3")):
+        inbox.put(data)
+    one.end()
+    both = InOrder({"one": one, "two": two})
+    read = [await both.read() for _ in range(4)]
+    assert read == [("one", b"12"), ("two", b"ab"), ("one", b"3"), ("one", b"")]
+    assert quota.used == 0
+    late = asyncio.ensure_future(both.read())
+    await asyncio.sleep(0)
+    two.put(b"c")
+    assert await late == ("two", b"c")
+    two.discard()
+    assert [await both.read(), await both.read()] == [("two", b""), None]
+
+
 TLS = TlsConfig(Path("/c"), Path("/k"), Path("/ca"))
 
 
@@ -244,9 +250,9 @@ TLS = TlsConfig(Path("/c"), Path("/k"), Path("/ca"))
         ("10.0.0.1:4000", TlsConfig(Path("/c"), Path("/k")), "client_ca"),
         ("[2001:db8::1]:4000", TlsConfig(), "not a loopback"),
         ("0.0.0.0:4000", TLS, "one of this host"),
-        ("localhost:4000", TlsConfig(), "does not appear"),
+        ("localhost:4000", TlsConfig(), "<IP address>:<port>"),
         ("127.0.0.1", TlsConfig(), "<IP address>:<port>"),
-        ("127.0.0.1:99999", TlsConfig(), "no such port"),
+        ("127.0.0.1:99999", TlsConfig(), "no port from 0 to 65535"),
     ],
 )
 def test_addresses_that_are_refused(address: str, tls: TlsConfig, message: str) -> None:
@@ -275,8 +281,9 @@ class _Endless:
     """A process that says nothing and never ends; and a client's terminal and input."""
 
     def __init__(self) -> None:
-        self.stdin = Inbox(BufferQuota())
-        self.resizes = Inbox(BufferQuota())
+        quota = BufferQuota()
+        self.stdin = Inbox(quota)
+        self.resizes = Inbox(quota)
 
     async def outputs(self) -> AsyncIterator[object]:
         await asyncio.Event().wait()
@@ -290,6 +297,45 @@ async def test_a_client_with_bad_terminal_sizes_is_gone() -> None:
     async with asyncio.timeout(60):
         with pytest.raises(ClientGone, match="no object"):
             await copy_streams(both, both, stdin=True, tty=True)
+
+
+class _Recorded(_Endless):
+    """The same, and what reaches the process, until its input ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.got: list[object] = []
+        self.ended = asyncio.Event()
+
+    async def outputs(self) -> AsyncIterator[pb.ExecOutput]:
+        await self.ended.wait()
+        yield pb.ExecOutput(exit=pb.ProcessExit(exit_code=4))
+
+    async def resize(self, rows: int, columns: int) -> None:
+        await asyncio.sleep(0)
+        self.got.append((rows, columns))
+
+    async def input(self, data: bytes) -> None:
+        self.got.append(data)
+
+    async def stdin_eof(self) -> None:
+        self.ended.set()
+
+
+async def test_a_process_gets_sizes_and_input_in_the_order_of_arrival() -> None:
+    """Also those that came before anybody read them, and a size that came in two parts."""
+    command: Any = _Recorded()
+    command.resizes.put(b'{"Width":80,"Height":24}{"Width":100,')
+    command.stdin.put(b"a")
+    command.resizes.put(b'"Height":30}')
+    command.stdin.put(b"b")
+    command.stdin.end()
+    process: Any = SimpleNamespace(
+        stdin=command.input, stdin_eof=command.stdin_eof, resize=command.resize, outputs=command.outputs
+    )
+    async with asyncio.timeout(60):
+        assert await copy_streams(process, command, stdin=True, tty=True) == 4
+    assert command.got == [(24, 80), b"a", (30, 100), b"b"]
 
 
 class _Broken:

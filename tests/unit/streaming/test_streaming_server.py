@@ -13,7 +13,7 @@ import pytest
 from wsproto.events import CloseConnection, Ping, TextMessage
 
 from cri.streaming.process.command import Command
-from cri.streaming.process.copy import sizes
+from cri.streaming.process.copy import Sizes
 from cri.streaming.process.exit_status import ExitStatus
 from cri.streaming.server import PENDING, Server
 from cri.streaming.spdy.decode import SpdyDecoder
@@ -93,11 +93,9 @@ async def test_base64_over_websocket(streaming: Server) -> None:
 async def test_a_terminal_is_resized(streaming: Server, transport: str) -> None:
     async def tell(command: Command) -> ExitStatus:
         assert command.resizes is not None
-        seen = []
-        async for size in sizes(command.resizes):
-            seen.append(size)
-            if len(seen) == 2:
-                break
+        seen, sizes = [], Sizes()
+        while len(seen) < 2:
+            seen += sizes.parse(await command.resizes.read())
         await command.stdout(repr([(size.columns, size.rows) for size in seen]).encode())
         return ExitStatus()
 

@@ -141,12 +141,13 @@ async def test_a_name_that_looks_like_the_rest_of_the_line() -> None:
 
 @pytest.mark.parametrize("shared", [None, Path("/run/shared")])
 def test_how_fakedom_is_started(shared: Path | None) -> None:
-    launch = Launch(Path("/g/fakedom"), Path("/g/root"), Path("/d"), (Path("/c/1"), Path("/c/2")),
+    launch = Launch(Path("/g/fakedom"), Path("/g/root"), Path("/d"), 1 << 28, (Path("/c/1"), Path("/c/2")),
                     {"B": "2", "A": "1"}, shared, 9)  # fmt: skip
     options = ["--shared", "/run/shared"] if shared else []
     inside = ["--env", "XENPOD_SHARED=fd:4"] if shared else []
     assert launch.command() == [
-        *("/g/fakedom", "--root", "/g/root", "--dir", "/d", "--cgroup", "/c/1", "--cgroup", "/c/2"),
+        *("/g/fakedom", "--root", "/g/root", "--dir", "/d", "--memory", str(1 << 28)),
+        *("--cgroup", "/c/1", "--cgroup", "/c/2"),
         *options,
         *("--env", "A=1", "--env", "B=2", "--env", "XENPOD_CHANNEL=fd:3"),
         *inside,

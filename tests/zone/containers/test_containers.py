@@ -97,7 +97,7 @@ def test_a_disk_that_does_not_come(client: Client) -> None:
 
 
 def test_what_a_zone_cannot_run_is_refused(client: Client) -> None:
-    """And is no failure of the zone: FAILED_PRECONDITION."""
+    """And is no failure of the zone: FAILED_PRECONDITION, and said to be what its start would meet."""
     mount = {"destination": "/etc/resolv.conf/x", "type": "tmpfs", "source": "tmpfs"}
     nowhere = creation("c", "true")
     nowhere.config_json = nowhere.config_json.replace(b'"cwd": "/"', b'"cwd": "/etc/resolv.conf"')
@@ -110,22 +110,35 @@ def test_what_a_zone_cannot_run_is_refused(client: Client) -> None:
     ):
         with pytest.raises(Failed, match=words) as failed:
             client.call(create_container=request)
-        assert failed.value.code == 9, words
+        assert failed.value.code == 9 and failed.value.cannot_start, words
     assert client.listed() == {}
+
+
+@pytest.mark.parametrize(("content", "words"), [(b"#!/no/such\n", b"No such file"), (b"x", b"format error")])
+def test_what_only_the_kernel_refuses_has_started(client: Client, content: bytes, words: bytes) -> None:
+    """The file may be run, as far as can be seen beforehand: its process ends by itself, and says why."""
+    mount = {"destination": "/x", "type": "bind", "source": "files/x", "options": ["bind", "ro"]}
+    request = creation("c1", "/x", mounts=[mount])
+    request.files.append(pb.File(name="x", mode=0o755, content=content))
+    created = client.call(create_container=request).created
+    client.call(start_container=pb.StartContainer(id="c1"))
+    assert client.exited("c1").exit_code == 1
+    assert words in client.output(created.stderr_stream)
 
 
 def test_what_fails_leaves_nothing(zone: Zone, client: Client) -> None:
     with pytest.raises(Failed, match="not found in") as failed:
         client.call(create_container=creation("c1", "/no/such/program"))
-    assert failed.value.code == 9
+    assert failed.value.code == 9 and failed.value.cannot_start
     broken = creation("c2", "true")
     broken.config_json = b"{"
     with pytest.raises(Failed, match="crun create"):
         client.call(create_container=broken)
     wrong_type = creation("c3", "true")
     wrong_type.rootfs[0].type = "erofs"
-    with pytest.raises(Failed, match="mount"):
+    with pytest.raises(Failed, match="mount") as failed:
         client.call(create_container=wrong_type)
+    assert not failed.value.cannot_start
     assert client.listed() == {}
     inside = Path(f"/proc/{zone.pid}/root")
     assert os.listdir(inside / "run/xenpod/containers") == []

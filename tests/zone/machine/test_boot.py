@@ -131,7 +131,7 @@ def _launch(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("missing", ["root", "init", "cgroup"])
+@pytest.mark.parametrize("missing", ["root", "init", "cgroup", "memory"])
 def test_a_failed_launch_leaves_nothing(tmp_path: Path, parts: Path, missing: str) -> None:
     directory = tmp_path / "zone"
     directory.mkdir()
@@ -141,6 +141,8 @@ def test_a_failed_launch_leaves_nothing(tmp_path: Path, parts: Path, missing: st
         arguments[1] = str(tmp_path / "none")
     if missing == "cgroup":
         arguments += ["--cgroup", str(tmp_path / "none")]
+    if missing == "memory":
+        arguments += ["--memory", "-1"]
     done = _launch(*arguments)
     assert done.returncode != 0 and done.stderr.startswith("fakedom: ")
     assert not (directory / "pid").exists()

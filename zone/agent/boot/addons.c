@@ -20,6 +20,7 @@
 /* Loaded unless they are built in, or were in the initramfs. */
 static const char *const wanted[] = {
 	"xen-gntalloc", "xen-gntdev", "xen-evtchn", "xen-netfront", "erofs", "overlay", "9pnet-xen", "9p",
+	"fuse",		"tun",	       "loop",
 };
 
 static bool is_directory(const char *path)

@@ -119,7 +119,10 @@ static int load_module(const char *name)
 {
 	char path[256];
 
-	return path_format(path, sizeof(path), "/lib/modules/%s", name) < 0 ? -1 : module_load(path);
+	if (path_format(path, sizeof(path), "/lib/modules/%s", name) < 0 || module_load(path) < 0)
+		return -1;
+	unlink(path); /* on Xen it is in memory, which only the loaded module needs from now on */
+	return 0;
 }
 
 /* /lib/modules/order lists file names beside it, in the order of their dependencies.  This kernel may not need a
@@ -139,6 +142,30 @@ int boot_modules(void)
 	while ((name = strsep(&rest, "\n")))
 		if (*name && load_module(name) < 0)
 			log_errno("load module", name);
+	return 0;
+}
+
+/* What udev does on other machines: links that the kernel does not make, and devices that any user may open. */
+int boot_devices(void)
+{
+	static const char *const links[][2] = {
+		{ "/dev/fd", "/proc/self/fd" },
+		{ "/dev/stdin", "/proc/self/fd/0" },
+		{ "/dev/stdout", "/proc/self/fd/1" },
+		{ "/dev/stderr", "/proc/self/fd/2" },
+	};
+	static const char *const open_to_all[] = { "/dev/fuse", "/dev/net/tun" };
+
+	for (size_t i = 0; i < ARRAY_LEN(links); i++)
+		if (symlink(links[i][1], links[i][0]) < 0 && errno != EEXIST) {
+			log_errno("symlink", links[i][0]);
+			return -1;
+		}
+	for (size_t i = 0; i < ARRAY_LEN(open_to_all); i++)
+		if (chmod(open_to_all[i], 0666) < 0 && errno != ENOENT) {
+			log_errno("chmod", open_to_all[i]);
+			return -1;
+		}
 	return 0;
 }
 

@@ -11,5 +11,7 @@ int boot_modules(void);
 /* Mounts the control groups: version 2 where it has the memory controller, else version 1. */
 int boot_cgroups(void);
 int boot_directories(void);
+/* Needs the modules of all sources. */
+int boot_devices(void);
 
 #endif

@@ -62,7 +62,7 @@ static void make_ascii(char *text)
 			*text = '?';
 }
 
-void call_fail(struct call *call, const struct fault *fault)
+static void reply_error(struct call *call, const struct fault *fault, bool cannot_start)
 {
 	struct fault clean = *fault;
 	Reply reply = REPLY_INIT;
@@ -71,8 +71,19 @@ void call_fail(struct call *call, const struct fault *fault)
 	make_ascii(clean.text);
 	error.code = clean.code;
 	error.message = clean.text;
+	error.cannot_start = cannot_start;
 	reply.error = &error;
 	call_reply(call, &reply);
+}
+
+void call_fail(struct call *call, const struct fault *fault)
+{
+	reply_error(call, fault, false);
+}
+
+void call_fail_start(struct call *call, const struct fault *fault)
+{
+	reply_error(call, fault, true);
 }
 
 void call_end(struct call *call, int result, const struct fault *fault)

@@ -28,6 +28,8 @@ const char *call_begin(uint32_t id, const uint8_t *payload, size_t length);
 void call_reply(struct call *call, Reply *reply);
 void call_done(struct call *call);
 void call_fail(struct call *call, const struct fault *fault);
+/* call_fail of a CreateContainer whose configuration cannot be run: see Error.cannot_start. */
+void call_fail_start(struct call *call, const struct fault *fault);
 /* call_fail if the result is negative, else call_done. */
 void call_end(struct call *call, int result, const struct fault *fault);
 

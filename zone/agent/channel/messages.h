@@ -38,6 +38,12 @@ typedef Xenpod__Channel__V1__Facts Facts;
 typedef Xenpod__Channel__V1__Dial Dial;
 typedef Xenpod__Channel__V1__Dialed Dialed;
 
+enum {
+	CONTAINERS_MAX = XENPOD__CHANNEL__V1__LIMIT__LIMIT_CONTAINERS,
+	CONNECTIONS_MAX = XENPOD__CHANNEL__V1__LIMIT__LIMIT_CONNECTIONS,
+	EXECS_MAX = XENPOD__CHANNEL__V1__LIMIT__LIMIT_EXECS, /* in the zone */
+};
+
 #define HELLO_INIT XENPOD__CHANNEL__V1__HELLO__INIT
 #define REPLY_INIT XENPOD__CHANNEL__V1__REPLY__INIT
 #define ERROR_INIT XENPOD__CHANNEL__V1__ERROR__INIT

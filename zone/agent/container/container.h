@@ -9,11 +9,6 @@
 #include "sys/file.h"
 #include "sys/loop.h"
 
-enum {
-	CONTAINERS_MAX = 64,
-	EXECS_MAX = 256, /* in the zone */
-};
-
 struct container;
 
 struct exec {

@@ -151,6 +151,11 @@ int job_fork(struct job *job, const char *name, int (*work)(void *data, struct f
 	return 0;
 }
 
+bool job_refused(const struct job *job)
+{
+	return !job->too_late && WIFEXITED(job->status) && WEXITSTATUS(job->status) != 0;
+}
+
 bool crun_has(const char *id)
 {
 	char path[128];

@@ -29,6 +29,8 @@ int job_start(struct job *job, const char *const *arguments, const int stdio[3],
  * -1: `done` is not called. */
 int job_fork(struct job *job, const char *name, int (*work)(void *data, struct fault *fault), void *data,
 	     struct fault *fault);
+/* The command ended by itself, with a status that says no: it was neither killed nor too late.  For `done`. */
+bool job_refused(const struct job *job);
 /* crun has a container of this name. */
 bool crun_has(const char *id);
 /* A job is under way: the exit status of an unknown process may be asked for. */

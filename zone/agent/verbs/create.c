@@ -1,4 +1,5 @@
-/* CreateContainer: bundle, disks, mounts, `crun create`.  A failure undoes the steps before. */
+/* CreateContainer: bundle, disks, mounts, `crun create`.  A failure undoes the steps before.  What crun itself refuses
+ * is told apart: to the host that is a failure of the container's start. */
 #include <stdlib.h>
 
 #include "channel/call.h"
@@ -21,6 +22,7 @@ struct creation {
 	struct job job;
 	struct stdio io;
 	struct fault fault;
+	bool cannot_start; /* the fault is what crun said of the configuration */
 };
 
 static void cancel_wait(struct container *container)
@@ -40,7 +42,10 @@ static void fail(struct creation *creation)
 	stdio_close(&creation->io);
 	if (mounts_unmount(container->directory, &fault) < 0 || bundle_remove(container->directory, &fault) < 0)
 		log_line("after a failed create: %s", fault.text);
-	call_fail(creation->call, &creation->fault);
+	if (creation->cannot_start)
+		call_fail_start(creation->call, &creation->fault);
+	else
+		call_fail(creation->call, &creation->fault);
 	free(creation);
 	container_free(container);
 	containers_changed();
@@ -88,8 +93,10 @@ static void created(struct job *job, const struct fault *fault)
 	struct creation *creation = container_of(job, struct creation, job);
 	struct container *container = creation->container;
 
-	if (fault)
+	if (fault) {
 		creation->fault = *fault;
+		creation->cannot_start = job_refused(job);
+	}
 	if (fault || take_over(creation, &creation->fault) < 0) {
 		container->init.pid = 0;
 		undo_crun(creation);

@@ -9,8 +9,6 @@
 
 #include "channel/messages.h"
 
-enum { CONNECTIONS_MAX = 128 };
-
 /* Lists the connections that have streams.  Returns how many there are. */
 size_t connections_list(Dialed messages[CONNECTIONS_MAX]);
 

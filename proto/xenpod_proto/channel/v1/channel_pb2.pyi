@@ -23,6 +23,26 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _Limit:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _LimitEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Limit.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    LIMIT_UNSPECIFIED: _Limit.ValueType  # 0
+    LIMIT_CONTAINERS: _Limit.ValueType  # 64
+    LIMIT_CONNECTIONS: _Limit.ValueType  # 128
+    LIMIT_EXECS: _Limit.ValueType  # 256
+
+class Limit(_Limit, metaclass=_LimitEnumTypeWrapper):
+    """How many of each an agent keeps at most.  The host refuses a configuration that promises more."""
+
+LIMIT_UNSPECIFIED: Limit.ValueType  # 0
+LIMIT_CONTAINERS: Limit.ValueType  # 64
+LIMIT_CONNECTIONS: Limit.ValueType  # 128
+LIMIT_EXECS: Limit.ValueType  # 256
+Global___Limit: _TypeAlias = Limit  # noqa: Y015
+
 class _ProcessState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -236,21 +256,27 @@ class Error(_message.Message):
 
     CODE_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    CANNOT_START_FIELD_NUMBER: _builtins.int
     code: _builtins.int
     """The numbers of google.rpc.Code (3 INVALID_ARGUMENT, 5 NOT_FOUND, 6 ALREADY_EXISTS,
     8 RESOURCE_EXHAUSTED, 9 FAILED_PRECONDITION, 12 UNIMPLEMENTED, 13 INTERNAL, ...).
     """
     message: _builtins.str
     """"operation: object: cause", at most 4096 bytes."""
+    cannot_start: _builtins.bool
+    """Of CreateContainer: everything for the container was there, but its runtime (crun) says that this
+    configuration cannot be run, for example that there is no such command.  Nothing is left of the container.
+    """
     def __init__(
         self,
         *,
         code: _builtins.int = ...,
         message: _builtins.str = ...,
+        cannot_start: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["code", b"code", "message", b"message"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cannot_start", b"cannot_start", "code", b"code", "message", b"message"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

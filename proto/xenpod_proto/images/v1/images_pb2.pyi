@@ -59,6 +59,29 @@ PART_STATE_ACTIVE: PartState.ValueType  # 2
 PART_STATE_DONE: PartState.ValueType  # 3
 Global___PartState: _TypeAlias = PartState  # noqa: Y015
 
+class _RepairOutcome:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RepairOutcomeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RepairOutcome.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    REPAIR_OUTCOME_UNSPECIFIED: _RepairOutcome.ValueType  # 0
+    REPAIR_OUTCOME_REBUILT: _RepairOutcome.ValueType  # 1
+    """Made again of its layers."""
+    REPAIR_OUTCOME_FETCHED: _RepairOutcome.ValueType  # 2
+    """From the registry."""
+    REPAIR_OUTCOME_FAILED: _RepairOutcome.ValueType  # 3
+
+class RepairOutcome(_RepairOutcome, metaclass=_RepairOutcomeEnumTypeWrapper): ...
+
+REPAIR_OUTCOME_UNSPECIFIED: RepairOutcome.ValueType  # 0
+REPAIR_OUTCOME_REBUILT: RepairOutcome.ValueType  # 1
+"""Made again of its layers."""
+REPAIR_OUTCOME_FETCHED: RepairOutcome.ValueType  # 2
+"""From the registry."""
+REPAIR_OUTCOME_FAILED: RepairOutcome.ValueType  # 3
+Global___RepairOutcome: _TypeAlias = RepairOutcome  # noqa: Y015
+
 @_typing.final
 class Image(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
@@ -306,12 +329,21 @@ Global___WatchPullsEvent: _TypeAlias = WatchPullsEvent  # noqa: Y015
 class ListRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    FILTERS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def filters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """"KEY=VALUE", as docs/operations.md lists them: all must hold, but of several references one is enough.
+        INVALID_ARGUMENT: there is no such key, or no such value.
+        """
+
     def __init__(
         self,
+        *,
+        filters: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filters", b"filters"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -322,16 +354,20 @@ class ListResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     IMAGES_FIELD_NUMBER: _builtins.int
+    FILTERED_FIELD_NUMBER: _builtins.int
+    filtered: _builtins.bool
+    """The request's filters were applied; false: none were given, or the daemon does not know filters."""
     @_builtins.property
     def images(self) -> _containers.RepeatedCompositeFieldContainer[Global___Image]: ...
     def __init__(
         self,
         *,
         images: _abc.Iterable[Global___Image] | None = ...,
+        filtered: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["filtered", b"filtered", "images", b"images"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -343,7 +379,9 @@ class InspectRequest(_message.Message):
 
     IMAGE_FIELD_NUMBER: _builtins.int
     image: _builtins.str
-    """A name, an id, or an unambiguous beginning of one."""
+    """A name, an id, or an unambiguous beginning (of 4 digits or more) of an id or of a name's digest.
+    INVALID_ARGUMENT: it is the beginning of several, which are listed.
+    """
     def __init__(
         self,
         *,
@@ -499,6 +537,14 @@ class VerifyRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     IMAGES_FIELD_NUMBER: _builtins.int
+    REPAIR_FIELD_NUMBER: _builtins.int
+    USERNAME_FIELD_NUMBER: _builtins.int
+    PASSWORD_FIELD_NUMBER: _builtins.int
+    repair: _builtins.bool
+    """Repair what is damaged: filesystems from the layers that are kept here, all else from the registry."""
+    username: _builtins.str
+    """For the registry, when it wants them; used for the hosts of each image's first name only."""
+    password: _builtins.str
     @_builtins.property
     def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As in InspectRequest; empty: all images."""
@@ -507,10 +553,13 @@ class VerifyRequest(_message.Message):
         self,
         *,
         images: _abc.Iterable[_builtins.str] | None = ...,
+        repair: _builtins.bool = ...,
+        username: _builtins.str = ...,
+        password: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images", "password", b"password", "repair", b"repair", "username", b"username"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -523,6 +572,8 @@ class VerifyEvent(_message.Message):
     IMAGE_FIELD_NUMBER: _builtins.int
     FAULTS_FIELD_NUMBER: _builtins.int
     READ_BYTES_FIELD_NUMBER: _builtins.int
+    REPAIRS_FIELD_NUMBER: _builtins.int
+    REMAINING_FIELD_NUMBER: _builtins.int
     read_bytes: _builtins.int
     """Bytes read."""
     @_builtins.property
@@ -531,20 +582,55 @@ class VerifyEvent(_message.Message):
     def faults(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """What is wrong with it; empty: nothing."""
 
+    @_builtins.property
+    def repairs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Repair]:
+        """With repair: what was done about the faults, and what is wrong with the image after that."""
+
+    @_builtins.property
+    def remaining(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     def __init__(
         self,
         *,
         image: Global___Image | None = ...,
         faults: _abc.Iterable[_builtins.str] | None = ...,
         read_bytes: _builtins.int = ...,
+        repairs: _abc.Iterable[Global___Repair] | None = ...,
+        remaining: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["faults", b"faults", "image", b"image", "read_bytes", b"read_bytes"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["faults", b"faults", "image", b"image", "read_bytes", b"read_bytes", "remaining", b"remaining", "repairs", b"repairs"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___VerifyEvent: _TypeAlias = VerifyEvent  # noqa: Y015
+
+@_typing.final
+class Repair(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OBJECT_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    DETAIL_FIELD_NUMBER: _builtins.int
+    object: _builtins.str
+    """"layer sha256:...", "filesystem image sha256:...": untranslated, for people."""
+    outcome: Global___RepairOutcome.ValueType
+    detail: _builtins.str
+    """What it was made of, or why that failed."""
+    def __init__(
+        self,
+        *,
+        object: _builtins.str = ...,
+        outcome: Global___RepairOutcome.ValueType = ...,
+        detail: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["detail", b"detail", "object", b"object", "outcome", b"outcome"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Repair: _TypeAlias = Repair  # noqa: Y015
 
 @_typing.final
 class CollectRequest(_message.Message):
@@ -572,8 +658,11 @@ class CollectResponse(_message.Message):
 
     REMOVED_FIELD_NUMBER: _builtins.int
     FREED_BYTES_FIELD_NUMBER: _builtins.int
+    UNFINISHED_BYTES_FIELD_NUMBER: _builtins.int
     freed_bytes: _builtins.int
     """What the store takes less than before; 0 with dry_run."""
+    unfinished_bytes: _builtins.int
+    """Layers of pulls that did not come to their end: removed, too, or that would be."""
     @_builtins.property
     def removed(self) -> _containers.RepeatedCompositeFieldContainer[Global___Image]: ...
     def __init__(
@@ -581,14 +670,221 @@ class CollectResponse(_message.Message):
         *,
         removed: _abc.Iterable[Global___Image] | None = ...,
         freed_bytes: _builtins.int = ...,
+        unfinished_bytes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["freed_bytes", b"freed_bytes", "removed", b"removed"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["freed_bytes", b"freed_bytes", "removed", b"removed", "unfinished_bytes", b"unfinished_bytes"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CollectResponse: _TypeAlias = CollectResponse  # noqa: Y015
+
+@_typing.final
+class TagRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    image: _builtins.str
+    """As in InspectRequest."""
+    name: _builtins.str
+    """"app:1"; not with a digest."""
+    def __init__(
+        self,
+        *,
+        image: _builtins.str = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TagRequest: _TypeAlias = TagRequest  # noqa: Y015
+
+@_typing.final
+class TagResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    TAKEN_FROM_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The whole name, "docker.io/library/app:1"."""
+    taken_from: _builtins.str
+    """Id of the other image that had it; "": none had."""
+    @_builtins.property
+    def image(self) -> Global___Image:
+        """With the new name."""
+
+    def __init__(
+        self,
+        *,
+        image: Global___Image | None = ...,
+        name: _builtins.str = ...,
+        taken_from: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "name", b"name", "taken_from", b"taken_from"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TagResponse: _TypeAlias = TagResponse  # noqa: Y015
+
+@_typing.final
+class UntagRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """With a tag or a digest."""
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UntagRequest: _TypeAlias = UntagRequest  # noqa: Y015
+
+@_typing.final
+class UntagResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """The whole name."""
+    @_builtins.property
+    def image(self) -> Global___Image:
+        """Without the name."""
+
+    def __init__(
+        self,
+        *,
+        image: Global___Image | None = ...,
+        name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["image", b"image", "name", b"name"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UntagResponse: _TypeAlias = UntagResponse  # noqa: Y015
+
+@_typing.final
+class ExportRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def images(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in InspectRequest; at least one."""
+
+    def __init__(
+        self,
+        *,
+        images: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["images", b"images"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportRequest: _TypeAlias = ExportRequest  # noqa: Y015
+
+@_typing.final
+class ExportEvent(_message.Message):
+    """A file, then its data in pieces, then the next file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    NOTE_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    note: _builtins.str
+    """What people should know of the export; before the first file."""
+    @_builtins.property
+    def file(self) -> Global___ExportFile: ...
+    def __init__(
+        self,
+        *,
+        file: Global___ExportFile | None = ...,
+        data: _builtins.bytes = ...,
+        note: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "event", b"event", "file", b"file", "note", b"note"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "event", b"event", "file", b"file", "note", b"note"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["file", "data", "note"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___ExportEvent: _TypeAlias = ExportEvent  # noqa: Y015
+
+@_typing.final
+class ExportFile(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Relative: "oci-layout", "index.json", "blobs/sha256/..."."""
+    size_bytes: _builtins.int
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        size_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "size_bytes", b"size_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExportFile: _TypeAlias = ExportFile  # noqa: Y015
+
+@_typing.final
+class PruneRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FILTERS_FIELD_NUMBER: _builtins.int
+    ALL_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    all: _builtins.bool
+    """Images with tags, too; false: only those that have none, unless a filter says "dangling"."""
+    dry_run: _builtins.bool
+    """Only tell what would be removed."""
+    @_builtins.property
+    def filters(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """As in ListRequest."""
+
+    def __init__(
+        self,
+        *,
+        filters: _abc.Iterable[_builtins.str] | None = ...,
+        all: _builtins.bool = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["all", b"all", "dry_run", b"dry_run", "filters", b"filters"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PruneRequest: _TypeAlias = PruneRequest  # noqa: Y015
 
 @_typing.final
 class ImportRequest(_message.Message):
@@ -597,7 +893,7 @@ class ImportRequest(_message.Message):
     PATH_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
     path: _builtins.str
-    """Absolute path."""
+    """Absolute path of a directory or an archive, which may be compressed with gzip or zstd."""
     name: _builtins.str
     """Name to give the image, "docker.io/library/x:tag"; "": the layout's own annotations."""
     def __init__(

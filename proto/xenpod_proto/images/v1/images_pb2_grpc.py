@@ -74,6 +74,26 @@ class ImagesStub:
                 request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectRequest.SerializeToString,
                 response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.FromString,
                 _registered_method=True)
+        self.Tag = channel.unary_unary(
+                '/xenpod.images.v1.Images/Tag',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.TagRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.TagResponse.FromString,
+                _registered_method=True)
+        self.Untag = channel.unary_unary(
+                '/xenpod.images.v1.Images/Untag',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.UntagRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.UntagResponse.FromString,
+                _registered_method=True)
+        self.Export = channel.unary_stream(
+                '/xenpod.images.v1.Images/Export',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ExportRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ExportEvent.FromString,
+                _registered_method=True)
+        self.Prune = channel.unary_unary(
+                '/xenpod.images.v1.Images/Prune',
+                request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.PruneRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.FromString,
+                _registered_method=True)
         self.ListKernels = channel.unary_unary(
                 '/xenpod.images.v1.Images/ListKernels',
                 request_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ListKernelsRequest.SerializeToString,
@@ -85,7 +105,8 @@ class ImagesServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Import(self, request, context):
-        """Imports an OCI image layout (directory) or archive (tar) from a path on this host.
+        """Imports an OCI image layout (directory) or archive (tar, or tar with gzip or zstd) from a path on this
+        host.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,7 +129,7 @@ class ImagesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """All images.
+        """All images, or those that fit filters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -130,7 +151,9 @@ class ImagesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Verify(self, request, context):
-        """Reads what is stored of images, and holds it against its digests: one event an image.
+        """Reads what is stored of images, and holds it against its digests: one event an image.  A filesystem that
+        is damaged is given to no new container until it is built again: at the next pull, at the next container
+        that needs it, or here, on request.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -138,6 +161,39 @@ class ImagesServicer:
 
     def Collect(self, request, context):
         """Removes every image that no container has and that is not pinned.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Tag(self, request, context):
+        """Gives an image one more name, which an image that had it loses.  The name must be one that images.policy
+        lets be pulled (PERMISSION_DENIED): pods find it here without a pull.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Untag(self, request, context):
+        """Takes away one name, and never the image.  NOT_FOUND: no image has it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Export(self, request, context):
+        """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags.  Layers and
+        configurations are byte for byte what was pulled, so ids stay.  So are manifests, but for those in Docker's
+        format: they become OCI's, with another digest, and a note says so.  FAILED_PRECONDITION: a layer is not
+        kept, or no longer has its digest; what was sent so far is worth nothing then.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Prune(self, request, context):
+        """Removes those images that no container has, that are not pinned, and that fit all filters.  Not Collect
+        with filters: a daemon that does not know them would remove everything.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -191,6 +247,26 @@ def add_ImagesServicer_to_server(servicer, server):
             'Collect': grpc.unary_unary_rpc_method_handler(
                     servicer.Collect,
                     request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.SerializeToString,
+            ),
+            'Tag': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tag,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.TagRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.TagResponse.SerializeToString,
+            ),
+            'Untag': grpc.unary_unary_rpc_method_handler(
+                    servicer.Untag,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.UntagRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.UntagResponse.SerializeToString,
+            ),
+            'Export': grpc.unary_stream_rpc_method_handler(
+                    servicer.Export,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ExportRequest.FromString,
+                    response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.ExportEvent.SerializeToString,
+            ),
+            'Prune': grpc.unary_unary_rpc_method_handler(
+                    servicer.Prune,
+                    request_deserializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.PruneRequest.FromString,
                     response_serializer=xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.SerializeToString,
             ),
             'ListKernels': grpc.unary_unary_rpc_method_handler(
@@ -414,6 +490,114 @@ class Images:
             target,
             '/xenpod.images.v1.Images/Collect',
             xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tag(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/xenpod.images.v1.Images/Tag',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.TagRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.TagResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Untag(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/xenpod.images.v1.Images/Untag',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.UntagRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.UntagResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Export(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/xenpod.images.v1.Images/Export',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.ExportRequest.SerializeToString,
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.ExportEvent.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Prune(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/xenpod.images.v1.Images/Prune',
+            xenpod__proto_dot_images_dot_v1_dot_images__pb2.PruneRequest.SerializeToString,
             xenpod__proto_dot_images_dot_v1_dot_images__pb2.CollectResponse.FromString,
             options,
             channel_credentials,

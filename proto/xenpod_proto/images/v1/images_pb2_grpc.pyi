@@ -32,7 +32,9 @@ class ImagesStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> ImagesAsyncStub: ...
     Import: _grpc.UnaryUnaryMultiCallable[_images_pb2.ImportRequest, _images_pb2.ImportResponse]
-    """Imports an OCI image layout (directory) or archive (tar) from a path on this host."""
+    """Imports an OCI image layout (directory) or archive (tar, or tar with gzip or zstd) from a path on this
+    host.
+    """
     Pull: _grpc.UnaryStreamMultiCallable[_images_pb2.PullRequest, _images_pb2.PullEvent]
     """Pulls as CRI's PullImage does, and tells how far it has come on the way; the last event has the image.
     The pull is called off when its last caller, here or at CRI, hangs up.
@@ -42,7 +44,7 @@ class ImagesStub:
     few times a second.  It does not end by itself.
     """
     List: _grpc.UnaryUnaryMultiCallable[_images_pb2.ListRequest, _images_pb2.ListResponse]
-    """All images."""
+    """All images, or those that fit filters."""
     Inspect: _grpc.UnaryUnaryMultiCallable[_images_pb2.InspectRequest, _images_pb2.InspectResponse]
     """One image with everything that is known of it."""
     Remove: _grpc.UnaryUnaryMultiCallable[_images_pb2.RemoveRequest, _images_pb2.RemoveResponse]
@@ -50,9 +52,28 @@ class ImagesStub:
     NOT_FOUND: there is none.
     """
     Verify: _grpc.UnaryStreamMultiCallable[_images_pb2.VerifyRequest, _images_pb2.VerifyEvent]
-    """Reads what is stored of images, and holds it against its digests: one event an image."""
+    """Reads what is stored of images, and holds it against its digests: one event an image.  A filesystem that
+    is damaged is given to no new container until it is built again: at the next pull, at the next container
+    that needs it, or here, on request.
+    """
     Collect: _grpc.UnaryUnaryMultiCallable[_images_pb2.CollectRequest, _images_pb2.CollectResponse]
     """Removes every image that no container has and that is not pinned."""
+    Tag: _grpc.UnaryUnaryMultiCallable[_images_pb2.TagRequest, _images_pb2.TagResponse]
+    """Gives an image one more name, which an image that had it loses.  The name must be one that images.policy
+    lets be pulled (PERMISSION_DENIED): pods find it here without a pull.
+    """
+    Untag: _grpc.UnaryUnaryMultiCallable[_images_pb2.UntagRequest, _images_pb2.UntagResponse]
+    """Takes away one name, and never the image.  NOT_FOUND: no image has it."""
+    Export: _grpc.UnaryStreamMultiCallable[_images_pb2.ExportRequest, _images_pb2.ExportEvent]
+    """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags.  Layers and
+    configurations are byte for byte what was pulled, so ids stay.  So are manifests, but for those in Docker's
+    format: they become OCI's, with another digest, and a note says so.  FAILED_PRECONDITION: a layer is not
+    kept, or no longer has its digest; what was sent so far is worth nothing then.
+    """
+    Prune: _grpc.UnaryUnaryMultiCallable[_images_pb2.PruneRequest, _images_pb2.CollectResponse]
+    """Removes those images that no container has, that are not pinned, and that fit all filters.  Not Collect
+    with filters: a daemon that does not know them would remove everything.
+    """
     ListKernels: _grpc.UnaryUnaryMultiCallable[_images_pb2.ListKernelsRequest, _images_pb2.ListKernelsResponse]
     """Images that zones can boot from."""
 
@@ -60,7 +81,9 @@ class ImagesStub:
 class ImagesAsyncStub(ImagesStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Import: _aio.UnaryUnaryMultiCallable[_images_pb2.ImportRequest, _images_pb2.ImportResponse]  # type: ignore[assignment]
-    """Imports an OCI image layout (directory) or archive (tar) from a path on this host."""
+    """Imports an OCI image layout (directory) or archive (tar, or tar with gzip or zstd) from a path on this
+    host.
+    """
     Pull: _aio.UnaryStreamMultiCallable[_images_pb2.PullRequest, _images_pb2.PullEvent]  # type: ignore[assignment]
     """Pulls as CRI's PullImage does, and tells how far it has come on the way; the last event has the image.
     The pull is called off when its last caller, here or at CRI, hangs up.
@@ -70,7 +93,7 @@ class ImagesAsyncStub(ImagesStub):
     few times a second.  It does not end by itself.
     """
     List: _aio.UnaryUnaryMultiCallable[_images_pb2.ListRequest, _images_pb2.ListResponse]  # type: ignore[assignment]
-    """All images."""
+    """All images, or those that fit filters."""
     Inspect: _aio.UnaryUnaryMultiCallable[_images_pb2.InspectRequest, _images_pb2.InspectResponse]  # type: ignore[assignment]
     """One image with everything that is known of it."""
     Remove: _aio.UnaryUnaryMultiCallable[_images_pb2.RemoveRequest, _images_pb2.RemoveResponse]  # type: ignore[assignment]
@@ -78,9 +101,28 @@ class ImagesAsyncStub(ImagesStub):
     NOT_FOUND: there is none.
     """
     Verify: _aio.UnaryStreamMultiCallable[_images_pb2.VerifyRequest, _images_pb2.VerifyEvent]  # type: ignore[assignment]
-    """Reads what is stored of images, and holds it against its digests: one event an image."""
+    """Reads what is stored of images, and holds it against its digests: one event an image.  A filesystem that
+    is damaged is given to no new container until it is built again: at the next pull, at the next container
+    that needs it, or here, on request.
+    """
     Collect: _aio.UnaryUnaryMultiCallable[_images_pb2.CollectRequest, _images_pb2.CollectResponse]  # type: ignore[assignment]
     """Removes every image that no container has and that is not pinned."""
+    Tag: _aio.UnaryUnaryMultiCallable[_images_pb2.TagRequest, _images_pb2.TagResponse]  # type: ignore[assignment]
+    """Gives an image one more name, which an image that had it loses.  The name must be one that images.policy
+    lets be pulled (PERMISSION_DENIED): pods find it here without a pull.
+    """
+    Untag: _aio.UnaryUnaryMultiCallable[_images_pb2.UntagRequest, _images_pb2.UntagResponse]  # type: ignore[assignment]
+    """Takes away one name, and never the image.  NOT_FOUND: no image has it."""
+    Export: _aio.UnaryStreamMultiCallable[_images_pb2.ExportRequest, _images_pb2.ExportEvent]  # type: ignore[assignment]
+    """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags.  Layers and
+    configurations are byte for byte what was pulled, so ids stay.  So are manifests, but for those in Docker's
+    format: they become OCI's, with another digest, and a note says so.  FAILED_PRECONDITION: a layer is not
+    kept, or no longer has its digest; what was sent so far is worth nothing then.
+    """
+    Prune: _aio.UnaryUnaryMultiCallable[_images_pb2.PruneRequest, _images_pb2.CollectResponse]  # type: ignore[assignment]
+    """Removes those images that no container has, that are not pinned, and that fit all filters.  Not Collect
+    with filters: a daemon that does not know them would remove everything.
+    """
     ListKernels: _aio.UnaryUnaryMultiCallable[_images_pb2.ListKernelsRequest, _images_pb2.ListKernelsResponse]  # type: ignore[assignment]
     """Images that zones can boot from."""
 
@@ -91,7 +133,9 @@ class ImagesServicer(metaclass=_abc_1.ABCMeta):
         request: _images_pb2.ImportRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_images_pb2.ImportResponse, _abc.Awaitable[_images_pb2.ImportResponse]]:
-        """Imports an OCI image layout (directory) or archive (tar) from a path on this host."""
+        """Imports an OCI image layout (directory) or archive (tar, or tar with gzip or zstd) from a path on this
+        host.
+        """
 
     @_abc_1.abstractmethod
     def Pull(
@@ -119,7 +163,7 @@ class ImagesServicer(metaclass=_abc_1.ABCMeta):
         request: _images_pb2.ListRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_images_pb2.ListResponse, _abc.Awaitable[_images_pb2.ListResponse]]:
-        """All images."""
+        """All images, or those that fit filters."""
 
     @_abc_1.abstractmethod
     def Inspect(
@@ -145,7 +189,10 @@ class ImagesServicer(metaclass=_abc_1.ABCMeta):
         request: _images_pb2.VerifyRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_images_pb2.VerifyEvent], _abc.AsyncIterator[_images_pb2.VerifyEvent]]:
-        """Reads what is stored of images, and holds it against its digests: one event an image."""
+        """Reads what is stored of images, and holds it against its digests: one event an image.  A filesystem that
+        is damaged is given to no new container until it is built again: at the next pull, at the next container
+        that needs it, or here, on request.
+        """
 
     @_abc_1.abstractmethod
     def Collect(
@@ -154,6 +201,46 @@ class ImagesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_images_pb2.CollectResponse, _abc.Awaitable[_images_pb2.CollectResponse]]:
         """Removes every image that no container has and that is not pinned."""
+
+    @_abc_1.abstractmethod
+    def Tag(
+        self,
+        request: _images_pb2.TagRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_images_pb2.TagResponse, _abc.Awaitable[_images_pb2.TagResponse]]:
+        """Gives an image one more name, which an image that had it loses.  The name must be one that images.policy
+        lets be pulled (PERMISSION_DENIED): pods find it here without a pull.
+        """
+
+    @_abc_1.abstractmethod
+    def Untag(
+        self,
+        request: _images_pb2.UntagRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_images_pb2.UntagResponse, _abc.Awaitable[_images_pb2.UntagResponse]]:
+        """Takes away one name, and never the image.  NOT_FOUND: no image has it."""
+
+    @_abc_1.abstractmethod
+    def Export(
+        self,
+        request: _images_pb2.ExportRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_images_pb2.ExportEvent], _abc.AsyncIterator[_images_pb2.ExportEvent]]:
+        """The files of an OCI image layout (image-spec, image-layout.md) with the images and their tags.  Layers and
+        configurations are byte for byte what was pulled, so ids stay.  So are manifests, but for those in Docker's
+        format: they become OCI's, with another digest, and a note says so.  FAILED_PRECONDITION: a layer is not
+        kept, or no longer has its digest; what was sent so far is worth nothing then.
+        """
+
+    @_abc_1.abstractmethod
+    def Prune(
+        self,
+        request: _images_pb2.PruneRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_images_pb2.CollectResponse, _abc.Awaitable[_images_pb2.CollectResponse]]:
+        """Removes those images that no container has, that are not pinned, and that fit all filters.  Not Collect
+        with filters: a daemon that does not know them would remove everything.
+        """
 
     @_abc_1.abstractmethod
     def ListKernels(

@@ -1785,6 +1785,8 @@ class InfoResponse(_message.Message):
     UNKNOWN_DOMAINS_FIELD_NUMBER: _builtins.int
     USER_NAMESPACES_FIELD_NUMBER: _builtins.int
     ZONE_KERNELS_FIELD_NUMBER: _builtins.int
+    SELINUX_FIELD_NUMBER: _builtins.int
+    PROFILE_BOUNDS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     toolstack: _builtins.str
     security_boundary: _builtins.bool
@@ -1795,6 +1797,8 @@ class InfoResponse(_message.Message):
     """Zones can have user namespaces."""
     zone_kernels: _builtins.bool
     """Zones can have kernels of their own."""
+    selinux: _builtins.bool
+    """The kernel of zones enforces a policy of SELinux."""
     @_builtins.property
     def notices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Things an operator must know, e.g. that the fake isolates nothing."""
@@ -1806,6 +1810,10 @@ class InfoResponse(_message.Message):
     @_builtins.property
     def unknown_domains(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Domains found that protectd does not know: left alone, reported."""
+
+    @_builtins.property
+    def profile_bounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProfileBounds]:
+        """Of each profile; empty from a protectd that does not say."""
 
     def __init__(
         self,
@@ -1821,14 +1829,46 @@ class InfoResponse(_message.Message):
         unknown_domains: _abc.Iterable[_builtins.str] | None = ...,
         user_namespaces: _builtins.bool = ...,
         zone_kernels: _builtins.bool = ...,
+        selinux: _builtins.bool = ...,
+        profile_bounds: _abc.Iterable[Global___ProfileBounds] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profiles", b"profiles", "security_boundary", b"security_boundary", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InfoResponse: _TypeAlias = InfoResponse  # noqa: Y015
+
+@_typing.final
+class ProfileBounds(_message.Message):
+    """The sizes that zones of a profile can have."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    MEMORY_MIN_BYTES_FIELD_NUMBER: _builtins.int
+    MEMORY_MAX_BYTES_FIELD_NUMBER: _builtins.int
+    VCPUS_MAX_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    memory_min_bytes: _builtins.int
+    memory_max_bytes: _builtins.int
+    vcpus_max: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        memory_min_bytes: _builtins.int = ...,
+        memory_max_bytes: _builtins.int = ...,
+        vcpus_max: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_max_bytes", b"memory_max_bytes", "memory_min_bytes", b"memory_min_bytes", "name", b"name", "vcpus_max", b"vcpus_max"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ProfileBounds: _TypeAlias = ProfileBounds  # noqa: Y015
 
 @_typing.final
 class MemoryLedger(_message.Message):

@@ -525,7 +525,8 @@ class WorkloadsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def CreateWorkload(self, request, context):
-        """Attaches the image's disk, prepares the container, opens its log.
+        """Attaches the image's disk, prepares the container, opens its log.  Succeeds for a command that cannot be
+        run: StartWorkload then fails (FAILED_PRECONDITION), and the workload has ended, reason "StartError".
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -165,7 +165,9 @@ class WorkloadsStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WorkloadsAsyncStub: ...
     CreateWorkload: _grpc.UnaryUnaryMultiCallable[_protect_pb2.CreateWorkloadRequest, _protect_pb2.Workload]
-    """Attaches the image's disk, prepares the container, opens its log."""
+    """Attaches the image's disk, prepares the container, opens its log.  Succeeds for a command that cannot be
+    run: StartWorkload then fails (FAILED_PRECONDITION), and the workload has ended, reason "StartError".
+    """
     StartWorkload: _grpc.UnaryUnaryMultiCallable[_protect_pb2.StartWorkloadRequest, _protect_pb2.Workload]
     SignalWorkload: _grpc.UnaryUnaryMultiCallable[_protect_pb2.SignalWorkloadRequest, _protect_pb2.SignalWorkloadResponse]
     """FAILED_PRECONDITION when it does not run."""
@@ -190,7 +192,9 @@ class WorkloadsStub:
 class WorkloadsAsyncStub(WorkloadsStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateWorkload: _aio.UnaryUnaryMultiCallable[_protect_pb2.CreateWorkloadRequest, _protect_pb2.Workload]  # type: ignore[assignment]
-    """Attaches the image's disk, prepares the container, opens its log."""
+    """Attaches the image's disk, prepares the container, opens its log.  Succeeds for a command that cannot be
+    run: StartWorkload then fails (FAILED_PRECONDITION), and the workload has ended, reason "StartError".
+    """
     StartWorkload: _aio.UnaryUnaryMultiCallable[_protect_pb2.StartWorkloadRequest, _protect_pb2.Workload]  # type: ignore[assignment]
     SignalWorkload: _aio.UnaryUnaryMultiCallable[_protect_pb2.SignalWorkloadRequest, _protect_pb2.SignalWorkloadResponse]  # type: ignore[assignment]
     """FAILED_PRECONDITION when it does not run."""
@@ -218,7 +222,9 @@ class WorkloadsServicer(metaclass=_abc_1.ABCMeta):
         request: _protect_pb2.CreateWorkloadRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_protect_pb2.Workload, _abc.Awaitable[_protect_pb2.Workload]]:
-        """Attaches the image's disk, prepares the container, opens its log."""
+        """Attaches the image's disk, prepares the container, opens its log.  Succeeds for a command that cannot be
+        run: StartWorkload then fails (FAILED_PRECONDITION), and the workload has ended, reason "StartError".
+        """
 
     @_abc_1.abstractmethod
     def StartWorkload(

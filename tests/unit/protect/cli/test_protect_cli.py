@@ -121,8 +121,10 @@ async def test_import(
 ) -> None:
     monkeypatch.chdir(served.parent)
     assert await protect("image", "import", "layout", "--name", "me:1", "--cri-socket", str(served)) == 0
-    out = capsys.readouterr().out
-    assert "me:1" in out and str(served.parent / "layout") in out
+    assert "me:1" in capsys.readouterr().out
+    command = ("image", "import", "layout", "--output", "json", "--cri-socket", str(served))
+    assert await protect(*command) == 0
+    assert json.loads(capsys.readouterr().out)["images"][0]["id"] == str(served.parent / "layout")
 
 
 async def test_no_terminal_obeys_an_error(served: Path, capsys: pytest.CaptureFixture[str]) -> None:

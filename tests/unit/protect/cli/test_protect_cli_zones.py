@@ -241,6 +241,40 @@ async def test_destroy(protect: Command) -> None:
     assert protect.daemon.asked == [pb.DestroyZoneRequest(id="z1"), pb.DestroyZoneRequest(id="z2")]
 
 
+LONG = ["1a" * 32, "1a" * 31 + "2b", "3c" * 32]
+
+
+async def test_short_ids_are_enough(protect: Command) -> None:
+    """A beginning that only one has; the daemon is asked by whole ids."""
+    protect.daemon.zones = [pb.Zone(id=one, state=pb.ZONE_STATE_RUNNING) for one in LONG]
+    protect.daemon.workloads = [pb.Workload(id=one, zone_id=LONG[2]) for one in LONG]
+    shown = [line.split()[0] for line in (await protect.lines("zone", "list"))[1:]]
+    assert shown == [one[:63] for one in LONG]
+    for zone in (*shown, LONG[0]):
+        assert (await protect.lines("zone", "inspect", zone))[0].removeprefix("id ").startswith(zone)
+    assert (await protect.lines("workload", "inspect", "3"))[0] == f"id {LONG[2]}"
+    protect.daemon.asked.clear()
+    await protect.raw("zone", "destroy", "3c3c", LONG[1])
+    assert protect.daemon.asked == [pb.DestroyZoneRequest(id=LONG[2]), pb.DestroyZoneRequest(id=LONG[1])]
+    protect.daemon.asked.clear()
+    await protect.raw("workload", "list", "--zone", "3c")
+    assert protect.daemon.asked == [pb.ListWorkloadsRequest(zone_id=LONG[2])]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("zone", "inspect"), ("zone", "destroy", "3c"), ("workload", "inspect"), ("workload", "list", "--zone")],
+)
+async def test_an_ambiguous_beginning_is_refused(protect: Command, command: tuple[str, ...]) -> None:
+    """With the ids that begin so, and before anything is done to the others."""
+    protect.daemon.zones = [pb.Zone(id=one) for one in LONG]
+    protect.daemon.workloads = [pb.Workload(id=one) for one in LONG]
+    assert await protect.raw(*command, "1a1a", status=1) == ""
+    assert "'1a1a' is the beginning of 2 " in protect.error
+    assert LONG[0] in protect.error and LONG[1] in protect.error and LONG[2] not in protect.error
+    assert not [one for one in protect.daemon.asked if isinstance(one, pb.DestroyZoneRequest)]
+
+
 async def test_workloads(protect: Command) -> None:
     head, running, ended = await protect.lines("workload", "list", "--zone", "z1")
     assert head == "WORKLOAD ZONE STATE EXIT AGE"

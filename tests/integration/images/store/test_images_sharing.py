@@ -146,15 +146,29 @@ async def test_a_kept_layer_is_verified_before_something_is_made_of_it(tmp_path:
         data = bytearray(kept.read_bytes())
         data[len(data) // 2] ^= 1
         kept.write_bytes(data)
-        before = set(manager.store.files.fs_path("x:y").parent.iterdir())
-        try:
-            other, _ = await _pull(manager, OTHER_MODE)
-        except Fault:
-            assert set(manager.store.files.fs_path("x:y").parent.iterdir()) == before
-        else:
-            assert await _sound(manager, other)
-            with mounted(other.stack, tmp_path / "mounted") as root:
-                assert digest((root / "usr/first").read_bytes()) == digest((root / "usr/again").read_bytes())
+        other, fetched = await _pull(manager, OTHER_MODE)
+        assert fetched == [0, 1] and await _sound(manager, other)
+        with mounted(other.stack, tmp_path / "mounted") as root:
+            assert digest((root / "usr/first").read_bytes()) == digest((root / "usr/again").read_bytes())
+
+
+async def test_what_is_damaged_is_damaged_under_all_its_names(tmp_path: Path) -> None:
+    async with managing(tmp_path) as manager:
+        one, _ = await _pull(manager, ONE)
+        two, _ = await _pull(manager, TWO)
+        shared = one.stack[2]
+        shared.chmod(0o600)
+        data = bytearray(shared.read_bytes())
+        data[len(data) // 2] ^= 1
+        shared.write_bytes(data)
+        assert not await _sound(manager, one)
+        assert manager.store.get(one.id).damaged and manager.store.get(two.id).damaged
+        # A third one does not get it either.
+        third, _ = await _pull(manager, build([_bottom(b"3").tar(), *UPPER]))
+        assert await _sound(manager, third) and _inodes(third)[2] != shared.stat().st_ino
+        for image in (ONE, TWO):
+            mended, _ = await _pull(manager, image)
+            assert await _sound(manager, mended) and _inodes(mended)[1:] == _inodes(third)[1:]
 
 
 @pytest.mark.parametrize("harm", ["gone", "short", "other"])

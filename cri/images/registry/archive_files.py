@@ -1,0 +1,177 @@
+"""The files of a layout: in a directory, or in a tar archive that may be compressed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from cri.images.concurrency import CancelToken
+from cri.images.errors import Corrupt, Oversized, Unpackable
+from cri.images.layer import compression, tarstream
+from cri.images.layer.layers import file_chunks
+from cri.images.layer.stream import PlainStream
+from cri.images.settings import ImageLimits
+from daemonkit.faults import Invalid, Missing
+
+CHUNK = 1 << 20
+MAX_MEMBERS = 20_000
+_UNREAD: Mapping[bytes, str] = {b"\xfd7zXZ\0": "xz", b"BZh": "bzip2", b"\x04\x22\x4d\x18": "lz4"}
+
+
+class Files(Protocol):
+    """Named files of a layout, in a directory or an archive."""
+
+    subject: str
+
+    def size(self, name: str) -> int | None:
+        """A file's length in bytes; None: there is none."""
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Its bytes; raises Missing."""
+
+
+class DirectoryFiles:
+    """A layout unpacked in a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.subject = str(root)
+
+    def size(self, name: str) -> int | None:
+        """See Files."""
+        path = self._root / name
+        return path.stat().st_size if path.is_file() and not path.is_symlink() else None
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """See Files."""
+        if self.size(name) is None:
+            raise Missing("import", self.subject, f"there is no {name}")
+        handle = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with open(handle, "rb", buffering=0) as file:
+            while chunk := file.read(CHUNK):
+                yield chunk
+
+
+class ArchiveFiles:
+    """A layout in a tar archive, which is read in place: only the names are held in memory.
+
+    path: of the plain archive; stream: the same bytes, read once for the names.
+    """
+
+    def __init__(self, path: Path, stream: PlainStream, limits: ImageLimits) -> None:
+        self._path = path
+        self.subject = stream.subject
+        self._members: dict[str, tuple[int, int]] = {}
+        self._links: dict[str, str] = {}
+        for entry in tarstream.entries(stream, limits.header_bytes):
+            self._add(entry)
+
+    def _add(self, entry: tarstream.TarEntry) -> None:
+        if len(self._members) + len(self._links) >= MAX_MEMBERS:
+            raise Unpackable("import", self.subject, f"more than {MAX_MEMBERS} members")
+        name = os.path.normpath(entry.name.decode("utf-8", "replace"))
+        if entry.kind == tarstream.FILE and entry.extents is None:
+            self._members[name] = (entry.offset, entry.stored)
+        elif entry.kind == tarstream.SYMLINK:
+            # docker save writes a layer that is there already as a symlink.
+            target = os.path.join(os.path.dirname(name), entry.link.decode("utf-8", "replace"))
+            self._links[name] = os.path.normpath(target)
+
+    def _member(self, name: str) -> tuple[int, int] | None:
+        return self._members.get(self._links.get(name, name))
+
+    def size(self, name: str) -> int | None:
+        """See Files."""
+        member = self._member(os.path.normpath(name))
+        return None if member is None else member[1]
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """See Files."""
+        member = self._member(os.path.normpath(name))
+        if member is None:
+            raise Missing("import", self.subject, f"there is no {name}")
+        offset, left = member
+        with self._path.open("rb", buffering=0) as file:
+            file.seek(offset)
+            while left:
+                chunk = file.read(min(CHUNK, left))
+                if not chunk:
+                    raise Corrupt("import", self.subject, f"{name} ends early")
+                left -= len(chunk)
+                yield chunk
+
+
+class _SeekingStream(PlainStream):
+    """A stream over a file that seeks instead of reading what it skips."""
+
+    def __init__(self, file: BinaryIO, size: int, subject: str) -> None:
+        super().__init__(iter(lambda: file.read(1 << 16), b""), subject)
+        self._file = file
+        self._size = size
+
+    def skip(self, size: int) -> None:
+        """See PlainStream."""
+        held = len(self._chunk) - self._at
+        if size <= held:
+            super().skip(size)
+            return
+        if self.offset + size > self._size:
+            raise Unpackable("import", self.subject, f"ends inside an entry, at byte {self._size}")
+        self.offset += size
+        self._file.seek(self.offset)
+        self._chunk, self._at = b"", 0
+
+
+def archive_files(path: Path, limits: ImageLimits, work: Path, token: CancelToken) -> ArchiveFiles:
+    """The files of an archive; one that is compressed is unpacked into ``work`` first.
+
+    Raises Invalid, Corrupt, Unpackable and Oversized, the latter beyond limits.unpacked_bytes.
+    """
+    subject = str(path)
+    with path.open("rb", buffering=0) as file:
+        head = file.read(8)
+        if not compression.is_packed(head):
+            _refuse_others(head, subject)
+            file.seek(0)
+            return ArchiveFiles(path, _SeekingStream(file, path.stat().st_size, subject), limits)
+    with closing(_unpacking(path, limits, work, token)) as chunks:
+        return ArchiveFiles(work, PlainStream(chunks, subject), limits)
+
+
+def _unpacking(
+    path: Path, limits: ImageLimits, work: Path, token: CancelToken
+) -> Generator[bytes, None, None]:
+    """The plain bytes of a compressed archive, which are in ``work`` once they have been yielded.
+
+    Zeros become holes, so that those which a hostile archive is made of take no space.
+    """
+    size = 0
+    with work.open("wb", buffering=0) as out:
+        try:
+            for chunk in compression.plain(file_chunks(path, token), str(path)):
+                size += len(chunk)
+                if size > limits.unpacked_bytes:
+                    cause = f"it becomes more than {limits.unpacked_bytes} bytes"
+                    raise Oversized("import", str(path), cause, "see images.limits.unpacked_bytes")
+                if chunk == bytes(len(chunk)):
+                    out.seek(size)
+                else:
+                    _write(out, chunk)
+                yield chunk
+        finally:
+            out.truncate(size)
+
+
+def _write(out: BinaryIO, chunk: bytes) -> None:
+    view = memoryview(chunk)
+    while view:
+        view = view[out.write(view) :]
+
+
+def _refuse_others(head: bytes, subject: str) -> None:
+    for magic, name in _UNREAD.items():
+        if head.startswith(magic):
+            raise Invalid("import", subject, f"is compressed with {name}", "only gzip and zstd are read")

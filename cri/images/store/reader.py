@@ -1,0 +1,73 @@
+"""What the store has, for those who look something up."""
+
+from __future__ import annotations
+
+from cri.images.store.catalogue import Catalogue, StoredImage
+from cri.images.store.db import FilesystemRow, ImageDb, ImageRow
+from daemonkit.faults import Missing
+
+
+class StoreReader:
+    """Looks things up in the snapshot of the moment; nothing here waits for a change under way."""
+
+    def __init__(self, db: ImageDb) -> None:
+        self._db = db
+        self._catalogue: Catalogue | None = None
+
+    def images(self) -> list[StoredImage]:
+        """All images that were not removed, in the order of their ids."""
+        return self._now.listed()
+
+    def resolve(self, name_or_id: str) -> StoredImage:
+        """The image by name, id, or unique beginning of an id or of a name's digest.
+
+        Raises Missing and Invalid.
+        """
+        return self._now.resolve(name_or_id)
+
+    def find(self, name_or_id: str) -> StoredImage | None:
+        """As resolve(), but None when there is no such image."""
+        return self._now.find(name_or_id)
+
+    def get(self, image_id: str) -> StoredImage:
+        """The image by its full id, even when it was removed while in use."""
+        image = self._now.images.get(image_id)
+        if image is None:
+            raise Missing("find image", image_id[:100], "no such image")
+        return image
+
+    def read_file(self, image: StoredImage, path: str, limit: int) -> bytes | None:
+        """/etc/passwd or /etc/group of the image (untrusted); None: none there, or larger than limit."""
+        data = self._db.account_file(self.stack(image.id), path)
+        return data if data is not None and len(data) <= limit else None
+
+    def manifest(self, image: StoredImage) -> bytes:
+        """The manifest the image was pulled by, byte for byte."""
+        return self._now.rows[image.id].manifest
+
+    def stored(self, image: StoredImage) -> tuple[ImageRow, list[FilesystemRow]]:
+        """What the index says of an image and its filesystems, lowest first; raises Missing."""
+        now = self._now
+        row = now.rows.get(image.id)
+        if row is None:
+            raise Missing("find image", image.id, "it was removed")
+        return row, now.stack(row.chain_id)
+
+    def stack(self, image_id: str) -> list[str]:
+        """The names of an image's filesystems, lowest first; none when nothing is left of it."""
+        now = self._now
+        row = now.rows.get(image_id)
+        return [] if row is None else [one.chain_id for one in now.stack(row.chain_id)]
+
+    def row(self, image_id: str) -> ImageRow | None:
+        """What the index says of an image; None: nothing is left of it."""
+        return self._now.rows.get(image_id)
+
+    def has(self, image_id: str) -> bool:
+        """Whether anything of it is left, also when it was removed while in use."""
+        return image_id in self._now.rows
+
+    @property
+    def _now(self) -> Catalogue:
+        assert self._catalogue is not None
+        return self._catalogue

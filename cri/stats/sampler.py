@@ -1,0 +1,100 @@
+"""Readings in the background, so that whoever asks for a CPU rate gets a recent one at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+
+from cri.runtime import Runtime
+from cri.state.container import Container
+from cri.state.sandbox import Sandbox, SandboxPhase
+from cri.stats.containers import forget_others
+from cri.stats.pods import zone_rows
+from cri.stats.rates import Rates
+from daemonkit.faults import Fault
+
+log = logging.getLogger(__name__)
+
+_SETTLE = 1.0
+"""Seconds from a start to the first reading: what starts together is read together, and later."""
+_INTERVAL = 10.0
+"""Seconds without a reading after which we take one.  A kubelet that asks as often leaves none to take."""
+_RETRY = 3.0
+"""Seconds until we ask again for what has no reading yet."""
+
+
+@contextlib.asynccontextmanager
+async def sampling(runtime: Runtime) -> AsyncIterator[Rates]:
+    """Keep the rates of all that runs recent, while the block does."""
+    sampler = Sampler(runtime)
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(sampler.run(), name="sample CPU usage")
+        try:
+            yield sampler.rates
+        finally:
+            task.cancel()
+
+
+class Sampler:
+    """Run ``run`` as a task."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.rates = Rates()
+        self._runtime = runtime
+        self._fresh = asyncio.Event()
+        """Set when something runs that has no reading."""
+        self._fresh.set()
+        runtime.sandboxes.observe(self._sandbox)
+        runtime.containers.observe(self._container)
+
+    async def run(self) -> None:
+        """Read what is new, and every ``_INTERVAL`` what nobody has asked for; ends only by cancellation."""
+        rest = _INTERVAL
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(rest):
+                    await self._fresh.wait()
+            await self._runtime.follower.synced.wait()
+            if self._fresh.is_set():
+                await asyncio.sleep(_SETTLE)
+            self._fresh.clear()
+            rest = _INTERVAL if await self.sample() else _RETRY
+
+    async def sample(self) -> bool:
+        """Read what is due now; whether all that runs has a reading then."""
+        try:
+            await self._read(self._due())
+        except Fault as fault:
+            log.debug("no readings of CPU usage: %s", fault)
+        forget_others(self._runtime, self.rates)
+        return all(self.rates.read_ns(sandbox.id) is not None for sandbox in self._due())
+
+    async def _read(self, due: list[Sandbox]) -> None:
+        if due:
+            for row in (await zone_rows(self._runtime, due)).values():
+                self.rates.rate(row.zone_id, row.timestamp_ns, row.cpu_usage_ns)
+                for one in row.workloads:
+                    self.rates.rate(one.id, one.timestamp_ns, one.cpu_usage_ns)
+
+    def _due(self) -> list[Sandbox]:
+        """The pods that have no recent reading, or a container without one."""
+        recent = time.time_ns() - int(_INTERVAL * 10**9)
+        live = [container for container in self._runtime.containers.all() if container.live]
+        unread = {one.sandbox_id for one in live if self.rates.read_ns(one.id) is None}
+        return [
+            sandbox
+            for sandbox in self._runtime.sandboxes.all()
+            if sandbox.phase is SandboxPhase.READY
+            and (sandbox.id in unread or (self.rates.read_ns(sandbox.id) or 0) <= recent)
+        ]
+
+    def _sandbox(self, before: Sandbox | None, after: Sandbox | None) -> None:
+        if after and after.phase is SandboxPhase.READY and (not before or before.phase is not after.phase):
+            self._fresh.set()
+
+    def _container(self, before: Container | None, after: Container | None) -> None:
+        if after and after.live and not (before and before.live):
+            self._fresh.set()

@@ -1,0 +1,25 @@
+"""Passwords: typed at a terminal, which does not show them, or read from standard input."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+import warnings
+
+from protect.cli.errors import CommandFailed
+
+_MOST = 1 << 16
+
+
+def read(prompt: str) -> str:
+    """One line, without its end; CommandFailed when there is none, or the terminal would show it."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline(_MOST).rstrip("\r\n")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)
+            return getpass.getpass(prompt)
+    except EOFError:
+        raise CommandFailed("no password was typed") from None
+    except getpass.GetPassWarning:
+        raise CommandFailed("the terminal would show the password: give it on standard input") from None

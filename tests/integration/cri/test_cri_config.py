@@ -1,0 +1,67 @@
+"""Handlers of cri.toml that cannot work here end the daemon at its start; the default one is always there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cri.cri_daemons import CriNode, needs_node
+from tests.support.protect.daemons import DaemonFailed
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+pytestmark = [pytest.mark.root, needs_node]
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
+    made = CriNode(tmp_path)
+    made.protectd.configure(profiles={"default": {"memory_max": "512MiB"}})
+    await made.protectd.daemon.start()
+    yield made
+    made.configure(handlers={})
+    await made.close()
+
+
+@pytest.mark.parametrize(
+    ("handler", "key", "cause"),
+    [
+        ({"profile": "pvh"}, "profile", "protectd has no profile 'pvh' (there are: default)"),
+        (
+            {"memory": "1GiB"},
+            "memory",
+            "memory of 1024 MiB is not between the 64 and 512 MiB of its profile",
+        ),
+        (
+            {"kernel": "registry.example/kernels/x:1"},
+            "kernel",
+            "registry.example/kernels/x:1 is not on this host",
+        ),
+    ],
+)
+async def test_a_handler_that_cannot_work_here(
+    node: CriNode, handler: dict[str, object], key: str, cause: str
+) -> None:
+    node.configure(handlers={"fast": handler})
+    with pytest.raises(DaemonFailed) as failed:
+        await node.daemon.start()
+    assert await node.daemon.ended() == 1
+    said = f"read configuration {node.daemon.config}: key 'handlers.fast.{key}': "
+    assert said in str(failed.value) and cause in str(failed.value)
+
+
+async def test_ordinary_pods_run_whatever_other_handlers_there_are(node: CriNode) -> None:
+    node.configure(handlers={"fast": {}})
+    await node.daemon.start()
+    async with node.client() as client:
+        reply = await client.runtime.Status(cri.StatusRequest(), timeout=60)
+        assert [handler.name for handler in reply.runtime_handlers] == ["", "fast", "xenpod"]
+        assert all(condition.status for condition in reply.status.conditions)
+        for name in ("", "fast", "xenpod"):
+            metadata = cri.PodSandboxMetadata(name=f"p{name}", namespace="default", uid=f"u{name}")
+            request = cri.RunPodSandboxRequest(
+                config=cri.PodSandboxConfig(metadata=metadata), runtime_handler=name
+            )
+            made = await client.runtime.RunPodSandbox(request, timeout=60)
+            await client.remove_pod(made.pod_sandbox_id)

@@ -1,0 +1,74 @@
+"""What a real kubelet makes of our statistics, with the configuration that we ship and without."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cri.cri_daemons import IMAGE, needs_node
+from tests.support.cri.cri_watch import Watched, watched
+from tests.support.cri.kubelet import Kubelet, kubelet, needs_kubelet
+
+pytestmark = [pytest.mark.root, needs_node, needs_kubelet]
+
+BUSY = "head -c 8388608 /dev/zero >/held; while :; do :; done"
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
+    async with watched(tmp_path) as made:
+        yield made
+
+
+async def busy(kubelet: Kubelet) -> dict[str, Any]:
+    """The kubelet's summary of a busy pod, as soon as it has the rates of its container."""
+    kubelet.run("busy", BUSY, IMAGE)
+    async with asyncio.timeout(120):
+        while "usageNanoCores" not in _container(pod := await kubelet.summary("busy")).get("cpu", {}):
+            pass
+    return pod
+
+
+def _container(pod: dict[str, Any]) -> dict[str, Any]:
+    return next(iter(pod.get("containers") or ()), {})
+
+
+async def test_figures_with_the_configuration_that_we_ship(stage: Watched, tmp_path: Path) -> None:
+    async with kubelet(stage.node, tmp_path / "k", shipped=True) as node:
+        pod = await busy(node)
+        container = _container(pod)
+        for figures in (pod, container):
+            assert figures["cpu"]["usageNanoCores"] > 0 and figures["cpu"]["usageCoreNanoSeconds"] > 0
+            assert figures["memory"]["workingSetBytes"] > 0 and figures["memory"]["rssBytes"] > 0
+            assert figures["memory"]["usageBytes"] >= 8 * MIB
+        assert pod["memory"]["availableBytes"] > 0
+        assert pod["network"]["name"] == "eth0" and pod["network"]["txBytes"] > 0
+        assert pod["process_stats"]["process_count"] > 0
+        assert container["rootfs"]["usedBytes"] >= 8 * MIB and container["rootfs"]["inodesUsed"] > 0
+        metrics = await node.get("/metrics/cadvisor")
+        for name in (
+            "cpu_usage_seconds_total", "memory_working_set_bytes", "network_receive_bytes_total",
+            "fs_usage_bytes", "processes", "start_time_seconds", "spec_memory_limit_bytes",
+        ):  # fmt: skip
+            assert f'container_{name}{{container="' in metrics
+        resources = await node.get("/metrics/resource")
+        assert (
+            "pod_cpu_usage_seconds_total{" in resources and "container_memory_working_set_bytes{" in resources
+        )
+
+
+async def test_figures_without_it(stage: Watched, tmp_path: Path) -> None:
+    async with kubelet(stage.node, tmp_path / "k", shipped=False) as node:
+        pod = await busy(node)
+        container = _container(pod)
+        assert container["cpu"]["usageNanoCores"] > 0 and container["memory"]["workingSetBytes"] > 0
+        assert container["rootfs"]["usedBytes"] >= 8 * MIB
+        # This kubelet makes no control groups of pods (cgroupsPerQOS), and adds up the containers.
+        assert pod["cpu"]["usageNanoCores"] == container["cpu"]["usageNanoCores"]
+        assert "network" not in pod and "process_stats" not in pod
+        assert "container_memory_working_set_bytes{" in await node.get("/metrics/resource")

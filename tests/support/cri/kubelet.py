@@ -1,0 +1,136 @@
+"""A real kubelet without an API server: it runs the pods of a folder, and shows what it knows of them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import shutil
+import socket
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from localnode.processes import Output, background
+from tests.support.cri.cri_daemons import CriNode
+from tests.support.protect.daemons import ROOT
+
+needs_kubelet = pytest.mark.skipif(shutil.which("kubelet") is None, reason="kubelet is not on PATH")
+SHIPPED = ROOT / "packaging" / "kubelet" / "10-xenpod.conf"
+
+_READY = "Started kubelet"
+_TIMEOUT = 120.0
+# Nothing of the host's: no cgroups for pods, no rules of iptables, every file in the test's folder.
+_SETTINGS: Mapping[str, object] = {
+    "apiVersion": "kubelet.config.k8s.io/v1beta1",
+    "kind": "KubeletConfiguration",
+    "address": "127.0.0.1",
+    "healthzPort": 0,
+    "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+    "authorization": {"mode": "AlwaysAllow"},
+    "cgroupsPerQOS": False,
+    "enforceNodeAllocatable": ["none"],
+    "evictionHard": {},
+    "failCgroupV1": False,
+    "failSwapOn": False,
+    "fileCheckFrequency": "1s",
+    "makeIPTablesUtilChains": False,
+}
+
+
+class KubeletRefused(Exception):
+    """Its server answered with an error, whose text this is."""
+
+
+@dataclass
+class Kubelet:
+    """A kubelet that runs."""
+
+    manifests: Path
+    port: int
+
+    def run(self, name: str, script: str, image: str) -> None:
+        """Have it run a pod of one container, once; the pod's name ends with the node's."""
+        container = {
+            "name": "main",
+            "image": image,
+            "imagePullPolicy": "Never",
+            "command": ["sh", "-c", script],
+        }
+        spec = {"containers": [container], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+        (self.manifests / f"{name}.json").write_text(json.dumps(pod))
+
+    async def get(self, path: str) -> str:
+        """What its server answers."""
+        return await asyncio.to_thread(self._get, path)
+
+    async def summary(self, name: str) -> dict[str, Any]:
+        """The pod's part of /stats/summary; {} while it is not there, or the host's figures are not."""
+        try:
+            found = json.loads(await self.get("/stats/summary"))
+        except KubeletRefused as error:
+            if "unable to find data in memory cache" not in str(error):
+                raise
+            return {}
+        return next((pod for pod in found["pods"] or () if pod["podRef"]["name"].startswith(name)), {})
+
+    def _get(self, path: str) -> str:
+        trust = ssl._create_unverified_context()  # noqa: S323  # its certificate is of its own making
+        url = f"https://127.0.0.1:{self.port}{path}"
+        try:
+            with urllib.request.urlopen(url, context=trust, timeout=_TIMEOUT) as reply:
+                return str(reply.read().decode())
+        except urllib.error.HTTPError as error:
+            raise KubeletRefused(error.read().decode()) from None
+
+
+@contextlib.asynccontextmanager
+async def kubelet(node: CriNode, folder: Path, *, shipped: bool) -> AsyncIterator[Kubelet]:
+    """Serve while the block runs; ``shipped``: with the configuration that we ship beside its own."""
+    manifests, drop_ins, port = folder / "manifests", folder / "conf.d", _free_port()
+    for path in (manifests, drop_ins):
+        path.mkdir(parents=True)
+    if shipped:
+        shutil.copy(SHIPPED, drop_ins)
+    own = {
+        "containerRuntimeEndpoint": f"unix://{node.daemon.socket}",
+        "podLogsDir": str(folder / "logs"),
+        "port": port,
+        "resolvConf": "/dev/null",
+        "staticPodPath": str(manifests),
+        "volumePluginDir": str(folder / "plugins"),
+    }
+    (folder / "kubelet.json").write_text(json.dumps(dict(_SETTINGS)))
+    # The last drop-in wins: the socket of this test.
+    header = {name: _SETTINGS[name] for name in ("apiVersion", "kind")}
+    (drop_ins / "90-test.conf").write_text(json.dumps(header | own))
+    output = Output(folder / "kubelet.log")
+    command = (
+        *("kubelet", f"--config={folder}/kubelet.json", f"--config-dir={drop_ins}"),
+        *(f"--root-dir={folder}/root", f"--cert-dir={folder}/certs", "--hostname-override=node"),
+    )
+    async with background(*command, output=output):
+        await output.line_with(_READY, _TIMEOUT)
+        async with asyncio.timeout(_TIMEOUT):
+            while not await asyncio.to_thread(_listens, port):
+                pass
+        yield Kubelet(manifests, port)
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as sock:
+        return sock.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+    return port

@@ -1,0 +1,112 @@
+"""What ordinary pods say of their security, and what of it depends on the host and the handler."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from cri.cni import pod
+from cri.config import HandlerConfig, HostNamespaces
+from cri.state.attachment import Chain, Plugin
+from daemonkit.faults import Invalid
+from tests.support.cri.cri_node import Rig, node_config, pod_config, rig
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+LABEL = cri.SELinuxOption(user="system_u", role="system_r", type="container_t", level="s0:c123,c456")
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Rig]:
+    async with rig(tmp_path) as made:
+        yield made
+
+
+def _pod(security: cri.LinuxSandboxSecurityContext) -> cri.LinuxPodSandboxConfig:
+    return cri.LinuxPodSandboxConfig(security_context=security)
+
+
+def _container(security: cri.LinuxContainerSecurityContext) -> cri.LinuxContainerConfig:
+    return cri.LinuxContainerConfig(security_context=security)
+
+
+async def test_what_the_kubelet_copies_from_an_ordinary_pod(node: Rig, tmp_path: Path) -> None:
+    """It is about a pause container, which is not there; a Localhost profile must exist, as on containerd."""
+    (tmp_path / "p.json").write_text("{}")
+    local = cri.SecurityProfile(
+        profile_type=cri.SecurityProfile.Localhost, localhost_ref=str(tmp_path / "p.json")
+    )
+    for number, profile in enumerate((cri.SecurityProfile(), local)):
+        security = cri.LinuxSandboxSecurityContext(
+            run_as_user=cri.Int64Value(value=1000),
+            run_as_group=cri.Int64Value(value=1000),
+            supplemental_groups=[2000, 3000],
+            supplemental_groups_policy=cri.SupplementalGroupsPolicy.Strict,
+            readonly_rootfs=True,
+            seccomp=profile,
+            apparmor=cri.SecurityProfile(),
+            selinux_options=LABEL,
+        )
+        assert await node.pod(f"p{number}", linux=_pod(security))
+
+
+async def test_labels_are_refused_where_zones_would_need_them(node: Rig) -> None:
+    plain = await node.pod("plain")
+    labelled = _container(cri.LinuxContainerSecurityContext(selinux_options=LABEL))
+    await node.container(plain, "before", linux=labelled)
+    node.protect.selinux = True
+    await node.cri.Status(cri.StatusRequest(verbose=True))
+    for attempt in (
+        node.pod("labelled", linux=_pod(cri.LinuxSandboxSecurityContext(selinux_options=LABEL))),
+        node.container(plain, linux=labelled),
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await attempt
+        assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert "leave out seLinuxOptions" in (raised.value.details() or "")
+    await node.container(plain, "unlabelled")
+
+
+async def test_a_pod_that_was_made_keeps_the_meaning_of_its_namespaces(tmp_path: Path) -> None:
+    """The handler counts when the pod is made, for all of its containers, those of the next daemon too."""
+    options = cri.NamespaceOption(pid=cri.NODE, ipc=cri.NODE)
+    linux = _container(cri.LinuxContainerSecurityContext(namespace_options=options))
+    config = node_config(tmp_path)
+    zone = replace(config, handlers={"fast": HandlerConfig(host_namespaces=HostNamespaces.ZONE)})
+    async with rig(tmp_path, config=zone) as before:
+        shared = _pod(cri.LinuxSandboxSecurityContext(namespace_options=options))
+        made = await before.pod("made", handler="fast", linux=shared)
+    async with rig(tmp_path, before.protect, before.network, before.images, config=config) as after:
+        assert await after.container(made, linux=linux)
+        plain = await after.pod("plain")
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await after.container(plain, linux=linux)
+        assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+
+
+@pytest.mark.parametrize("capable", [False, True])
+def test_bandwidth_without_a_plugin_is_ignored_with_a_warning(
+    caplog: pytest.LogCaptureFixture, capable: bool
+) -> None:
+    plugin = Plugin("x", {"type": "x"}, frozenset({"bandwidth"} if capable else ()))
+    chain = Chain("pods", "1.0.0", (plugin,), "10-pods.conflist")
+    limited = pod_config("web", annotations={"kubernetes.io/egress-bandwidth": "1M"})
+    with caplog.at_level(logging.WARNING):
+        made = pod.attachment("s", limited, chain, Path("/n"))
+        pod.attachment("s", pod_config("free"), chain, Path("/n"))
+    assert made.runtime_config["bandwidth"] == {"egressRate": 10**6, "egressBurst": 2**31 - 1}
+    said = [vars(record)["xenpod_fields"] for record in caplog.records]
+    fields = {"pod": "default/web", "sandbox": "s", "network": "pods", "source": "10-pods.conflist"}
+    assert said == ([] if capable else [fields])
+
+
+def test_a_bandwidth_that_is_none_stays_an_error() -> None:
+    with pytest.raises(Invalid, match="egress-bandwidth"):
+        chain = Chain("pods", "1.0.0", (), "10-pods.conflist")
+        noted = pod_config("web", annotations={"kubernetes.io/egress-bandwidth": "fast"})
+        pod.attachment("s", noted, chain, Path("/n"))
