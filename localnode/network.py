@@ -24,18 +24,22 @@ class Bridge:
     subnet: IPv4Network
 
 
-def bridge_for(owner: str) -> Bridge:
-    """The bridge of ``owner`` (e.g. a folder): always the same one, unless another takes its subnet."""
+def bridge_for(owner: str, prefix: int = 24) -> Bridge:
+    """The bridge of ``owner`` (e.g. a folder): always the same one, unless another takes its subnet.
+
+    ``prefix``: the length of the subnet's, for more than 250 pods.
+    """
     seed = hashlib.sha256(owner.encode()).digest()
     name = f"xp{seed.hex()[:10]}"
     taken = [] if (_LINKS / name).exists() else _routed()
-    count = 1 << (24 - _POOL.prefixlen)
+    count = 1 << (prefix - _POOL.prefixlen)
+    size = 1 << (32 - prefix)
     first = int.from_bytes(seed[-4:]) % count
     for step in range(count):
-        subnet = IPv4Network((int(_POOL[0]) + ((first + step) % count) * 256, 24))
+        subnet = IPv4Network((int(_POOL[0]) + ((first + step) % count) * size, prefix))
         if not any(subnet.overlaps(route) for route in taken):
             return Bridge(name, subnet)
-    raise RuntimeError(f"every /24 of {_POOL} is routed already")
+    raise RuntimeError(f"every /{prefix} of {_POOL} is routed already")
 
 
 def write(folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool) -> None:

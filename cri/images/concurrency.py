@@ -70,7 +70,18 @@ class WorkerThreads:
     async def run(self, work: Callable[[CancelToken], T]) -> T:
         """Run blocking work; when this raises CancelledError, the thread has stopped."""
         token = CancelToken()
-        begun = self._pool.submit(work, token)
+        # Futures that wrap each other are cycles: a result in one would stay until the collector comes by,
+        # and some take 100 MiB.
+        result: list[T] = []
+        failure: list[BaseException] = []
+
+        def carry_out() -> None:
+            try:
+                result.append(work(token))
+            except BaseException as error:
+                failure.append(error)
+
+        begun = self._pool.submit(carry_out)
         ended = asyncio.wrap_future(begun)
         try:
             await asyncio.wait([ended])
@@ -79,11 +90,10 @@ class WorkerThreads:
             # Work that still waits for a thread never begins.
             begun.cancel()
             await complete(asyncio.wait([ended]))
-            if not ended.cancelled():
-                # Retrieved, or asyncio complains; what stopped work raises matters to nobody.
-                ended.exception()
             raise
-        return ended.result()
+        if failure:
+            raise failure.pop()
+        return result.pop()
 
     def close(self) -> None:
         """Let the threads end; no work may be under way."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from daemonkit.disk_space import is_full
 from daemonkit.faults import Denied, Exhausted, Refused, TooLate, Unreachable
 
 
@@ -22,7 +23,7 @@ class Unpackable(Refused):
 
 
 class Oversized(Exhausted):
-    """An image beyond a configured limit (bytes, ratio, entries)."""
+    """An image beyond a limit."""
 
 
 class Interrupted(Unreachable):
@@ -85,6 +86,21 @@ class Cancelled(Exception):
     """A thread stops because its work was cancelled; never reaches a caller of WorkerThreads.run."""
 
 
+def oversized(operation: str, subject: str, cause: str, key: str, table: str = "images.limits") -> Oversized:
+    """The fault for an image beyond a configured limit; key: the one to raise."""
+    return Oversized(operation, subject, cause, f"{table}.{key} in cri.toml is the limit")
+
+
 def disk_full(operation: str, subject: str) -> DiskFull:
     """The fault for a full disk (see ``daemonkit.disk_space.is_full``)."""
     return DiskFull(operation, subject, "the disk is full", "free space under the state directory")
+
+
+def means_full(error: BaseException) -> bool:
+    """Whether something failed for want of disk space."""
+    return isinstance(error, DiskFull) or is_full(error)
+
+
+def is_resumable(error: BaseException) -> bool:
+    """Whether the bytes of a layer that came before this failure may be the beginning of a sound one."""
+    return not isinstance(error, Corrupt | Unpackable | Oversized) and not means_full(error)

@@ -17,6 +17,10 @@ LEVELS: Mapping[str, int] = {"zstd": 22, "gzip": 9, "xz": 0, "lz4": 0}
 """Compressions that zone kernels can read, with the highest level of each; 0: it has no levels."""
 
 
+OPTIONAL = frozenset({"ratio", "entries", "index_bytes"})
+"""Keys of ImageLimits that are no limit when they are 0."""
+
+
 @dataclass(frozen=True)
 class ImageLimits:
     """Limits on what one image may cost; exceeding one fails the pull with RESOURCE_EXHAUSTED."""
@@ -28,13 +32,17 @@ class ImageLimits:
     layer_bytes: int = 16 * GIB
     # All layers unpacked, holes of sparse files included.
     unpacked_bytes: int = 64 * GIB
-    # Unpacked over compressed bytes of one layer; only checked above unpacked_floor_bytes.
-    ratio: int = 200
+    # What reading the entries of all layers may take in memory: a few hundred bytes for each, and its names.
+    memory_bytes: int = 512 * MIB
+    # Directory lookups to merge an image's entries, beyond STEPS_PER_ENTRY for each of them.
+    path_steps: int = 20_000_000
+    # Further limits for those who want them; 0: none. Unpacked over compressed bytes of one layer (checked
+    # above unpacked_floor_bytes only); entries of all layers, whiteouts included; bytes of their names, link
+    # targets and attributes.
+    ratio: int = 0
     unpacked_floor_bytes: int = 256 * MIB
-    # Entries of all layers, whiteouts included; an index of them is held in memory (about 0.5 KiB each).
-    entries: int = 400_000
-    # Names, link targets and attributes of all entries, which are in that index too.
-    index_bytes: int = 64 * MIB
+    entries: int = 0
+    index_bytes: int = 0
     # One PAX or GNU long-name header.
     header_bytes: int = MIB
     # /etc/passwd and /etc/group are kept beside the filesystem up to this size.

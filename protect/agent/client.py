@@ -120,12 +120,17 @@ class AgentClient:
     # Of containers and their processes.
 
     async def create_container(self, spec: ContainerSpec) -> CreatedProcess:
-        """CannotStart when everything for it was there, but its configuration cannot be run."""
+        """CannotStart when everything for it was there, but its configuration cannot be run.
+
+        Its start may say that, too: the zone's runtime may still be at work on it.  The pid is then 0.
+        """
         request = requests.create_container(spec)
         return await self._create_process(request, tty=spec.tty, stdin=spec.stdin)
 
-    async def start_container(self, container_id: str) -> None:
-        await self._call(pb.Request(start_container=pb.StartContainer(id=container_id)))
+    async def start_container(self, container_id: str) -> int:
+        """The pid of its first process; 0: the agent does not say.  CannotStart as ``create_container``."""
+        reply = await self._call(pb.Request(start_container=pb.StartContainer(id=container_id)))
+        return reply.pid
 
     async def update_container(self, container_id: str, resources: bytes) -> None:
         asked = pb.UpdateContainer(id=container_id, resources_json=resources)

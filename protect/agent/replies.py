@@ -77,7 +77,9 @@ def process_list(zone_id: str, untrusted: pb.ProcessList) -> ProcessList:
 def _process(untrusted: pb.Process) -> ListedProcess:
     name = ProcessName(untrusted.process.container_id, untrusted.process.exec_id)
     exited = _exited(untrusted.exited) if untrusted.HasField("exited") else None
-    return ListedProcess(name, _STATES.get(untrusted.state), untrusted.started_at_ns, exited)
+    return ListedProcess(
+        name, _STATES.get(untrusted.state), untrusted.started_at_ns, exited, untrusted.created.pid
+    )
 
 
 def _exited(untrusted: pb.ProcessExited) -> ProcessExited:

@@ -47,6 +47,7 @@ def create_container(spec: ContainerSpec) -> pb.Request:
             for volume in spec.image_volumes
         ],
         memory_volumes=[_memory_volume(volume) for volume in spec.memory_volumes],
+        answer_early=True,
     )
     return pb.Request(create_container=asked)
 

@@ -45,7 +45,7 @@ KINDS: Mapping[int, type[faults.Fault]] = {
 def fault_of(operation: str, zone_id: str, untrusted_error: channel_pb2.Error) -> faults.Fault:
     """The fault for an error of the agent."""
     kind = KINDS.get(untrusted_error.code, faults.Broken)
-    if operation == "create_container" and untrusted_error.cannot_start:
+    if operation in ("create_container", "start_container") and untrusted_error.cannot_start:
         kind = CannotStart
     cause = printable(untrusted_error.message, LONGEST_MESSAGE) or "the agent gave no cause"
     return kind(operation.replace("_", " "), f"in zone {zone_id}", cause)

@@ -131,6 +131,7 @@ def inspected(answer: pb.InspectResponse, output: str) -> None:
                 ("filesystem", f"{stored.path} ({stored.type}, {show.mib(stored.size_bytes)})")
                 for stored in answer.filesystems
             ),
+            *(("not kept", f"{loss.text} (files: {loss.files})") for loss in answer.losses),
             *((key.lower(), _text(run[key])) for key in ("Entrypoint", "Cmd", "User") if run.get(key)),
         ]
     )

@@ -87,10 +87,10 @@ def bind(source: Path, place: Path) -> None:
     _call("mount", str(place), os.fsencode(source), os.fsencode(place), None, ctypes.c_ulong(MS_BIND), None)
 
 
-def pivot(root: Path) -> None:
-    """Make a mount the root of the caller's own mount namespace; everything else goes."""
-    os.chdir(root)
-    _call("syscall", str(root), ctypes.c_long(_PIVOT_ROOT), b".", b".")
+def pivot(root: int) -> None:
+    """Make an attached tree the root of the caller's own mount namespace; everything else goes."""
+    os.fchdir(root)
+    _call("syscall", f"descriptor {root}", ctypes.c_long(_PIVOT_ROOT), b".", b".")
     _call("umount2", "/", b".", _MNT_DETACH)
     os.chdir("/")
 

@@ -21,20 +21,26 @@ from protect.host import mounts
 
 T = TypeVar("T")
 
+_making = threading.Lock()
+_small: list[int] = []
+"""A descriptor of a namespace with one mount, once there is one."""
+
 _CLONE_NEWNS, _CLONE_FS = 0x20000, 0x200
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def kept(work: Callable[[], None], place: Path) -> None:
-    """A new namespace, a copy of ours that ``work`` is done in, kept by the file ``place`` from now on.
+def kept(tree: Callable[[], int], place: Path) -> None:
+    """A new namespace, kept by the file ``place`` from now on.
+
+    Its root, and all that is in it, is what ``tree`` makes: a descriptor of mounts attached nowhere.
 
     A namespace can only be mounted in one that is older (else two could keep each other), and some kernels
     (6.18) number them by CPU: there each CPU is tried.  The first namespace is older than any.
     """
     cpus = sorted(os.sched_getaffinity(0))
     for number, cpu in enumerate([None, *cpus]):
-        namespace = _born(work, cpu)
+        namespace = _born(tree, cpu)
         try:
             # Not by the calls that copy trees first: these keep the file, and not the namespace.
             mounts.bind(Path(f"/proc/self/fd/{namespace}"), place)
@@ -46,22 +52,45 @@ def kept(work: Callable[[], None], place: Path) -> None:
             os.close(namespace)
 
 
-def _born(work: Callable[[], None], cpu: int | None) -> int:
+def _born(tree: Callable[[], int], cpu: int | None) -> int:
     """A descriptor of it."""
+    copied = _one_mount()
 
     def make() -> int:
         if cpu is not None:
             os.sched_setaffinity(0, {cpu})  # of this thread alone
-        _checked("unshare", _libc.unshare(_CLONE_NEWNS))
-        namespace = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            work()
-        except BaseException:
-            os.close(namespace)
-            raise
-        return namespace
+        return _with_root(tree(), copied)
 
     return _apart(make)
+
+
+def _one_mount() -> int:
+    """A descriptor of a namespace with one mount: to copy it takes no longer on a host that has many."""
+    with _making:
+        if not _small:
+            _small.append(_apart(lambda: _with_root(mounts.clone(Path("/"), recursive=False), None)))
+        return _small[0]
+
+
+def _with_root(tree: int, copied: int | None) -> int:
+    """Move the thread into a copy of a namespace (None: its own), and make a tree all that is in it.
+
+    A descriptor of it; that of the tree is closed.
+    """
+    # By descriptor: there may be no /proc where the thread goes.
+    links = os.open("/proc/thread-self/ns", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if copied is not None:
+            _enter(copied)
+        _checked("unshare", _libc.unshare(_CLONE_NEWNS))
+        mounts.propagate(Path("/"), mounts.MS_PRIVATE | mounts.MS_REC)
+        mounts.attach(tree, Path("/"))
+        mounts.pivot(tree)
+        mounts.propagate(Path("/"), mounts.MS_SHARED)
+        return os.open("mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=links)
+    finally:
+        os.close(tree)
+        os.close(links)
 
 
 def inside(namespace: Path, work: Callable[[], T]) -> T:
@@ -69,15 +98,19 @@ def inside(namespace: Path, work: Callable[[], T]) -> T:
     number = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
 
     def enter() -> T:
-        # Threads share their root and directory, which a namespace is to have for itself.
-        _checked("unshare", _libc.unshare(_CLONE_FS))
-        _checked("setns", _libc.setns(number, _CLONE_NEWNS))
+        _enter(number)
         return work()
 
     try:
         return _apart(enter)
     finally:
         os.close(number)
+
+
+def _enter(namespace: int) -> None:
+    # Threads share their root and directory, which a namespace is to have for itself.
+    _checked("unshare", _libc.unshare(_CLONE_FS))
+    _checked("setns", _libc.setns(namespace, _CLONE_NEWNS))
 
 
 def _apart(work: Callable[[], T]) -> T:

@@ -82,6 +82,7 @@ class ListedProcess:
     """None: no state that there is."""
     started_at_ns: int
     exited: ProcessExited | None
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)

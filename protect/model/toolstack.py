@@ -205,6 +205,10 @@ class Toolstack(Protocol):
         """Every guest domain there is, ours or not (never dom0)."""
         ...
 
+    async def find(self, uuid: UUID) -> DomainInfo | None:
+        """One of ``list``, by its uuid: ids may be used again."""
+        ...
+
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         """Attach; it appears as ``/dev/<vdev>`` in the guest.
 

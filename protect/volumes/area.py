@@ -45,20 +45,18 @@ class Area:
         mounts.propagate(self.root, mounts.MS_PRIVATE)
         self.places.mkdir(mode=0o755)
         self.namespace.touch(mode=0o400)
-        mountspace.kept(self._make_root, self.namespace)
+        mountspace.kept(self._tree, self.namespace)
         mounts.propagate(self.root, mounts.MS_UNBINDABLE)
 
-    def _make_root(self) -> None:
-        """Make ``places`` the root of the new namespace; everything else goes."""
-        mounts.propagate(Path("/"), mounts.MS_PRIVATE | mounts.MS_REC)
+    def _tree(self) -> int:
+        """The root of the new namespace."""
         tree = mounts.clone(self.places, recursive=False)
         try:
             mounts.change(tree, add=mounts.MOUNT_ATTR_RDONLY, recursive=False)
-            mounts.attach(tree, self.places)
-        finally:
+        except BaseException:
             os.close(tree)
-        mounts.pivot(self.places)
-        mounts.propagate(Path("/"), mounts.MS_SHARED)
+            raise
+        return tree
 
     def remove(self) -> None:
         """Remove what there is of it."""

@@ -38,7 +38,8 @@ def adopt(manager: ZoneManager, runtime: WorkloadRuntime, untrusted: ListedProce
     began = untrusted.state in (ProcessState.RUNNING, ProcessState.EXITED)
     if state is WorkloadState.CREATED and began and untrusted.started_at_ns:
         started = min(max(untrusted.started_at_ns, runtime.workload.created_at_ns), now_ns())
-        manager.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=started))
+        known = {"started_at_ns": started, "pid": untrusted.pid or runtime.workload.pid}
+        manager.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, **known))
 
 
 def _note_lost(manager: ZoneManager, runtime: WorkloadRuntime) -> None:

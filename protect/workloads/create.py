@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +12,7 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
-from daemonkit.tasks import complete_all
-from protect.checks import printable
+from daemonkit.tasks import complete_all, gather
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
 from protect.model.errors import CannotStart
 from protect.model.process import CreatedProcess, Streams
@@ -25,13 +24,12 @@ from protect.state.outputs import Outputs
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent
 from protect.workloads import disks
-from protect.workloads.delete import undo_create
+from protect.workloads.delete import delete_container, undo_create
+from protect.workloads.start import start_error
 
 log = logging.getLogger(__name__)
 
 INTENT = Intent("workload.create")
-_MESSAGE = 1024
-_COMMAND = 200
 
 
 async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
@@ -50,11 +48,13 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
         table = disks.DiskTable.of(runtime.workload.disks, files)
         async with runtime.lock, AsyncExitStack() as undo:
             undo.push_async_callback(undo_create, manager, runtime)
-            await complete_all(_attach(manager, runtime, disk) for disk in table.specs(new))
-            checkpoint("workload-create.disks-attached")
             await manager.volumes.attach(spec.zone_id, spec.id, sources)
             checkpoint("workload-create.volumes-attached")
-            await prepare(manager, runtime, _container(runtime, spec, table))
+            # The agent waits for the disks, and does meanwhile what it can without them.
+            await gather(
+                _attach_all(manager, runtime, table.specs(new)),
+                prepare(manager, runtime, _container(runtime, spec, table)),
+            )
             undo.pop_all()
     finally:
         close_all(sources)
@@ -90,6 +90,16 @@ def admit(
     return runtime, new
 
 
+async def _attach_all(manager: ZoneManager, runtime: WorkloadRuntime, specs: Sequence[DiskSpec]) -> None:
+    try:
+        await complete_all(_attach(manager, runtime, disk) for disk in specs)
+    except Fault:
+        # Else it would wait for them to its deadline.
+        await delete_container(runtime)
+        raise
+    checkpoint("workload-create.disks-attached")
+
+
 async def _attach(manager: ZoneManager, runtime: WorkloadRuntime, disk: DiskSpec) -> None:
     await manager.toolstack.attach_disk(runtime.zone.zone.domain_id, disk)
     checkpoint("workload-create.disk-attached")
@@ -100,10 +110,11 @@ async def prepare(manager: ZoneManager, runtime: WorkloadRuntime, container: Con
     outputs = open_log(manager, runtime)
     checkpoint("workload-create.log-open")
     agent = runtime.zone.agent
+    runtime.command = _command(container.oci_config)
     try:
         created, error = await agent.create_container(container), ""
     except CannotStart as fault:
-        created, error = CreatedProcess(Streams(), 0), _start_error(container, fault)
+        created, error = CreatedProcess(Streams(), 0), start_error(runtime.command, fault)
         log.info("it will not start", extra=fields(workload=runtime.id, cause=error))
         # The log is there, and empty.
         await outputs.close()
@@ -116,13 +127,11 @@ async def prepare(manager: ZoneManager, runtime: WorkloadRuntime, container: Con
     checkpoint("workload-create.created")
 
 
-def _start_error(container: ContainerSpec, fault: Fault) -> str:
-    """Why it cannot be started, with its command: crun does not always name it."""
+def _command(oci_config: bytes) -> str:
     try:
-        command = str(json.loads(container.oci_config)["process"]["args"][0])
+        return str(json.loads(oci_config)["process"]["args"][0])
     except (ValueError, LookupError, TypeError):
-        command = ""
-    return printable(f"cannot run {printable(command, _COMMAND)!r}: {fault.cause}", _MESSAGE)
+        return ""
 
 
 def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:

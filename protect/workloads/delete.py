@@ -75,7 +75,7 @@ async def dismantle(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     if runtime.exiting is not None:
         runtime.exiting.cancel()
     if runtime.zone.running:
-        await _delete_container(runtime)
+        await delete_container(runtime)
     checkpoint("workload-delete.container-deleted")
     if runtime.zone.running:
         await complete_all(_detach(manager, runtime, vdev) for vdev in release_disks(runtime))
@@ -90,7 +90,8 @@ async def dismantle(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     checkpoint("workload-delete.forgotten")
 
 
-async def _delete_container(runtime: WorkloadRuntime) -> None:
+async def delete_container(runtime: WorkloadRuntime) -> None:
+    """What the zone has of it; nothing is fine."""
     agent = runtime.zone.agent
     await agent.ready()
     try:

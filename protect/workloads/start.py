@@ -6,12 +6,19 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Fault, Refused
 from daemonkit.tasks import complete
 from protect.checks import printable
+from protect.model.errors import CannotStart
 from protect.model.workload import START_FAILED, Reason, Workload, WorkloadExit, WorkloadState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import WorkloadRuntime
 from protect.workloads.exits import release_volumes
 
 _MESSAGE = 1024
+_COMMAND = 200
+
+
+def start_error(command: str, fault: Fault) -> str:
+    """Why it cannot be started, with its command: crun does not always name it."""
+    return printable(f"cannot run {printable(command, _COMMAND)!r}: {fault.cause}", _MESSAGE)
 
 
 async def start(manager: ZoneManager, workload_id: str) -> Workload:
@@ -38,14 +45,19 @@ async def start(manager: ZoneManager, workload_id: str) -> Workload:
 
 async def _start(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     try:
-        await runtime.zone.agent.start_container(runtime.id)
+        pid = await runtime.zone.agent.start_container(runtime.id)
+    except CannotStart as fault:
+        refused = Refused("start workload", runtime.id, start_error(runtime.command, fault))
+        await _fail(manager, runtime, refused)
+        raise refused from fault
     except Broken as fault:
         await _fail(manager, runtime, fault)
         raise
     checkpoint("workload-start.started")
     if runtime.workload.state is WorkloadState.CREATED:
         # Else a reconnect in between has told us already.
-        manager.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, started_at_ns=now_ns()))
+        known = {"started_at_ns": now_ns(), "pid": pid or runtime.workload.pid}
+        manager.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, **known))
     checkpoint("workload-start.running")
 
 

@@ -74,8 +74,8 @@ async def quiesce(runtime: ZoneRuntime) -> None:
 
 async def find_domain(manager: ZoneManager, runtime: ZoneRuntime) -> DomainId | None:
     """The zone's domain, found by its uuid (ids may be used again); None when there is none."""
-    for domain in await manager.toolstack.list():
-        if domain.uuid == runtime.zone.uuid:
-            runtime.zone = replace(runtime.zone, domain_id=domain.id)
-            return domain.id
-    return None
+    domain = await manager.toolstack.find(runtime.zone.uuid)
+    if domain is None:
+        return None
+    runtime.zone = replace(runtime.zone, domain_id=domain.id)
+    return domain.id

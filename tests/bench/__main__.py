@@ -15,7 +15,19 @@ from pathlib import Path
 from rich.console import Console
 
 from localnode import images, layers, registry
-from tests.bench import memory, parts, profile, pulling, reading, report, sides, streams
+from tests.bench import (
+    containerd,
+    growth,
+    memory,
+    parts,
+    plugins,
+    profile,
+    pulling,
+    reading,
+    report,
+    sides,
+    streams,
+)
 from tests.bench.measure import Burst, Crowd, Samples, one_pod
 from tests.bench.sides import Side
 
@@ -33,12 +45,14 @@ def main() -> int:
     parser.add_argument("--pods", type=int, default=20, help="pods one after another, on each side")
     parser.add_argument("--crowd", type=int, default=20, help="pods at once")
     parser.add_argument(
-        "--pods-listed", type=int, default=50, help="pods that are listed; 0: no such figures"
+        "--pods-listed", type=int, default=100, help="pods that are listed; 0: no such figures"
     )
     parser.add_argument("--stream-mib", type=int, default=64, help="size of a stream; 0: no such figures")
     parser.add_argument(
         "--image-mib", type=int, default=700, help="size of a pulled image, unpacked; 0: no such figures"
     )
+    parser.add_argument("--others", type=int, default=100, help="pods to start among; 0: no such figures")
+    parser.add_argument("--containerd", type=Path, metavar="FOLDER", help="of containerd and its shim")
     parser.add_argument("--only", choices=(report.OURS, report.THEIRS))
     parser.add_argument("--profile", action="store_true", help="show where our time goes, by RPC")
     parser.add_argument("--json", type=Path, help="also write every sample to this file")
@@ -56,14 +70,7 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
     async with AsyncExitStack() as stack:
         address = await stack.enter_async_context(registry.serve(folder / "registry"))
         await asyncio.to_thread(_push, address, folder)
-        settings = 'log_level = "debug"\n' if arguments.profile else ""
-        running: dict[str, Side] = {}
-        if arguments.only != report.THEIRS:
-            serve = sides.ours(folder / "x", address, HOST, settings)
-            running[report.OURS] = await stack.enter_async_context(serve)
-        if arguments.only != report.OURS:
-            serve = sides.theirs(folder / "c", address, HOST, PAUSE)
-            running[report.THEIRS] = await stack.enter_async_context(serve)
+        running = await _serve(folder, address, arguments, console, stack)
         pulled = {name: await side.client.pull(IMAGE) for name, side in running.items()}
         samples = await _one_by_one(running, pulled, arguments.pods)
         calls = profile.read(folder / "x" / "log") if arguments.profile else {}
@@ -73,12 +80,15 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
             burst, footprint = await _crowd(side, pulled[name], arguments.crowd)
             figures[name] = report.Figures(samples[name], burst, footprint)
         report.show(figures, console)
+        if arguments.others:
+            console.print(f"now pods among {arguments.others} others")
+            grown = await growth.measure(running, pulled, arguments.pods, arguments.others)
+            report.show_growth(grown, console)
         if arguments.pods_listed:
             console.print(f"now {arguments.pods_listed} pods to be listed")
             read = await reading.measure(running, pulled, arguments.pods_listed)
             report.show_reads(read, arguments.pods_listed, console)
-            for name, more in read.items():
-                samples[name].seconds |= more.seconds
+            _keep(samples, read)
         if report.OURS in running:
             await _parts(running[report.OURS], samples[report.OURS], arguments.pods_listed)
             report.show_parts(samples[report.OURS], arguments.pods_listed, console)
@@ -87,20 +97,41 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
             size = arguments.stream_mib * streams.MIB
             passed = await streams.measure(running, pulled, size, _ROUNDS)
             report.show_streams(passed, arguments.stream_mib, console)
-            for name, more in passed.items():
-                samples[name].seconds |= more.seconds
+            _keep(samples, passed)
         if arguments.image_mib:
             console.print(f"now pulls of an image of {arguments.image_mib} MiB")
             pushed = await asyncio.to_thread(pulling.push, address, HOST, arguments.image_mib)
             took, stores = await pulling.measure(running, pushed[1], pushed[2], _ROUNDS)
             report.show_pulls(took, stores, pushed[0], console)
-            for name, more in took.items():
-                samples[name].seconds |= more.seconds
+            _keep(samples, took)
         if calls:
             profile.show(calls, console)
         if arguments.json:
             seconds = {name: side.seconds for name, side in samples.items()}
             await asyncio.to_thread(arguments.json.write_text, json.dumps(seconds, indent=1))
+
+
+async def _serve(
+    folder: Path, address: str, arguments: argparse.Namespace, console: Console, stack: AsyncExitStack
+) -> dict[str, Side]:
+    """The sides that are wanted, until the stack is left."""
+    settings = 'log_level = "debug"\n' if arguments.profile else ""
+    running: dict[str, Side] = {}
+    if arguments.only != report.THEIRS:
+        ours = sides.ours(folder / "x", address, HOST, settings)
+        running[report.OURS] = await stack.enter_async_context(ours)
+    if arguments.only != report.OURS:
+        programs = arguments.containerd
+        version = await asyncio.to_thread(containerd.version, programs)
+        console.print(f"beside containerd {version}")
+        theirs = sides.theirs(folder / "c", address, HOST, PAUSE, programs)
+        running[report.THEIRS] = await stack.enter_async_context(theirs)
+    return running
+
+
+def _keep(samples: Mapping[str, Samples], more: Mapping[str, Samples]) -> None:
+    for name, side in more.items():
+        samples[name].seconds |= side.seconds
 
 
 async def _parts(side: Side, samples: Samples, pods: int) -> None:
@@ -124,6 +155,7 @@ async def _one_by_one(
         for name, side in running.items():
             kept = samples[name] if number >= 0 else Samples()
             await one_pod(side.client, pulled[name], f"pod-{number + _WARM_UP}", kept)
+            await plugins.once(side.networks, kept)
     return samples
 
 

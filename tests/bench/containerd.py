@@ -1,8 +1,11 @@
-"""The other side of the benchmark: a private containerd with runc, as Debian ships them."""
+"""The other side of the benchmark: a private containerd with runc."""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +16,7 @@ from localnode.registry import mirror
 
 _READY = "containerd successfully booted"
 _CRI = "io.containerd.grpc.v1.cri"
+_PREFIX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +28,39 @@ class Containerd:
 
 
 @contextlib.asynccontextmanager
-async def serve(folder: Path, registry: str, host: str, pause: str) -> AsyncIterator[Containerd]:
-    """Everything under ``folder``; ``host`` is mirrored by ``registry``; ``pause`` is the sandbox image."""
+async def serve(
+    folder: Path, registry: str, host: str, pause: str, programs: Path | None
+) -> AsyncIterator[Containerd]:
+    """Everything under ``folder``; ``host`` is mirrored by ``registry``; ``pause`` is the sandbox image.
+
+    ``programs``: the folder of containerd and its shim; None: those that are installed.
+    """
     config = _configure(folder, registry, host, pause)
     output = Output(folder / "containerd.log")
-    async with background("containerd", "--config", str(config), output=output) as process:
+    environment = {"PATH": _path(programs)}
+    program = shutil.which("containerd", path=environment["PATH"]) or "containerd"
+    async with background(
+        program, "--config", str(config), output=output, environment=environment
+    ) as process:
         await output.line_with(_READY, 60)
         yield Containerd(folder / "containerd.sock", process.pid)
 
 
+def version(programs: Path | None) -> str:
+    """As it calls itself, e.g. ``1.6.20~ds1``."""
+    program = shutil.which("containerd", path=_path(programs)) or "containerd"
+    said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()
+    return said[2]
+
+
+def _path(programs: Path | None) -> str:
+    """Where containerd, and its shim after it, are looked for."""
+    return os.pathsep.join([*([str(programs)] if programs else []), os.environ["PATH"]])
+
+
 def _configure(folder: Path, registry: str, host: str, pause: str) -> Path:
     folder.mkdir(parents=True)
-    bridge = network.bridge_for(str(folder))
+    bridge = network.bridge_for(str(folder), _PREFIX)
     network.write(folder / "net.d", bridge, folder / "addresses", masquerade=False)
     mirror(folder / "certs.d", host, registry)
     settings = {

@@ -14,6 +14,7 @@ from localnode.client import Client
 T = TypeVar("T")
 
 FULL = "full pod start"
+STOP = "stop+remove pod"
 STEPS = (
     "RunPodSandbox",
     "CreateContainer",
@@ -21,7 +22,7 @@ STEPS = (
     FULL,
     "ExecSync",
     "stop+remove container",
-    "stop+remove pod",
+    STOP,
 )
 _IDLE = ("sleep", "3600")
 _EXECS = 3
@@ -64,7 +65,7 @@ async def one_pod(client: Client, image: str, name: str, samples: Samples) -> No
                 raise RuntimeError(f"exec in {name} ended with {output.exit_code}: {output.stderr!r}")
         await samples.time("stop+remove container", client.remove_container(container))
     finally:
-        await samples.time("stop+remove pod", client.remove_pod(pod.id))
+        await samples.time(STOP, client.remove_pod(pod.id))
 
 
 class Crowd:

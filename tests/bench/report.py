@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench import plugins
+from tests.bench.growth import PARTS, Growth
 from tests.bench.measure import STEPS, Burst, Samples
 from tests.bench.memory import Memory
 from tests.bench.parts import ANEW, ENCODED, KEPT, PAST, THROUGH, figure
@@ -49,6 +51,22 @@ def show(figures: Mapping[str, Figures], console: Console) -> None:
     _times(figures, console)
     _bursts(figures, console)
     _memory(figures, console)
+
+
+def show_growth(growths: Mapping[str, Growth], console: Console) -> None:
+    """The medians with nobody else there and with others, with and without what the CNI plugins take."""
+    for name, growth in growths.items():
+        before, after = growth.alone.seconds, growth.among.seconds
+        columns = {"alone": before, f"among {growth.others} pods": after}
+        table = _table(f"how the cost grows: {name}, ms", columns, ("p50",), "growth")
+        for step, part in PARTS.items():
+            whole = [percentile(side[step], 50) * 1000 for side in (after, before)]
+            plugin = [percentile(side[part], 50) * 1000 for side in (after, before)]
+            rest = [one - other for one, other in zip(whole, plugin, strict=True)]
+            for row, values in ((step, whole), (part, plugin), (f"{step}, without them", rest)):
+                ratio = f"{values[0] / values[1]:.2f}" if values[1] > 0 else "-"
+                table.add_row(row, *(f"{value:.1f}" for value in reversed(values)), ratio)
+        console.print(table)
 
 
 def show_reads(samples: Mapping[str, Samples], pods: int, console: Console) -> None:
@@ -116,7 +134,7 @@ def show_pulls(
 
 def _times(figures: Mapping[str, Figures], console: Console) -> None:
     table = _table("one pod after another, ms", figures, ("p50", "p95"))
-    for step in STEPS:
+    for step in (*STEPS, *plugins.STEPS):
         row: list[float] = []
         for percent in (50, 95):
             row += [percentile(side.samples.seconds[step], percent) * 1000 for side in figures.values()]
@@ -151,14 +169,16 @@ def _memory(figures: Mapping[str, Figures], console: Console) -> None:
     console.print(table)
 
 
-def _table(title: str, figures: Mapping[str, object], groups: Sequence[str]) -> Table:
+def _table(
+    title: str, figures: Mapping[str, object], groups: Sequence[str], comparison: str = "ratio"
+) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 2, 0, 0))
     table.add_column("", min_width=34)
     for group in groups:
         for name in figures:
             table.add_column(f"{name} {group}".strip(), justify="right")
         if len(figures) == 2:
-            table.add_column("ratio", justify="right", style="bold")
+            table.add_column(comparison, justify="right", style="bold")
     return table
 
 

@@ -13,6 +13,8 @@ from localnode.registry import mirror
 from tests.bench import containerd, memory
 
 WORKLOAD = "sleep"
+_PREFIX = 20
+"""Of the pods' subnet: for thousands of pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,8 @@ class Side:
     daemons: Collection[int]
     zones: Callable[[], set[int]]
     """The processes that pods cost, without the containers' own."""
+    networks: Path
+    """The folder of the network's configuration."""
     store: Path
     """The folder that images are kept in."""
 
@@ -47,30 +51,36 @@ async def ours(folder: Path, registry: str, host: str, settings: str, cri: str =
             client,
             [daemon.process.pid for daemon in served.daemons],
             zones,
+            layout.networks,
             folder / "state" / "xenpod" / "images",
         )
 
 
 @contextlib.asynccontextmanager
-async def theirs(folder: Path, registry: str, host: str, pause: str) -> AsyncIterator[Side]:
-    """containerd with runc."""
+async def theirs(
+    folder: Path, registry: str, host: str, pause: str, programs: Path | None = None
+) -> AsyncIterator[Side]:
+    """containerd, of a folder or as installed, with runc."""
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(containerd.remove, folder)
-        served = await stack.enter_async_context(containerd.serve(folder, registry, host, pause))
+        served = await stack.enter_async_context(containerd.serve(folder, registry, host, pause, programs))
         client = await stack.enter_async_context(connect(served.socket, folder / "pods"))
 
         def zones() -> set[int]:
             shims = memory.with_argument(str(served.socket), "containerd-shim")
             return _without_workload(shims | memory.descendants(shims))
 
-        yield Side(client, [served.pid], zones, folder / "root")
+        yield Side(client, [served.pid], zones, folder / "net.d", folder / "root")
 
 
 def _prepare_ours(folder: Path, registry: str, host: str, settings: str, cri: str) -> node.NodeLayout:
     folder.mkdir(parents=True)
     (folder / "cri.toml").write_text(settings + cri)
     # the ledger counts what a zone may use; of what these do use there is enough
-    (folder / "protectd.toml").write_text(settings + '[fake]\nmemory = "64GiB"\n')
+    (folder / "protectd.toml").write_text(settings + '[fake]\nmemory = "512GiB"\n')
+    layout = node.NodeLayout(folder.resolve())
+    bridge = network.bridge_for(str(layout.folder), _PREFIX)
+    network.write(layout.networks, bridge, layout.addresses, masquerade=False)
     layout = node.prepare(folder, "fake", masquerade=False)
     mirror(layout.certs, host, registry)
     return layout

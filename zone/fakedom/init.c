@@ -50,16 +50,27 @@ static int join_cgroups(const struct options *options, struct reason *reason)
 	return 0;
 }
 
-/* Makes the tree, read-only, the whole file system. */
-static int enter_root(const char *root, struct reason *reason)
+/* A read-only copy of the tree's mount, attached nowhere. */
+static int open_root(const char *root, struct reason *reason)
+{
+	struct mount_attr read_only = { .attr_set = MOUNT_ATTR_RDONLY };
+	int fd = open_tree(AT_FDCWD, root, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+
+	if (fd < 0)
+		return reason_errno(reason, "open_tree", root);
+	if (mount_setattr(fd, "", AT_EMPTY_PATH, &read_only, sizeof(read_only)) < 0)
+		return reason_errno(reason, "make read-only", root);
+	return fd;
+}
+
+/* Makes the tree the whole file system. */
+static int enter_root(int tree, const char *root, struct reason *reason)
 {
 	if (mount(NULL, "/", NULL, MS_PRIVATE | MS_REC, NULL) < 0)
 		return reason_errno(reason, "make private", "/");
-	if (mount(root, root, NULL, MS_BIND, NULL) < 0)
-		return reason_errno(reason, "bind", root);
-	if (mount(NULL, root, NULL, MS_BIND | MS_REMOUNT | MS_RDONLY, NULL) < 0)
-		return reason_errno(reason, "make read-only", root);
-	if (chdir(root) < 0)
+	if (move_mount(tree, "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) < 0)
+		return reason_errno(reason, "move_mount", root);
+	if (fchdir(tree) < 0)
 		return reason_errno(reason, "chdir", root);
 	if (syscall(SYS_pivot_root, ".", ".") < 0)
 		return reason_errno(reason, "pivot_root", root);
@@ -186,18 +197,23 @@ static int prepare(const struct options *options, int channel, int console, int 
 		   struct reason *reason)
 {
 	int shared = -1;
+	int root;
 
 	/* A zone that does not run yet ends with its monitor. */
 	if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
 		return reason_errno(reason, "prctl", "PR_SET_PDEATHSIG");
 	if (join_cgroups(options, reason) < 0)
 		return -1;
-	if (options->shared && namespace_mounts(options->shared, &shared, reason) < 0)
+	root = open_root(options->root, reason);
+	if (root < 0)
+		return -1;
+	/* The namespace that is copied below is then a small one: the host's has some mounts for each zone. */
+	if (options->shared && namespace_enter(options->shared, &shared, reason) < 0)
 		return -1;
 	if (unshare(CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWCGROUP) < 0)
 		return reason_errno(reason, "unshare", "namespaces");
 	umask(0);
-	if (enter_root(options->root, reason) < 0 || mount_kernel(options->memory, reason) < 0 ||
+	if (enter_root(root, options->root, reason) < 0 || mount_kernel(options->memory, reason) < 0 ||
 	    descriptors(channel, shared, console, ready, go, reason) < 0)
 		return -1;
 	umask(022);

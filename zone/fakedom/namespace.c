@@ -17,24 +17,29 @@ static int clone_root(const char *shared, struct reason *reason)
 	return fd;
 }
 
-static int enter(int namespace, const char *name, struct reason *reason)
+int namespace_enter(const char *shared, int *tree, struct reason *reason)
 {
-	return setns(namespace, CLONE_NEWNS) < 0 ? reason_errno(reason, "setns", name) : 0;
+	int theirs = open(shared, O_RDONLY | O_CLOEXEC);
+
+	if (theirs < 0)
+		return reason_errno(reason, "open", shared);
+	if (setns(theirs, CLONE_NEWNS) < 0)
+		return reason_errno(reason, "setns", shared);
+	close(theirs);
+	*tree = clone_root(shared, reason);
+	return *tree < 0 ? -1 : 0;
 }
 
 int namespace_mounts(const char *shared, int *tree, struct reason *reason)
 {
 	int ours = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
-	int theirs = open(shared, O_RDONLY | O_CLOEXEC);
 
-	if (ours < 0 || theirs < 0)
-		return reason_errno(reason, "open", shared);
-	if (enter(theirs, shared, reason) < 0)
+	if (ours < 0)
+		return reason_errno(reason, "open", "our own mounts");
+	if (namespace_enter(shared, tree, reason) < 0)
 		return -1;
-	*tree = clone_root(shared, reason);
-	if (*tree < 0 || enter(ours, "our own mounts", reason) < 0)
-		return -1;
+	if (setns(ours, CLONE_NEWNS) < 0)
+		return reason_errno(reason, "setns", "our own mounts");
 	close(ours);
-	close(theirs);
 	return 0;
 }

@@ -6,7 +6,7 @@ the digests in its configuration, and merged as they are when a filesystem is bu
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -30,6 +30,7 @@ METADATA, CONFIG = "metadata", "config.gz"
 _READ = "read kernel image"
 _ENTRIES = 50_000
 """Limit on an image's entries: few are needed, and a pod waits while they are read."""
+_SIZES = {KERNEL: "image_bytes", ADDONS: "addons_bytes", INITRAMFS: "initramfs_bytes"}
 _KINDS = {
     tarstream.SYMLINK: "a symbolic link",
     tarstream.DIR: "a directory",
@@ -65,13 +66,14 @@ def find(
     bounds = replace(
         limits,
         unpacked_bytes=min(limits.unpacked_bytes, whole),
-        entries=min(limits.entries, _ENTRIES),
+        entries=min(limits.entries or _ENTRIES, _ENTRIES),
     )
-    tree, budget = MergedTree(subject, bounds.unpacked_bytes), LayerBudget(subject, bounds)
-    for number, layer in enumerate(layers):
-        index = read_layer(chunks(layer.path, subject, token), layer.size, layer.diff_id, bounds)
-        budget.spend(len(index.entries), index.weight, index.plain_bytes)
-        tree.apply(number, index.entries)
+    tree = MergedTree(subject, bounds)
+    try:
+        _read(layers, tree, LayerBudget(subject, bounds), bounds, token)
+    except Oversized as fault:
+        hint = f"a kernel image has at most {_ENTRIES} entries, and twice the bytes of all sizes in [kernels]"
+        raise Oversized(_READ, subject, fault.cause, f"{hint} in cri.toml") from fault
     most = {
         KERNEL: settings.image_bytes,
         ADDONS: settings.addons_bytes,
@@ -80,6 +82,19 @@ def find(
         CONFIG: kconfig.LIMIT,
     }
     return KernelPlan(subject, layers, _files(tree, subject, most))
+
+
+def _read(
+    layers: Sequence[LayerFile],
+    tree: MergedTree,
+    budget: LayerBudget,
+    limits: ImageLimits,
+    token: CancelToken,
+) -> None:
+    for number, layer in enumerate(layers):
+        index = read_layer(chunks(layer.path, tree.subject, token), layer.size, layer.diff_id, limits)
+        budget.spend(index.cost)
+        tree.apply(number, index.entries)
 
 
 def name_of(image: StoredImage) -> str:
@@ -129,7 +144,10 @@ def _content(node: Inode, name: str, limit: int, subject: str) -> Content:
     if node.kind != tarstream.FILE:
         raise Refused(_READ, subject, f"/kernel/{name} is {_KINDS[node.kind]}, not a regular file")
     if node.size > limit:
-        raise Oversized(_READ, subject, f"/kernel/{name} has {node.size} bytes, more than {limit}")
+        cause = f"/kernel/{name} has {node.size} bytes, more than {limit}"
+        key = _SIZES.get(name)
+        hint = f"kernels.{key} in cri.toml is the limit" if key else ""
+        raise Oversized(_READ, subject, cause, hint)
     if node.content is None:
         raise Refused(_READ, subject, f"/kernel/{name} is empty")
     if node.content.extents is not None:

@@ -14,11 +14,10 @@ from typing import Any, BinaryIO
 
 import zstandard
 
-from cri.images.layer.layers import LayerIndex
+from cri.images.layer.layers import EntryList, LayerIndex
+from cri.images.layer.packed import MARSHAL
 from cri.images.layer.tarstream import TarEntry
 
-# The last version whose bytes depend on the value alone.
-_MARSHAL = 2
 _FORM = f"1 {sys.version_info[0]}.{sys.version_info[1]} {' '.join(TarEntry._fields)}"
 # Entries that are packed together, so that no second copy of all is in memory.
 _TOGETHER = 4096
@@ -30,7 +29,7 @@ def write(path: Path, digest: str, diff_id: str, index: LayerIndex) -> None:
     compressor = zstandard.ZstdCompressor(level=1, write_checksum=True)
     with path.open("xb") as file, compressor.stream_writer(file) as out:
         entries = iter(index.entries)
-        _put(out, (_FORM, digest, diff_id, len(index.entries), index.plain_bytes, index.weight))
+        _put(out, (_FORM, digest, diff_id, len(index.entries), *index[1:4]))
         while some := list(islice(entries, _TOGETHER)):
             _put(out, [tuple(entry) for entry in some])
 
@@ -40,17 +39,20 @@ def load(path: Path, digest: str, diff_id: str) -> LayerIndex | None:
     try:
         with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as source:
             blocks = _blocks(source)
-            *key, count, plain_bytes, weight = next(blocks)
+            *key, count, plain_bytes, names, memory = next(blocks)
             if key != [_FORM, digest, diff_id]:
                 return None
-            entries = [TarEntry(*record) for block in blocks for record in block]
-        return LayerIndex(entries, plain_bytes, weight, False) if len(entries) == count else None
+            entries = EntryList()
+            for block in blocks:
+                for record in block:
+                    entries.add(TarEntry(*record))
+        return LayerIndex(entries, plain_bytes, names, memory, False) if len(entries) == count else None
     except (OSError, zstandard.ZstdError, ValueError, EOFError, TypeError, StopIteration):
         return None
 
 
 def _put(out: Any, value: Any) -> None:
-    data = marshal.dumps(value, _MARSHAL)
+    data = marshal.dumps(value, MARSHAL)
     out.write(len(data).to_bytes(_SIZE, "little") + data)
 
 

@@ -8,26 +8,73 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cri.images.concurrency import CancelToken
-from cri.images.errors import Corrupt, Oversized
+from cri.images.errors import Corrupt, oversized
 from cri.images.layer import compression, tarstream
+from cri.images.layer.packed import PackedRecords
 from cri.images.layer.stream import PlainStream
 from cri.images.layer.tarstream import TarEntry
-from cri.images.settings import ImageLimits
+from cri.images.settings import OPTIONAL, ImageLimits
 
 CHUNK = 1 << 20
+
+
+# What an entry and its inode take in memory at most, beside the bytes of names and attributes; a directory
+# has a table of names, and each extended attribute is three objects.
+ENTRY_BYTES, DIRECTORY_BYTES, XATTR_BYTES = 320, 640, 200
+
+
+# The limits are held against what was read after so many entries, and after one of so much text.
+CHECK_ENTRIES, CHECK_BYTES = 256, 4096
+
+
+class EntryList:
+    """The entries of a layer in their order, packed."""
+
+    def __init__(self) -> None:
+        self._records = PackedRecords()
+
+    def add(self, entry: TarEntry) -> None:
+        """Add one more."""
+        self._records.add(tuple(entry))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[TarEntry]:
+        return map(TarEntry._make, self._records)
 
 
 class LayerIndex(NamedTuple):
     """What a layer holds; the data itself stays in the layer.
 
-    plain_bytes: the length of its tar stream; weight: roughly what the entries take in memory, in bytes;
-    verified: the layer has just been read, so that its bytes are known to be right.
+    plain_bytes: the length of its tar stream; names: bytes of names, link targets and attributes; memory: the
+    most that the entries take in memory once they are in a tree, in bytes; verified: the layer has just been
+    read, so that its bytes are known to be right.
     """
 
-    entries: list[TarEntry]
+    entries: EntryList
     plain_bytes: int
-    weight: int
+    names: int
+    memory: int
     verified: bool = True
+
+    @property
+    def cost(self) -> Cost:
+        """What it takes of an image's budget."""
+        return Cost(len(self.entries), self.names, self.memory, self.plain_bytes)
+
+
+class Cost(NamedTuple):
+    """What one layer or several take of an image's budget."""
+
+    entries: int = 0
+    names: int = 0
+    memory: int = 0
+    plain_bytes: int = 0
+
+    def plus(self, other: Iterable[int]) -> Cost:
+        """The sum of both."""
+        return Cost(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
 class LayerBudget:
@@ -35,18 +82,26 @@ class LayerBudget:
 
     def __init__(self, subject: str, limits: ImageLimits) -> None:
         self._subject = subject
-        self._left = {
-            "entries": limits.entries,
-            "bytes of names and attributes": limits.index_bytes,
-            "unpacked bytes": limits.unpacked_bytes,
-        }
+        self._limits = limits
+        self.spent = Cost()
 
-    def spend(self, entries: int, weight: int, plain_bytes: int) -> None:
-        """Count one layer or several (see LayerIndex); raises Oversized once the sum exceeds the limits."""
-        for what, amount in zip(self._left, (entries, weight, plain_bytes), strict=True):
-            self._left[what] -= amount
-            if self._left[what] < 0:
-                raise Oversized("unpack", self._subject, f"its layers have too many {what}")
+    def spend(self, cost: Iterable[int]) -> None:
+        """Count one layer or several; raises Oversized once the sum exceeds the limits."""
+        self.spent = self.spent.plus(cost)
+        check(self.spent, self._subject, self._limits)
+
+
+def check(cost: Cost, subject: str, limits: ImageLimits) -> None:
+    """Raise Oversized, which names the key, for what is more than the limits."""
+    for what, amount, key in (
+        ("entries", cost.entries, "entries"),
+        ("bytes of names and attributes", cost.names, "index_bytes"),
+        ("bytes of memory to read its entries", cost.memory, "memory_bytes"),
+        ("unpacked bytes", cost.plain_bytes, "unpacked_bytes"),
+    ):
+        most = getattr(limits, key)
+        if amount > most and (most or key not in OPTIONAL):
+            raise oversized("unpack", subject, f"its layers have more than {most} {what}", key)
 
 
 class _Counted:
@@ -75,42 +130,52 @@ def read_layer(
 ) -> LayerIndex:
     """Read a compressed layer to its end and index it.
 
-    size: its compressed length, which bounds the plain one by the configured ratio; reader: is given each
+    size: its compressed length, which bounds the plain one where a ratio is configured; reader: is given each
     entry. Raises Corrupt, Unpackable, Oversized, and what the reader raises.
     """
-    most = min(limits.unpacked_bytes, max(limits.unpacked_floor_bytes, size * limits.ratio))
-
-    def within(so_far: int) -> None:
-        if so_far > most:
-            raise Oversized("unpack layer", diff_id, f"{size} bytes become more than {most}")
-
     algorithm, _, wanted = diff_id.partition(":")
-    counted = _Counted(compression.plain(chunks, diff_id), algorithm, within)
+    counted = _Counted(compression.plain(chunks, diff_id), algorithm, _bound(size, diff_id, limits))
     stream = PlainStream(iter(counted), diff_id)
-    found: list[TarEntry] = []
-    weight = 0
+    found = EntryList()
+    names = memory = 0
     for entry in tarstream.entries(stream, limits.header_bytes):
-        weight += _weight(entry)
-        if len(found) >= limits.entries or weight > limits.index_bytes:
-            most_of_it = f"more than {limits.entries} entries, or {limits.index_bytes} bytes of names"
-            raise Oversized("unpack layer", diff_id, most_of_it)
-        found.append(entry)
+        found.add(entry)
+        text = _text_bytes(entry)
+        names += text
+        memory += text + (DIRECTORY_BYTES if entry.kind == tarstream.DIR else ENTRY_BYTES)
+        memory += XATTR_BYTES * len(entry.xattrs)
+        if text > CHECK_BYTES or len(found) % CHECK_ENTRIES == 0:
+            check(Cost(len(found), names, memory), diff_id, limits)
         if reader is not None:
             reader(entry, stream)
+    check(Cost(len(found), names, memory), diff_id, limits)
     stream.drain()
     if counted.hash.hexdigest() != wanted:
         raise Corrupt(
             "unpack layer", diff_id, "the plain bytes have another digest than the configuration says"
         )
-    return LayerIndex(found, counted.bytes, weight)
+    return LayerIndex(found, counted.bytes, names, memory)
 
 
-def _weight(entry: TarEntry) -> int:
-    weight = len(entry.name) + len(entry.link)
+def _bound(size: int, diff_id: str, limits: ImageLimits) -> Callable[[int], None]:
+    """A check of the plain bytes so far."""
+    most, key = limits.unpacked_bytes, "unpacked_bytes"
+    if limits.ratio and max(limits.unpacked_floor_bytes, size * limits.ratio) < most:
+        most, key = max(limits.unpacked_floor_bytes, size * limits.ratio), "ratio"
+
+    def within(so_far: int) -> None:
+        if so_far > most:
+            raise oversized("unpack layer", diff_id, f"{size} bytes become more than {most}", key)
+
+    return within
+
+
+def _text_bytes(entry: TarEntry) -> int:
+    count = len(entry.name) + len(entry.link)
     if entry.xattrs:
-        weight += sum(len(key) + len(value) for key, value in entry.xattrs)
+        count += sum(len(key) + len(value) for key, value in entry.xattrs)
     # Each part is a tuple of two numbers.
-    return weight + 120 * len(entry.extents or ())
+    return count + 120 * len(entry.extents) if entry.extents else count
 
 
 def file_chunks(path: Path, token: CancelToken) -> Iterator[bytes]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cri.images.errors import Oversized, Unpackable
+from cri.images.errors import Unpackable, oversized
+from cri.images.layer import losses
 from cri.images.layer.stream import PlainStream
 from cri.images.layer.tarsparse import Extents, old_gnu_map, pax_map, stored_map
 
@@ -25,6 +26,8 @@ _KINDS = {b"0": FILE, b"\0": FILE, b"7": FILE, b"S": FILE} | {
     k: k for k in (LINK, SYMLINK, CHAR, BLOCKDEV, DIR, FIFO)
 }
 _XATTR = b"SCHILY.xattr."
+# What star and libarchive call the same, in words; Go's archive/tar and so other runtimes pass them over.
+_ACL_TEXTS = (b"SCHILY.acl.access", b"SCHILY.acl.default")
 _TEXT = (b"path", b"linkpath", b"GNU.sparse.name")
 
 
@@ -32,7 +35,7 @@ class TarEntry(NamedTuple):
     """One member of a layer. offset, stored: where its data lies in the plain stream, in bytes.
 
     size is the file's length; with extents (offset in file, length) the stored bytes are those ranges in
-    turn.
+    turn. lost: bits of losses.py, for what has no field here.
     """
 
     name: bytes
@@ -48,6 +51,7 @@ class TarEntry(NamedTuple):
     stored: int
     size: int
     extents: Extents | None
+    lost: int = 0
 
 
 class _Extras:
@@ -84,9 +88,8 @@ def entries(stream: PlainStream, header_bytes: int) -> Iterator[TarEntry]:
         if kind in (b"x", b"g", b"L", b"K"):
             left -= size
             if left < 0:
-                raise Oversized(
-                    "read layer", stream.subject, f"more than {HEADERS} times {header_bytes} of headers"
-                )
+                cause = f"its headers have more than {HEADERS} times {header_bytes} bytes"
+                raise oversized("read layer", stream.subject, cause, "header_bytes")
             data = _extra_header(stream, size, header_bytes)
             if kind == b"x":
                 _read_pax(data, extras, stream)
@@ -105,7 +108,8 @@ def entries(stream: PlainStream, header_bytes: int) -> Iterator[TarEntry]:
 
 def _extra_header(stream: PlainStream, size: int, header_bytes: int) -> bytes:
     if size > header_bytes:
-        raise Oversized("read layer", stream.subject, f"a header of {size} bytes, more than {header_bytes}")
+        cause = f"a header of {size} bytes, more than {header_bytes}"
+        raise oversized("read layer", stream.subject, cause, "header_bytes")
     data = stream.exactly(size)
     stream.skip(-size % BLOCK)
     return data
@@ -140,13 +144,16 @@ def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: PlainS
             extents, full = pax_map(pax, extras.sparse_pairs, stream)
     if extents is not None and sum(length for _, length in extents) != size:
         raise _bad(stream, f"the sparse map of {shown(name)} does not match its data")
+    mtime, lost = _mtime(pax.get(b"mtime"), block[136:148], stream)
+    if any(key in pax for key in _ACL_TEXTS):
+        lost |= losses.ACL
     return TarEntry(
         name,
         known,
         _number(block[100:108], stream) & 0o7777,
         _owner(pax.get(b"uid"), block[108:116], stream, name),
         _owner(pax.get(b"gid"), block[116:124], stream, name),
-        _mtime(pax.get(b"mtime"), block[136:148], stream),
+        mtime,
         link,
         _device(block, stream) if known in (CHAR, BLOCKDEV) else (0, 0),
         tuple(sorted(extras.xattrs.items())),
@@ -154,6 +161,7 @@ def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: PlainS
         size,
         full,
         extents,
+        lost,
     )
 
 
@@ -241,8 +249,9 @@ def _owner(pax: bytes | None, field: bytes, stream: PlainStream, name: bytes) ->
     return value
 
 
-def _mtime(pax: bytes | None, field: bytes, stream: PlainStream) -> int:
-    """Whole seconds, clamped to what squashfs can store (32 bits, unsigned)."""
+def _mtime(pax: bytes | None, field: bytes, stream: PlainStream) -> tuple[int, int]:
+    """Whole seconds that squashfs can store, the nearest ones; and what was lost by that."""
+    lost = 0
     if pax is None:
         value = _number(field, stream)
     else:
@@ -250,7 +259,13 @@ def _mtime(pax: bytes | None, field: bytes, stream: PlainStream) -> int:
         if not whole.lstrip(b"-").isdigit() or (fraction and not fraction.isdigit()) or len(whole) > 20:
             raise _bad(stream, "a PAX time that is not decimal")
         value = int(whole)
-    return min(max(value, 0), 0xFFFFFFFF)
+        if fraction.strip(b"0"):
+            # Rounded down, as Go's archive/tar and the kernel do: -0.5 is in the second before 0.
+            value -= whole.startswith(b"-")
+            lost = losses.FRACTION
+    if not 0 <= value <= losses.TIME_MAX:
+        lost = losses.RANGE
+    return min(max(value, 0), losses.TIME_MAX), lost
 
 
 def _device(block: bytes, stream: PlainStream) -> tuple[int, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import (
     AsyncIterator,
@@ -20,7 +21,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
-from cri.images.layer.layers import LayerIndex
+from cri.images.layer import losses
+from cri.images.layer.layers import Cost, LayerIndex
 from cri.images.pull.early import SLOTS, EarlyBuild
 from cri.images.pull.kept import check_kept
 from cri.images.pull.progress import Meters
@@ -32,9 +34,13 @@ from cri.images.rootfs.plan import FilesystemPlan, Planner
 from cri.images.rootfs.stack import Part
 from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
+from cri.images.store.db import FilesystemRow
+from cri.images.store.files import FS_TYPE
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
 from daemonkit.tasks import complete
+
+log = logging.getLogger(__name__)
 
 
 class LayeredImage(NamedTuple):
@@ -49,15 +55,15 @@ class LayeredImage(NamedTuple):
 class Planned(NamedTuple):
     """A filesystem to be built.
 
-    layers: their digests; content: see ContentId; cost: of its layers (see LayerIndex): entries, weight and
-    plain bytes; verified: those of them whose bytes have just been read, by their numbers.
+    layers: their digests; content: see ContentId; cost: of its layers; verified: those of them whose bytes
+    have just been read, by their numbers.
     """
 
     part: Part
     layers: tuple[str, ...]
     plan: FilesystemPlan
     content: ContentId
-    cost: tuple[int, int, int]
+    cost: Cost
     verified: frozenset[int]
 
     def accounts(self) -> set[int]:
@@ -100,15 +106,13 @@ class FilesystemBuilder:
         self, image: LayeredImage, part: Part, indexes: Iterable[Awaitable[LayerIndex]], planner: Planner
     ) -> Planned:
         """Apply the layers of the next part as they come, and plan its filesystem."""
-        entries = weight = plain = count = 0
+        cost, count = Cost(), 0
         verified: list[bool] = []
         for coming in indexes:
             index = await coming
             count += 1
             verified.append(index.verified)
-            entries += len(index.entries)
-            weight += index.weight
-            plain += index.plain_bytes
+            cost = cost.plus(index.cost)
             await self._threads.run(partial(_apply, planner, index))
             # What a layer brings is in the tree now, and needed nowhere else.
             del index, coming
@@ -117,7 +121,7 @@ class FilesystemBuilder:
         start = part.end - count
         layers = _digests(image.layers[start : part.end])
         right = frozenset(number for number, one in enumerate(verified, start) if one)
-        return Planned(part, layers, plan, content, (entries, weight, plain), right)
+        return Planned(part, layers, plan, content, cost, right)
 
     @asynccontextmanager
     async def early(self, parts: Sequence[Part]) -> AsyncIterator[Mapping[int, EarlyBuild]]:
@@ -185,7 +189,7 @@ class FilesystemBuilder:
                 return False
             blobs = self._checked(image, planned, planned.accounts(), token)
             accounts = account_files(blobs, planned.plan, chain_id, token)
-            self._add(work, planned, BuiltFilesystem(digest, accounts))
+            self._add(image, work, planned, BuiltFilesystem(digest, accounts))
             return True
 
     def _convert(
@@ -202,10 +206,10 @@ class FilesystemBuilder:
         blobs = self._checked(image, planned, planned.accounts().union(plan.files, own), token)
         begun = early.begun
         if begun is not None and begun.fits(planned.content):
-            self._add(begun.out, planned, convert_rest(begun, blobs, plan, token, moved))
+            self._add(image, begun.out, planned, convert_rest(begun, blobs, plan, token, moved))
             return
         with self._store.files.work_file(part.chain_id.partition(":")[2]) as work:
-            self._add(work, planned, convert(blobs, plan, work, self._settings, token, moved))
+            self._add(image, work, planned, convert(blobs, plan, work, self._settings, token, moved))
 
     def _checked(
         self, image: LayeredImage, planned: Planned, read: Set[int], token: CancelToken
@@ -216,11 +220,20 @@ class FilesystemBuilder:
             check_kept(image.layers[number].digest, blobs[number], token)
         return blobs
 
-    def _add(self, work: Path, planned: Planned, built: BuiltFilesystem) -> None:
+    def _add(self, image: LayeredImage, work: Path, planned: Planned, built: BuiltFilesystem) -> None:
         checkpoint("image-pull.filesystem-built")
-        part, content = planned.part, planned.content.value
-        self._store.add_filesystem(work, part.chain_id, part.below, built.accounts, built.digest, content)
+        row = FilesystemRow(
+            planned.part.chain_id,
+            FS_TYPE,
+            work.stat().st_size,
+            built.digest,
+            planned.part.below,
+            lost=planned.plan.lost,
+        )
+        self._store.add_filesystem(work, row, built.accounts, planned.content.value)
         checkpoint("image-pull.filesystem-recorded")
+        if row.lost:
+            log.warning("image %s: %s cannot hold %s", image.subject, FS_TYPE, losses.shown(row.lost))
 
     def _keep_tree(self, planned: Planned) -> None:
         chain_id, plan = planned.part.chain_id, planned.plan

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from cri.images.concurrency import CancelToken, WorkerThreads
 from cri.images.digests import VerifiedChunks, digest_of, matches
-from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full
+from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full, oversized
 from cri.images.layer.layers import EntryReader, LayerIndex, file_chunks, read_layer
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
@@ -114,7 +114,9 @@ def read_config(
     """An image's configuration, as it is and parsed; layers: how many the manifest has."""
     most = limits.config_bytes
     if descriptor.size > most:
-        raise Oversized("pull", descriptor.digest, f"{descriptor.size} bytes, more than {most}")
+        raise oversized(
+            "pull", descriptor.digest, f"{descriptor.size} bytes, more than {most}", "config_bytes"
+        )
     verified = VerifiedChunks(descriptor.digest, descriptor.size)
     with source.blob(descriptor, token) as chunks:
         data = b"".join(verified.passing(chunks))
@@ -139,7 +141,8 @@ def download_layer(
     gives what read_layer is to give the entries to.
     """
     if layer.size > limits.layer_bytes:
-        raise Oversized("pull", layer.digest, f"{layer.size} bytes, more than {limits.layer_bytes}")
+        cause = f"{layer.size} bytes, more than {limits.layer_bytes}"
+        raise oversized("pull", layer.digest, cause, "layer_bytes")
     fetch = partial(_download_rest, layer, diff_id, out, limits, meter, source, token, reading)
     begin = out.stat().st_size if out.exists() else 0
     if begin:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads, task_group
-from cri.images.errors import Corrupt, Damaged, DiskFull, NotKept, Oversized, Unpackable
+from cri.images.errors import Damaged, DiskFull, NotKept, Oversized, Unpackable, is_resumable, means_full
 from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
@@ -35,8 +35,11 @@ from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow, now
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
-from daemonkit.disk_space import is_full
+from daemonkit.memory import give_back
 from daemonkit.tasks import complete
+
+# Bytes of entries, after which it is worth while to give back what they took.
+_LARGE_INDEX = 32 << 20
 
 
 class WantedLayer(NamedTuple):
@@ -139,13 +142,15 @@ class Puller:
         while True:
             progress.enter(Stage.FETCHING)
             try:
-                return await self._fetch_and_build(image, stack, meters, candidates, progress)
+                if await self._fetch_and_build(image, stack, meters, candidates, progress) >= _LARGE_INDEX:
+                    await self._threads.run(lambda _: give_back())
+                return
             except Damaged:
                 # The layer was removed, and is fetched the next time.
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                if not _is_full(error):
+                if not means_full(error):
                     raise
                 if not await self._threads.run(lambda _: unfinished.give_back()):
                     raise
@@ -157,8 +162,11 @@ class Puller:
         meters: Sequence[Meter],
         candidates: Candidates | None,
         progress: Progress,
-    ) -> None:
-        """Each filesystem is built as soon as its layers are here, while further ones are on their way."""
+    ) -> int:
+        """Each filesystem is built as soon as its layers are here, while further ones are on their way.
+
+        Returns how much memory the entries took.
+        """
         layers, diff_ids = image.manifest.layers, image.config.diff_ids
         layered = LayeredImage(image.manifest_digest, stack, layers, diff_ids)
         below, order, planner = await self._builder.begin(layered)
@@ -166,7 +174,7 @@ class Puller:
         _skip(meters[:start])
         budget = LayerBudget(image.manifest_digest, self._settings.limits)
         for cache in below:
-            budget.spend(*cache.spent[2:])
+            budget.spend(cache.spent[2:])
         slots = asyncio.Semaphore(self._settings.downloads_per_image)
         async with self._builder.early(stack[len(below) :]) as early, task_group() as group:
             coming = {}
@@ -179,7 +187,10 @@ class Puller:
                 planned = await self._builder.plan(layered, part, indexes, planner)
                 group.create_task(self._builder.build(layered, planned, early[part.end - 1]))
                 start = part.end
+            # It has all entries in memory, and is not needed while the last filesystems are built.
+            del planner
             progress.enter(Stage.BUILDING)
+        return budget.spent.memory
 
     async def fetch(self, image: ResolvedImage, number: int, candidates: Candidates | None) -> None:
         """Fetch one layer of an image, by its number, unless it is here and sound."""
@@ -192,7 +203,7 @@ class Puller:
         """A layer's index, once the layer is in the store."""
         async with slots:
             index = await self._shared(wanted)
-        budget.spend(len(index.entries), index.weight, index.plain_bytes)
+        budget.spend(index.cost)
         return index
 
     async def _shared(self, wanted: WantedLayer) -> LayerIndex:
@@ -233,7 +244,7 @@ class Puller:
             try:
                 index = download_layer(layer, diff_id, work, limits, wanted.meter, source, token, reading)
             except BaseException as error:
-                if _is_resumable(error):
+                if is_resumable(error):
                     files.keep_partial(work, layer.digest)
                 raise
             checkpoint("image-pull.layer-fetched")
@@ -276,21 +287,12 @@ class Puller:
             yield
         except BaseException as error:
             # Or else the next try would fail as this one did, or needs the room.
-            unfinished = not isinstance(error, Unpackable | Oversized) and not _is_full(error)
+            unfinished = not isinstance(error, Unpackable | Oversized) and not means_full(error)
             raise
         finally:
             await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests, unfinished)))
             if unfinished:
                 self.unfinished.set()
-
-
-def _is_full(error: BaseException) -> bool:
-    return isinstance(error, DiskFull) or is_full(error)
-
-
-def _is_resumable(error: BaseException) -> bool:
-    """Whether the bytes that came may be the beginning of a sound layer."""
-    return not isinstance(error, Corrupt | Unpackable | Oversized) and not _is_full(error)
 
 
 def _skip(meters: Sequence[Meter]) -> None:

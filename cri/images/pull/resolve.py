@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from cri.images.concurrency import WorkerThreads
-from cri.images.errors import Corrupt, Oversized
+from cri.images.errors import Corrupt, oversized
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.fetch import Document, read_config, read_first, read_manifest, read_tagged
 from cri.images.registry import manifests
@@ -78,7 +78,7 @@ class Resolver:
             entry = manifests.choose(manifests.index_entries(document.json, subject), self._platform, subject)
             if entry.size > self._limits.manifest_bytes:
                 cause = f"a manifest of {entry.size} bytes, more than {self._limits.manifest_bytes}"
-                raise Oversized("pull", entry.digest, cause)
+                raise oversized("pull", entry.digest, cause, "manifest_bytes")
             document = (await self.read(entry, candidates))._replace(said=entry.media_type)
         else:
             raise Corrupt("read", subject, f"indexes nested deeper than {_MAX_NESTING}")

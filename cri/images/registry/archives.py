@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cri.images.concurrency import CancelToken
-from cri.images.errors import Corrupt, Unpackable
+from cri.images.errors import Corrupt, oversized
 from cri.images.registry import manifests
 from cri.images.registry.archive_files import DirectoryFiles, Files, archive_files
 from cri.images.registry.manifests import Descriptor
@@ -60,9 +60,8 @@ class ImageLayout:
         """A small file whole."""
         size = self._files.size(name)
         if size is not None and size > self._limits.manifest_bytes:
-            raise Unpackable(
-                "import", self.name, f"{name} is larger than {self._limits.manifest_bytes} bytes"
-            )
+            cause = f"{name} is larger than {self._limits.manifest_bytes} bytes"
+            raise oversized("import", self.name, cause, "manifest_bytes")
         return b"".join(self._files.chunks(name))
 
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:

@@ -106,7 +106,8 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
             with self.do_request(url, headers={"Accept": ", ".join(ACCEPTED)}, stream=True) as response:
                 body = response.raw.read(most + 1, decode_content=True)
         if len(body) > most:
-            raise Corrupt("pull", self._subject, f"the manifest is larger than {most} bytes")
+            hint = "images.limits.manifest_bytes in cri.toml is the limit"
+            raise Corrupt("pull", self._subject, f"the manifest is larger than {most} bytes", hint)
         return body, response.headers.get("Content-Type", "")
 
     @contextmanager

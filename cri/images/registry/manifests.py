@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cri.images.digests import is_digest
-from cri.images.errors import Corrupt, Oversized
+from cri.images.errors import Corrupt, Oversized, oversized
 from daemonkit.faults import Invalid, Missing
 
 OCI_MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -130,7 +130,8 @@ def index_entries(document: dict[str, Any], subject: str) -> tuple[Descriptor, .
     if not isinstance(untrusted, list):
         raise Corrupt("read", subject, "the index lists no manifests")
     if len(untrusted) > MAX_INDEX:
-        raise Oversized("read", subject, f"the index lists {len(untrusted)} manifests, more than {MAX_INDEX}")
+        cause = f"the index lists {len(untrusted)} manifests, more than {MAX_INDEX}"
+        raise Oversized("read", subject, cause, "no setting allows more; name the manifest by its digest")
     return tuple(descriptor(entry, subject) for entry in untrusted)
 
 
@@ -141,7 +142,7 @@ def manifest(document: dict[str, Any], subject: str, max_layers: int) -> Manifes
     if not isinstance(untrusted_layers, list):
         raise Corrupt("read", subject, "the manifest has no list of layers")
     if len(untrusted_layers) > max_layers:
-        raise Oversized("read", subject, f"{len(untrusted_layers)} layers, more than {max_layers}")
+        raise oversized("read", subject, f"{len(untrusted_layers)} layers, more than {max_layers}", "layers")
     layers = tuple(descriptor(layer, subject) for layer in untrusted_layers)
     if config.media_type not in (OCI_CONFIG, DOCKER_CONFIG) or document.get("artifactType"):
         kind = document.get("artifactType") or config.media_type

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Inode
+from cri.images.layer.inode import Attributes, Inode
 
 # What overlayfs takes for "nothing is here" (Linux, Documentation/filesystems/overlayfs.rst, "whiteouts").
-NOTHING = Inode(tarstream.CHAR, -1)
-NOTHING.mode = 0
+NOTHING = Inode(tarstream.CHAR, 0xFFFFFFFF)
+NOTHING.describe(Attributes(tarstream.CHAR, 0, 0, 0, ()), 0, 0)
 
 
 class Baseline:
@@ -26,8 +26,8 @@ class Baseline:
         self._changed: set[int] = set()
         # Files from before that got another name: all their names must be in one filesystem.
         self._linked: set[int] = set()
-        # Names by which inodes were first linked since.
-        self._main: dict[int, bytes] = {}
+        # All inodes that got one more name, those from before and later ones, with the one they had then.
+        self._several: dict[int, bytes] = {}
 
     def editing(self, directory: Inode) -> dict[bytes, Inode]:
         """A directory's names, for changing; their earlier state is kept."""
@@ -41,16 +41,20 @@ class Baseline:
         self._changed.update(node.serial for node in directories if node.serial <= self._serial)
 
     def link(self, node: Inode, path: bytes) -> None:
-        """Record one more name of an inode; path: the one that it had before."""
-        self._main.setdefault(node.serial, path)
+        """Record one more name of an inode; path: the one that it was given by."""
+        self._several.setdefault(node.serial, path)
         if node.serial <= self._serial:
             self._linked.add(node.serial)
 
+    def has_several_names(self, node: Inode) -> bool:
+        """Whether an inode was given one more name since."""
+        return bool(self._several) and node.serial in self._several
+
     def main_name(self, node: Inode, root: Inode) -> bytes | None:
-        """The one of several names under which the layer had the file; None: any, or it is gone."""
-        path = self._main.get(node.serial)
+        """The one of several names under which its layer mostly has a file; None: it has it no more."""
+        path = self._several[node.serial]
         found: Inode | None = root
-        for part in path.split(b"/") if path is not None else ():
+        for part in path.split(b"/"):
             found = found.names.get(part) if found is not None and found.is_directory else None
         return path if found is node else None
 

@@ -26,15 +26,16 @@ class BegunFilesystem:
 
     Mostly that is so. A layer may also have a file twice, or a name that leads through a lower layer's
     symbolic link: then what was begun does not fit the plan, and is of no use. accounts: data of account
-    files by their offsets in the layer.
+    files by their offsets in the layer; bytes: of all files that were written.
     """
 
     def __init__(self, out: Path, diff_id: str, settings: ImageSettings) -> None:
         """diff_id: of the layer. Raises Refused; close() it in any case."""
         self.out = out
         self.accounts: dict[int, bytes] = {}
+        self.bytes = 0
         self._limits = settings.limits
-        self._tree = MergedTree(out.name, settings.limits.unpacked_bytes)
+        self._tree = MergedTree(out.name, settings.limits)
         self._written = FilesDigest(diff_id)
         self._useful = True
         self.squashfs = Squashfs(out, settings)
@@ -62,6 +63,7 @@ class BegunFilesystem:
         self.squashfs.close()
 
     def _write(self, path: bytes, node: Inode, content: Content, stream: PlainStream, sink: BinaryIO) -> None:
+        self.bytes += content.stored
         header, padding = tarwrite.member(path, node)
         self._written.add(header, content)
         sink.write(header)

@@ -48,8 +48,9 @@ def content_id(plan: FilesystemPlan, diff_ids: Sequence[str]) -> ContentId:
     first = b""
     for layer in plan.order:
         digest = FilesDigest(diff_ids[layer])
-        for path, node, content in plan.files[layer]:
-            digest.add(tarwrite.member(path, node)[0], content)
+        for path, node in plan.files[layer]:
+            assert node.content is not None
+            digest.add(tarwrite.member(path, node)[0], node.content)
         first = first or digest.value()
         running.update(digest.value())
     for path, node in plan.bare:

@@ -7,7 +7,7 @@ from which the bytes of those files that are there in the end are copied out.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -58,7 +58,7 @@ def convert_rest(
 ) -> BuiltFilesystem:
     """As convert(), going on with what fits the plan."""
     first, *rest = plan.order
-    moved(sum(content.stored for _, _, content in plan.files[first]))
+    moved(begun.bytes)
     accounts = _Accounts(plan, {(first, at): data for at, data in begun.accounts.items()}, token)
     _write(begun.squashfs, blobs, plan, rest, accounts, token, moved)
     return BuiltFilesystem(_digest(begun.out, token), accounts.contents(blobs, begun.out.name))
@@ -105,15 +105,17 @@ def _digest(path: Path, token: CancelToken) -> str:
 
 
 def _copy_files(
-    files: Sequence[tuple[bytes, Inode, Content]],
+    files: Iterable[tuple[bytes, Inode]],
     stream: PlainStream,
     sink: BinaryIO,
     accounts: _Accounts,
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> None:
-    for path, node, content in files:
+    for path, node in files:
         token.check()
+        content = node.content
+        assert content is not None
         header, padding = tarwrite.member(path, node)
         sink.write(header)
         stream.skip(content.offset - stream.offset)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from cri.images.errors import Oversized, Unpackable
+from cri.images.errors import Unpackable, oversized
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Content, Inode
+from cri.images.layer.inode import Inode, InodeRecord, recorded, restored
+from cri.images.layer.losses import LossCount
+from cri.images.layer.packed import PackedRecords
+from cri.images.layer.tarstream import TarEntry
 from cri.images.rootfs import tree_cache
 from cri.images.rootfs.tree import MergedTree
-from cri.images.rootfs.tree_cache import TreeCache
-from cri.images.settings import ImageLimits
+from cri.images.rootfs.tree_cache import PackedDirectories, TreeCache
+from cri.images.settings import OPTIONAL, ImageLimits
 
 # squashfs names owners by an index of 16 bits.
 MAX_OWNERS = 0xFFFF
@@ -19,33 +23,83 @@ MAX_OWNERS = 0xFFFF
 ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
 
 
+class NamedInodes:
+    """Inodes with their paths, in order, packed: none of them keeps the tree in memory."""
+
+    def __init__(self) -> None:
+        self._records = PackedRecords()
+
+    def add(self, path: bytes, node: Inode) -> None:
+        """Add an inode as it is now; a directory comes back without its names."""
+        self._records.add((path, *recorded(node)))
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def __iter__(self) -> Iterator[tuple[bytes, Inode]]:
+        for path, *record in self._records:
+            yield path, restored(record)
+
+
 class FilesystemPlan(NamedTuple):
     """What goes into the stream: files by layer, the topmost first, and offset; bare inodes; further names.
 
     Files come first so that those of a layer can be written while it arrives.
 
-    accounts: those account files that are others now than in the filesystems below; None: it is gone, or
-    nothing that can be read. directories: see TreeCache.
+    file_bytes: what is copied out of the layers; accounts: those account files that are others now than in
+    the filesystems below; None: it is gone, or nothing that can be read. directories: see TreeCache; lost:
+    see LossCount.named.
     """
 
-    bare: Sequence[tuple[bytes, Inode]]
-    files: Mapping[int, Sequence[tuple[bytes, Inode, Content]]]
-    links: Sequence[tuple[bytes, bytes]]
+    bare: NamedInodes
+    files: Mapping[int, NamedInodes]
+    links: PackedRecords
+    file_bytes: int
     accounts: Mapping[str, Inode | None]
-    directories: Mapping[int, bytes]
-    root: tuple[Any, ...]
+    directories: PackedDirectories
+    root: InodeRecord
     serial: int
     spent: tuple[int, int]
+    lost: Mapping[str, int]
 
     @property
     def order(self) -> list[int]:
         """The layers that files come from, in the order of the stream."""
         return sorted(self.files, reverse=True)
 
-    @property
-    def file_bytes(self) -> int:
-        """What is copied out of the layers."""
-        return sum(content.stored for files in self.files.values() for _, _, content in files)
+
+class _Files:
+    """Files with data, sorted by their places in the layers: that is the order of their serials."""
+
+    def __init__(self) -> None:
+        self._nodes: list[Inode] = []
+        self._above: list[bytes] = []
+        self._names: list[bytes] = []
+        self._folders: dict[bytes, bytes] = {}
+
+    def add(self, path: bytes, node: Inode) -> None:
+        """Add a file under its first name."""
+        above, slash, name = path.rpartition(b"/")
+        folder = above + slash
+        self._nodes.append(node)
+        self._above.append(self._folders.setdefault(folder, folder))
+        self._names.append(name)
+
+    def sorted(self, last: int) -> tuple[dict[int, NamedInodes], int]:
+        """By layer, in the order of the stream; and how many bytes they store. last: the highest serial."""
+        places = array("I", bytes(4 * (last + 1)))
+        for place, node in enumerate(self._nodes, 1):
+            places[node.serial] = place
+        found: dict[int, NamedInodes] = {}
+        size = 0
+        for place in places:
+            if place:
+                node = self._nodes[place - 1]
+                assert node.content is not None
+                path = self._above[place - 1] + self._names[place - 1]
+                found.setdefault(node.content.layer, NamedInodes()).add(path, node)
+                size += node.content.stored
+        return found, size
 
 
 class Planner:
@@ -59,68 +113,81 @@ class Planner:
         self._subject = subject
         self._limits = limits
         before = (tree_cache.root(below), below[-1].serial) if below else None
-        self._tree = MergedTree(subject, limits.unpacked_bytes, before)
+        self._tree = MergedTree(subject, limits, before)
         self._layers = sum(len(one.layers) for one in below)
         self._names = self._bytes = 0
+        # Beyond so many bytes of paths one of two limits is exceeded.
+        self._least = min(limits.memory_bytes, limits.index_bytes or limits.memory_bytes)
         for one in below:
             self._spend(one.spent[0], one.spent[1])
         self._accounts: dict[str, Inode | None] = dict.fromkeys(ACCOUNT_FILES)
         self._changed_accounts()
 
-    def apply(self, entries: list[tarstream.TarEntry]) -> None:
+    def apply(self, entries: Iterable[TarEntry]) -> None:
         """Apply one more layer; raises Unpackable, Oversized."""
         self._tree.apply(self._layers, entries)
         self._layers += 1
 
     def plan(self) -> FilesystemPlan:
         """Plan the filesystem of the layers applied since the last one; raises Unpackable, Oversized."""
-        bare: list[tuple[bytes, Inode]] = []
-        files: dict[int, list[tuple[bytes, Inode, Content]]] = {}
-        links: list[tuple[bytes, bytes]] = []
+        bare, files, links = NamedInodes(), _Files(), PackedRecords()
+        # Of inodes with several names, the main one.
         first: dict[int, bytes] = {}
         owners: set[int] = set()
         directories: list[Inode] = []
+        losses = LossCount()
         before = self._names, self._bytes
         for path, node in self._tree.difference():
             self._spend(len(path), 0)
-            if node.serial in first:
-                links.append((path, first[node.serial]))
-                continue
-            main = self._tree.main_name(node)
-            if main is not None and main != path:
+            if self._tree.has_several_names(node):
                 # All names of a file are in one filesystem; under this one its layer has the data.
-                links.append((path, main))
-                continue
-            if node.serial >= 0:
-                first[node.serial] = path
+                main = first.setdefault(node.serial, self._tree.main_name(node) or path)
+                if main != path:
+                    links.add((path, main))
+                    continue
             if node.is_directory:
                 directories.append(node)
-            owners |= {node.uid, node.gid}
-            self._spend(0, node.size)
+            owners.update((node.uid, node.gid))
+            losses.add(node.lost)
             if node.content is None:
-                bare.append((path, node.described()))
+                bare.add(path, node)
             else:
-                files.setdefault(node.content.layer, []).append((path, node, node.content))
+                self._spend(0, node.size)
+                files.add(path, node)
         if len(owners) > MAX_OWNERS:
             cause = f"{len(owners)} owners, more than the {MAX_OWNERS} squashfs can hold"
             raise Unpackable("merge", self._subject, cause)
-        for found in files.values():
-            found.sort(key=lambda file: file[2].offset)
-        accounts = self._changed_accounts()
-        self._tree.rebase()
         spent = self._names - before[0], self._bytes - before[1]
-        root = tree_cache.attributes(self._tree.root)
+        packed = PackedDirectories.of(directories)
+        by_layer, file_bytes = files.sorted(self._tree.serial)
+        accounts, root = self._changed_accounts(), recorded(self._tree.root)
+        self._tree.rebase()
         return FilesystemPlan(
-            bare, files, links, accounts, tree_cache.packed(directories), root, self._tree.serial, spent
+            bare,
+            by_layer,
+            links,
+            file_bytes,
+            accounts,
+            packed,
+            root,
+            self._tree.serial,
+            spent,
+            losses.named(),
         )
 
     def _spend(self, names: int, size: int) -> None:
         self._names += names
         self._bytes += size
-        if self._names > self._limits.index_bytes:
-            raise Oversized("merge", self._subject, f"paths of more than {self._limits.index_bytes} bytes")
-        if self._bytes > self._limits.unpacked_bytes:
-            raise Oversized("merge", self._subject, f"more than {self._limits.unpacked_bytes} bytes of files")
+        if self._names <= self._least and self._bytes <= self._limits.unpacked_bytes:
+            return
+        for what, amount, key in (
+            ("bytes of paths", self._names, "index_bytes"),
+            ("bytes of paths", self._names, "memory_bytes"),
+            ("bytes of files", self._bytes, "unpacked_bytes"),
+        ):
+            most = getattr(self._limits, key)
+            if amount > most and (most or key not in OPTIONAL):
+                raise oversized("merge", self._subject, f"more than {most} {what}", key)
 
     def _changed_accounts(self) -> dict[str, Inode | None]:
         changed = {}

@@ -8,27 +8,25 @@ its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from cri.images.errors import Oversized, Unpackable
+from cri.images.errors import Oversized, Unpackable, oversized
 from cri.images.layer import tarstream
 from cri.images.layer.inode import Content, Inode
+from cri.images.layer.layers import DIRECTORY_BYTES
 from cri.images.layer.tarstream import PATH_MAX, TarEntry
+from cri.images.rootfs.attributes import NAME_MAX, AttributeTable
 from cri.images.rootfs.baseline import Baseline
+from cri.images.rootfs.paths import cleaned
+from cri.images.settings import ImageLimits
 
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"
-NAME_MAX = 255
 MAX_SYMLINKS = 255
-# Directory lookups for all entries of an image; an ordinary image needs about ten for each entry. Without a
-# limit, a few entries deep behind symlinks would take hours.
-MAX_STEPS = 20_000_000
-# tar2sqfs accepts no longer PAX header, and names need a part of it.
-MAX_XATTRS = 48 << 10
-_XATTRS_KEPT = (b"user.", b"trusted.", b"security.")
-# The kernel's own marks for overlays; in a lower layer they would hide files.
-_XATTR_OVERLAY = b"trusted.overlay."
+# What an ordinary entry takes of limits.path_steps, and more. Without a limit, a few entries deep behind
+# symlinks would take hours.
+STEPS_PER_ENTRY = 32
 
 
 class _Trail(NamedTuple):
@@ -41,14 +39,18 @@ class _Trail(NamedTuple):
 class MergedTree:
     """Layers are applied lowest first; difference() lists the result, or what is new since rebase()."""
 
-    def __init__(self, subject: str, max_bytes: int, before: tuple[Inode, int] | None = None) -> None:
+    def __init__(self, subject: str, limits: ImageLimits, before: tuple[Inode, int] | None = None) -> None:
         """before: the root and last serial of a tree to continue from, as after rebase()."""
-        self._subject = subject
-        self._max_bytes = max_bytes
+        self.subject = subject
+        self._limits = limits
+        self._attributes = AttributeTable(subject)
         self._serial = 0 if before is None else before[1]
-        self._steps = 0
-        self._layer = -1
-        # (directory's serial, name) of all that the current layer brought, ancestors included.
+        self._steps_left = limits.path_steps
+        self._implied = 0
+        self._layer = 0
+        # What the current layer brought: all inodes with a higher serial than this, and others by (serial of
+        # the directory, name), ancestors included.
+        self._before_layer = self._serial
         self._touched: set[tuple[int, bytes]] = set()
         self._last: tuple[bytes, _Trail] | None = None
         self._base = Baseline(-1 if before is None else self._serial)
@@ -64,37 +66,46 @@ class MergedTree:
         self._base = Baseline(self._serial)
 
     def difference(self) -> Iterator[tuple[bytes, Inode]]:
-        """What differs from rebase(), or without one all that is there: see Baseline.difference."""
+        """Every path (relative, the root b"") that differs from what was there at rebase(), with its inode.
+
+        Without a rebase() all that is there; otherwise see Baseline.difference.
+        """
         return self._base.difference(self.root)
+
+    def has_several_names(self, node: Inode) -> bool:
+        """Whether an inode was given one more name since rebase()."""
+        return self._base.has_several_names(node)
 
     def main_name(self, node: Inode) -> bytes | None:
         """See Baseline.main_name()."""
         return self._base.main_name(node, self.root)
 
-    def apply(self, layer: int, entries: list[TarEntry]) -> None:
-        """Apply the entries of one layer; raises Unpackable."""
-        self._layer = layer
-        self._touched.clear()
-        for entry in entries:
-            parts = _clean(entry.name)
-            if not parts:
-                self._set_root(entry)
-                continue
-            if parts[-1].startswith(WHITEOUT):
-                self._hide(entry, parts)
-            else:
-                self._place(entry, parts)
-
     def described(self, entry: TarEntry) -> tuple[bytes, Inode]:
         """A file's path and inode, as they are unless other entries have to do with it."""
         node = Inode(tarstream.FILE, 0)
         self._describe(node, entry)
-        return b"/".join(_clean(entry.name)), node
+        return b"/".join(cleaned(entry.name)), node
+
+    def apply(self, layer: int, entries: Iterable[TarEntry]) -> None:
+        """Apply the entries of one layer; raises Unpackable, Oversized."""
+        self._layer, self._before_layer = layer, self._serial
+        for entry in entries:
+            self._steps_left += STEPS_PER_ENTRY
+            parts = cleaned(entry.name)
+            if not parts:
+                self._set_root(entry)
+                continue
+            base = parts[-1]
+            if base.startswith(WHITEOUT):
+                self._hide(entry, parts)
+            else:
+                self._place(entry, parts)
+        self._touched.clear()
 
     def find(self, path: bytes) -> Inode | None:
         """The inode a process in the image would reach by this path, symlinks followed; None: nothing."""
         try:
-            return self._follow(_clean(path))
+            return self._follow(cleaned(path))
         except (Unpackable, Oversized):
             return None
 
@@ -118,9 +129,10 @@ class MergedTree:
         return None
 
     def _spend(self, steps: int) -> None:
-        self._steps += steps
-        if self._steps > MAX_STEPS:
-            raise Oversized("merge", self._subject, f"its paths take more than {MAX_STEPS} steps to follow")
+        self._steps_left -= steps
+        if self._steps_left < 0:
+            cause = f"its paths take more than {self._limits.path_steps} steps to follow"
+            raise oversized("merge", self.subject, cause, "path_steps")
 
     def _node(self, kind: bytes) -> Inode:
         self._serial += 1
@@ -153,13 +165,13 @@ class MergedTree:
         stack = [(parent, name)]
         while stack:
             parent, name = stack.pop()
-            if (parent.serial, name) not in self._touched:
+            found = parent.names[name]
+            if found.serial <= self._before_layer and (parent.serial, name) not in self._touched:
                 del self._base.editing(parent)[name]
                 self._last = None
-            elif parent.names[name].is_directory:
-                child = parent.names[name]
-                self._spend(len(child.names))
-                stack += [(child, below) for below in child.names]
+            elif found.is_directory:
+                self._spend(len(found.names))
+                stack += [(found, below) for below in found.names]
 
     def _place(self, entry: TarEntry, parts: list[bytes]) -> None:
         base = parts[-1]
@@ -180,8 +192,14 @@ class MergedTree:
             self._describe(node, entry)
         self._spend(len(trail.nodes))
         self._base.change(*trail.nodes, node)
-        for above, name in zip(trail.nodes, (*trail.names, base), strict=True):
-            self._touched.add((above.serial, name))
+        self._touch(trail, node, base)
+
+    def _touch(self, trail: _Trail, node: Inode, base: bytes) -> None:
+        below = node
+        for above, name in zip(trail.nodes[::-1], (base, *trail.names[::-1]), strict=True):
+            if below.serial <= self._before_layer:
+                self._touched.add((above.serial, name))
+            below = above
 
     def _parent(self, entry: TarEntry, parts: list[bytes]) -> _Trail:
         key = b"/".join(parts[:-1])
@@ -196,14 +214,15 @@ class MergedTree:
         return trail
 
     def _link_target(self, entry: TarEntry) -> Inode:
-        parts = _clean(entry.link)
+        parts = cleaned(entry.link)
         trail = self._resolve(parts[:-1], create=False)
         node = trail.nodes[-1].names.get(parts[-1]) if trail is not None and parts else None
         if node is None:
             raise self._bad(entry, f"is a hard link to {tarstream.shown(entry.link)}, which is not there")
         if node.kind == tarstream.DIR:
             raise self._bad(entry, f"is a hard link to the directory {tarstream.shown(entry.link)}")
-        self._base.link(node, b"/".join((*trail.names, parts[-1])) if trail is not None else b"")
+        assert trail is not None
+        self._base.link(node, b"/".join((*trail.names, parts[-1])))
         return node
 
     def _resolve(self, parts: list[bytes], create: bool) -> _Trail | None:
@@ -231,7 +250,7 @@ class MergedTree:
                 self._spend(len(node.target))
                 if hops > MAX_SYMLINKS:
                     where = tarstream.shown(b"/".join(parts))
-                    raise Unpackable("merge", self._subject, f"too many symlinks on the way to {where}")
+                    raise Unpackable("merge", self.subject, f"too many symlinks on the way to {where}")
                 if node.target.startswith(b"/"):
                     nodes, names = [self.root], []
                 pending += [p for p in reversed(node.target.split(b"/")) if p not in (b"", b".")]
@@ -247,54 +266,35 @@ class MergedTree:
         yield above
         for node, name in zip(nodes[1:], names, strict=True):
             if node is None:
-                node = self._node(tarstream.DIR)
+                node = self._implied_directory()
                 self._base.editing(above)[name] = node
             yield node
             above = node
 
+    def _implied_directory(self) -> Inode:
+        self._implied += DIRECTORY_BYTES
+        if self._implied > self._limits.memory_bytes:
+            cause = (
+                f"directories that no entry names take more than {self._limits.memory_bytes} bytes of memory"
+            )
+            raise oversized("merge", self.subject, cause, "memory_bytes")
+        return self._node(tarstream.DIR)
+
     def _describe(self, node: Inode, entry: TarEntry) -> None:
-        node.mode, node.uid, node.gid, node.mtime = entry.mode, entry.uid, entry.gid, entry.mtime
-        node.device = entry.device
-        node.xattrs = self._kept_xattrs(entry)
+        attributes, lost = self._attributes.of(entry)
+        node.describe(attributes, entry.mtime, lost)
         if entry.kind == tarstream.SYMLINK:
             if not entry.link or len(entry.link) >= PATH_MAX:
                 raise self._bad(entry, "is a symlink with an empty or overlong target")
-            node.target = entry.link
-        elif entry.kind == tarstream.FILE:
-            if entry.size > self._max_bytes:
-                cause = f"a file of {entry.size} bytes, more than {self._max_bytes}"
-                raise Oversized("merge", self._subject, cause)
-            node.size = entry.size
-            data = Content(self._layer, entry.offset, entry.stored, entry.extents)
-            node.content = data if entry.size else None
-
-    def _kept_xattrs(self, entry: TarEntry) -> tuple[tuple[bytes, bytes], ...]:
-        """The attributes that squashfs can store; POSIX ACLs (system.*) are not among them."""
-        if not entry.xattrs:
-            return ()
-        kept = tuple(
-            (key, value)
-            for key, value in entry.xattrs
-            if key.startswith(_XATTRS_KEPT)
-            and not key.startswith(_XATTR_OVERLAY)
-            # The kernel allows user attributes on files and directories alone.
-            and (not key.startswith(b"user.") or entry.kind in (tarstream.FILE, tarstream.DIR))
-        )
-        if any(len(key) > NAME_MAX for key, _ in kept) or sum(len(k) + len(v) for k, v in kept) > MAX_XATTRS:
-            raise self._bad(entry, f"has extended attributes of more than {MAX_XATTRS} bytes")
-        return kept
+            node.point(entry.link)
+        elif entry.kind in (tarstream.CHAR, tarstream.BLOCKDEV):
+            node.stand_for(entry.device)
+        elif entry.kind == tarstream.FILE and entry.size:
+            most = self._limits.unpacked_bytes
+            if entry.size > most:
+                cause = f"a file of {entry.size} bytes, more than {most}"
+                raise oversized("merge", self.subject, cause, "unpacked_bytes")
+            node.fill(Content(self._layer, entry.offset, entry.stored, entry.extents), entry.size)
 
     def _bad(self, entry: TarEntry, cause: str) -> Unpackable:
-        return Unpackable("merge", self._subject, f"{tarstream.shown(entry.name)} {cause}")
-
-
-def _clean(name: bytes) -> list[bytes]:
-    """The parts of a name; ``.`` and ``..`` are resolved as text and stay inside the root."""
-    parts: list[bytes] = []
-    for part in name.split(b"/"):
-        if part == b"..":
-            if parts:
-                parts.pop()
-        elif part not in (b"", b"."):
-            parts.append(part)
-    return parts
+        return Unpackable("merge", self.subject, f"{tarstream.shown(entry.name)} {cause}")

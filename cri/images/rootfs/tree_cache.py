@@ -7,22 +7,63 @@ again from the layers.
 
 from __future__ import annotations
 
-import marshal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
 
 import zstandard
 
-from cri.images.layer import tarstream
-from cri.images.layer.inode import Content, Inode
+from cri.images.layer.inode import Inode, InodeRecord, recorded, restored
+from cri.images.layer.packed import expanded, squeezed
 
-# The last version whose bytes depend on the value alone.
-_MARSHAL = 2
-_FORM = f"1 {sys.version_info[0]}.{sys.version_info[1]}"
+_FORM = f"2 {sys.version_info[0]}.{sys.version_info[1]}"
+# Directories that are compressed, and later read, together.
+_TOGETHER = 16
+_READ_GROUPS = 8
+
+
+class PackedDirectories:
+    """What is in directories, by their serials: a list of (name, inode's record) each."""
+
+    def __init__(self, serials: bytes, groups: Sequence[bytes]) -> None:
+        """serials: of the directories, ascending, 32 bits each; groups: _TOGETHER directories' lists each."""
+        kept = self.groups = tuple(groups)
+        self.serials = serials
+        self._serials = array("I", serials)
+        # What is looked for was often made beside what was found last.
+        self._group = lru_cache(_READ_GROUPS)(lambda number: expanded(kept[number]))
+
+    @classmethod
+    def of(cls, directories: Sequence[Inode]) -> PackedDirectories:
+        """The present contents of directories."""
+        ordered = sorted(directories, key=lambda directory: directory.serial)
+        groups = [
+            squeezed([_listed(directory) for directory in ordered[start : start + _TOGETHER]])
+            for start in range(0, len(ordered), _TOGETHER)
+        ]
+        return cls(array("I", (directory.serial for directory in ordered)).tobytes(), groups)
+
+    def find(self, serial: int) -> list[tuple[bytes, InodeRecord]] | None:
+        """What is in a directory; None: it is not among these."""
+        place = bisect_left(self._serials, serial)
+        if place == len(self._serials) or self._serials[place] != serial:
+            return None
+        group, place = divmod(place, _TOGETHER)
+        found: list[tuple[bytes, InodeRecord]] = self._group(group)[place]
+        return found
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, PackedDirectories):
+            return NotImplemented
+        return (self.serials, self.groups) == (other.serials, other.groups)
+
+
+def _listed(directory: Inode) -> list[tuple[bytes, InodeRecord]]:
+    return [(name, recorded(node)) for name, node in directory.names.items()]
 
 
 @dataclass(frozen=True)
@@ -30,24 +71,15 @@ class TreeCache:
     """A filesystem's part of a tree.
 
     layers: digests of the compressed layers it was made from; serial: of the tree's last inode; spent: see
-    Planner, of these layers alone; root: the root directory's attributes; directories: by their serials, what
-    is in them, packed.
+    Planner, of these layers alone, then their Cost; root: the root directory's record.
     """
 
     chain_id: str
     layers: tuple[str, ...]
     serial: int
     spent: tuple[int, ...]
-    root: tuple[Any, ...]
-    directories: Mapping[int, bytes]
-
-
-def packed(directories: Iterable[Inode]) -> dict[int, bytes]:
-    """The present contents of directories, packed, by their serials."""
-    return {
-        directory.serial: _dumps([(name, *attributes(node)) for name, node in directory.names.items()])
-        for directory in directories
-    }
+    root: InodeRecord
+    directories: PackedDirectories
 
 
 def pack(cache: TreeCache) -> bytes:
@@ -58,9 +90,10 @@ def pack(cache: TreeCache) -> bytes:
         cache.serial,
         cache.spent,
         cache.root,
-        dict(cache.directories),
+        cache.directories.serials,
+        cache.directories.groups,
     )
-    return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(_dumps((_FORM, *fields)))
+    return squeezed((_FORM, *fields))
 
 
 def load(path: Path) -> TreeCache | None:
@@ -69,61 +102,44 @@ def load(path: Path) -> TreeCache | None:
     The file is this program's own, in a folder of root's, and its checksum tells what a disk did to it.
     """
     try:
-        form, *fields = marshal.loads(zstandard.ZstdDecompressor().decompress(path.read_bytes()))
-        return TreeCache(*fields) if form == _FORM else None
+        form, *fields, serials, groups = expanded(path.read_bytes())
+        if form != _FORM:
+            return None
+        chain_id, layers, serial, spent, top = fields
+        return TreeCache(chain_id, layers, serial, spent, top, PackedDirectories(serials, groups))
     except (OSError, zstandard.ZstdError, ValueError, EOFError, TypeError):
         return None
 
 
 def root(trees: Sequence[TreeCache]) -> Inode:
     """The root of the tree that the filesystems make together, lowest first."""
-    directories: dict[int, bytes] = {}
-    for cache in trees:
-        directories.update(cache.directories)
-    return _Loader(directories).node(trees[-1].root)
-
-
-def _dumps(value: Any) -> bytes:
-    return marshal.dumps(value, _MARSHAL)
+    return _Loader([tree.directories for tree in reversed(trees)]).node(trees[-1].root)
 
 
 class _Loader:
     """Makes inodes when they are asked for; an inode with several names is made once."""
 
-    def __init__(self, directories: Mapping[int, bytes]) -> None:
+    def __init__(self, directories: Sequence[PackedDirectories]) -> None:
+        """directories: of the topmost filesystem first, which has a directory's latest contents."""
         self._directories = directories
         self._made: dict[int, Inode] = {}
 
-    def node(self, record: Sequence[Any]) -> Inode:
+    def node(self, record: InodeRecord) -> Inode:
         """The inode of a record."""
-        serial, kind, mode, uid, gid, mtime, size, target, device, xattrs, content = record
+        serial = record[0]
         node = self._made.get(serial)
         if node is None:
-            node = self._made[serial] = Inode(kind, serial)
-            node.mode, node.uid, node.gid, node.mtime, node.size = mode, uid, gid, mtime, size
-            node.target, node.device, node.xattrs = target, device, xattrs
-            node.content = Content(*content) if content is not None else None
-            if kind == tarstream.DIR:
+            node = restored(record)
+            if node.is_directory:
+                # It has one name, and must not be kept by what it keeps.
                 node.load_later(partial(self._load, serial))
+            else:
+                self._made[serial] = node
         return node
 
     def _load(self, serial: int) -> dict[bytes, Inode]:
-        return {name: self.node(record) for name, *record in marshal.loads(self._directories[serial])}
-
-
-def attributes(node: Inode) -> tuple[Any, ...]:
-    """Attributes of an inode, as TreeCache.root has them, and a packed directory after each name."""
-    content = tuple(node.content) if node.content is not None else None
-    return (
-        node.serial,
-        node.kind,
-        node.mode,
-        node.uid,
-        node.gid,
-        node.mtime,
-        node.size,
-        node.target,
-        node.device,
-        node.xattrs,
-        content,
-    )
+        for directories in self._directories:
+            found = directories.find(serial)
+            if found is not None:
+                return {name: self.node(record) for name, record in found}
+        raise KeyError(serial)

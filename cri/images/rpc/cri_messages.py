@@ -45,6 +45,7 @@ def verbose_info(image: StoredImage) -> dict[str, str]:
         "manifestDigest": image.manifest_digest,
         "filesystems": [{"path": str(path), "type": image.fs_type} for path in image.stack],
         "pulledAt": pulled,
+        "lost": dict(image.lost),
     }
     return {"info": json.dumps(info)}
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
+from cri.images.layer import losses
 from cri.images.manager import ImageManager
 from cri.images.pull.progress import Progress, Snapshot
 from cri.images.registry import names
@@ -130,6 +131,10 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
                     digest=one.digest,
                 )
                 for one in stack
+            ],
+            losses=[
+                pb.Loss(kind=kind, text=losses.TEXTS.get(kind, kind), files=files)
+                for kind, files in image.lost.items()
             ],
         )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,8 @@ class StoredImage:
 
     id: digest of its configuration; size: bytes on the disk (layers that others share included); config: the
     JSON document, with Env, Cmd and so on under "config"; stack: the read-only filesystems, lowest first;
-    pinned: garbage collection leaves it alone; damaged: one of its filesystems is.
+    pinned: garbage collection leaves it alone; damaged: one of its filesystems is; lost: how many files lost
+    what in them, see LossCount.named.
     """
 
     id: str
@@ -38,6 +40,7 @@ class StoredImage:
     pulled_at: int
     pinned: bool = False
     damaged: bool = False
+    lost: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def run(self) -> dict[str, Any]:
@@ -165,6 +168,7 @@ def _image(
         row.pulled_at,
         bool(pins.matching(mine)),
         any(one.damaged for _, one in stack),
+        dict(sum((Counter(one.lost or {}) for _, one in stack), Counter())),
     )
 
 

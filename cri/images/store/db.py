@@ -30,7 +30,8 @@ class FilesystemRow:
 
     bytes: its length; digest: of the whole file as it was built, "" when version 1 made it; below: the
     chain_id of the filesystem that it lies over, "" when it is the lowest. That one may come later.
-    damaged: its file was found to be another than was built, and no new container may have it.
+    damaged: its file was found to be another than was built, and no new container may have it. lost: how many
+    files lost what, see LossCount.named; None: nobody counted.
     """
 
     chain_id: str
@@ -39,6 +40,7 @@ class FilesystemRow:
     digest: str = ""
     below: str = ""
     damaged: bool = False
+    lost: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,7 @@ class ImageDb:
                 (row.chain_id, row.type, row.bytes, row.digest, row.below),
             )
             db.execute("DELETE FROM damaged WHERE chain_id = ?", (row.chain_id,))
+            db.execute("INSERT OR REPLACE INTO losses VALUES (?, ?)", (row.chain_id, json.dumps(row.lost)))
             db.executemany(
                 "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
                 [(row.chain_id, path, data) for path, data in accounts.items()],
@@ -222,10 +225,13 @@ class ImageDb:
         """All filesystems."""
         with self._lock, self._told("read"):
             rows = self._db.execute(
-                "SELECT chain_id, type, bytes, digest, below, chain_id IN (SELECT chain_id FROM damaged) "
-                "FROM filesystems"
+                "SELECT chain_id, type, bytes, digest, below, chain_id IN (SELECT chain_id FROM damaged), "
+                "coalesce(counts, 'null') FROM filesystems LEFT JOIN losses USING (chain_id)"
             ).fetchall()
-        return [FilesystemRow(row[0], row[1], row[2], row[3], row[4], bool(row[5])) for row in rows]
+        return [
+            FilesystemRow(row[0], row[1], row[2], row[3], row[4], bool(row[5]), json.loads(row[6]))
+            for row in rows
+        ]
 
     def same_content(self, content: str) -> list[str]:
         """The chain ids of filesystems made of the same things, by ContentId.value, wherever they lie."""

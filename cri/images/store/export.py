@@ -173,7 +173,7 @@ def _checked(path: Path, digest: str, size: int) -> Iterator[bytes]:
 
 
 def _damaged(subject: str, cause: str) -> Refused:
-    return Refused("export", subject, cause, "protect image verify shows what is damaged")
+    return Refused("export", subject, cause, "protect image verify --repair mends it")
 
 
 def _blob_name(digest: str) -> str:

@@ -22,15 +22,15 @@ CREATE TABLE names (
 ) STRICT;
 CREATE INDEX names_of ON names (image_id);
 """
-# Made in every index, whichever version has written it: versions before this table know nothing of it, and
-# lose nothing by that.
-_DAMAGED = """
+# Made in every index, whichever version has written it: versions before these tables know nothing of them,
+# and lose nothing by that.
+ALWAYS = """
 CREATE TABLE IF NOT EXISTS damaged (
   chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE
 ) STRICT;
-"""
-# As above; what is not in it is just not shared.
-_CONTENTS = """
+CREATE TABLE IF NOT EXISTS losses (
+  chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE, counts TEXT NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS contents (
   chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE, content_id TEXT NOT NULL
 ) STRICT;
@@ -51,4 +51,3 @@ DROP TABLE accounts_2;
 
 # By the version that an index has; 0: it is new.
 STEPS = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}
-ALWAYS = _DAMAGED + _CONTENTS

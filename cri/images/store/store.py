@@ -18,7 +18,7 @@ from cri.images.globs import Globs
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageDb, ImageRow
-from cri.images.store.files import FS_TYPE, StoreFiles
+from cri.images.store.files import StoreFiles
 from cri.images.store.reader import StoreReader
 from cri.images.store.unfinished import UnfinishedLayers
 from daemonkit.checkpoints import checkpoint
@@ -152,20 +152,10 @@ class ImageStore(StoreReader):
             self.end_lease(chain_ids, digests)
 
     def add_filesystem(
-        self,
-        work: Path,
-        chain_id: str,
-        below: str,
-        accounts: Mapping[str, bytes | None],
-        digest: str,
-        content: str = "",
+        self, work: Path, row: FilesystemRow, accounts: Mapping[str, bytes | None], content: str = ""
     ) -> None:
-        """Add a finished, synced filesystem image; the caller has leased it.
-
-        below, accounts, content: see FilesystemRow and ImageDb.
-        """
-        row = FilesystemRow(chain_id, FS_TYPE, work.stat().st_size, digest, below)
-        self.files.put(work, self.files.fs_path(chain_id))
+        """Add a finished, synced filesystem image; the caller has leased it. See ImageDb.add_filesystem."""
+        self.files.put(work, self.files.fs_path(row.chain_id))
         checkpoint("image-pull.filesystem-named")
         with self._lock:
             self._db.add_filesystem(row, accounts, content)
@@ -208,9 +198,10 @@ class ImageStore(StoreReader):
         row = self.row(image.id)
         if row is None or not image.damaged:
             return row is not None
-        whole = len(row.layers) == len(image.config["rootfs"]["diff_ids"])
-        documents = matches(row.config, row.id) and matches(row.manifest, row.manifest_digest)
-        return whole and documents and all(self.files.blob_path(digest).is_file() for digest, _ in row.layers)
+        if not matches(row.config, row.id) or not matches(row.manifest, row.manifest_digest):
+            return False
+        here = [digest for digest, _ in row.layers if self.files.blob_path(digest).is_file()]
+        return len(here) == len(image.config["rootfs"]["diff_ids"])
 
     def tag(self, image_id: str, name: str) -> str:
         """Give an image one more name; the id of the image that had it, "": none; raises Missing."""

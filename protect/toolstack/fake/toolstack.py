@@ -66,13 +66,10 @@ class FakeToolstack(Completing):
         self._deaths = Deaths()
         self._watches: dict[UUID, asyncio.Task[None]] = {}
 
-    # -- life of the toolstack
-
     async def start(self) -> None:
         log.warning("%s", NOTICE)
         await asyncio.to_thread(self._home.take)
-        known = await asyncio.to_thread(self._home.known)
-        for uuid in known:
+        for uuid in await asyncio.to_thread(self._home.known):
             await self._adopt(uuid)
         mine = {str(uuid) for uuid in self._domains}
         for stray in await asyncio.to_thread(self._home.cgroups.domains) - mine:
@@ -161,6 +158,10 @@ class FakeToolstack(Completing):
 
     async def list(self) -> list[DomainInfo]:
         return [self._info(domain) for domain in self._domains.values()]
+
+    async def find(self, uuid: UUID) -> DomainInfo | None:
+        found = self._domains.get(uuid)
+        return self._info(found) if found else None
 
     # -- devices
 

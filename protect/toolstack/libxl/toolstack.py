@@ -8,6 +8,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
+from uuid import UUID
 
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
@@ -192,6 +193,9 @@ class LibxlToolstack(Completing):
                 if not known.lock.locked():  # else it is being destroyed, by us
                     await self._forget(known)
         return listed
+
+    async def find(self, uuid: UUID) -> DomainInfo | None:
+        return next((domain for domain in await self.list() if domain.uuid == uuid), None)
 
     # -- devices
 

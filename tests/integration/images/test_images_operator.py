@@ -16,8 +16,10 @@ from rich.console import Console
 
 from cri.container.images import StoredImages
 from cri.images.manager import ImageManager
+from cri.images.rpc.cri_messages import verbose_info
 from cri.images.rpc.service import add_image_services
 from cri.images.settings import ImageSettings
+from cri.images.store.db import ImageDb
 from daemonkit.grpc_server import channel, serve_unix
 from protect.cli.__main__ import main
 from protect.cli.bars import Bars
@@ -204,6 +206,36 @@ async def test_list_inspect_and_remove(
     assert not Path(inspected.filesystems[0].path).exists()
     assert (await images.Remove(pb.RemoveRequest(image="example.com/pinned/other:1"))).freed
     assert not [p for p in manager.store.files.named() if p.is_file()]
+
+
+async def test_what_an_image_has_lost(
+    images: images_pb2_grpc.ImagesAsyncStub,
+    manager: ImageManager,
+    socket: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """In the log, in the index, in what people and programs are shown."""
+    layer = Layer().file("old", mtime=-5).file("exact", mtime=7.25).file("older", mtime=-6)
+    name = "example.com/lossy:1"
+    await _import(images, tmp_path, build([packed(layer.tar())]), name)
+    (line,) = [record.getMessage() for record in caplog.records if "cannot hold" in record.getMessage()]
+    assert "fractions of a second (files: 1), times before 1970 or after 2106 (files: 2)" in line
+    inspected = await images.Inspect(pb.InspectRequest(image=name))
+    assert {loss.kind: loss.files for loss in inspected.losses} == {
+        "time_fractions": 1,
+        "times_out_of_range": 2,
+    }
+    assert await _protect(socket, "inspect", name) == 0
+    assert "times before 1970 or after 2106 (files: 2)" in capsys.readouterr().out
+    status = verbose_info(manager.store.resolve(name))
+    assert json.loads(status["info"])["lost"] == {"time_fractions": 1, "times_out_of_range": 2}
+    again = ImageDb(manager.store.files.index)
+    assert [row.lost for row in again.filesystems()] == [{"time_fractions": 1, "times_out_of_range": 2}]
+    again.close()
+    await _import(images, tmp_path, IMAGE, "example.com/app:1")
+    assert not (await images.Inspect(pb.InspectRequest(image="example.com/app:1"))).losses
 
 
 async def test_gc_leaves_what_is_held_or_pinned(

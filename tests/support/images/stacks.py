@@ -43,7 +43,7 @@ def built(
         stack.append((out, convert(blobs, plan, out, settings, CancelToken(), lambda _: None)))
         if cached:
             names = tuple(one.diff_id for one in image.layers[start : number + 1])
-            spent = (*plan.spent, 0, 0, 0)
+            spent = (*plan.spent, 0, 0, 0, 0)
             made = TreeCache(str(number), names, plan.serial, spent, plan.root, plan.directories)
             (directory / f"cache{number}").write_bytes(tree_cache.pack(made))
             loaded = tree_cache.load(directory / f"cache{number}")

@@ -6,6 +6,7 @@ import asyncio
 import builtins
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from daemonkit.faults import Exists
 from daemonkit.tasks import complete
@@ -100,6 +101,9 @@ class MemoryToolstack:
             )
             for one in self.domains.values()
         ]
+
+    async def find(self, uuid: UUID) -> DomainInfo | None:
+        return next((found for found in await self.list() if found.uuid == uuid), None)
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         await complete(self._attach_disk(domain, disk))

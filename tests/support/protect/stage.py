@@ -219,7 +219,11 @@ class _Common:
         return agent
 
     async def info(self, uuid: UUID) -> DomainInfo | None:
-        return next((info for info in await self.toolstack.list() if info.uuid == uuid), None)
+        found = await self.toolstack.find(uuid)
+        listed = [info for info in await self.toolstack.list() if info.uuid == uuid]
+        # The time that it has used may have grown in between.
+        assert [info.id for info in listed] == ([found.id] if found else [])
+        return found
 
 
 class FakeStage(_Common):

@@ -88,25 +88,33 @@ def test_every_layer_of_a_part_is_in_its_name() -> None:
 _NAMES = st.sampled_from(["a", "b", "d", "d/a", "d/e", "d/e/f", "l", "l/a"])
 
 
-@st.composite
-def _layers(draw: st.DrawFn) -> bytes:
+_Steps = list[tuple[int, str, str, int, int]]
+_STEPS = st.lists(
+    st.tuples(st.integers(0, 6), _NAMES, _NAMES, st.sampled_from([0o755, 0o700]), st.integers(0, 2)),
+    min_size=1,
+    max_size=5,
+)
+
+
+def _layer(steps: _Steps) -> bytes:
     layer = Layer()
-    for _ in range(draw(st.integers(1, 5))):
-        name, mode = draw(_NAMES), draw(st.sampled_from([0o755, 0o700]))
-        match draw(st.integers(0, 5)):
+    for kind, name, other, mode, number in steps:
+        above, _, base = name.rpartition("/")
+        match kind:
             case 0:
-                layer.file(name, draw(st.sampled_from([b"", b"1", b"22"])), mode=mode)
+                layer.file(name, b"x" * number, mode=mode)
             case 1:
                 layer.dir(name, mode=mode)
             case 2:
-                layer.symlink(name, draw(st.sampled_from(["d", "..", "a"])))
+                layer.symlink(name, ("d", "..", "a")[number])
             case 3:
-                layer.link(name, draw(_NAMES))
+                layer.link(name, other)
             case 4:
-                above, _, base = name.rpartition("/")
-                layer.file(f"{above}/" * bool(above) + draw(st.sampled_from([f".wh.{base}", ".wh..wh..opq"])))
+                layer.file(f"{above}/" * bool(above) + f".wh.{base}")
+            case 5:
+                layer.file(f"{above}/" * bool(above) + ".wh..wh..opq")
             case _:
-                layer.add(name, tarfile.CHRTYPE, devmajor=0, devminor=draw(st.integers(0, 1)))
+                layer.add(name, tarfile.CHRTYPE, devmajor=0, devminor=number)
     return layer.tar()
 
 
@@ -114,21 +122,23 @@ def _stream(plan: FilesystemPlan, tars: Sequence[bytes]) -> list[bytes]:
     """What is to be written, with the bytes of files."""
     written = []
     for layer in plan.order:
-        for path, node, content in plan.files[layer]:
+        for path, node in plan.files[layer]:
+            content = node.content
+            assert content is not None
             data = tars[layer][content.offset : content.offset + content.stored]
             written += [tarwrite.member(path, node)[0], data]
     written += [tarwrite.member(path, node)[0] for path, node in plan.bare]
     return written + [tarwrite.hard_link(*link) for link in plan.links]
 
 
-@given(
-    st.lists(_layers(), max_size=2),
-    st.lists(_layers(), max_size=2),
-    st.lists(_layers(), min_size=1, max_size=2),
-)
+_RECIPES = st.lists(_STEPS, max_size=2)
+
+
+@given(_RECIPES, _RECIPES, st.lists(_STEPS, min_size=1, max_size=2))
 def test_equal_names_are_equal_streams_over_any_layers(
-    one: list[bytes], two: list[bytes], own: list[bytes]
+    below: list[_Steps], other_below: list[_Steps], own_steps: list[_Steps]
 ) -> None:
+    one, two, own = ([_layer(steps) for steps in recipe] for recipe in (below, other_below, own_steps))
     try:
         (plan, name), (other, its_name) = _planned(one, own), _planned(two, own)
     except Unpackable:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import tarfile
 import tracemalloc
 
@@ -262,7 +263,7 @@ def test_layer_is_held_against_its_diff_id() -> None:
 
 def test_empty_layers_are_empty() -> None:
     for tar in (b"", bytes(1024)):
-        assert read_layer([tar], len(tar), digest(tar), ImageLimits()).entries == []
+        assert list(read_layer([tar], len(tar), digest(tar), ImageLimits()).entries) == []
 
 
 def test_too_many_bytes_of_names_and_attributes() -> None:
@@ -281,6 +282,36 @@ def test_too_many_bytes_of_names_and_attributes() -> None:
         blob = packed(layer.tar())
         with pytest.raises(Oversized):
             read_layer([blob.data], len(blob.data), blob.diff_id, ImageLimits(index_bytes=1700))
+
+
+@pytest.mark.parametrize(
+    ("key", "most"),
+    [
+        ("unpacked_bytes", 9000),
+        ("ratio", 2),
+        ("entries", 1),
+        ("index_bytes", 100),
+        ("memory_bytes", 700),
+        ("header_bytes", 50),
+    ],
+)
+def test_a_limit_names_its_key(key: str, most: int) -> None:
+    blob = packed(Layer().file("n" * 99, bytes(9000)).file("m" * 300).tar())
+    assert read_layer([blob.data], len(blob.data), blob.diff_id, ImageLimits()).plain_bytes > 9000
+    limits = ImageLimits(**{"unpacked_floor_bytes": 0, key: most})
+    with pytest.raises(Oversized, match=rf"images\.limits\.{key} in cri\.toml"):
+        read_layer([blob.data], len(blob.data), blob.diff_id, limits)
+
+
+@pytest.mark.parametrize(("kind", "least", "most"), [(b"0", 2900, 3400), (b"5", 1400, 1900)])
+def test_entries_are_bounded_by_their_memory(kind: bytes, least: int, most: int) -> None:
+    """Long before the end of a layer that never ends, and however little its entries say."""
+    info = tarfile.TarInfo("d")
+    info.type = kind
+    blocks = itertools.repeat(info.tobuf(), 10_000)
+    with pytest.raises(Oversized, match="memory_bytes"):
+        read_layer(blocks, 1, digest(b""), ImageLimits(memory_bytes=1_000_000))
+    assert least < 10_000 - len(list(blocks)) < most
 
 
 def test_too_many_entries() -> None:

@@ -17,8 +17,8 @@ from cri.images.settings import ImageLimits
 from tests.support.images.images import Layer
 
 
-def _tree(*layers: Layer) -> MergedTree:
-    tree = MergedTree("image", 1 << 40)
+def _tree(*layers: Layer, limits: ImageLimits = ImageLimits()) -> MergedTree:  # noqa: B008
+    tree = MergedTree("image", limits)
     for number, layer in enumerate(layers):
         tree.apply(number, list(tarstream.entries(PlainStream(iter([layer.tar()]), "layer"), 1 << 20)))
     return tree
@@ -49,7 +49,7 @@ def test_what_a_filesystem_costs() -> None:
     layers = Layer().dir("d").file("d/f", b"123").file("g", b"1"), Layer().file("d/f", b"22")
     planner = _planned(ImageLimits(index_bytes=5, unpacked_bytes=9), *layers)
     assert planner.plan().spent == (5, 3)
-    with pytest.raises(Oversized, match="paths of more than 4 bytes"):
+    with pytest.raises(Oversized, match="more than 4 bytes of paths.*images.limits.index_bytes"):
         _planned(ImageLimits(index_bytes=4), *layers).plan()
     planner.apply([])
     assert planner.plan().spent == (0, 0)
@@ -166,8 +166,7 @@ def test_what_no_filesystem_can_hold_is_refused(layer: Layer) -> None:
         _tree(layer)
 
 
-def test_what_would_take_hours_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cri.images.rootfs.tree.MAX_STEPS", 20_000)
+def test_what_would_take_hours_is_refused() -> None:
     deep = Layer().symlink("s", "d/" * 1000).dir("d/" * 1000)
     for number in range(30):
         deep.file(f"s/{number}/f")
@@ -180,12 +179,20 @@ def test_what_would_take_hours_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     for number in range(30):
         loops.file(f"a150/{number}/f")
     for layer in (deep, again, loops):
-        with pytest.raises(Oversized):
-            _tree(layer)
+        with pytest.raises(Oversized, match="images.limits.path_steps"):
+            _tree(layer, limits=ImageLimits(path_steps=10_000))
+
+
+def test_directories_that_no_entry_names_are_bounded_too() -> None:
+    layer = Layer()
+    for number in range(20):
+        layer.file(f"{number}/" + "d/" * 1000 + "f")
+    with pytest.raises(Oversized, match="images.limits.memory_bytes"):
+        _tree(layer, limits=ImageLimits(memory_bytes=10_000_000))
 
 
 def test_a_file_larger_than_allowed() -> None:
-    tree = MergedTree("image", 100)
+    tree = MergedTree("image", ImageLimits(unpacked_bytes=100))
     with pytest.raises(Oversized):
         tree.apply(
             0, list(tarstream.entries(PlainStream(iter([Layer().file("f", b"x" * 101).tar()]), ""), 1 << 20))

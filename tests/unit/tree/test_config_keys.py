@@ -43,8 +43,6 @@ CRI: Mapping[str, list[str]] = {
     "container.shm_size": SOME,
     "zone.memory_overhead": SIZE,
     "images.certs_dir": PATH,
-    "images.unfinished_size": SIZE,
-    "images.unfinished_time": ["-1", "'soon'", "nan"],
     "images.compression": ["'lzma9'", "''"],
     "images.compression_level": ["0", "23", "-1"],
     "images.part_size": SIZE,
@@ -82,12 +80,9 @@ CRI: Mapping[str, list[str]] = {
     "handlers.x.profile": ["''", "'Not One'", "3"],
     "handlers.x.kernel": ["'NOT A NAME'", "3"],
     "handlers.x.reserve": ["'request'", "'all'", "3"],
-    "handlers.x.memory": SIZE,
     "handlers.x.vcpus": ["-1", "'2'", "1.5"],
     "handlers.x.host_namespaces": ["''", "'host'", "true"],
-    "handlers.x.reserve": ["''", "'request'", "'all'", "3"],
     "handlers.x.memory": SIZE,
-    "handlers.x.vcpus": ["-1", "1025", "1.5"],
 }  # fmt: skip
 
 PROTECTD: Mapping[str, list[str]] = {

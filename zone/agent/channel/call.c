@@ -16,8 +16,6 @@ void calls_serve(verb *const *all, size_t count)
 const char *call_begin(uint32_t id, const uint8_t *payload, size_t length)
 {
 	struct call *call = calloc(1, sizeof(*call));
-	struct fault fault;
-	unsigned int op;
 
 	if (!call)
 		return "no memory for a call";
@@ -27,14 +25,21 @@ const char *call_begin(uint32_t id, const uint8_t *payload, size_t length)
 		free(call);
 		return "CALL is no Request";
 	}
-	op = (unsigned int)call->request->op_case;
+	call_again(call);
+	return NULL;
+}
+
+void call_again(struct call *call)
+{
+	unsigned int op = (unsigned int)call->request->op_case;
+	struct fault fault;
+
 	if (op < verb_count && verbs[op]) {
 		verbs[op](call);
 	} else {
 		fault_set(&fault, UNIMPLEMENTED, "call: %u: this agent does not know it", op);
 		call_fail(call, &fault);
 	}
-	return NULL;
 }
 
 void call_reply(struct call *call, Reply *reply)

@@ -23,6 +23,7 @@ struct output {
 	struct watch watch;
 	bool terminal;
 	bool readable; /* a read may return something */
+	bool held; /* nothing is to be read yet */
 	bool finishing; /* no writers are left */
 	bool ended; /* everything was read */
 	bool fin_sent; /* in this connection */
@@ -94,7 +95,7 @@ static void discard(struct output *output)
 
 static bool has_frame(const struct output *output)
 {
-	if (!output->stream.credited || output->stream.forgotten || output->fin_sent)
+	if (!output->stream.credited || output->stream.forgotten || output->fin_sent || output->held)
 		return false;
 	if (output->sent == output->end && output->ended)
 		return true;
@@ -129,8 +130,7 @@ static void fill(struct output *output)
 			log_errno("epoll_ctl", "output stream");
 		return;
 	}
-	if (space > SLICE_MAX)
-		space = SLICE_MAX;
+	space = space > SLICE_MAX ? SLICE_MAX : space;
 	if (space > WINDOW - at)
 		space = WINDOW - at;
 	output->end += read_some(output, output->ring + at, (size_t)space);
@@ -149,10 +149,9 @@ static size_t output_frame(struct stream *stream, uint8_t *frame)
 		return 0;
 	if (output->sent == output->end && !output->ended)
 		fill(output);
-	length = (output->end < output->limit ? output->end : output->limit);
+	length = output->end < output->limit ? output->end : output->limit;
 	length = length > output->sent ? length - output->sent : 0;
-	if (length > SLICE_MAX)
-		length = SLICE_MAX;
+	length = length > SLICE_MAX ? SLICE_MAX : length;
 	if (output->ended && output->sent + length == output->end)
 		head.flags = FLAG_FIN;
 	if (!length && !head.flags)
@@ -232,23 +231,20 @@ struct output *output_new(int fd, bool terminal, bool fresh)
 
 	if (!output || stream_register(&output->stream, &output_kind, fresh) < 0) {
 		error = errno;
-		close(fd);
 		free(output);
-		errno = error;
-		return NULL;
-	}
-	output->watch = (struct watch){ .fd = fd, .ready = output_ready };
-	output->terminal = terminal;
-	output->limit = fresh ? WINDOW : 0;
-	if (loop_watch(&output->watch, EVENTS) < 0) {
+	} else {
+		output->watch = (struct watch){ .fd = fd, .ready = output_ready };
+		output->terminal = terminal;
+		output->limit = fresh ? WINDOW : 0;
+		if (loop_watch(&output->watch, EVENTS) == 0)
+			return output;
 		error = errno;
-		close(fd);
 		output->watch.fd = -1;
 		output_free(output);
-		errno = error;
-		return NULL;
 	}
-	return output;
+	close(fd);
+	errno = error;
+	return NULL;
 }
 
 void output_set_owner(struct output *output, struct stream_owner *owner)
@@ -274,6 +270,21 @@ void output_free(struct output *output)
 	ring_free(&output->ring);
 	stream_unregister(&output->stream);
 	free(output);
+}
+
+void output_hold(struct output *output)
+{
+	output->held = true;
+}
+
+void output_go_on(struct output *output, bool wanted)
+{
+	uint8_t scrap[4096];
+
+	output->held = false;
+	while (!wanted && !output->ended && read_some(output, scrap, sizeof(scrap)))
+		;
+	queue_if_due(output);
 }
 
 void output_finish(struct output *output)

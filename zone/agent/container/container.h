@@ -27,6 +27,11 @@ struct container {
 	struct container *next;
 	unsigned int jobs; /* operations under way: container_begin, container_end */
 	uint64_t jobs_epoch; /* the oldest connection that began one of them */
+	bool creating; /* its creation has been answered, and crun create is under way */
+	struct call *held; /* calls that wait for the end of that, the last one first */
+	bool failed; /* it ended so; there is no process, and never will be */
+	bool refused; /* what failed is the configuration: see Error.cannot_start */
+	struct fault failure;
 	bool starting;
 	bool start_held; /* the exit came while crun start was under way */
 	int held_status;

@@ -15,7 +15,7 @@
 #include "sys/log.h"
 #include "sys/pod_userns.h"
 
-#define DEADLINE_NS (10 * SECOND_NS)
+#define DEADLINE_NS (20 * SECOND_NS)
 #define BOOT_DEADLINE_NS (60 * SECOND_NS)
 
 static void changed(struct watch *watch, uint32_t events);
@@ -117,7 +117,7 @@ static void on_deadline(struct timer *timer)
 	struct device_wait *wait = container_of(timer, struct device_wait, deadline);
 	struct fault fault;
 
-	fault_set(&fault, DEADLINE_EXCEEDED, "wait for disk: /dev/%s: it did not appear within 10 s", wait->name);
+	fault_set(&fault, DEADLINE_EXCEEDED, "wait for disk: /dev/%s: it did not appear within 20 s", wait->name);
 	finish(wait, &fault);
 }
 

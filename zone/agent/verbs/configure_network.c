@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "channel/call.h"
+#include "container/moves.h"
 #include "sys/loop.h"
 #include "sys/netlink.h"
 #include "sys/pod_userns.h"
@@ -65,6 +66,8 @@ static void apply(struct call *call, unsigned int index)
 {
 	struct fault fault;
 
+	/* Pods get their containers as soon as they have their network. */
+	moves_expect();
 	call_end(call, network_apply(call->request->configure_network, index, &fault), &fault);
 }
 

@@ -5,7 +5,9 @@
 #include "channel/call.h"
 #include "container/bundle.h"
 #include "container/container.h"
+#include "container/held.h"
 #include "container/job.h"
+#include "container/moves.h"
 #include "mounts/mounts.h"
 #include "mounts/rootfs.h"
 #include "sys/device.h"
@@ -14,7 +16,7 @@
 #include "verbs/verbs.h"
 
 struct creation {
-	struct call *call;
+	struct call *call; /* NULL: it has been answered */
 	struct container *container;
 	struct device_wait disk;
 	size_t disks; /* how many have been found */
@@ -34,12 +36,26 @@ static void cancel_wait(struct container *container)
 	device_wait_cancel(&creation->disk, &fault);
 }
 
+/* The host believes that the container is there: its start fails. */
+static void fail_answered(struct creation *creation)
+{
+	struct container *container = creation->container;
+
+	held_failed(container, &creation->fault, creation->cannot_start);
+	free(creation);
+	container_end(container);
+}
+
 static void fail(struct creation *creation)
 {
 	struct container *container = creation->container;
 	struct fault fault;
 
 	stdio_close(&creation->io);
+	if (!creation->call) {
+		fail_answered(creation);
+		return;
+	}
 	if (mounts_unmount(container->directory, &fault) < 0 || bundle_remove(container->directory, &fault) < 0)
 		log_line("after a failed create: %s", fault.text);
 	if (creation->cannot_start)
@@ -83,7 +99,11 @@ static int take_over(struct creation *creation, struct fault *fault)
 
 	if (path_format(pid_path, sizeof(pid_path), "%s/pid", creation->container->directory) < 0)
 		return fault_errno(fault, "create container", creation->container->id);
-	if (process_read_pid(process, pid_path, fault) < 0 || stdio_receive_terminal(&creation->io, fault) < 0)
+	if (process_read_pid(process, pid_path, fault) < 0)
+		return -1;
+	if (!creation->call)
+		return 0;
+	if (stdio_receive_terminal(&creation->io, fault) < 0)
 		return -1;
 	return process_attach(process, &creation->io, call_is_fresh(creation->call), fault);
 }
@@ -103,11 +123,36 @@ static void created(struct job *job, const struct fault *fault)
 		return;
 	}
 	container->init.state = CREATED;
-	call_reply_created(creation->call, &container->init);
+	if (creation->call)
+		call_reply_created(creation->call, &container->init);
 	stdio_close(&creation->io);
 	free(creation);
 	container_adopt(&container->init);
+	held_made(container);
 	container_end(container);
+}
+
+/* Answers while crun works: the host has things to do meanwhile. */
+static int answer_early(struct creation *creation, struct fault *fault)
+{
+	CreateContainer *request = creation->call->request->create_container;
+	struct container *container = creation->container;
+
+	if (!request->answer_early || request->tty)
+		return 0;
+	if (process_attach(&container->init, &creation->io, call_is_fresh(creation->call), fault) < 0)
+		return -1;
+	held_begin(container);
+	call_reply_created(creation->call, &container->init);
+	creation->call = NULL;
+	return 0;
+}
+
+/* The container cannot be used: crun has made it for nothing. */
+static void not_attached(struct job *job, const struct fault *fault)
+{
+	(void)fault;
+	undo_crun(container_of(job, struct creation, job));
 }
 
 static int run_crun(struct creation *creation, struct fault *fault)
@@ -133,6 +178,8 @@ static int run_crun(struct creation *creation, struct fault *fault)
 	if (job_start(&creation->job, arguments, creation->io.child, fault) < 0)
 		return -1;
 	stdio_close_child_ends(&creation->io);
+	if (answer_early(creation, &creation->fault) < 0)
+		creation->job.done = not_attached;
 	return 0;
 }
 
@@ -243,6 +290,7 @@ void create_container(struct call *call)
 		call_fail(call, &fault);
 		return;
 	}
+	moves_expect();
 	if (bundle_write(creation->container->directory, call->request->create_container, &creation->fault) < 0)
 		fail(creation);
 	else

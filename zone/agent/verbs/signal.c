@@ -4,6 +4,7 @@
 
 #include "channel/call.h"
 #include "container/container.h"
+#include "container/held.h"
 #include "sys/cgroup.h"
 #include "verbs/verbs.h"
 
@@ -26,8 +27,12 @@ static int send_signal(const SignalProcess *untrusted, struct fault *fault)
 
 void signal_process(struct call *call)
 {
+	const ProcessRef *ref = call->request->signal_process->process;
+	struct container *container = ref && id_valid(ref->container_id) ? container_find(ref->container_id) : NULL;
 	struct fault fault;
 
+	if (container && held_keep(container, call))
+		return;
 	call_end(call, send_signal(call->request->signal_process, &fault), &fault);
 }
 

@@ -3,6 +3,7 @@
 
 #include "channel/call.h"
 #include "container/container.h"
+#include "container/held.h"
 #include "container/job.h"
 #include "verbs/verbs.h"
 
@@ -11,6 +12,17 @@ struct start {
 	struct container *container;
 	struct job job;
 };
+
+static void reply_started(struct call *call, uint32_t pid)
+{
+	Reply reply = REPLY_INIT;
+	Empty empty = EMPTY_INIT;
+
+	reply.result_case = XENPOD__CHANNEL__V1__REPLY__RESULT_DONE;
+	reply.done = &empty;
+	reply.pid = pid;
+	call_reply(call, &reply);
+}
 
 static void started(struct job *job, const struct fault *fault)
 {
@@ -23,7 +35,7 @@ static void started(struct job *job, const struct fault *fault)
 		call_fail(start->call, fault);
 	} else {
 		container->init.state = RUNNING;
-		call_done(start->call);
+		reply_started(start->call, container->init.shown_pid);
 	}
 	free(start);
 	if (container->start_held) {
@@ -59,6 +71,8 @@ void start_container(struct call *call)
 		call_fail(call, &fault);
 		return;
 	}
+	if (held_keep(container, call) || held_start_failed(container, call))
+		return;
 	start = calloc(1, sizeof(*start));
 	arguments[1] = container->id;
 	if (!start) {

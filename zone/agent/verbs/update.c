@@ -6,6 +6,7 @@
 
 #include "channel/call.h"
 #include "container/container.h"
+#include "container/held.h"
 #include "container/job.h"
 #include "verbs/verbs.h"
 
@@ -83,8 +84,15 @@ void update_container(struct call *call)
 {
 	struct fault fault;
 	struct container *container = updatable(call->request->update_container, &fault);
-	struct update *update = container ? calloc(1, sizeof(*update)) : NULL;
+	struct update *update;
 
+	if (container && held_keep(container, call))
+		return;
+	if (container && container->failed) {
+		call_done(call);
+		return;
+	}
+	update = container ? calloc(1, sizeof(*update)) : NULL;
 	if (container && !update)
 		fault_errno(&fault, "update container", container->id);
 	if (!update) {

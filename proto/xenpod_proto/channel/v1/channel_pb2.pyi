@@ -192,12 +192,15 @@ class Reply(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ERROR_FIELD_NUMBER: _builtins.int
+    PID_FIELD_NUMBER: _builtins.int
     DONE_FIELD_NUMBER: _builtins.int
     CREATED_FIELD_NUMBER: _builtins.int
     PROCESSES_FIELD_NUMBER: _builtins.int
     STATS_FIELD_NUMBER: _builtins.int
     FACTS_FIELD_NUMBER: _builtins.int
     DIALED_FIELD_NUMBER: _builtins.int
+    pid: _builtins.int
+    """Of StartContainer: the process's pid, as seen in the zone."""
     @_builtins.property
     def error(self) -> Global___Error:
         """Set when the call failed; then no result is set."""
@@ -218,6 +221,7 @@ class Reply(_message.Message):
         self,
         *,
         error: Global___Error | None = ...,
+        pid: _builtins.int = ...,
         done: Global___Empty | None = ...,
         created: Global___ProcessCreated | None = ...,
         processes: Global___ProcessList | None = ...,
@@ -227,7 +231,7 @@ class Reply(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
@@ -266,6 +270,7 @@ class Error(_message.Message):
     cannot_start: _builtins.bool
     """Of CreateContainer: everything for the container was there, but its runtime (crun) says that this
     configuration cannot be run, for example that there is no such command.  Nothing is left of the container.
+    Of StartContainer: the same, of a container whose creation was answered early.
     """
     def __init__(
         self,
@@ -502,11 +507,16 @@ class CreateContainer(_message.Message):
     IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
     MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
     ROOTFS_FIELD_NUMBER: _builtins.int
+    ANSWER_EARLY_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     config_json: _builtins.bytes
     """The OCI runtime configuration, as JSON."""
     tty: _builtins.bool
     stdin: _builtins.bool
+    answer_early: _builtins.bool
+    """Answer as soon as disks, mounts and files are there: `crun create` goes on, and what it says comes with the
+    answer to StartContainer.  The pid is then 0.  Not with a terminal, which crun makes: that answer waits for it.
+    """
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___File]: ...
     @_builtins.property
@@ -528,10 +538,11 @@ class CreateContainer(_message.Message):
         image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
         memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
         rootfs: _abc.Iterable[Global___Filesystem] | None = ...,
+        answer_early: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config_json", b"config_json", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs", b"rootfs", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_early", b"answer_early", "config_json", b"config_json", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs", b"rootfs", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -404,6 +404,7 @@ class InspectResponse(_message.Message):
     MANIFEST_FIELD_NUMBER: _builtins.int
     LAYERS_FIELD_NUMBER: _builtins.int
     FILESYSTEMS_FIELD_NUMBER: _builtins.int
+    LOSSES_FIELD_NUMBER: _builtins.int
     config: _builtins.bytes
     """The image's own documents, byte for byte: untrusted."""
     manifest: _builtins.bytes
@@ -415,6 +416,12 @@ class InspectResponse(_message.Message):
     def filesystems(self) -> _containers.RepeatedCompositeFieldContainer[Global___StoredFilesystem]:
         """What is merged to its root, the lowest first."""
 
+    @_builtins.property
+    def losses(self) -> _containers.RepeatedCompositeFieldContainer[Global___Loss]:
+        """What files of the image have that its filesystems cannot hold; empty: nothing, or it was built before that was
+        counted.
+        """
+
     def __init__(
         self,
         *,
@@ -423,14 +430,43 @@ class InspectResponse(_message.Message):
         manifest: _builtins.bytes = ...,
         layers: _abc.Iterable[Global___StoredLayer] | None = ...,
         filesystems: _abc.Iterable[Global___StoredFilesystem] | None = ...,
+        losses: _abc.Iterable[Global___Loss] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["image", b"image"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "filesystems", b"filesystems", "image", b"image", "layers", b"layers", "manifest", b"manifest"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "filesystems", b"filesystems", "image", b"image", "layers", b"layers", "losses", b"losses", "manifest", b"manifest"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InspectResponse: _TypeAlias = InspectResponse  # noqa: Y015
+
+@_typing.final
+class Loss(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    FILES_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """"posix_acls", "extended_attributes", "time_fractions", "times_out_of_range"; there may be more one day."""
+    text: _builtins.str
+    """The same for people."""
+    files: _builtins.int
+    """How many files, directories included; those of several of its filesystems count for each."""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        text: _builtins.str = ...,
+        files: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "kind", b"kind", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Loss: _TypeAlias = Loss  # noqa: Y015
 
 @_typing.final
 class StoredLayer(_message.Message):

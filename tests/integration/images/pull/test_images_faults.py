@@ -153,10 +153,12 @@ async def test_a_hostile_layer(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [ImageLimits(entries=25), ImageLimits(index_bytes=2000), ImageLimits(unpacked_bytes=70_000)],
-    ids=["entries", "names", "bytes"],
+    [{"entries": 25}, {"index_bytes": 2000}, {"unpacked_bytes": 70_000}, {"memory_bytes": 9000}],
+    ids=lambda limits: next(iter(limits)),
 )
-async def test_layers_that_are_small_each_and_too_much_together(tmp_path: Path, limits: ImageLimits) -> None:
+async def test_layers_that_are_small_each_and_too_much_together(
+    tmp_path: Path, limits: dict[str, int]
+) -> None:
     layers = []
     for number in range(4):
         layer = Layer()
@@ -164,8 +166,8 @@ async def test_layers_that_are_small_each_and_too_much_together(tmp_path: Path, 
             layer.file(f"{number}/{name}" + "n" * 70, b"x" * 1000)
         layers.append(layer.tar())
     with LyingRegistry("app", "1", build(layers)) as registry:
-        async with managing(tmp_path, limits=limits) as manager:
-            with pytest.raises(Oversized):
+        async with managing(tmp_path, limits=ImageLimits(**limits)) as manager:
+            with pytest.raises(Oversized, match=rf"images\.limits\.{next(iter(limits))} in cri\.toml"):
                 await _pull(manager, registry.netloc)
             assert _leftovers(manager) == []
 

@@ -57,6 +57,20 @@ async def test_the_start_fails_and_says_why(node: Served) -> None:
         await node.start()
 
 
+async def test_the_same_when_only_the_start_finds_out(node: Served) -> None:
+    """As when the agent answers a creation before crun has ended."""
+    agent = node.agent()
+    agent.errors = {"start_container": agent.errors["create_container"]}
+    await node.create(oci_config=COMMAND, volumes=[pb.Volume(name="v", host_path="/srv")])
+    async with failing(grpc.StatusCode.FAILED_PRECONDITION) as failed:
+        await node.start()
+    assert "'nosuch'" in failed[0] and CAUSE in failed[0]
+    ended = await node.wait()
+    assert (ended.state, ended.exit_code, ended.reason) == (pb.WORKLOAD_STATE_EXITED, 128, "StartError")
+    assert "'nosuch'" in ended.message and CAUSE in ended.message and ended.started_at_ns == 0
+    assert node.volumes.attached["z1"] == {}
+
+
 @pytest.mark.parametrize("started", [False, True])
 async def test_it_is_deleted_like_any_other(node: Served, toolstack: MemoryToolstack, started: bool) -> None:
     await node.create()
