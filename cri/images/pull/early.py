@@ -15,7 +15,7 @@ from daemonkit.faults import Fault
 
 # How many there are at once. Each is a tar2sqfs, of 9 MiB and more with many files, which may have to wait
 # for lower layers. What finds no slot is built when all its layers are here.
-SLOTS = 4
+SLOTS = 6
 
 
 class EarlyBuild:

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from cri.images.errors import Oversized, Unpackable
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Content, Inode
+from cri.images.layer.inode import Content, Inode, recorded
 from cri.images.layer.stream import PlainStream
 from cri.images.layer.tarstream import TarEntry
 from cri.images.rootfs import tarwrite
@@ -65,7 +65,7 @@ class BegunFilesystem:
     def _write(self, path: bytes, node: Inode, content: Content, stream: PlainStream, sink: BinaryIO) -> None:
         self.bytes += content.stored
         header, padding = tarwrite.member(path, node)
-        self._written.add(header, content)
+        self._written.add(path, recorded(node))
         sink.write(header)
         if path in _ACCOUNTS and content.stored <= self._limits.account_file_bytes:
             self.accounts[content.offset] = stream.exactly(content.stored)

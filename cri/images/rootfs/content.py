@@ -1,6 +1,6 @@
 """What a filesystem is made of, as a name: filesystems with equal names are equal.
 
-The name stands for the very stream that tar2sqfs gets: every header, and for each file where in which layer
+The name stands for all that tar2sqfs gets: each path with its inode, and for each file where in which layer
 its bytes are. So it holds whatever a filesystem takes from those below (attributes of directories that its
 layers only imply, files that get a further name, what is to be hidden), and nothing else of them.
 """
@@ -8,11 +8,12 @@ layers only imply, files that get a further name, what is to be hidden), and not
 from __future__ import annotations
 
 import hashlib
+import marshal
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cri.images.layer.inode import Content
-from cri.images.rootfs import tarwrite
+from cri.images.layer.inode import InodeRecord, identity
+from cri.images.layer.packed import MARSHAL
 from cri.images.rootfs.plan import FilesystemPlan
 
 # To be changed with the order of the stream, which convert() writes.
@@ -25,10 +26,9 @@ class FilesDigest:
     def __init__(self, diff_id: str) -> None:
         self._hash = hashlib.sha256(diff_id.encode() + b"\n")
 
-    def add(self, header: bytes, content: Content) -> None:
-        """The next file. header: see tarwrite.member."""
-        self._hash.update(b"%d %d %d\n" % (content.offset, content.stored, len(header)))
-        self._hash.update(header)
+    def add(self, path: bytes, record: InodeRecord) -> None:
+        """The next file."""
+        self._hash.update(marshal.dumps((path, identity(record)), MARSHAL))
 
     def value(self) -> bytes:
         """The digest of those added so far."""
@@ -48,13 +48,12 @@ def content_id(plan: FilesystemPlan, diff_ids: Sequence[str]) -> ContentId:
     first = b""
     for layer in plan.order:
         digest = FilesDigest(diff_ids[layer])
-        for path, node in plan.files[layer]:
-            assert node.content is not None
-            digest.add(tarwrite.member(path, node)[0], node.content)
+        for path, record in plan.files[layer].records():
+            digest.add(path, record)
         first = first or digest.value()
         running.update(digest.value())
-    for path, node in plan.bare:
-        running.update(tarwrite.member(path, node)[0])
-    for path, target in plan.links:
-        running.update(tarwrite.hard_link(path, target))
+    for path, record in plan.bare.records():
+        running.update(marshal.dumps((path, identity(record)), MARSHAL))
+    for link in plan.links:
+        running.update(marshal.dumps(link, MARSHAL))
     return ContentId(f"sha256:{running.hexdigest()}", first)

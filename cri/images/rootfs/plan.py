@@ -40,6 +40,10 @@ class NamedInodes:
         for path, *record in self._records:
             yield path, restored(record)
 
+    def records(self) -> Iterator[tuple[bytes, InodeRecord]]:
+        """Their paths, and what recorded() says of them."""
+        return ((record[0], record[1:]) for record in self._records)
+
 
 class FilesystemPlan(NamedTuple):
     """What goes into the stream: files by layer, the topmost first, and offset; bare inodes; further names.

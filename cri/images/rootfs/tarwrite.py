@@ -15,11 +15,12 @@ _OCTAL_MAX = 0o77777777777
 def member(path: bytes, node: Inode) -> tuple[bytes, int]:
     """An inode's headers, and how many zero bytes pad its data; the root's path is empty."""
     records: list[tuple[bytes, bytes]] = [(b"SCHILY.xattr." + key, value) for key, value in node.xattrs]
-    stored = node.content.stored if node.content is not None else 0
+    content = node.content
+    stored = content.stored if content is not None else 0
     before = b""
-    if node.content is not None and node.content.extents is not None:
+    if content is not None and content.extents is not None:
         # tar2sqfs takes no empty map: what is all hole ends with an empty part, as GNU tar writes it.
-        before = _sparse_map(node.content.extents or ((node.size, 0),))
+        before = _sparse_map(content.extents or ((node.size, 0),))
         records += [(b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0")]
         records += [(b"GNU.sparse.name", path), (b"GNU.sparse.realsize", b"%d" % node.size)]
     headers = _headers(path or b"./", node.kind, node, records, stored + len(before), node.target)
