@@ -88,7 +88,7 @@ def push(address: str, host: str, mib: int) -> tuple[Sizes, list[str], list[str]
 async def measure(
     running: Mapping[str, Side], large: list[str], small: list[str], rounds: int
 ) -> tuple[dict[str, Samples], dict[str, Store]]:
-    """Time pulls, the sides in turn; nothing of an image is there before, but what SHARING and REBASED name."""
+    """Time pulls, the sides in turn; all is there before that SHARING and REBASED name, nothing else."""
     samples = {name: Samples() for name in running}
     stores: dict[str, Store] = {}
     for _ in range(rounds):
