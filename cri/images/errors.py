@@ -96,11 +96,11 @@ def disk_full(operation: str, subject: str) -> DiskFull:
     return DiskFull(operation, subject, "the disk is full", "free space under the state directory")
 
 
-def means_full(error: BaseException) -> bool:
-    """Whether something failed for want of disk space."""
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an error is the fault for a full disk, or the system's."""
     return isinstance(error, DiskFull) or is_full(error)
 
 
 def is_resumable(error: BaseException) -> bool:
-    """Whether the bytes of a layer that came before this failure may be the beginning of a sound one."""
-    return not isinstance(error, Corrupt | Unpackable | Oversized) and not means_full(error)
+    """Whether what came of a layer before the error may be the beginning of a sound one."""
+    return not isinstance(error, Corrupt | Unpackable | Oversized) and not is_disk_full(error)

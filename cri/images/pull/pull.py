@@ -13,7 +13,7 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads, task_group
-from cri.images.errors import Damaged, DiskFull, NotKept, Oversized, Unpackable, is_resumable, means_full
+from cri.images.errors import Damaged, DiskFull, NotKept, Oversized, Unpackable, is_disk_full, is_resumable
 from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
@@ -134,7 +134,7 @@ class Puller:
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                if not means_full(error):
+                if not is_disk_full(error):
                     raise
                 if not await self._threads.run(lambda _: unfinished.give_back()):
                     raise
@@ -212,9 +212,8 @@ class Puller:
         if kept is not None:
             return kept
         if candidates is None:
-            raise NotKept(
-                "rebuild", layer.digest, f"no sound copy of its layer {layer.digest} is on this host"
-            )
+            cause = f"no sound copy of its layer {layer.digest} is on this host"
+            raise NotKept("rebuild", layer.digest, cause)
         most = 2 * self._settings.downloads_per_image
         async with self._downloads.setdefault(candidates.first.name, asyncio.Semaphore(most)):
             with meter.running():
@@ -287,7 +286,7 @@ class Puller:
             yield
         except BaseException as error:
             # Or else the next try would fail as this one did, or needs the room.
-            unfinished = not isinstance(error, Unpackable | Oversized) and not means_full(error)
+            unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
             raise
         finally:
             await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests, unfinished)))
