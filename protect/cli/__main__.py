@@ -1,6 +1,6 @@
 """``protect``: looks at protectd, and removes what nobody else does.
 
-Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon answers, 130 interrupted.
+Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon serves, 130 interrupted.
 """
 
 from __future__ import annotations
