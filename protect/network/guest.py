@@ -22,6 +22,7 @@ _NEXTHOP_ONLINK = 4
 _DEFAULTS: Mapping[int, str] = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 _WIDTHS: Mapping[int, int] = {socket.AF_INET: 32, socket.AF_INET6: 128}
 
+
 def read_guest_network(netlink: Netlink, interface: str) -> GuestNetwork:
     """Of the interface by its name, in the namespace of ``netlink``.  Missing: no such interface."""
     link = links.find(netlink, interface)

@@ -1,8 +1,8 @@
 """A netlink socket for interfaces: pyroute2's messages and its plain socket, one request after the other.
 
-pyroute2's ``IPRoute`` runs an event loop for every request and looks at what it is told in many ways: 0.3 to
-0.5 ms of CPU each, and pods wait for a dozen.  ``IPRSocket`` is the one that pyroute2 has for those who put the
-messages together themselves.
+pyroute2's ``IPRoute`` runs an event loop for every request and looks at what it is told in many ways: 0.3
+to 0.5 ms of CPU each, and pods wait for a dozen.  ``IPRSocket`` is the one that pyroute2 has for those who
+put the messages together themselves.
 """
 
 from __future__ import annotations
