@@ -116,10 +116,11 @@ def _extra_header(stream: PlainStream, size: int, header_bytes: int) -> bytes:
 
 
 def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: PlainStream) -> TarEntry:
-    name, link = _names(block, extras)
-    if len(name) > PATH_MAX or len(link) > PATH_MAX:
-        raise _bad(stream, f"a name longer than {PATH_MAX} bytes")
     pax = extras.pax
+    name, link = _names(block, extras)
+    # The last one is of sparse files alone.
+    if max(map(len, (name, link, pax.get(b"GNU.sparse.name", b"")))) > PATH_MAX:
+        raise _bad(stream, f"a name longer than {PATH_MAX} bytes")
     known = _KINDS.get(kind)
     if known is None:
         raise _bad(stream, f"{shown(name)} is of the unknown type {kind!r}")
