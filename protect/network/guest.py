@@ -9,9 +9,9 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterable, Iterator, Mapping
 
-from daemonkit.faults import Missing
 from protect.model.zone import GuestNetwork, GuestRoute
 from protect.network import links
+from protect.network.links import Interface
 from protect.network.netlink import Message, Netlink
 
 _TYPE_UNICAST = 1
@@ -23,17 +23,13 @@ _DEFAULTS: Mapping[int, str] = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"
 _WIDTHS: Mapping[int, int] = {socket.AF_INET: 32, socket.AF_INET6: 128}
 
 
-def read_guest_network(netlink: Netlink, interface: str) -> GuestNetwork:
-    """Of the interface by its name, in the namespace of ``netlink``.  Missing: no such interface."""
-    link = links.find(netlink, interface)
-    if link is None:
-        raise Missing("read interface", interface, "no such interface in the network namespace")
-    index = link["index"]
+def read_guest_network(netlink: Netlink, interface: Interface) -> GuestNetwork:
+    """Of the interface, in the namespace of ``netlink``."""
     return GuestNetwork(
-        mac=bytes.fromhex(link.get("address").replace(":", "")),
-        mtu=link.get("mtu"),
-        addresses=tuple(_addresses(links.addresses(netlink, index))),
-        routes=tuple(_in_order(_routes(links.routes(netlink), index))),
+        mac=interface.mac,
+        mtu=interface.mtu,
+        addresses=tuple(_addresses(links.addresses(netlink, interface.index))),
+        routes=tuple(_in_order(_routes(links.routes(netlink), interface.index))),
     )
 
 

@@ -1,13 +1,16 @@
-"""Interfaces, what they have, and redirects between them: each by one request of rtnetlink.
+"""Interfaces, what they have, and redirects between them: each by one request to the kernel.
 
-Sources: rtnetlink(7), linux/if_link.h, linux/pkt_cls.h, linux/tc_act/tc_mirred.h.
+Sources: rtnetlink(7), netdevice(7), linux/if_link.h, linux/pkt_cls.h, linux/tc_act/tc_mirred.h.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import socket
+import struct
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
 from pyroute2.netlink.exceptions import NetlinkError
@@ -15,7 +18,6 @@ from pyroute2.netlink.rtnl import (
     RTM_DELLINK,
     RTM_DELQDISC,
     RTM_GETADDR,
-    RTM_GETLINK,
     RTM_GETROUTE,
     RTM_GETTFILTER,
     RTM_NEWLINK,
@@ -38,25 +40,42 @@ _INFO = 1 << 16 | socket.htons(0x0003)
 _MATCH_ALL = "0x0/0x0+0"
 _CLASS = 0x10000  # u32 wants one; the redirect comes first
 _STOLEN, _EGRESS_REDIRECT = 4, 1
+_SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An interface, as far as its guest has to be told."""
+
+    index: int
+    mac: bytes
+    mtu: int
+
+
+def find(name: str) -> Interface | None:
+    """The interface of that name in the calling thread's namespace, or None; by the ioctls of netdevice(7).
+
+    Netlink's answer has forty attributes more, which pyroute2 would decode for nothing.
+    """
+    wanted = struct.pack("16s24x", name.encode())  # struct ifreq
+    try:
+        index = socket.if_nametoindex(name)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            mac = fcntl.ioctl(asked, _SIOCGIFHWADDR, wanted)[18:24]  # in a struct sockaddr, after its family
+            (mtu,) = struct.unpack_from("i", fcntl.ioctl(asked, _SIOCGIFMTU, wanted), 16)
+    except OSError as error:
+        if error.errno in (None, errno.ENODEV):  # if_nametoindex has no number in its error
+            return None
+        raise
+    return Interface(index, mac, mtu)
 
 
 def index_of(name: str) -> int | None:
-    """The index of an interface in the calling thread's namespace, or None.
+    """Whether an interface of that name is there, and its index.
 
-    The C library asks for it: of what the kernel says of a link all but this would be decoded for nothing.
-    For a name that is not there ``if_nametoindex`` would have the kernel look for a module of that name.
+    Unlike ``find`` it does not make the kernel look for a module by that name when it is not.
     """
     return next((index for index, found in socket.if_nameindex() if found == name), None)
-
-
-def find(netlink: Netlink, name: str) -> Message | None:
-    """The link of that name, or None."""
-    try:
-        return netlink.request(RTM_GETLINK, _link(IFLA_IFNAME=name))[0]
-    except NetlinkError as error:
-        if error.code == errno.ENODEV:
-            return None
-        raise
 
 
 def add_veth(netlink: Netlink, name: str, namespace: int, peer: str, peer_namespace: int) -> None:
@@ -101,13 +120,14 @@ def set_up(netlink: Netlink, index: int, mtu: int) -> None:
 def addresses(netlink: Netlink, index: int) -> list[Message]:
     """Of an interface."""
     wanted = ifaddrmsg()
-    wanted["index"] = index
+    wanted["family"], wanted["index"] = socket.AF_UNSPEC, index
     return netlink.dump(RTM_GETADDR, wanted)
 
 
 def routes(netlink: Netlink) -> list[Message]:
     """Of the main table, of all families."""
     wanted = rtmsg()
+    wanted["family"] = socket.AF_UNSPEC
     wanted["attrs"] = [("RTA_TABLE", _TABLE_MAIN)]
     return netlink.dump(RTM_GETROUTE, wanted)
 

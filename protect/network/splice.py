@@ -11,6 +11,7 @@ to the initial namespace, and can be spliced again.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -74,12 +75,14 @@ def _splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
     with opened(netns) as target:
         enter(target, netns)
         with Netlink() as there:
-            guest = read_guest_network(there, interface)
+            pods = links.find(interface)
+            if pods is None:
+                raise Missing("read interface", interface, "no such interface in the network namespace")
+            guest = read_guest_network(there, pods)
             zones = _move(host_interface, netns, target)
-            pods = _index(interface)
-            _configure(there, host_interface, zones, guest.mtu)
-            _redirect(there, pods, zones)
-            _redirect(there, zones, pods)
+            _configure(there, host_interface, zones, pods.mtu)
+            _redirect(there, pods.index, zones)
+            _redirect(there, zones, pods.index)
             return guest
 
 
@@ -96,7 +99,10 @@ def _move(name: str, netns: str, target: int) -> int:
         hint = "was it in a network namespace that has been deleted?"
         raise Missing("splice interface", name, "no such interface", hint)
     enter(target, netns)
-    return _index(name)
+    index = links.index_of(name)
+    if index is None:
+        raise Missing("splice interface", name, "it went away meanwhile")
+    return index
 
 
 def _configure(there: Netlink, name: str, index: int, mtu: int) -> None:
@@ -117,13 +123,6 @@ def _redirect(there: Netlink, here: int, out: int) -> None:
         links.remove_ingress(there, here)  # of an earlier splice, to something that is gone
         links.add_ingress(there, here)
     links.add_redirect(there, here, out)
-
-
-def _index(name: str) -> int:
-    index = links.index_of(name)
-    if index is None:
-        raise Missing("splice interface", name, "it went away meanwhile")
-    return index
 
 
 def _unsplice(host_interface: str, netns: str) -> None:
@@ -150,4 +149,6 @@ async def _run(work: Callable[[], T], interface: str) -> T:
     try:
         return await in_own_thread(work)
     except NetlinkError as error:
+        if error.code == errno.ENODEV:
+            raise Missing("splice interface", interface, "it, or the pod's, went away meanwhile") from error
         raise Broken("splice interface", interface, explain(error)) from error
