@@ -68,7 +68,7 @@ class _Extras:
 
 
 def entries(stream: PlainStream, header_bytes: int) -> Iterator[TarEntry]:
-    """The entries in their order; the caller must not read the stream meanwhile.
+    """The entries in their order; until the next one is asked for, the caller may read an entry's data.
 
     header_bytes: the bound on one PAX or long-name header. Raises Unpackable and Oversized.
     """
@@ -100,9 +100,10 @@ def entries(stream: PlainStream, header_bytes: int) -> Iterator[TarEntry]:
             continue
         entry = _entry(block, kind, size, extras, stream)
         extras = _Extras()
-        yield entry
         # Headers and sparse maps are whole blocks, so the data begins on one.
-        stream.skip(entry.stored + -entry.stored % BLOCK)
+        end = stream.offset + entry.stored + -entry.stored % BLOCK
+        yield entry
+        stream.skip(end - stream.offset)
 
 
 def _extra_header(stream: PlainStream, size: int, header_bytes: int) -> bytes:

@@ -15,7 +15,7 @@ import pytest
 from cri.images.rootfs.stack import parts
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
-from cri.images.store.db import ImageRow
+from cri.images.store.db import FilesystemRow, ImageRow
 from cri.images.store.store import ImageStore
 from daemonkit.faults import Broken, Exhausted, Invalid, Missing, Refused
 
@@ -35,6 +35,10 @@ PRAGMA user_version = 2;
 
 def _digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _row(work: Path, chain_id: str, digest: str, below: str = "") -> FilesystemRow:
+    return FilesystemRow(chain_id, "squashfs", work.stat().st_size, digest, below)
 
 
 @pytest.fixture
@@ -76,7 +80,11 @@ def _add_stack(store: ImageStore, label: str, layers: list[str], least: int, *na
                 accounts = {"/etc/passwd": None}
             with store.files.work_file("fs") as work:
                 work.write_text(f"filesystem of {layers[: part.end]}")
-                store.add_filesystem(work, part.chain_id, part.below, accounts, _digest("fs"))
+                store.add_filesystem(
+                    work,
+                    FilesystemRow(part.chain_id, "squashfs", work.stat().st_size, _digest("fs"), part.below),
+                    accounts,
+                )
         config = json.dumps({"config": {"Labels": {"label": label}}}).encode()
         top = stack[-1].chain_id
         row = ImageRow(_digest(label), top, _digest(f"m{label}"), b"{}", config, kept, 1)
@@ -220,7 +228,11 @@ def test_a_mark_of_damage_lasts_until_the_filesystem_is_built_again(store: Image
         assert not again.usable(again.get(one.id))
         with again.files.work_file("fs") as work:
             work.write_text("rebuilt")
-            again.add_filesystem(work, base.chain_id, "", {}, _digest("rebuilt"))
+            again.add_filesystem(
+                work,
+                FilesystemRow(base.chain_id, "squashfs", work.stat().st_size, _digest("rebuilt"), ""),
+                {},
+            )
         assert again.has_filesystem(base.chain_id) and again.usable(again.get(one.id))
         assert not any(again.get(image.id).damaged for image in (one, two))
     finally:
@@ -318,7 +330,9 @@ def test_what_a_kill_leaves_is_swept(store: ImageStore) -> None:
     _blob(store, "unnamed")
     with store.files.work_file("fs") as work:
         work.write_text("filesystem without an image")
-        store.add_filesystem(work, _digest("chainlost"), "", {}, _digest("fs"))
+        store.add_filesystem(
+            work, FilesystemRow(_digest("chainlost"), "squashfs", work.stat().st_size, _digest("fs"), ""), {}
+        )
     again = _reopened(store)
     try:
         assert _files(again) == {kept.stack[0].name, _digest("base")[7:]}
@@ -359,7 +373,9 @@ def test_a_filesystem_built_for_one_pull_survives_the_end_of_another(store: Imag
     with store.leasing([chain], []):
         with store.files.work_file("fs") as work:
             work.write_text("fs")
-            store.add_filesystem(work, chain, "", {}, _digest("fs"))
+            store.add_filesystem(
+                work, FilesystemRow(chain, "squashfs", work.stat().st_size, _digest("fs"), ""), {}
+            )
         with store.leasing([chain], []):
             pass
         assert store.has_filesystem(chain)
