@@ -36,7 +36,7 @@ class Netlink:
     def __init__(self) -> None:
         kind = socket.SOCK_RAW | socket.SOCK_CLOEXEC
         self._socket = socket.socket(socket.AF_NETLINK, kind, NETLINK_ROUTE)
-        # The kernel leaves out of a dump what was not asked for: decoding is what costs.
+        # The kernel (4.20 on) leaves out of a dump what was not asked for: decoding is what costs.
         self._socket.setsockopt(SOL_NETLINK, NETLINK_GET_STRICT_CHK, 1)
         self._marshal = MarshalRtnl()
 
