@@ -26,14 +26,14 @@ class CancelToken:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._event = threading.Event()
-        self._unblock: Callable[[], None] | None = None
+        self._unblocks: list[Callable[[], None]] = []
 
     def cancel(self) -> None:
         """Tell the thread to stop, and unblock the system call it may be in."""
         with self._lock:
             self._event.set()
-            if self._unblock is not None:
-                self._unblock()
+            for unblock in self._unblocks:
+                unblock()
 
     def check(self) -> None:
         """Raise Cancelled once the thread is to stop."""
@@ -49,16 +49,16 @@ class CancelToken:
     def unblocking(self, unblock: Callable[[], None]) -> Iterator[None]:
         """While the body runs, ``cancel`` also calls ``unblock``, which ends the body's system call.
 
-        It is called in another thread, must not block, and is never called after the body.  Not to be nested.
+        It is called in another thread, must not block, and is never called after the body.
         """
         with self._lock:
             self.check()
-            self._unblock = unblock
+            self._unblocks.append(unblock)
         try:
             yield
         finally:
             with self._lock:
-                self._unblock = None
+                self._unblocks.remove(unblock)
 
 
 class WorkerThreads:

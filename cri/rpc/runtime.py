@@ -26,6 +26,7 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 NAME = "xenpod"
 API_VERSION = "v1"
+_VERSION = version("xenpod")  # reads files: once
 _SYSTEMD = Path("/run/systemd/system")
 KUBE_API_VERSION = "0.1.0"  # VersionResponse.version: the kubelet's runtime API, fixed since its beginning
 
@@ -50,7 +51,7 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
         return cri.VersionResponse(
             version=KUBE_API_VERSION,
             runtime_name=NAME,
-            runtime_version=version("xenpod"),
+            runtime_version=_VERSION,
             runtime_api_version=API_VERSION,
         )
 

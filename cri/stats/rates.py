@@ -31,8 +31,8 @@ class _Kept:
 class Rates:
     """Readings of each pod and container, for nanoseconds of CPU time per second.
 
-    A rate covers 5 to 10 s for a caller that comes often, and for one that comes seldom the time since its
-    last call.
+    A rate covers at least ``_WINDOW``, once there are readings so old, and less than ``_WINDOW`` more than
+    the longest time between two bases.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
 """``protect``: looks at protectd, and removes what nobody else does.
 
-Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon answers, 130 interrupted.
+Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon serves, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from protect.cli.images import password
 _PROTECT_SOCKET = Path("/run/protect/protect.sock")
 _CRI_SOCKET = Path("/run/xenpod/cri.sock")
 _INTERRUPTED = 130
+_PROBE = 5.0
 _USERNAME = "at the registry; the password is asked for, or read from stdin"
 _ID = "or an unambiguous beginning of it"
 
@@ -143,12 +145,25 @@ def _verb(
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
-    socket = options.cri_socket if options.command.startswith("image ") else options.socket
-    if error.code() is grpc.StatusCode.UNAVAILABLE and not socket.exists():
-        sys.stderr.write(f"protect: nobody serves {socket}: start the daemon, or name its socket\n")
-        return 3
-    sys.stderr.write(f"protect: {show.plain(error.details() or '')} [{error.code().name}]\n")
-    return 3 if error.code() is grpc.StatusCode.UNAVAILABLE else 1
+    path = options.cri_socket if options.command.startswith("image ") else options.socket
+    # UNAVAILABLE is also what a daemon says of others: a registry, or a silent zone.
+    nobody = error.code() is grpc.StatusCode.UNAVAILABLE and not _is_served(path)
+    if nobody and not path.exists():
+        sys.stderr.write(f"protect: nobody serves {path}: start the daemon, or name its socket\n")
+    else:
+        sys.stderr.write(f"protect: {show.plain(error.details() or '')} [{error.code().name}]\n")
+    return 3 if nobody else 1
+
+
+def _is_served(path: Path) -> bool:
+    """Whether somebody accepts connections at the socket."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_PROBE)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 if __name__ == "__main__":

@@ -6,18 +6,14 @@ gateway.  Metrics, preferred sources and permanent neighbours are not.
 
 from __future__ import annotations
 
-import errno
 import socket
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
 
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkError
-
-from daemonkit.faults import Missing
 from protect.model.zone import GuestNetwork, GuestRoute
+from protect.network import links
+from protect.network.links import Interface
+from protect.network.netlink import Message, Netlink
 
-_TABLE_MAIN = 254
 _TYPE_UNICAST = 1
 _PROTO_KERNEL = 2
 _PROTO_RA = 9
@@ -26,32 +22,15 @@ _NEXTHOP_ONLINK = 4
 _DEFAULTS: Mapping[int, str] = {socket.AF_INET: "0.0.0.0", socket.AF_INET6: "::"}
 _WIDTHS: Mapping[int, int] = {socket.AF_INET: 32, socket.AF_INET6: 128}
 
-Message = Any
-"""A decoded netlink message; pyroute2 has no types for them."""
 
-
-def read_guest_network(netlink: IPRoute, interface: str) -> GuestNetwork:
-    """Of the interface by its name, in the namespace of ``netlink``.  Missing: no such interface."""
-    link = find_link(netlink, interface)
-    if link is None:
-        raise Missing("read interface", interface, "no such interface in the network namespace")
-    index = link["index"]
+def read_guest_network(netlink: Netlink, interface: Interface) -> GuestNetwork:
+    """Of the interface, in the namespace of ``netlink``."""
     return GuestNetwork(
-        mac=bytes.fromhex(link.get("address").replace(":", "")),
-        mtu=link.get("mtu"),
-        addresses=tuple(_addresses(netlink.get_addr(index=index))),
-        routes=tuple(_in_order(route for family in _DEFAULTS for route in _routes(netlink, family, index))),
+        mac=interface.mac,
+        mtu=interface.mtu,
+        addresses=tuple(_addresses(links.addresses(netlink, interface.index))),
+        routes=tuple(_in_order(_routes(links.routes(netlink), interface.index))),
     )
-
-
-def find_link(netlink: IPRoute, name: str) -> Message | None:
-    """The link of that name, or None."""
-    try:
-        return netlink.link("get", ifname=name)[0]
-    except NetlinkError as error:
-        if error.code == errno.ENODEV:
-            return None
-        raise
 
 
 def _addresses(messages: Iterable[Message]) -> Iterator[str]:
@@ -62,8 +41,11 @@ def _addresses(messages: Iterable[Message]) -> Iterator[str]:
             yield f"{own}/{message['prefixlen']}"
 
 
-def _routes(netlink: IPRoute, family: int, interface: int) -> Iterator[GuestRoute]:
-    for message in netlink.get_routes(family=family, table=_TABLE_MAIN):
+def _routes(messages: Iterable[Message], interface: int) -> Iterator[GuestRoute]:
+    for message in messages:
+        family = message["family"]
+        if family not in _DEFAULTS:
+            continue
         if message["type"] != _TYPE_UNICAST or message["proto"] in (_PROTO_KERNEL, _PROTO_RA):
             continue  # the guest's kernel makes the connected ones of its own
         destination = f"{message.get('dst') or _DEFAULTS[family]}/{message['dst_len']}"

@@ -15,11 +15,11 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import TypeVar
 
-from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Broken, Missing
 from daemonkit.tasks import complete
+from protect.network.netlink import Netlink
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ async def in_own_thread(work: Callable[[], T]) -> T:
     return await complete(asyncio.wrap_future(done))
 
 
-async def in_namespace(netns: str | None, work: Callable[[IPRoute], T]) -> T:
+async def in_namespace(netns: str | None, work: Callable[[Netlink], T]) -> T:
     """``work`` with a netlink socket of the namespace at the path ``netns`` (None: our own).
 
     Missing: no such namespace; NetlinkError as ``work`` lets it pass.
@@ -61,16 +61,10 @@ async def in_namespace(netns: str | None, work: Callable[[IPRoute], T]) -> T:
         if netns is not None:
             with opened(netns) as fd:
                 enter(fd, netns)
-        with netlink_socket() as netlink:
+        with Netlink() as netlink:
             return work(netlink)
 
     return await in_own_thread(run)
-
-
-def netlink_socket() -> IPRoute:
-    """In the calling thread's namespace."""
-    # no multicast groups: this socket must not overflow with other people's events
-    return IPRoute(groups=0)
 
 
 @contextmanager

@@ -15,27 +15,22 @@ import errno
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Broken, Missing
 from protect.model.zone import GuestNetwork
-from protect.network.guest import find_link, read_guest_network
-from protect.network.namespace import OWN, enter, explain, in_own_thread, netlink_socket, opened
+from protect.network import links
+from protect.network.guest import read_guest_network
+from protect.network.namespace import OWN, enter, explain, in_own_thread, opened
+from protect.network.netlink import Netlink
 
 T = TypeVar("T")
 
 _making = threading.Lock()
 _locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
-
-_INGRESS = 0xFFFF0000
-_PRIORITY = 1
-_EVERY_PROTOCOL = 0x0003  # ETH_P_ALL
-_MATCH_ALL = "0x0/0x0+0"
-_CLASS = 0x10000  # u32 wants one; the redirect comes first
 
 
 async def splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
@@ -59,10 +54,9 @@ async def move_interface(host_interface: str, netns: str) -> None:
     """
 
     def work() -> None:
-        with _lock_of(host_interface), opened(netns) as target, netlink_socket() as here:
+        with _lock_of(host_interface), opened(netns) as target:
             enter(target, netns)
-            with netlink_socket() as there:
-                _move(here, there, host_interface, target)
+            _move(host_interface, netns, target)
 
     await _run(work, host_interface)
 
@@ -78,99 +72,57 @@ async def unsplice(host_interface: str, netns: str) -> None:
 
 
 def _splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
-    with opened(netns) as target, netlink_socket() as here:
+    with opened(netns) as target:
         enter(target, netns)
-        with netlink_socket() as there:
-            guest = read_guest_network(there, interface)
-            pods = _index(there, interface)
-            zones = _move(here, there, host_interface, target)
-            _configure(there, host_interface, zones, guest.mtu)
-            _redirect(there, pods, zones)
-            _redirect(there, zones, pods)
+        with Netlink() as there:
+            pods = links.find(interface)
+            if pods is None:
+                raise Missing("read interface", interface, "no such interface in the network namespace")
+            guest = read_guest_network(there, pods)
+            zones = _move(host_interface, netns, target)
+            _configure(there, host_interface, zones, pods.mtu)
+            _redirect(there, pods.index, zones)
+            _redirect(there, zones, pods.index)
             return guest
 
 
-def _move(here: IPRoute, there: IPRoute, name: str, target: int) -> int:
-    """Move the interface into the namespace, unless it is there; its index there."""
-    link = find_link(there, name)
-    if link is not None:
-        return int(link["index"])
-    link = find_link(here, name)
-    if link is None:
+def _move(name: str, netns: str, target: int) -> int:
+    """Move the interface into the namespace that the thread is in, unless it is there; its index there."""
+    index = links.index_of(name)
+    if index is not None:
+        return index
+    with opened(OWN) as own:
+        enter(own, OWN)
+    with Netlink() as here:
+        moved = links.move(here, name, target)
+    if not moved:
         hint = "was it in a network namespace that has been deleted?"
         raise Missing("splice interface", name, "no such interface", hint)
-    here.link("set", index=link["index"], net_ns_fd=target)
-    return _index(there, name)
+    enter(target, netns)
+    index = links.index_of(name)
+    if index is None:
+        raise Missing("splice interface", name, "it went away meanwhile")
+    return index
 
 
-def _configure(there: IPRoute, name: str, index: int, mtu: int) -> None:
+def _configure(there: Netlink, name: str, index: int, mtu: int) -> None:
     # The interface only passes frames on: the namespace's stack must not speak IPv6 on it.
     switch = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")  # of this thread's namespace
     if switch.exists():
         switch.write_text("1")
-    there.link("set", index=index, mtu=mtu, state="up")
+    links.set_up(there, index, mtu)
 
 
-def _redirect(there: IPRoute, here: int, out: int) -> None:
+def _redirect(there: Netlink, here: int, out: int) -> None:
     """Send what arrives at the interface ``here`` out at ``out``."""
-    # A redirect in place stays untouched: without it for a moment, the namespace's own stack would
-    # see segments of the guest's connections, and reset them.
-    if out in _targets(there, here):
-        return
-    try:
-        there.tc("add", "ingress", here, _INGRESS)
-    except NetlinkError as error:
-        if error.code != errno.EEXIST:
-            raise
-        _clear(there, here)  # of an earlier splice, to something that is gone
-        there.tc("add", "ingress", here, _INGRESS)
-    action = {"kind": "mirred", "direction": "egress", "action": "redirect", "ifindex": out}
-    there.tc(
-        "add-filter",
-        "u32",
-        here,
-        parent=_INGRESS,
-        prio=_PRIORITY,
-        protocol=_EVERY_PROTOCOL,
-        keys=[_MATCH_ALL],
-        target=_CLASS,
-        action=action,
-    )
-
-
-def _targets(there: IPRoute, index: int) -> set[int]:
-    """Interfaces that frames arriving at ``index`` are redirected to."""
-    found = set()
-    for message in there.get_filters(index=index, parent=_INGRESS):
-        found |= set(_mirred_targets(message))
-    return found
-
-
-def _mirred_targets(message: Any) -> list[int]:
-    options = message.get_attr("TCA_OPTIONS")
-    actions = options.get_attr("TCA_U32_ACT") if options is not None else None
-    if actions is None:
-        return []
-    found = []
-    for _, action in actions["attrs"]:
-        parameters = action.get_attr("TCA_ACT_OPTIONS").get_attr("TCA_MIRRED_PARMS")
-        found.append(int(parameters["ifindex"]))
-    return found
-
-
-def _clear(there: IPRoute, index: int) -> None:
-    try:
-        there.tc("del", "ingress", index, _INGRESS)
-    except NetlinkError as error:
-        if error.code not in (errno.ENOENT, errno.EINVAL):  # there was none
-            raise
-
-
-def _index(netlink: IPRoute, name: str) -> int:
-    link = find_link(netlink, name)
-    if link is None:
-        raise Missing("splice interface", name, "it went away meanwhile")
-    return int(link["index"])
+    if not links.add_ingress(there, here):
+        # A redirect in place stays untouched: without it for a moment, the namespace's own stack would
+        # see segments of the guest's connections, and reset them.
+        if out in links.redirects(there, here):
+            return
+        links.remove_ingress(there, here)  # of an earlier splice, to something that is gone
+        links.add_ingress(there, here)
+    links.add_redirect(there, here, out)
 
 
 def _unsplice(host_interface: str, netns: str) -> None:
@@ -180,10 +132,8 @@ def _unsplice(host_interface: str, netns: str) -> None:
                 enter(target, netns)
         except Missing:
             return
-        with netlink_socket() as there:
-            link = find_link(there, host_interface)
-            if link is not None:
-                there.link("set", index=link["index"], state="down", net_ns_fd=own)
+        with Netlink() as there:
+            links.move(there, host_interface, own)
 
 
 def _lock_of(interface: str) -> threading.Lock:
@@ -199,4 +149,6 @@ async def _run(work: Callable[[], T], interface: str) -> T:
     try:
         return await in_own_thread(work)
     except NetlinkError as error:
+        if error.code == errno.ENODEV:
+            raise Missing("splice interface", interface, "it, or the pod's, went away meanwhile") from error
         raise Broken("splice interface", interface, explain(error)) from error

@@ -27,8 +27,9 @@ from tests.bench.sides import Side
 MIB = 1 << 20
 FIRST = "pull"
 SHARING = "pull with 7 of 8 layers here"
+REBASED = "pull with all but the lowest here"
 SMALL = "20 small images at once"
-PULLS = (FIRST, SHARING, SMALL)
+PULLS = (FIRST, SHARING, REBASED, SMALL)
 _SOURCES = ("/usr/lib", "/usr/share", "/usr/bin")
 _LAYERS = 8
 _CROWD = 20
@@ -53,17 +54,25 @@ class Sizes:
 
 
 def push(address: str, host: str, mib: int) -> tuple[Sizes, list[str], list[str]]:
-    """Push two large images of about ``mib`` unpacked that differ in one layer, and small ones."""
+    """Push large images of about ``mib`` unpacked, and small ones.
+
+    The second large one has another topmost layer than the first, the third another lowest one.
+    """
     files = _files()
-    tars = (_layer(files, number, mib * MIB // _LAYERS) for number in range(_LAYERS + 1))
+    tars = (_layer(files, number, mib * MIB // _LAYERS) for number in range(_LAYERS + 2))
     packed, ids, sizes = [], [], []
     for tar in tars:
         packed.append(igzip.compress(tar, 2))
         ids.append(digest(tar))
         sizes.append(len(tar))
     large = []
-    for name, top in (("large", _LAYERS - 1), ("other", _LAYERS)):
-        chosen = [*range(_LAYERS - 1), top]
+    middle = range(1, _LAYERS - 1)
+    for name, low, top in (
+        ("large", 0, _LAYERS - 1),
+        ("other", 0, _LAYERS),
+        ("rebased", _LAYERS + 1, _LAYERS - 1),
+    ):
+        chosen = [low, *middle, top]
         images.push_packed(
             address, f"bench/{name}:1", [packed[n] for n in chosen], [ids[n] for n in chosen], {}
         )
@@ -79,7 +88,7 @@ def push(address: str, host: str, mib: int) -> tuple[Sizes, list[str], list[str]
 async def measure(
     running: Mapping[str, Side], large: list[str], small: list[str], rounds: int
 ) -> tuple[dict[str, Samples], dict[str, Store]]:
-    """Time pulls, the sides in turn; nothing of an image is there before, but what SHARING names."""
+    """Time pulls, the sides in turn; all is there before that SHARING and REBASED name, nothing else."""
     samples = {name: Samples() for name in running}
     stores: dict[str, Store] = {}
     for _ in range(rounds):
@@ -89,6 +98,7 @@ async def measure(
                 await samples[name].time(FIRST, side.client.pull(large[0]))
                 await samples[name].time(SHARING, side.client.pull(large[1]))
                 disk = await _disk(side.store) - empty
+                await samples[name].time(REBASED, side.client.pull(large[2]))
                 crowd = asyncio.gather(*(side.client.pull(image) for image in small))
                 await samples[name].time(SMALL, crowd)
             stores[name] = Store(disk, max(peak.bytes, stores[name].peak if name in stores else 0))

@@ -140,7 +140,7 @@ async def test_propagation(stage: Stage, shared_pod: Pod, tmp_path: Path) -> Non
             assert (await stage.says(container, "cat /w/later/news"))[0] != 0
         assert (await stage.says(container, "cat /v/later/news"))[0] != 0
         assert [each.propagation for each in (await stage.status(container)).mounts] == [FOLLOW, 0]
-        with refused("FAILED_PRECONDITION", "bidirectional", "RuntimeClass"):
+        with refused("FAILED_PRECONDITION", "mountPropagation Bidirectional", "another runtime"):
             await stage.create(shared_pod, mounts=[mount(folder, propagation=BOTH)])
 
 
@@ -155,7 +155,7 @@ async def test_what_cannot_be(stage: Stage, shared_pod: Pod, tmp_path: Path) -> 
         with refused("INVALID_ARGUMENT"):
             await stage.create(shared_pod, mounts=[wrong])
     device = cri.Device(host_path="/dev/null", container_path="/dev/mine", permissions="rwm")
-    with refused("UNIMPLEMENTED", "/dev/mine", "zone"):
+    with refused("UNIMPLEMENTED", "/dev/mine", "virtual machine"):
         await stage.create(shared_pod, devices=[device])
 
 

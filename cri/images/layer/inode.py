@@ -161,6 +161,12 @@ def recorded(node: Inode) -> InodeRecord:
     return serial, kind, mode, uid, gid, mtime, size, b"", (0, 0), xattrs, content, lost
 
 
+def identity(record: InodeRecord) -> tuple[Any, ...]:
+    """What a record says of the inode itself: all but its number, and that of the layer its data is in."""
+    content = record[10]
+    return (*record[1:10], content and content[1:], *record[11:])
+
+
 def restored(record: InodeRecord) -> Inode:
     """The inode of a record; a directory without names."""
     serial, kind, mode, uid, gid, mtime, size, target, device, xattrs, content, lost = record

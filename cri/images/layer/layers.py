@@ -48,13 +48,15 @@ class LayerIndex(NamedTuple):
     """What a layer holds; the data itself stays in the layer.
 
     plain_bytes: the length of its tar stream; names: bytes of names, link targets and attributes; memory: the
-    most that the entries take in memory once they are in a tree, in bytes.
+    most that the entries take in memory once they are in a tree, in bytes; verified: the layer has just been
+    read, so that its bytes are known to be right.
     """
 
     entries: EntryList
     plain_bytes: int
     names: int
     memory: int
+    verified: bool = True
 
     @property
     def cost(self) -> Cost:
@@ -119,11 +121,17 @@ class _Counted:
             yield chunk
 
 
-def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: ImageLimits) -> LayerIndex:
+EntryReader = Callable[[TarEntry, PlainStream], None]
+"""May read an entry's data from the stream, or a part of it."""
+
+
+def read_layer(
+    chunks: Iterable[bytes], size: int, diff_id: str, limits: ImageLimits, reader: EntryReader | None = None
+) -> LayerIndex:
     """Read a compressed layer to its end and index it.
 
-    size: its compressed length, which bounds the plain one where a ratio is configured.
-    Raises Corrupt, Unpackable, Oversized.
+    size: its compressed length, which bounds the plain one where a ratio is configured; reader: is given each
+    entry. Raises Corrupt, Unpackable, Oversized, and what the reader raises.
     """
     algorithm, _, wanted = diff_id.partition(":")
     counted = _Counted(compression.plain(chunks, diff_id), algorithm, _bound(size, diff_id, limits))
@@ -138,6 +146,8 @@ def read_layer(chunks: Iterable[bytes], size: int, diff_id: str, limits: ImageLi
         memory += XATTR_BYTES * len(entry.xattrs)
         if text > CHECK_BYTES or len(found) % CHECK_ENTRIES == 0:
             check(Cost(len(found), names, memory), diff_id, limits)
+        if reader is not None:
+            reader(entry, stream)
     check(Cost(len(found), names, memory), diff_id, limits)
     stream.drain()
     if counted.hash.hexdigest() != wanted:

@@ -68,7 +68,7 @@ class _Extras:
 
 
 def entries(stream: PlainStream, header_bytes: int) -> Iterator[TarEntry]:
-    """The entries in their order; the caller must not read the stream meanwhile.
+    """The entries in their order; until the next one is asked for, the caller may read an entry's data.
 
     header_bytes: the bound on one PAX or long-name header. Raises Unpackable and Oversized.
     """
@@ -100,9 +100,10 @@ def entries(stream: PlainStream, header_bytes: int) -> Iterator[TarEntry]:
             continue
         entry = _entry(block, kind, size, extras, stream)
         extras = _Extras()
-        yield entry
         # Headers and sparse maps are whole blocks, so the data begins on one.
-        stream.skip(entry.stored + -entry.stored % BLOCK)
+        end = stream.offset + entry.stored + -entry.stored % BLOCK
+        yield entry
+        stream.skip(end - stream.offset)
 
 
 def _extra_header(stream: PlainStream, size: int, header_bytes: int) -> bytes:
@@ -115,10 +116,11 @@ def _extra_header(stream: PlainStream, size: int, header_bytes: int) -> bytes:
 
 
 def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: PlainStream) -> TarEntry:
-    name, link = _names(block, extras)
-    if len(name) > PATH_MAX or len(link) > PATH_MAX:
-        raise _bad(stream, f"a name longer than {PATH_MAX} bytes")
     pax = extras.pax
+    name, link = _names(block, extras)
+    # The last one is of sparse files alone.
+    if max(map(len, (name, link, pax.get(b"GNU.sparse.name", b"")))) > PATH_MAX:
+        raise _bad(stream, f"a name longer than {PATH_MAX} bytes")
     known = _KINDS.get(kind)
     if known is None:
         raise _bad(stream, f"{shown(name)} is of the unknown type {kind!r}")

@@ -4,51 +4,72 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+import threading
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+    Set,
+)
+from contextlib import asynccontextmanager
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
 from cri.images.layer import losses
 from cri.images.layer.layers import Cost, LayerIndex
+from cri.images.pull.early import SLOTS, EarlyBuild
 from cri.images.pull.kept import check_kept
 from cri.images.pull.progress import Meters
 from cri.images.registry.manifests import Descriptor
 from cri.images.rootfs import tree_cache
-from cri.images.rootfs.convert import convert
+from cri.images.rootfs.content import ContentId, content_id
+from cri.images.rootfs.convert import BuiltFilesystem, account_files, convert, convert_rest
 from cri.images.rootfs.plan import FilesystemPlan, Planner
 from cri.images.rootfs.stack import Part
 from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
+from cri.images.store.db import FilesystemRow
 from cri.images.store.files import FS_TYPE
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
+from daemonkit.tasks import complete
 
 log = logging.getLogger(__name__)
 
 
 class LayeredImage(NamedTuple):
-    """What is to be built: the stack and the layers, both lowest first; subject: for messages."""
+    """What is to be built: the stack and the layers, all lowest first; subject: for messages."""
 
     subject: str
     stack: Sequence[Part]
     layers: Sequence[Descriptor]
+    diff_ids: Sequence[str]
 
 
 class Planned(NamedTuple):
-    """A filesystem to be built; cost: of its layers."""
+    """A filesystem to be built.
+
+    layers: their digests; content: see ContentId; cost: of its layers; verified: those of them whose bytes
+    have just been read, by their numbers.
+    """
 
     part: Part
     layers: tuple[str, ...]
     plan: FilesystemPlan
+    content: ContentId
     cost: Cost
+    verified: frozenset[int]
 
-    def lower_layers(self) -> list[int]:
-        """The numbers of layers of filesystems below that have files in this one too."""
-        first = self.part.end - len(self.layers)
-        accounts = (node.content for node in self.plan.accounts.values() if node is not None)
-        used = {*self.plan.files, *(content.layer for content in accounts if content is not None)}
-        return sorted(number for number in used if number < first)
+    def accounts(self) -> set[int]:
+        """The numbers of the layers that have its account files."""
+        contents = (node.content for node in self.plan.accounts.values() if node is not None)
+        return {content.layer for content in contents if content is not None}
 
 
 class BuildState(NamedTuple):
@@ -75,6 +96,7 @@ class FilesystemBuilder:
         self._threads = threads
         self._filesystems: SingleFlight[None] = SingleFlight()
         self._conversions = asyncio.Semaphore(settings.conversions)
+        self._slots = threading.Semaphore(SLOTS)
 
     async def begin(self, image: LayeredImage) -> BuildState:
         """Look at what is here; the caller leases all filesystems and layers of the image."""
@@ -85,28 +107,59 @@ class FilesystemBuilder:
     ) -> Planned:
         """Apply the layers of the next part as they come, and plan its filesystem."""
         cost, count = Cost(), 0
+        verified: list[bool] = []
         for coming in indexes:
             index = await coming
             count += 1
+            verified.append(index.verified)
             cost = cost.plus(index.cost)
             await self._threads.run(partial(_apply, planner, index))
             # What a layer brings is in the tree now, and needed nowhere else.
             del index, coming
         plan = await self._threads.run(lambda _: planner.plan())
-        layers = _digests(image.layers[part.end - count : part.end])
-        return Planned(part, layers, plan, cost)
+        content = await self._threads.run(lambda _: content_id(plan, image.diff_ids))
+        start = part.end - count
+        layers = _digests(image.layers[start : part.end])
+        right = frozenset(number for number, one in enumerate(verified, start) if one)
+        return Planned(part, layers, plan, content, cost, right)
 
-    async def build(self, image: LayeredImage, planned: Planned) -> None:
-        """Make a filesystem, unless another pull does or has; and its tree cache."""
-        await self._filesystems.run(planned.part.chain_id, lambda: self._build(image, planned))
+    @asynccontextmanager
+    async def early(self, parts: Sequence[Part]) -> AsyncIterator[Mapping[int, EarlyBuild]]:
+        """Places for the filesystems of parts, by the numbers of their topmost layers."""
+        files, settings = self._store.files, self._settings
+        places = {part.end - 1: EarlyBuild(files, part.chain_id, settings, self._slots) for part in parts}
 
-    async def _build(self, image: LayeredImage, planned: Planned) -> None:
-        chain_id = planned.part.chain_id
+        def close(_: CancelToken) -> None:
+            for place in places.values():
+                place.close()
+
+        try:
+            yield places
+        finally:
+            await complete(self._threads.run(close))
+
+    async def build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
+        """Make a filesystem and its tree cache, unless another pull does or has."""
+
+        def work() -> Coroutine[Any, Any, None]:
+            return self._build(image, planned, early)
+
+        await self._filesystems.run(planned.content.value, work)
+        if not self._store.has_filesystem(planned.part.chain_id):
+            # It was made to lie over other ones.
+            await self._filesystems.run(planned.part.chain_id, work)
+        await self._threads.run(lambda _: early.close())
+
+    async def _build(self, image: LayeredImage, planned: Planned, early: EarlyBuild) -> None:
+        chain_id, plan = planned.part.chain_id, planned.plan
         if not self._store.has_filesystem(chain_id):
             meter = self._meters.of(chain_id, 0)
-            async with self._conversions:
-                with meter.running(planned.plan.file_bytes):
-                    await self._threads.run(partial(self._convert, image, planned, meter.add))
+            if await self._threads.run(partial(self._share, image, planned)):
+                meter.skip()
+            else:
+                async with self._conversions:
+                    with meter.running(plan.file_bytes):
+                        await self._threads.run(partial(self._convert, image, planned, early, meter.add))
         await self._threads.run(lambda _: self._keep_tree(planned))
 
     def _begin(self, image: LayeredImage) -> BuildState:
@@ -127,22 +180,60 @@ class FilesystemBuilder:
         )
         return BuildState(below, order, Planner(image.subject, self._settings.limits, below))
 
+    def _share(self, image: LayeredImage, planned: Planned, token: CancelToken) -> bool:
+        """Take a filesystem of the same content, whatever it lies over; whether there is one."""
+        chain_id = planned.part.chain_id
+        with self._store.files.work_file(chain_id.partition(":")[2]) as work:
+            digest = self._store.link_filesystem(planned.content.value, chain_id, work)
+            if digest is None:
+                return False
+            blobs = self._checked(image, planned, planned.accounts(), token)
+            accounts = account_files(blobs, planned.plan, chain_id, token)
+            self._add(image, work, planned, BuiltFilesystem(digest, accounts))
+            return True
+
     def _convert(
-        self, image: LayeredImage, planned: Planned, moved: Callable[[int], None], token: CancelToken
+        self,
+        image: LayeredImage,
+        planned: Planned,
+        early: EarlyBuild,
+        moved: Callable[[int], None],
+        token: CancelToken,
     ) -> None:
-        store, part = self._store, planned.part
-        blobs = [store.files.blob_path(layer.digest) for layer in image.layers]
-        # The others have been read, and verified, for this very pull.
-        for number in planned.lower_layers():
+        plan, part = planned.plan, planned.part
+        # Also those of which nothing is left in the end: here they are found damaged, if they are.
+        own = range(part.end - len(planned.layers), part.end)
+        blobs = self._checked(image, planned, planned.accounts().union(plan.files, own), token)
+        begun = early.begun
+        if begun is not None and begun.fits(planned.content):
+            self._add(image, begun.out, planned, convert_rest(begun, blobs, plan, token, moved))
+            return
+        with self._store.files.work_file(part.chain_id.partition(":")[2]) as work:
+            self._add(image, work, planned, convert(blobs, plan, work, self._settings, token, moved))
+
+    def _checked(
+        self, image: LayeredImage, planned: Planned, read: Set[int], token: CancelToken
+    ) -> list[Path]:
+        """The paths of all layers; those that are about to be read are sound."""
+        blobs = [self._store.files.blob_path(layer.digest) for layer in image.layers]
+        for number in sorted(read - planned.verified):
             check_kept(image.layers[number].digest, blobs[number], token)
-        with store.files.work_file(part.chain_id.partition(":")[2]) as work:
-            built = convert(blobs, planned.plan, work, self._settings, token, moved)
-            checkpoint("image-pull.filesystem-built")
-            lost = planned.plan.lost
-            store.add_filesystem(work, part.chain_id, part.below, built.accounts, built.digest, lost)
-            checkpoint("image-pull.filesystem-recorded")
-            if lost:
-                log.warning("image %s: %s cannot hold %s", image.subject, FS_TYPE, losses.shown(lost))
+        return blobs
+
+    def _add(self, image: LayeredImage, work: Path, planned: Planned, built: BuiltFilesystem) -> None:
+        checkpoint("image-pull.filesystem-built")
+        row = FilesystemRow(
+            planned.part.chain_id,
+            FS_TYPE,
+            work.stat().st_size,
+            built.digest,
+            planned.part.below,
+            lost=planned.plan.lost,
+        )
+        self._store.add_filesystem(work, row, built.accounts, planned.content.value)
+        checkpoint("image-pull.filesystem-recorded")
+        if row.lost:
+            log.warning("image %s: %s cannot hold %s", image.subject, FS_TYPE, losses.shown(row.lost))
 
     def _keep_tree(self, planned: Planned) -> None:
         chain_id, plan = planned.part.chain_id, planned.plan

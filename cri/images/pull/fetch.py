@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 from cri.images.concurrency import CancelToken, WorkerThreads
 from cri.images.digests import VerifiedChunks, digest_of, matches
 from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full, oversized
-from cri.images.layer.layers import LayerIndex, file_chunks, read_layer
+from cri.images.layer.layers import EntryReader, LayerIndex, file_chunks, read_layer
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
 from cri.images.registry import manifests
@@ -31,6 +31,7 @@ from daemonkit.faults import Fault
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
+Reading = Callable[[], AbstractContextManager[EntryReader | None]]
 # The image itself is at fault, or this host, whichever source it comes from.
 _FINAL = (Unpackable, Oversized, DiskFull)
 
@@ -131,16 +132,18 @@ def download_layer(
     meter: Meter,
     source: ImageSource,
     token: CancelToken,
+    reading: Reading = nullcontext,
 ) -> LayerIndex:
     """A layer into a file, indexed on the way; synced when this returns.
 
     What the file has of the layer already is not fetched again.  It is read, and counts as verified no more
-    than what comes: when the whole is wrong, all of it is fetched.
+    than what comes: when the whole is wrong, all of it is fetched.  reading: is entered for each try, and
+    gives what read_layer is to give the entries to.
     """
     if layer.size > limits.layer_bytes:
         cause = f"{layer.size} bytes, more than {limits.layer_bytes}"
         raise oversized("pull", layer.digest, cause, "layer_bytes")
-    fetch = partial(_download_rest, layer, diff_id, out, limits, meter, source, token)
+    fetch = partial(_download_rest, layer, diff_id, out, limits, meter, source, token, reading)
     begin = out.stat().st_size if out.exists() else 0
     if begin:
         try:
@@ -159,6 +162,7 @@ def _download_rest(
     meter: Meter,
     source: ImageSource,
     token: CancelToken,
+    reading: Reading,
     begin: int,
 ) -> LayerIndex:
     verified = VerifiedChunks(layer.digest, layer.size)
@@ -169,23 +173,19 @@ def _download_rest(
         rest = stack.enter_context(source.blob(layer, token, begin)) if begin < layer.size else iter(())
         before = _counted(file_chunks(out, token), meter) if begin else iter(())
         chunks = verified.passing(chain(before, _stored(rest, file, meter, token)))
-        index = _indexed(chunks, verified, layer.size, diff_id, limits, source.name)
+        read = partial(read_layer, chunks, layer.size, diff_id, limits, stack.enter_context(reading()))
+        index = _indexed(chunks, verified, read, source.name)
         file.flush()
         os.fsync(file.fileno())
     return index
 
 
 def _indexed(
-    chunks: Iterator[bytes],
-    verified: VerifiedChunks,
-    size: int,
-    diff_id: str,
-    limits: ImageLimits,
-    source: str,
+    chunks: Iterator[bytes], verified: VerifiedChunks, read: Callable[[], LayerIndex], source: str
 ) -> LayerIndex:
     """The index; what looks broken is the transfer's fault if the digest is wrong, else the image's."""
     try:
-        index = read_layer(chunks, size, diff_id, limits)
+        index = read()
     except Misdelivered:
         raise
     except (Corrupt, Unpackable) as fault:

@@ -9,9 +9,11 @@ from pathlib import Path
 from cri.images.concurrency import CancelToken
 from cri.images.digests import VerifiedChunks
 from cri.images.errors import Corrupt, Damaged, Oversized, Unpackable
+from cri.images.layer import layer_cache
 from cri.images.layer.layers import LayerIndex, file_chunks, read_layer
 from cri.images.registry.manifests import Descriptor
 from cri.images.settings import ImageLimits
+from cri.images.store.files import StoreFiles
 from daemonkit.checkpoints import checkpoint
 
 log = logging.getLogger(__name__)
@@ -20,12 +22,33 @@ _LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA)
 
 
 def read_kept(
-    layer: Descriptor, diff_id: str, path: Path, limits: ImageLimits, token: CancelToken
+    layer: Descriptor, diff_id: str, files: StoreFiles, limits: ImageLimits, read: bool, token: CancelToken
 ) -> LayerIndex | None:
     """The index of a kept layer; None: there is none, or none any more, since it was damaged.
 
-    Corrupt, Unpackable, Oversized: the layer has its digest, so the image itself is at fault.
+    read: the layer itself.  Else its list is believed, and who needs its bytes calls check_kept().  Corrupt,
+    Unpackable, Oversized: the layer has its digest, so the image itself is at fault.
     """
+    path, list_path = files.blob_path(layer.digest), files.layer_cache_path(layer.digest)
+    listed = None if read else layer_cache.load(list_path, layer.digest, diff_id)
+    if listed is not None and path.is_file() and path.stat().st_size == layer.size:
+        return listed
+    index = _read(layer, diff_id, path, limits, token)
+    if index is not None:
+        keep_list(layer, diff_id, files, index)
+    return index
+
+
+def keep_list(layer: Descriptor, diff_id: str, files: StoreFiles, index: LayerIndex) -> None:
+    """Spare later images the reading of a layer that has just been verified."""
+    with files.work_file(layer.digest.partition(":")[2]) as work:
+        layer_cache.write(work, layer.digest, diff_id, index)
+        work.rename(files.layer_cache_path(layer.digest))
+
+
+def _read(
+    layer: Descriptor, diff_id: str, path: Path, limits: ImageLimits, token: CancelToken
+) -> LayerIndex | None:
     index: LayerIndex | None = None
     fault: Corrupt | Unpackable | Oversized | None = None
     try:

@@ -10,30 +10,27 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from weakref import WeakValueDictionary
 
-from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads, task_group
-from cri.images.errors import Corrupt, Damaged, DiskFull, NotKept, Oversized, Unpackable
+from cri.images.concurrency import WorkerThreads, task_group
+from cri.images.errors import Damaged, DiskFull, Oversized, Unpackable, is_disk_full
 from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
 from cri.images.pull.candidates import Candidates
-from cri.images.pull.fetch import download_layer, read_first
-from cri.images.pull.kept import read_kept
+from cri.images.pull.layers import LayerFetcher, WantedLayer
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.health import HostHealth
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
-from cri.images.registry.sources import ImageSource, registry_sources
+from cri.images.registry.sources import registry_sources
 from cri.images.rootfs.stack import Part, parts
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow, now
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint
-from daemonkit.disk_space import is_full
 from daemonkit.memory import give_back
 from daemonkit.tasks import complete
 
@@ -52,9 +49,7 @@ class Puller:
         self._settings = settings
         self._threads = threads
         self.policy = Policy(settings.policy, threads)
-        self._layers: SingleFlight[LayerIndex] = SingleFlight()
-        # By host, so that one that stalls holds up nobody else's images.
-        self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._layers = LayerFetcher(store, settings, threads)
         self._health = HostHealth()
         self._meters = Meters()
         self._builder = FilesystemBuilder(store, settings, self._meters, threads)
@@ -127,8 +122,7 @@ class Puller:
         while True:
             progress.enter(Stage.FETCHING)
             try:
-                read = await self._fetch_and_build(image, stack, meters, candidates, progress)
-                if read >= _LARGE_INDEX:
+                if await self._fetch_and_build(image, stack, meters, candidates, progress) >= _LARGE_INDEX:
                     await self._threads.run(lambda _: give_back())
                 return
             except Damaged:
@@ -136,7 +130,7 @@ class Puller:
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                if not _is_full(error):
+                if not is_disk_full(error):
                     raise
                 if not await self._threads.run(lambda _: unfinished.give_back()):
                     raise
@@ -154,7 +148,7 @@ class Puller:
         Returns how much memory the entries took.
         """
         layers, diff_ids = image.manifest.layers, image.config.diff_ids
-        layered = LayeredImage(image.manifest_digest, stack, layers)
+        layered = LayeredImage(image.manifest_digest, stack, layers, diff_ids)
         below, order, planner = await self._builder.begin(layered)
         start = sum(len(cache.layers) for cache in below)
         _skip(meters[:start])
@@ -162,17 +156,16 @@ class Puller:
         for cache in below:
             budget.spend(cache.spent[2:])
         slots = asyncio.Semaphore(self._settings.downloads_per_image)
-        async with task_group() as group:
+        async with self._builder.early(stack[len(below) :]) as early, task_group() as group:
             coming = {}
             for number in order:
-                layer = self._layer(
-                    layers[number], diff_ids[number], meters[number], candidates, slots, budget
-                )
-                coming[number] = group.create_task(layer)
+                place = early.get(number)
+                wanted = WantedLayer(layers[number], diff_ids[number], meters[number], candidates, place)
+                coming[number] = group.create_task(self._layer(wanted, slots, budget))
             for part in stack[len(below) :]:
                 indexes = (coming.pop(number) for number in range(start, part.end))
                 planned = await self._builder.plan(layered, part, indexes, planner)
-                group.create_task(self._builder.build(layered, planned))
+                group.create_task(self._builder.build(layered, planned, early[part.end - 1]))
                 start = part.end
             # It has all entries in memory, and is not needed while the last filesystems are built.
             del planner
@@ -183,77 +176,19 @@ class Puller:
         """Fetch one layer of an image, by its number, unless it is here and sound."""
         layer, diff_id = image.manifest.layers[number], image.config.diff_ids[number]
         async with self._leasing([], [layer.digest]):
-            await self._shared(layer, diff_id, self._meters.of(layer.digest, layer.size), candidates)
+            meter = self._meters.of(layer.digest, layer.size)
+            await self._layers.get(WantedLayer(layer, diff_id, meter, candidates, None, True))
 
-    async def _layer(
-        self,
-        layer: Descriptor,
-        diff_id: str,
-        meter: Meter,
-        candidates: Candidates | None,
-        slots: asyncio.Semaphore,
-        budget: LayerBudget,
-    ) -> LayerIndex:
+    async def _layer(self, wanted: WantedLayer, slots: asyncio.Semaphore, budget: LayerBudget) -> LayerIndex:
         """A layer's index, once the layer is in the store."""
         async with slots:
-            index = await self._shared(layer, diff_id, meter, candidates)
+            index = await self._layers.get(wanted)
         budget.spend(index.cost)
-        return index
-
-    async def _shared(
-        self, layer: Descriptor, diff_id: str, meter: Meter, candidates: Candidates | None
-    ) -> LayerIndex:
-        # Who can fetch it does not share the failure of one who cannot.
-        key = (layer.digest, diff_id, candidates is not None)
-        return await self._layers.run(key, lambda: self._fetch(layer, diff_id, meter, candidates))
-
-    async def _fetch(
-        self, layer: Descriptor, diff_id: str, meter: Meter, candidates: Candidates | None
-    ) -> LayerIndex:
-        kept = await self._threads.run(partial(self._read_kept, layer, diff_id, meter))
-        if kept is not None:
-            return kept
-        if candidates is None:
-            raise NotKept(
-                "rebuild", layer.digest, f"no sound copy of its layer {layer.digest} is on this host"
-            )
-        most = 2 * self._settings.downloads_per_image
-        async with self._downloads.setdefault(candidates.first.name, asyncio.Semaphore(most)):
-            with meter.running():
-                return await read_first(
-                    self._threads, candidates, partial(self._download, layer, diff_id, meter)
-                )
-
-    def _read_kept(
-        self, layer: Descriptor, diff_id: str, meter: Meter, token: CancelToken
-    ) -> LayerIndex | None:
-        """The index of a layer that the store has; None: it has not."""
-        path = self._store.files.blob_path(layer.digest)
-        index = read_kept(layer, diff_id, path, self._settings.limits, token)
-        if index is not None:
-            meter.done()
         return index
 
     def _lacking(self, layer: Descriptor) -> int:
         """How many bytes of a layer are still to come."""
         return 0 if self._store.files.blob_path(layer.digest).is_file() else layer.size
-
-    def _download(
-        self, layer: Descriptor, diff_id: str, meter: Meter, source: ImageSource, token: CancelToken
-    ) -> LayerIndex:
-        """A layer into the store, from one source."""
-        files = self._store.files
-        with files.download_file(layer.digest) as work:
-            try:
-                index = download_layer(layer, diff_id, work, self._settings.limits, meter, source, token)
-            except BaseException as error:
-                if _is_resumable(error):
-                    files.keep_partial(work, layer.digest)
-                raise
-            checkpoint("image-pull.layer-fetched")
-            files.put(work, files.blob_path(layer.digest))
-            checkpoint("image-pull.layer-named")
-        return index
 
     def _name(
         self, image: ResolvedImage, chain_id: str, names: tuple[str, ...] | None, built: bool
@@ -289,21 +224,12 @@ class Puller:
             yield
         except BaseException as error:
             # Or else the next try would fail as this one did, or needs the room.
-            unfinished = not isinstance(error, Unpackable | Oversized) and not _is_full(error)
+            unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
             raise
         finally:
             await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests, unfinished)))
             if unfinished:
                 self.unfinished.set()
-
-
-def _is_full(error: BaseException) -> bool:
-    return isinstance(error, DiskFull) or is_full(error)
-
-
-def _is_resumable(error: BaseException) -> bool:
-    """Whether the bytes that came may be the beginning of a sound layer."""
-    return not isinstance(error, Corrupt | Unpackable | Oversized) and not _is_full(error)
 
 
 def _skip(meters: Sequence[Meter]) -> None:

@@ -26,8 +26,8 @@ class Baseline:
         self._changed: set[int] = set()
         # Files from before that got another name: all their names must be in one filesystem.
         self._linked: set[int] = set()
-        # All inodes that got one more name, those from before and later ones.
-        self._several: set[int] = set()
+        # All inodes that got one more name, those from before and later ones, with the one they had then.
+        self._several: dict[int, bytes] = {}
 
     def editing(self, directory: Inode) -> dict[bytes, Inode]:
         """A directory's names, for changing; their earlier state is kept."""
@@ -40,15 +40,23 @@ class Baseline:
         """Record changed directories: pass every one on the way from the root."""
         self._changed.update(node.serial for node in directories if node.serial <= self._serial)
 
-    def link(self, node: Inode) -> None:
-        """Record one more name of an inode."""
-        self._several.add(node.serial)
+    def link(self, node: Inode, path: bytes) -> None:
+        """Record one more name of an inode; path: the one that it was given by."""
+        self._several.setdefault(node.serial, path)
         if node.serial <= self._serial:
             self._linked.add(node.serial)
 
     def has_several_names(self, node: Inode) -> bool:
         """Whether an inode was given one more name since."""
         return bool(self._several) and node.serial in self._several
+
+    def main_name(self, node: Inode, root: Inode) -> bytes | None:
+        """The one of several names under which its layer mostly has a file; None: it has it no more."""
+        path = self._several[node.serial]
+        found: Inode | None = root
+        for part in path.split(b"/"):
+            found = found.names.get(part) if found is not None and found.is_directory else None
+        return path if found is node else None
 
     def difference(self, root: Inode) -> Iterator[tuple[bytes, Inode]]:
         """What must lie over the earlier tree to give that of root: parents first, names in byte order.

@@ -7,18 +7,19 @@ from which the bytes of those files that are there in the end are copied out.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from cri.images.concurrency import CancelToken
-from cri.images.layer.inode import Inode
+from cri.images.layer.inode import Content, Inode
 from cri.images.layer.layers import file_chunks, plain_stream
 from cri.images.layer.stream import PlainStream
 from cri.images.rootfs import tarwrite
+from cri.images.rootfs.begun import BegunFilesystem
 from cri.images.rootfs.plan import FilesystemPlan
-from cri.images.rootfs.squash import squashfs
+from cri.images.rootfs.squash import Squashfs
 from cri.images.settings import ImageSettings
 
 
@@ -42,22 +43,57 @@ def convert(
     moved: is told of the bytes of files that were copied, plan.file_bytes in all.
     Raises Unpackable, Exhausted (disk), Cancelled; then nothing is left of out.
     """
-    accounts = _Accounts(plan, token)
+    accounts = _Accounts(plan, {}, token)
+    with closing(Squashfs(out, settings)) as squashfs:
+        _write(squashfs, blobs, plan, plan.order, accounts, token, moved)
+    return BuiltFilesystem(_digest(out, token), accounts.contents(blobs, out.name))
 
+
+def convert_rest(
+    begun: BegunFilesystem,
+    blobs: Sequence[Path],
+    plan: FilesystemPlan,
+    token: CancelToken,
+    moved: Callable[[int], None],
+) -> BuiltFilesystem:
+    """As convert(), going on with what fits the plan."""
+    first, *rest = plan.order
+    moved(begun.bytes)
+    accounts = _Accounts(plan, {(first, at): data for at, data in begun.accounts.items()}, token)
+    _write(begun.squashfs, blobs, plan, rest, accounts, token, moved)
+    return BuiltFilesystem(_digest(begun.out, token), accounts.contents(blobs, begun.out.name))
+
+
+def account_files(
+    blobs: Sequence[Path], plan: FilesystemPlan, subject: str, token: CancelToken
+) -> Mapping[str, bytes | None]:
+    """Contents of FilesystemPlan.accounts, when no filesystem is to be built."""
+    return _Accounts(plan, {}, token).contents(blobs, subject)
+
+
+def _write(
+    squashfs: Squashfs,
+    blobs: Sequence[Path],
+    plan: FilesystemPlan,
+    layers: Sequence[int],
+    accounts: _Accounts,
+    token: CancelToken,
+    moved: Callable[[int], None],
+) -> None:
     def feed(sink: BinaryIO) -> None:
+        for layer in layers:
+            token.check()
+            stream = plain_stream(blobs[layer], squashfs.out.name, token)
+            _copy_files(plan.files[layer], stream, sink, accounts, token, moved)
+        # Directories may come after what is in them: the tool makes them, and takes their attributes later.
         for path, node in plan.bare:
             sink.write(tarwrite.member(path, node)[0])
-        for layer in sorted(plan.files):
-            token.check()
-            stream = plain_stream(blobs[layer], out.name, token)
-            _copy_files(plan.files[layer], stream, sink, accounts, token, moved)
         for path, target in plan.links:
             sink.write(tarwrite.hard_link(path, target))
         sink.write(tarwrite.END)
 
-    jobs = max(1, len(os.sched_getaffinity(0)))
-    squashfs(out, feed, settings.compression, settings.compression_level, jobs, token)
-    return BuiltFilesystem(_digest(out, token), accounts.contents(blobs, out.name))
+    squashfs.write(feed, token)
+    squashfs.finish(token)
 
 
 def _digest(path: Path, token: CancelToken) -> str:
@@ -83,9 +119,9 @@ def _copy_files(
         header, padding = tarwrite.member(path, node)
         sink.write(header)
         stream.skip(content.offset - stream.offset)
-        if accounts.wants(node):
+        if accounts.wants(content):
             data = stream.exactly(content.stored)
-            accounts.keep(node, data)
+            accounts.keep(content, data)
             sink.write(data)
             moved(len(data))
         else:
@@ -99,19 +135,23 @@ def _copy_files(
 class _Accounts:
     """The account files, caught while their data passes by."""
 
-    def __init__(self, plan: FilesystemPlan, token: CancelToken) -> None:
+    def __init__(
+        self, plan: FilesystemPlan, known: Mapping[tuple[int, int], bytes], token: CancelToken
+    ) -> None:
+        """known: data by the layer and the offset that it has there."""
         self._token = token
         self._nodes = plan.accounts
-        self._wanted = {node.serial for node in plan.accounts.values() if node is not None}
-        self._found: dict[int, bytes] = {}
+        contents = [node.content for node in plan.accounts.values() if node is not None]
+        self._wanted = {content[:2] for content in contents if content is not None}
+        self._found = dict(known)
 
-    def wants(self, node: Inode) -> bool:
-        """Whether the inode is an account file."""
-        return node.serial in self._wanted
+    def wants(self, content: Content) -> bool:
+        """Whether it is an account file's."""
+        return content[:2] in self._wanted
 
-    def keep(self, node: Inode, data: bytes) -> None:
+    def keep(self, content: Content, data: bytes) -> None:
         """Keep the file's data."""
-        self._found[node.serial] = data
+        self._found[content[:2]] = data
 
     def contents(self, blobs: Sequence[Path], subject: str) -> dict[str, bytes | None]:
         """All account files; what a new symlink leads to may be in a lower layer, and is read there."""
@@ -120,9 +160,10 @@ class _Accounts:
             if node is None or node.content is None:
                 contents[path] = None if node is None else b""
                 continue
-            if node.serial not in self._found:
+            place = node.content[:2]
+            if place not in self._found:
                 stream = plain_stream(blobs[node.content.layer], subject, self._token)
                 stream.skip(node.content.offset)
-                self._found[node.serial] = stream.exactly(node.content.stored)
-            contents[path] = self._found[node.serial]
+                self._found[place] = stream.exactly(node.content.stored)
+            contents[path] = self._found[place]
         return contents

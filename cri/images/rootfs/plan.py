@@ -40,9 +40,15 @@ class NamedInodes:
         for path, *record in self._records:
             yield path, restored(record)
 
+    def records(self) -> Iterator[tuple[bytes, InodeRecord]]:
+        """Their paths, and what recorded() says of them."""
+        return ((record[0], record[1:]) for record in self._records)
+
 
 class FilesystemPlan(NamedTuple):
-    """What goes into the stream: bare inodes, then files by layer and offset, then further names.
+    """What goes into the stream: files by layer, the topmost first, and offset; bare inodes; further names.
+
+    Files come first so that those of a layer can be written while it arrives.
 
     file_bytes: what is copied out of the layers; accounts: those account files that are others now than in
     the filesystems below; None: it is gone, or nothing that can be read. directories: see TreeCache; lost:
@@ -59,6 +65,11 @@ class FilesystemPlan(NamedTuple):
     serial: int
     spent: tuple[int, int]
     lost: Mapping[str, int]
+
+    @property
+    def order(self) -> list[int]:
+        """The layers that files come from, in the order of the stream."""
+        return sorted(self.files, reverse=True)
 
 
 class _Files:
@@ -124,7 +135,7 @@ class Planner:
     def plan(self) -> FilesystemPlan:
         """Plan the filesystem of the layers applied since the last one; raises Unpackable, Oversized."""
         bare, files, links = NamedInodes(), _Files(), PackedRecords()
-        # Of inodes with several names, the first.
+        # Of inodes with several names, the main one.
         first: dict[int, bytes] = {}
         owners: set[int] = set()
         directories: list[Inode] = []
@@ -133,10 +144,11 @@ class Planner:
         for path, node in self._tree.difference():
             self._spend(len(path), 0)
             if self._tree.has_several_names(node):
-                if node.serial in first:
-                    links.add((path, first[node.serial]))
+                # All names of a file are in one filesystem; under this one its layer has the data.
+                main = first.setdefault(node.serial, self._tree.main_name(node) or path)
+                if main != path:
+                    links.add((path, main))
                     continue
-                first[node.serial] = path
             if node.is_directory:
                 directories.append(node)
             owners.update((node.uid, node.gid))

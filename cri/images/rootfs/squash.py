@@ -13,6 +13,7 @@ from typing import IO, BinaryIO
 
 from cri.images.concurrency import CancelToken
 from cri.images.errors import disk_full
+from cri.images.settings import ImageSettings
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Refused
 
@@ -23,42 +24,117 @@ _F_SETPIPE_SZ = 1031
 _LEVELLED = ("zstd", "gzip")
 
 
-def squashfs(
-    out: Path, feed: Callable[[BinaryIO], None], compression: str, level: int, jobs: int, token: CancelToken
-) -> None:
-    """Make a synced, read-only squashfs file from the tar stream that ``feed`` writes.
+class Squashfs:
+    """A squashfs file in the making: write() as often as one likes, finish() once, close() in any case.
 
-    On any failure the tool is ended and the file removed. Raises Exhausted for a full disk, Broken,
-    Cancelled, and what feed raises.
+    All of them block; they may be called in one thread after the other.
     """
-    options = ["-c", compression, *(["-X", f"level={level}"] if compression in _LEVELLED else [])]
-    # The tool gets an open file, which it cannot remove: a failure can be looked into.
-    with tempfile.TemporaryFile() as errors, out.open("x+b") as file:
-        target = f"/proc/self/fd/{file.fileno()}"
-        command = [TOOL, "--quiet", "--force", "--no-skip", *options, "-b", str(BLOCK_BYTES), "-j", str(jobs)]
-        process = _start([*command, target], errors, file.fileno())
+
+    def __init__(self, out: Path, settings: ImageSettings) -> None:
+        """Start the tool, which is to make ``out``; raises Refused when it is not installed."""
+        self.out = out
+        self._finished = False
+        # Whether the tool stopped reading before the end; its status and message then say why.
+        self._broken = False
+        self._errors = tempfile.TemporaryFile()
+        # The tool gets an open file, which it cannot remove: a failure can be looked into.
+        self._file = out.open("x+b")
         try:
-            with token.unblocking(process.kill):
-                broken = _pump(process, feed)
-                status = process.wait()
-            token.check()
-            if status or broken:
-                raise _failure(out, file, status, errors)
-            os.fchmod(file.fileno(), 0o444)
-            os.fsync(file.fileno())
+            self._process = _start(settings, self._file.fileno(), self._errors)
         except BaseException:
-            process.kill()
-            process.wait()
+            self._file.close()
+            self._errors.close()
             out.unlink(missing_ok=True)
             raise
+        assert self._process.stdin is not None
+        # The pipe quota of the user may be used up; a small pipe works too.
+        with suppress(PermissionError):
+            fcntl.fcntl(self._process.stdin.fileno(), _F_SETPIPE_SZ, PIPE_BYTES)
+        self._sink = open(self._process.stdin.fileno(), "wb", buffering=PIPE_BYTES, closefd=False)
+
+    def write(self, feed: Callable[[BinaryIO], None], token: CancelToken) -> bool:
+        """Let ``feed`` write the rest of the tar stream, or a part; whether the tool still reads.
+
+        Raises Cancelled, and what feed raises.
+        """
+        with token.unblocking(self.kill):
+            self.put(feed)
+        token.check()
+        return not self._broken
+
+    def put(self, feed: Callable[[BinaryIO], None]) -> bool:
+        """As write(); the caller sees to it that kill() unblocks it."""
+        try:
+            feed(self._sink)
+        except BrokenPipeError:
+            self._broken = True
+        return not self._broken
+
+    def finish(self, token: CancelToken) -> None:
+        """Have a synced, read-only file; raises Exhausted for a full disk, Broken, Cancelled."""
+        with token.unblocking(self.kill):
+            self._end_stream()
+            status = self._process.wait()
+        token.check()
+        if status or self._broken:
+            raise self._failure(status)
+        os.fchmod(self._file.fileno(), 0o444)
+        os.fsync(self._file.fileno())
+        self._finished = True
+
+    def kill(self) -> None:
+        """End the tool at once, from any thread; the others' calls then fail."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """End the tool; the file is removed unless it is finished."""
+        self._process.kill()
+        self._end_stream()
+        self._process.wait()
+        self._file.close()
+        self._errors.close()
+        if not self._finished:
+            self.out.unlink(missing_ok=True)
+
+    def _end_stream(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._sink.close()
+        except BrokenPipeError:
+            self._broken = True
+        self._process.stdin.close()
+
+    def _failure(self, status: int) -> Exception:
+        self._errors.seek(0)
+        said = self._errors.read(4096).decode("utf-8", "replace").strip().replace("\n", "; ")
+        name = self.out.name
+        if _disk_full(self._file):
+            return disk_full("build filesystem image", name)
+        return Broken("build filesystem image", name, f"{TOOL} ended with {status}: {said or 'no message'}")
 
 
-def _start(command: list[str], errors: IO[bytes], target: int) -> subprocess.Popen[bytes]:
+def _start(settings: ImageSettings, target: int, errors: IO[bytes]) -> subprocess.Popen[bytes]:
+    kind = settings.compression
+    level = ["-X", f"level={settings.compression_level}"] if kind in _LEVELLED else []
+    jobs = str(max(1, len(os.sched_getaffinity(0))))
+    command = [
+        TOOL,
+        "--quiet",
+        "--force",
+        "--no-skip",
+        "-c",
+        kind,
+        *level,
+        "-b",
+        str(BLOCK_BYTES),
+        "-j",
+        jobs,
+    ]
     # Without SOURCE_DATE_EPOCH the file's own times are 0, whatever the daemon's environment.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
     try:
-        process = subprocess.Popen(
-            command,
+        return subprocess.Popen(
+            [*command, f"/proc/self/fd/{target}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=errors,
@@ -70,30 +146,6 @@ def _start(command: list[str], errors: IO[bytes], target: int) -> subprocess.Pop
         raise Refused(
             "build filesystem image", "", f"no {TOOL} on the PATH", "install squashfs-tools-ng"
         ) from error
-    assert process.stdin is not None
-    # The pipe quota of the user may be used up; a small pipe works too.
-    with suppress(PermissionError):
-        fcntl.fcntl(process.stdin.fileno(), _F_SETPIPE_SZ, PIPE_BYTES)
-    return process
-
-
-def _pump(process: subprocess.Popen[bytes], feed: Callable[[BinaryIO], None]) -> bool:
-    """Whether the tool stopped reading before the end; its status and message then say why."""
-    assert process.stdin is not None
-    try:
-        with process.stdin as pipe, open(pipe.fileno(), "wb", buffering=PIPE_BYTES, closefd=False) as sink:
-            feed(sink)
-    except BrokenPipeError:
-        return True
-    return False
-
-
-def _failure(out: Path, file: IO[bytes], status: int, errors: IO[bytes]) -> Exception:
-    errors.seek(0)
-    said = errors.read(4096).decode("utf-8", "replace").strip().replace("\n", "; ")
-    if _disk_full(file):
-        return disk_full("build filesystem image", out.name)
-    return Broken("build filesystem image", out.name, f"{TOOL} ended with {status}: {said or 'no message'}")
 
 
 def _disk_full(file: IO[bytes]) -> bool:

@@ -1,7 +1,9 @@
 """Which filesystems an image becomes: a stack of parts, each of one layer or several.
 
 The rule looks at the layers from the lowest up and never back, so that images which begin with the same
-layers have the same filesystems for them.
+layers have the same filesystems for them. A large layer ends a part, and a very large one begins one, too:
+whatever lies below it, it is cut out in the same way, and so images can share it that have no beginning in
+common (see content.py).
 """
 
 from __future__ import annotations
@@ -13,6 +15,9 @@ from cri.images.digests import digest_of
 
 # Each is a disk of the zone, and one string of mount options must hold all their names.
 MAX_PARTS = 8
+# As many times the least size of a part, a layer is not put together with small ones below it, as long as not
+# more than half of the parts are there: building it again costs more than a disk.
+VERY_LARGE = 8
 
 
 @dataclass(frozen=True)
@@ -38,15 +43,18 @@ def chain(diff_ids: Sequence[str]) -> str:
 def parts(diff_ids: Sequence[str], sizes: Sequence[int], least: int) -> list[Part]:
     """The stack of an image, lowest first.
 
-    sizes: of the compressed layers, in bytes; a part ends as soon as it has ``least`` of them. The topmost
-    takes what is left, and all that is beyond MAX_PARTS.
+    sizes: of the compressed layers, in bytes; a part ends as soon as it has ``least`` of them, and before a
+    layer that is very large. The topmost takes what is left, and all that is beyond MAX_PARTS.
     """
     ends: list[int] = []
     size = 0
-    for number, layer in enumerate(sizes[:-1], 1):
-        size += layer
-        if size >= least and len(ends) < MAX_PARTS - 1:
+    for number, layer in enumerate(sizes):
+        if number > max(ends, default=0) and layer >= VERY_LARGE * least and len(ends) < MAX_PARTS // 2:
             ends.append(number)
+            size = 0
+        size += layer
+        if size >= least and len(ends) < MAX_PARTS - 1 and number + 1 < len(sizes):
+            ends.append(number + 1)
             size = 0
     found: list[Part] = []
     start, below = 0, ""

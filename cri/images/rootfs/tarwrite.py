@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+
 from cri.images.layer import tarstream
 from cri.images.layer.inode import Inode
 
@@ -13,11 +15,12 @@ _OCTAL_MAX = 0o77777777777
 def member(path: bytes, node: Inode) -> tuple[bytes, int]:
     """An inode's headers, and how many zero bytes pad its data; the root's path is empty."""
     records: list[tuple[bytes, bytes]] = [(b"SCHILY.xattr." + key, value) for key, value in node.xattrs]
-    stored = node.content.stored if node.content is not None else 0
+    content = node.content
+    stored = content.stored if content is not None else 0
     before = b""
-    if node.content is not None and node.content.extents is not None:
+    if content is not None and content.extents is not None:
         # tar2sqfs takes no empty map: what is all hole ends with an empty part, as GNU tar writes it.
-        before = _sparse_map(node.content.extents or ((node.size, 0),))
+        before = _sparse_map(content.extents or ((node.size, 0),))
         records += [(b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0")]
         records += [(b"GNU.sparse.name", path), (b"GNU.sparse.realsize", b"%d" % node.size)]
     headers = _headers(path or b"./", node.kind, node, records, stored + len(before), node.target)
@@ -37,13 +40,9 @@ def _headers(
         records.append((b"path", path))
     if len(link) > 100:
         records.append((b"linkpath", link))
-    for key, value, most in (
-        (b"uid", owner[0], 0o7777777),
-        (b"gid", owner[1], 0o7777777),
-        (b"size", size, _OCTAL_MAX),
-    ):
-        if value > most:
-            records.append((key, b"%d" % value))
+    if max(owner) > 0o7777777 or size > _OCTAL_MAX:
+        named = ((b"uid", owner[0], 0o7777777), (b"gid", owner[1], 0o7777777), (b"size", size, _OCTAL_MAX))
+        records += [(key, b"%d" % value) for key, value, most in named if value > most]
     header = _block(path, kind, node, size, link)
     if not records:
         return header
@@ -52,20 +51,32 @@ def _headers(
 
 
 def _block(path: bytes, kind: bytes, node: Inode | None, size: int, link: bytes) -> bytes:
-    block = bytearray(BLOCK)
-    block[0 : min(len(path), 100)] = path[:100]
-    block[157 : 157 + min(len(link), 100)] = link[:100]
     mode, uid, gid, mtime = (
         (node.mode, node.uid, node.gid, node.mtime) if node is not None else (0o644, 0, 0, 0)
     )
+    head = b"%b%07o\0%07o\0%07o\0%011o\0%011o\0" % (
+        path[:100].ljust(100, b"\0"),
+        mode,
+        min(uid, 0o7777777),
+        min(gid, 0o7777777),
+        min(size, _OCTAL_MAX),
+        mtime,
+    )
     device = node.device if node is not None else (0, 0)
-    block[100:124] = b"%07o\0%07o\0%07o\0" % (mode, min(uid, 0o7777777), min(gid, 0o7777777))
-    block[124:148] = b"%011o\0%011o\0" % (min(size, _OCTAL_MAX), mtime)
-    block[156:157] = kind
-    block[257:265] = b"ustar\x0000"
-    block[329:345] = b"%07o\0%07o\0" % device
-    block[148:156] = b"%06o\0 " % (sum(block) + 8 * 0x20)
-    return bytes(block)
+    tail = _NO_LINK[kind] if not link and device == (0, 0) else _tail(kind, link, device)
+    # The low half of Adler-32 is 1 and the sum of all bytes, modulo 65521 (RFC 1950); no header of ours has
+    # so much. It takes a tenth of the time of sum().
+    total = (zlib.adler32(tail, zlib.adler32(head)) & 0xFFFF) - 1 + 8 * 0x20
+    return b"%b%06o\0 %b" % (head, total, tail)
+
+
+def _tail(kind: bytes, link: bytes, device: tuple[int, int]) -> bytes:
+    """The header after its checksum."""
+    fields = (kind, link[:100].ljust(100, b"\0"), b"ustar\x0000", bytes(64), *device)
+    return (b"%b%b%b%b%07o\0%07o\0" % fields).ljust(BLOCK - 156, b"\0")
+
+
+_NO_LINK = {kind: _tail(kind, b"", (0, 0)) for kind in (b"x", *(b"%d" % number for number in range(7)))}
 
 
 def _record(key: bytes, value: bytes) -> bytes:

@@ -18,6 +18,7 @@ from cri.images.layer.layers import DIRECTORY_BYTES
 from cri.images.layer.tarstream import PATH_MAX, TarEntry
 from cri.images.rootfs.attributes import NAME_MAX, AttributeTable
 from cri.images.rootfs.baseline import Baseline
+from cri.images.rootfs.paths import cleaned
 from cri.images.settings import ImageLimits
 
 WHITEOUT = b".wh."
@@ -46,7 +47,7 @@ class MergedTree:
         self._serial = 0 if before is None else before[1]
         self._steps_left = limits.path_steps
         self._implied = 0
-        self._layer = -1
+        self._layer = 0
         # What the current layer brought: all inodes with a higher serial than this, and others by (serial of
         # the directory, name), ancestors included.
         self._before_layer = self._serial
@@ -75,12 +76,22 @@ class MergedTree:
         """Whether an inode was given one more name since rebase()."""
         return self._base.has_several_names(node)
 
+    def main_name(self, node: Inode) -> bytes | None:
+        """See Baseline.main_name()."""
+        return self._base.main_name(node, self.root)
+
+    def described(self, entry: TarEntry) -> tuple[bytes, Inode]:
+        """A file's path and inode, as they are unless other entries have to do with it."""
+        node = Inode(tarstream.FILE, 0)
+        self._describe(node, entry)
+        return b"/".join(cleaned(entry.name)), node
+
     def apply(self, layer: int, entries: Iterable[TarEntry]) -> None:
         """Apply the entries of one layer; raises Unpackable, Oversized."""
         self._layer, self._before_layer = layer, self._serial
         for entry in entries:
             self._steps_left += STEPS_PER_ENTRY
-            parts = _clean(entry.name)
+            parts = cleaned(entry.name)
             if not parts:
                 self._set_root(entry)
                 continue
@@ -94,7 +105,7 @@ class MergedTree:
     def find(self, path: bytes) -> Inode | None:
         """The inode a process in the image would reach by this path, symlinks followed; None: nothing."""
         try:
-            return self._follow(_clean(path))
+            return self._follow(cleaned(path))
         except (Unpackable, Oversized):
             return None
 
@@ -203,14 +214,15 @@ class MergedTree:
         return trail
 
     def _link_target(self, entry: TarEntry) -> Inode:
-        parts = _clean(entry.link)
+        parts = cleaned(entry.link)
         trail = self._resolve(parts[:-1], create=False)
         node = trail.nodes[-1].names.get(parts[-1]) if trail is not None and parts else None
         if node is None:
             raise self._bad(entry, f"is a hard link to {tarstream.shown(entry.link)}, which is not there")
         if node.kind == tarstream.DIR:
             raise self._bad(entry, f"is a hard link to the directory {tarstream.shown(entry.link)}")
-        self._base.link(node)
+        assert trail is not None
+        self._base.link(node, b"/".join((*trail.names, parts[-1])))
         return node
 
     def _resolve(self, parts: list[bytes], create: bool) -> _Trail | None:
@@ -286,15 +298,3 @@ class MergedTree:
 
     def _bad(self, entry: TarEntry, cause: str) -> Unpackable:
         return Unpackable("merge", self.subject, f"{tarstream.shown(entry.name)} {cause}")
-
-
-def _clean(name: bytes) -> list[bytes]:
-    """The parts of a name; ``.`` and ``..`` are resolved as text and stay inside the root."""
-    parts: list[bytes] = []
-    for part in name.split(b"/"):
-        if part == b"..":
-            if parts:
-                parts.pop()
-        elif part not in (b"", b"."):
-            parts.append(part)
-    return parts

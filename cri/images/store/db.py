@@ -13,55 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cri.images.errors import disk_full
+from cri.images.store import schema
 from daemonkit import disk_space
 from daemonkit.faults import Broken
 
 log = logging.getLogger(__name__)
 
-VERSION = 3
 # The log is restarted after so many pages, which is half of the disk space reserved for it.
 _LOG_PAGES = 64
 _LOG_BYTES = 512 * 1024
-_SCHEMA = """
-CREATE TABLE filesystems (
-  chain_id TEXT PRIMARY KEY, type TEXT NOT NULL, bytes INTEGER NOT NULL, digest TEXT NOT NULL DEFAULT '',
-  below TEXT NOT NULL DEFAULT ''
-) STRICT;
-CREATE TABLE accounts (
-  chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
-  path TEXT NOT NULL, data BLOB, PRIMARY KEY (chain_id, path)
-) STRICT;
-CREATE TABLE images (
-  id TEXT PRIMARY KEY, chain_id TEXT NOT NULL REFERENCES filesystems, manifest_digest TEXT NOT NULL,
-  manifest BLOB NOT NULL, config BLOB NOT NULL, layers TEXT NOT NULL, pulled_at INTEGER NOT NULL,
-  removed INTEGER NOT NULL DEFAULT 0
-) STRICT;
-CREATE TABLE names (
-  name TEXT PRIMARY KEY, image_id TEXT NOT NULL REFERENCES images ON DELETE CASCADE
-) STRICT;
-CREATE INDEX names_of ON names (image_id);
-"""
-# Made in every index, whichever version has written it: versions before these tables know nothing of them,
-# and lose nothing by that.
-_LATER = """
-CREATE TABLE IF NOT EXISTS damaged (
-  chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE
-) STRICT;
-CREATE TABLE IF NOT EXISTS losses (
-  chain_id TEXT PRIMARY KEY REFERENCES filesystems ON DELETE CASCADE, counts TEXT NOT NULL) STRICT;
-"""
-_FROM_1 = "ALTER TABLE filesystems ADD COLUMN digest TEXT NOT NULL DEFAULT '';"
-# Before version 3 an image was one filesystem: a stack of one.
-_FROM_2 = """
-ALTER TABLE filesystems ADD COLUMN below TEXT NOT NULL DEFAULT '';
-ALTER TABLE accounts RENAME TO accounts_2;
-CREATE TABLE accounts (
-  chain_id TEXT NOT NULL REFERENCES filesystems ON DELETE CASCADE,
-  path TEXT NOT NULL, data BLOB, PRIMARY KEY (chain_id, path)
-) STRICT;
-INSERT INTO accounts SELECT * FROM accounts_2;
-DROP TABLE accounts_2;
-"""
 
 
 @dataclass(frozen=True)
@@ -117,12 +77,14 @@ class ImageDb:
         self._db.execute("PRAGMA foreign_keys = ON")
         self._db.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES}")
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if not 0 <= version <= VERSION:
-            raise Broken("open", str(self._file), f"it has version {version}, this program knows {VERSION}")
-        steps = {0: _SCHEMA, 1: _FROM_1 + _FROM_2, 2: _FROM_2}.get(version)
+        if not 0 <= version <= schema.VERSION:
+            raise Broken(
+                "open", str(self._file), f"it has version {version}, this program knows {schema.VERSION}"
+            )
+        steps = schema.STEPS.get(version)
         if steps is not None:
-            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {VERSION}; COMMIT;")
-        self._db.executescript(_LATER)
+            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {schema.VERSION}; COMMIT;")
+        self._db.executescript(schema.ALWAYS)
 
     def close(self) -> None:
         """Close the file."""
@@ -152,10 +114,12 @@ class ImageDb:
                 raise disk_full(f"{operation} index of images", str(self._file)) from error
             raise Broken(f"{operation} index of images", str(self._file), str(error)) from error
 
-    def add_filesystem(self, row: FilesystemRow, accounts: Mapping[str, bytes | None]) -> None:
+    def add_filesystem(
+        self, row: FilesystemRow, accounts: Mapping[str, bytes | None], content: str = ""
+    ) -> None:
         """Add a finished filesystem; an older row of the same chain id is replaced, and with it its damage.
 
-        accounts: see account_file().
+        accounts: see account_file(); content: see same_content(), "": not known.
         """
         with self._transaction() as db:
             db.execute(
@@ -170,6 +134,8 @@ class ImageDb:
                 "INSERT OR REPLACE INTO accounts VALUES (?, ?, ?)",
                 [(row.chain_id, path, data) for path, data in accounts.items()],
             )
+            if content:
+                db.execute("INSERT OR REPLACE INTO contents VALUES (?, ?)", (row.chain_id, content))
 
     def add_image(self, row: ImageRow, names: tuple[str, ...], replace: bool = False) -> None:
         """Add an image with names, taken from other images if need be; a removed image comes back.
@@ -266,6 +232,12 @@ class ImageDb:
             FilesystemRow(row[0], row[1], row[2], row[3], row[4], bool(row[5]), json.loads(row[6]))
             for row in rows
         ]
+
+    def same_content(self, content: str) -> list[str]:
+        """The chain ids of filesystems made of the same things, by ContentId.value, wherever they lie."""
+        with self._lock, self._told("read"):
+            rows = self._db.execute("SELECT chain_id FROM contents WHERE content_id = ?", (content,))
+            return [row[0] for row in rows]
 
     def account_file(self, stack: Sequence[str], path: str) -> bytes | None:
         """The account file in a stack of filesystems, lowest first; None: there is none.

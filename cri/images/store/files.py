@@ -1,10 +1,11 @@
 """The files of the store: their paths, and how they come and go.
 
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
-layers), ``filesystems/<hex>.squashfs`` (of one layer or more), ``shelves/<hex>`` (their tree caches),
-``kernels/<hex>/`` (what was taken out of a kernel image), ``ingest/`` (work in progress), ``partial/``
-(beginnings of layers). A file gets its name after its bytes are on the disk, but for tree caches, which are
-made again where they are damaged, and beginnings, which are verified with the rest.
+layers), ``filesystems/<hex>.squashfs`` (of one layer or more; equal ones are one file with several names),
+``shelves/<hex>`` (their tree caches), ``shelves/<hex>.entries`` (what is in a layer), ``kernels/<hex>/``
+(what was taken out of a kernel image), ``ingest/`` (work in progress), ``partial/`` (beginnings of layers). A
+file gets its name after its bytes are on the disk, but for what is on the shelves, which is made again where
+it is damaged, and beginnings, which are verified with the rest.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import fcntl
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,6 +79,7 @@ class StoreFiles:
             *map(self.fs_path, chain_ids),
             *map(self.tree_cache_path, chain_ids),
             *map(self.blob_path, digests),
+            *map(self.layer_cache_path, digests),
         ]
 
     def kernel_path(self, chain_id: str) -> Path:
@@ -113,6 +115,10 @@ class StoreFiles:
         """The path of a filesystem's tree cache, whether it is there or not."""
         return self._tree_caches / chain_id.partition(":")[2]
 
+    def layer_cache_path(self, digest: str) -> Path:
+        """The path of the list of a layer's entries, whether it is there or not."""
+        return self._tree_caches / f"{digest.partition(':')[2]}.entries"
+
     @contextmanager
     def work_file(self, stem: str) -> Iterator[Path]:
         """A path for an unfinished file; whatever is there when the body ends is removed."""
@@ -133,6 +139,27 @@ class StoreFiles:
             sync_directory(final.parent.parent)
         work.rename(final)
         sync_directory(final.parent)
+
+    def link(self, equal: Path, replaced: Path, work: Path) -> bool:
+        """Give a filesystem the further name ``work``, unless it is gone, or is the one to be replaced."""
+        # It may be on its way out; under its new name it stays.
+        with suppress(OSError):
+            if not (replaced.exists() and replaced.samefile(equal)):
+                work.hardlink_to(equal)
+                return True
+        return False
+
+    def same(self, chain_ids: Sequence[str], among: Iterable[str]) -> list[str]:
+        """These filesystems, and those among others that are the same files."""
+        inodes = {self._inode(chain_id) for chain_id in chain_ids} - {0}
+        return [*chain_ids, *(other for other in among if self._inode(other) in inodes)]
+
+    def _inode(self, chain_id: str) -> int:
+        """The number of a filesystem's file; 0: there is none."""
+        try:
+            return self.fs_path(chain_id).stat().st_ino
+        except FileNotFoundError:
+            return 0
 
     @contextmanager
     def download_file(self, digest: str) -> Iterator[Path]:
@@ -160,21 +187,19 @@ class StoreFiles:
         return list(self._blobs.glob("*/*"))
 
     def named(self) -> list[Path]:
-        """Every blob, filesystem and tree cache."""
+        """Every blob, filesystem, tree cache, and list of a layer's entries."""
         return [*self._filesystems.iterdir(), *self.layers(), *self._tree_caches.iterdir()]
 
     def usage(self) -> Usage:
         """What the store takes now."""
-        size = inodes = 0
+        blocks: dict[int, int] = {}
         for directory, _, files in os.walk(self.root):
             for path in (directory, *(os.path.join(directory, name) for name in files)):
-                try:
+                with suppress(FileNotFoundError):
                     status = os.lstat(path)
-                except FileNotFoundError:
-                    continue
-                size += status.st_blocks * 512
-                inodes += 1
-        return Usage(self.root, size, inodes)
+                    # A file with several names counts once.
+                    blocks[status.st_ino] = status.st_blocks
+        return Usage(self.root, 512 * sum(blocks.values()), len(blocks))
 
 
 def _only_one(path: Path) -> int:

@@ -18,7 +18,7 @@ from cri.images.globs import Globs
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageDb, ImageRow
-from cri.images.store.files import FS_TYPE, StoreFiles
+from cri.images.store.files import StoreFiles
 from cri.images.store.reader import StoreReader
 from cri.images.store.unfinished import UnfinishedLayers
 from daemonkit.checkpoints import checkpoint
@@ -152,25 +152,22 @@ class ImageStore(StoreReader):
             self.end_lease(chain_ids, digests)
 
     def add_filesystem(
-        self,
-        work: Path,
-        chain_id: str,
-        below: str,
-        accounts: Mapping[str, bytes | None],
-        digest: str,
-        lost: Mapping[str, int] | None = None,
+        self, work: Path, row: FilesystemRow, accounts: Mapping[str, bytes | None], content: str = ""
     ) -> None:
-        """Add a finished, synced filesystem image; the caller has leased it.
-
-        below, lost, accounts: see FilesystemRow and ImageDb.account_file.
-        """
-        size = work.stat().st_size
-        self.files.put(work, self.files.fs_path(chain_id))
+        """Add a finished, synced filesystem image; the caller has leased it. See ImageDb.add_filesystem."""
+        self.files.put(work, self.files.fs_path(row.chain_id))
         checkpoint("image-pull.filesystem-named")
         with self._lock:
-            row = FilesystemRow(chain_id, FS_TYPE, size, digest, below, lost=lost)
-            self._db.add_filesystem(row, accounts)
+            self._db.add_filesystem(row, accounts, content)
             self._load()
+
+    def link_filesystem(self, content: str, chain_id: str, work: Path) -> str | None:
+        """Give a filesystem of that content the further name ``work``; its digest, None: there is none."""
+        rows = filter(None, map(self._now.filesystems.get, self._db.same_content(content)))
+        sound = [row for row in rows if not row.damaged]
+        path = self.files.fs_path
+        linked = (row for row in sound if self.files.link(path(row.chain_id), path(chain_id), work))
+        return next((row.digest for row in linked), None)
 
     def add_image(self, row: ImageRow, image_names: tuple[str, ...], replace: bool = False) -> StoredImage:
         """Add an image whose filesystems and layers are there; replace: what is stored of it already."""
@@ -191,7 +188,8 @@ class ImageStore(StoreReader):
         """Give filesystems to no new container until they are built again; those that have been are sound."""
         with self._lock:
             known = self._now.filesystems
-            self._db.mark_damaged([row.chain_id for row in rows if known.get(row.chain_id) == row])
+            damaged = [row.chain_id for row in rows if known.get(row.chain_id) == row]
+            self._db.mark_damaged(self.files.same(damaged, known))
             checkpoint("image-verify.marked")
             self._load()
 
@@ -200,9 +198,10 @@ class ImageStore(StoreReader):
         row = self.row(image.id)
         if row is None or not image.damaged:
             return row is not None
-        whole = len(row.layers) == len(image.config["rootfs"]["diff_ids"])
-        documents = matches(row.config, row.id) and matches(row.manifest, row.manifest_digest)
-        return whole and documents and all(self.files.blob_path(digest).is_file() for digest, _ in row.layers)
+        if not matches(row.config, row.id) or not matches(row.manifest, row.manifest_digest):
+            return False
+        here = [digest for digest, _ in row.layers if self.files.blob_path(digest).is_file()]
+        return len(here) == len(image.config["rootfs"]["diff_ids"])
 
     def tag(self, image_id: str, name: str) -> str:
         """Give an image one more name; the id of the image that had it, "": none; raises Missing."""

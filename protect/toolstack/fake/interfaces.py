@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import errno
 from hashlib import sha256
 from uuid import UUID
 
-from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
 from protect.model.errors import ToolstackError
 from protect.model.toolstack import DomainSpec
+from protect.network import links
 from protect.network.namespace import OWN, explain, in_namespace, opened
+from protect.network.netlink import Netlink
 
 
 def host_name(instance: str, domain: UUID, index: int) -> str:
@@ -23,16 +23,10 @@ def host_name(instance: str, domain: UUID, index: int) -> str:
 async def create(instance: str, spec: DomainSpec, pid: int) -> None:
     """Make the pairs, both ends where they belong: to move one later takes the kernel far longer."""
 
-    def work(netlink: IPRoute) -> None:
+    def work(netlink: Netlink) -> None:
         with opened(f"/proc/{pid}/ns/net") as zone, opened(spec.netns or OWN) as home:
             for index in range(spec.interfaces):
-                netlink.link(
-                    "add",
-                    ifname=host_name(instance, spec.uuid, index),
-                    kind="veth",
-                    net_ns_fd=home,
-                    peer={"ifname": f"eth{index}", "net_ns_fd": zone},
-                )
+                links.add_veth(netlink, host_name(instance, spec.uuid, index), home, f"eth{index}", zone)
 
     try:
         await in_namespace(None, work)
@@ -47,13 +41,9 @@ async def remove(instance: str, spec: DomainSpec) -> None:
     zone; only the kernel's own delay is between.
     """
 
-    def work(netlink: IPRoute) -> None:
+    def work(netlink: Netlink) -> None:
         for index in range(spec.interfaces):
-            try:
-                netlink.link("del", ifname=host_name(instance, spec.uuid, index))
-            except NetlinkError as error:
-                if error.code != errno.ENODEV:
-                    raise
+            links.delete(netlink, host_name(instance, spec.uuid, index))
 
     try:
         await in_namespace(None, work)

@@ -20,6 +20,8 @@ import pytest
 from cri.container.images import StoredImages
 from cri.images.kernels.metadata import Metadata
 from cri.images.manager import ImageManager
+from cri.images.pull.repair import Outcome
+from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings, KernelSettings
 from daemonkit.config import Bytes
 from daemonkit.faults import Broken, Exhausted, Fault, Refused
@@ -89,6 +91,30 @@ async def test_taken_out_once_and_kept_while_a_zone_needs_it(manager: ImageManag
     manager.store.release("zone:p")
     assert _folders(manager) == manager.store.files.named() == []
     assert (await manager.kernels.listed()) == []
+
+
+async def test_a_damaged_file_is_taken_out_again(manager: ImageManager, tmp_path: Path) -> None:
+    """A zone that booted from the old one keeps what it has open."""
+    image_id = await _put(manager, kernel_image(), tmp_path)
+    manager.store.hold(image_id, "zone:p")
+    path = Path((await StoredImages(manager).kernel(image_id)).addons_path)
+    wanted = path.read_bytes()
+    with path.open("rb") as opened:
+        path.chmod(0o600)
+        path.write_bytes(wanted[:-1] + bytes([wanted[-1] ^ 1]))
+        image = manager.store.get(image_id)
+        found = await manager.verify(image)
+        assert found.faults == ("the kernel's addons.squashfs has another digest",)
+        repairs, now = await manager.repair(image, found, ANONYMOUS)
+        assert [one.outcome for one in repairs] == [Outcome.REBUILT] and now.faults == ()
+        assert path.read_bytes() == wanted != opened.read()
+    # Its layers are needed for that.
+    for layer_file in manager.store.files.layers():
+        layer_file.unlink()
+    path.unlink()
+    repairs, _ = await manager.repair(image, await manager.verify(image), ANONYMOUS)
+    assert {one.outcome for one in repairs} == {Outcome.FAILED}
+    assert repairs[-1].object == "the kernel's files" and "layer" in repairs[-1].detail
 
 
 async def test_layers_are_merged_as_in_any_image(manager: ImageManager, tmp_path: Path) -> None:

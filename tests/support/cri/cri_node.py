@@ -81,6 +81,8 @@ class FakeImages:
 
     def __init__(self) -> None:
         self.held: dict[str, set[str]] = {}
+        self.mended: list[list[str]] = []
+        self.beyond_repair: Fault | None = None
         self.image = IMAGE
         self.others: dict[str, RootImage] = {}
 
@@ -92,7 +94,9 @@ class FakeImages:
         return self.image
 
     async def mend(self, references: Sequence[str]) -> None:
-        """Nothing is ever damaged."""
+        self.mended.append(list(references))
+        if self.beyond_repair is not None:
+            raise self.beyond_repair
 
     def hold(self, image_id: str, container_id: str) -> None:
         self.held.setdefault(container_id, set()).add(image_id)

@@ -32,6 +32,9 @@ def _ends(sizes: list[int], least: int) -> list[int]:
         ([4, 4, 4], [3]),
         ([5, 5, 9, 50], [2, 4]),
         ([4, 4, 4, 9], [3, 4]),
+        ([1, 1, 80, 1], [2, 3, 4]),
+        ([80, 80, 1, 80], [1, 2, 3, 4]),
+        ([1, 80] * 4, [1, 2, 3, 4, 6, 8]),
         ([10] * 8, [1, 2, 3, 4, 5, 6, 7, 8]),
         ([10] * 12, [1, 2, 3, 4, 5, 6, 7, 12]),
     ],
@@ -47,6 +50,15 @@ def test_the_lowest_is_named_by_its_chain_of_layers() -> None:
     # OCI image-spec, config.md: ChainID(L0|L1) = Digest(ChainID(L0) + " " + DiffID(L1)).
     assert chain(ids[:2]) == f"sha256:{hashlib.sha256(f'{ids[0]} {ids[1]}'.encode()).hexdigest()}"
     assert chain([]) == f"sha256:{hashlib.sha256().hexdigest()}"
+
+
+@given(_LAYERS, _LAYERS)
+def test_a_very_large_layer_is_cut_out_alike_over_whatever_is_below(
+    below: list[tuple[int, int]], others: list[tuple[int, int]]
+) -> None:
+    for layers in (below[:2], others[:2]):
+        assert len(layers) + 1 in _ends([*(size for _, size in layers), 80, 5], 10)
+        assert not layers or len(layers) in _ends([*(size for _, size in layers), 80, 5], 10)
 
 
 @given(_LAYERS, _LAYERS, _LAYERS)

@@ -15,7 +15,7 @@ import pytest
 from cri.images.rootfs.stack import parts
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
-from cri.images.store.db import ImageRow
+from cri.images.store.db import FilesystemRow, ImageRow
 from cri.images.store.store import ImageStore
 from daemonkit.faults import Broken, Exhausted, Invalid, Missing, Refused
 
@@ -35,6 +35,10 @@ PRAGMA user_version = 2;
 
 def _digest(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+
+
+def _row(work: Path, chain_id: str, digest: str, below: str = "") -> FilesystemRow:
+    return FilesystemRow(chain_id, "squashfs", work.stat().st_size, digest, below)
 
 
 @pytest.fixture
@@ -76,7 +80,11 @@ def _add_stack(store: ImageStore, label: str, layers: list[str], least: int, *na
                 accounts = {"/etc/passwd": None}
             with store.files.work_file("fs") as work:
                 work.write_text(f"filesystem of {layers[: part.end]}")
-                store.add_filesystem(work, part.chain_id, part.below, accounts, _digest("fs"))
+                store.add_filesystem(
+                    work,
+                    FilesystemRow(part.chain_id, "squashfs", work.stat().st_size, _digest("fs"), part.below),
+                    accounts,
+                )
         config = json.dumps({"config": {"Labels": {"label": label}}}).encode()
         top = stack[-1].chain_id
         row = ImageRow(_digest(label), top, _digest(f"m{label}"), b"{}", config, kept, 1)
@@ -204,6 +212,52 @@ def test_an_index_of_version_2_keeps_its_images(store: ImageStore) -> None:
         store.__dict__.update(again.__dict__)
 
 
+def test_a_mark_of_damage_lasts_until_the_filesystem_is_built_again(store: ImageStore) -> None:
+    one = _add_stack(store, "one", ["base", "top"], 1, "docker.io/library/a:1")
+    two = _add_stack(store, "two", ["base", "other"], 1, "docker.io/library/b:1")
+    base, top = store.stored(one)[1]
+    store.mark_damaged([base])
+    store.mark_damaged([replace(top, digest=_digest("built again since"))])
+    # What is left of the file says nothing: a kill may have come between a new one and its row.
+    one.stack[0].write_text("of another size")
+    again = _reopened(store)
+    try:
+        assert [again.has_filesystem(row.chain_id) for row in (base, top)] == [False, True]
+        assert all(again.get(image.id).damaged for image in (one, two))
+        # Its documents are none that it could be rebuilt by.
+        assert not again.usable(again.get(one.id))
+        with again.files.work_file("fs") as work:
+            work.write_text("rebuilt")
+            again.add_filesystem(
+                work,
+                FilesystemRow(base.chain_id, "squashfs", work.stat().st_size, _digest("rebuilt"), ""),
+                {},
+            )
+        assert again.has_filesystem(base.chain_id) and again.usable(again.get(one.id))
+        assert not any(again.get(image.id).damaged for image in (one, two))
+    finally:
+        store.__dict__.update(again.__dict__)
+
+
+def test_an_index_without_marks_gets_their_table(store: ImageStore) -> None:
+    """An earlier program made it, or has written it since, and knows nothing of the table."""
+    image = _add(store, "one", ["base"], "docker.io/library/a:1")
+    store.close()
+    with closing(sqlite3.connect(store.files.index)) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+        db.execute("DROP TABLE damaged")
+    again = ImageStore(ImageSettings(store.files.root.parent, unfinished_bytes=0))
+    again.open()
+    try:
+        assert again.resolve("a:1") == image
+        again.mark_damaged(again.stored(image)[1])
+        assert again.resolve("a:1").damaged
+        again.remove("a:1")
+        assert _files(again) == set()
+    finally:
+        store.__dict__.update(again.__dict__)
+
+
 def test_an_index_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "images").mkdir()
     (tmp_path / "images" / "images.db").write_bytes(b"this is not a database, and never was one" * 100)
@@ -276,7 +330,9 @@ def test_what_a_kill_leaves_is_swept(store: ImageStore) -> None:
     _blob(store, "unnamed")
     with store.files.work_file("fs") as work:
         work.write_text("filesystem without an image")
-        store.add_filesystem(work, _digest("chainlost"), "", {}, _digest("fs"))
+        store.add_filesystem(
+            work, FilesystemRow(_digest("chainlost"), "squashfs", work.stat().st_size, _digest("fs"), ""), {}
+        )
     again = _reopened(store)
     try:
         assert _files(again) == {kept.stack[0].name, _digest("base")[7:]}
@@ -317,7 +373,9 @@ def test_a_filesystem_built_for_one_pull_survives_the_end_of_another(store: Imag
     with store.leasing([chain], []):
         with store.files.work_file("fs") as work:
             work.write_text("fs")
-            store.add_filesystem(work, chain, "", {}, _digest("fs"))
+            store.add_filesystem(
+                work, FilesystemRow(chain, "squashfs", work.stat().st_size, _digest("fs"), ""), {}
+            )
         with store.leasing([chain], []):
             pass
         assert store.has_filesystem(chain)

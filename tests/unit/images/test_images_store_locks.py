@@ -38,7 +38,7 @@ def _row(number: int, chain_id: str = CHAIN) -> ImageRow:
 def _filesystem(store: ImageStore, chain_id: str = CHAIN) -> None:
     with store.files.work_file("fs") as work:
         work.write_bytes(b"filesystem")
-        store.add_filesystem(work, chain_id, "", {}, "")
+        store.add_filesystem(work, FilesystemRow(chain_id, "squashfs", work.stat().st_size, "", ""), {})
 
 
 def _during(

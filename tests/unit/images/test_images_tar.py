@@ -148,6 +148,9 @@ BROKEN = {
     "sparse parts beyond end": _pax({"GNU.sparse.size": "3", "GNU.sparse.map": "0,4"}, "f", b"1234"),
     "sparse map odd": _pax({"GNU.sparse.size": "9", "GNU.sparse.map": "0,4,5"}, "f", b"1234"),
     "sparse map of other length": _pax({"GNU.sparse.size": "9", "GNU.sparse.map": "0,3"}, "f", b"1234"),
+    "sparse name too long": _pax(
+        {"GNU.sparse.realsize": "0", "GNU.sparse.major": "0", "GNU.sparse.name": "a/" * 3000}
+    ),
     "sparse without size": _pax({"GNU.sparse.map": "0,4"}, "f", b"1234"),
     "sparse 1.0 without map": _pax({"GNU.sparse.major": "1", "GNU.sparse.realsize": "9"}, "f", b"x" * 512),
     "sparse 1.0 with a huge map": _pax(

@@ -7,11 +7,12 @@ import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
+import grpc
 import pytest
 
 from cri.checks.mounts import is_image
 from cri.state.database import Database
-from daemonkit.faults import Broken
+from daemonkit.faults import Broken, Refused
 from tests.support.cri.cri_node import IMAGE, FakeImages, FakeNetwork, rig
 from tests.support.cri.fake_protect import FakeProtect
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -102,3 +103,20 @@ async def test_the_state_of_an_older_version_is_taken_over(tmp_path: Path) -> No
         db.execute("PRAGMA user_version = 4")
     with pytest.raises(Broken, match="version 4"):
         await Database.open(path)
+
+
+async def test_images_are_mended_before_a_container_gets_them(tmp_path: Path) -> None:
+    """Its root's and its volumes'; what cannot be mended leaves no container behind."""
+    images = _images()
+    async with rig(tmp_path, images=images) as node:
+        pod = await node.pod()
+        await node.container(
+            pod, mounts=[_mount("/models"), cri.Mount(container_path="/h", host_path="/tmp")]
+        )
+        assert images.mended == [["busybox", "model"]]
+        images.beyond_repair = Refused("rebuild image", "model", "it is damaged", "pull it again")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await node.container(pod, "second", mounts=[_mount("/models")])
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert "it is damaged (pull it again)" in (caught.value.details() or "")
+        assert len(node.node.containers.all()) == 1 and len(images.held) == 1

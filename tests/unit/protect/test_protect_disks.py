@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Broken, Exhausted, Invalid
+from protect.channel.frames import Frame, Type
 from protect.config import ZoneLimits
 from protect.model.container import ImageFilesystem, ImageVolume, Stack, WorkloadSpec
 from protect.model.errors import ToolstackError
@@ -19,6 +20,7 @@ from protect.zones import launch
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MemoryVolumes, running, until, workload_spec, zone_spec
+from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 
 def stack(folder: Path, *names: str) -> Stack:
@@ -158,6 +160,41 @@ async def test_a_creation_that_fails_leaves_the_disks_it_shares(
     assert attached(toolstack) == {"xvda": "base"} and list(manager.workloads) == ["w1"]
     await create.create(manager, spec(tmp_path, "w2", "base", "two", "three"))
     assert attached(toolstack) == {"xvda": "base", "xvdb": "two", "xvdc": "three"}
+
+
+async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
+    manager: ZoneManager,
+    toolstack: MemoryToolstack,
+    agent: SimAgent,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is asked for the container while they are attached, and would wait to its own deadline."""
+    answer, waiting = agent._call, list[int]()
+
+    def call(frame: Frame) -> None:
+        request = pb.Request.FromString(frame.payload)
+        if request.HasField("create_container"):
+            waiting.append(frame.stream)
+            return
+        if request.HasField("delete_container") and waiting:
+            aborted = pb.Reply(error=pb.Error(code=10, message="it is being deleted"))
+            agent.send(Frame(Type.REPLY, waiting.pop(), aborted.SerializeToString()))
+        answer(frame)
+
+    monkeypatch.setattr(agent, "_call", call)
+    entered, go = toolstack.gate("attach_disk")
+    toolstack.failing = {"attach_disk"}
+    creating = asyncio.create_task(create.create(manager, spec(tmp_path, "w1", "base")))
+    await entered.wait()
+    await until(lambda: bool(waiting))
+    agent.requests.clear()
+    go.set()
+    with pytest.raises(ToolstackError, match="on purpose"):
+        await creating
+    # At once, and by the undo.
+    operations = [request.WhichOneof("op") for request in agent.requests]
+    assert operations == ["delete_container"] * 2 and not manager.workloads
 
 
 async def test_a_deletion_that_has_to_be_repeated_detaches_once_nobody_holds(

@@ -118,3 +118,17 @@ def _nothing_is_left(zone: Zone, client: Client) -> None:
     inside = Path(f"/proc/{zone.pid}/root")
     assert os.listdir(inside / "run/xenpod/containers") == []
     assert os.listdir(inside / "run/crun") == []
+
+
+def test_disks_of_an_earlier_connection_are_not_waited_for(zone: Zone) -> None:
+    """Whoever was to attach them has gone."""
+    first = zone.connect()
+    first.begin(create_container=creation("c1", "true", disk="xvdz"))
+    first.call(get_facts=pb.GetFacts())
+    first.close()
+    client = zone.connect()
+    listing = client.begin(list_processes=pb.ListProcesses())
+    client.call(get_facts=pb.GetFacts())
+    assert listing in client.replies, "it is still waited for"
+    assert not client.finish(listing).processes.processes
+    _nothing_is_left(zone, client)

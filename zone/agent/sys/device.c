@@ -24,6 +24,7 @@ static void changed(struct watch *watch, uint32_t events);
  * A node made by hand has no uevent: only inotify tells of it. */
 static struct watch nodes = { .fd = -1, .ready = changed };
 static struct watch uevents = { .fd = -1, .ready = changed };
+static int node_watch = -1;
 static struct device_wait *waits;
 
 static bool present(const char *name)
@@ -40,17 +41,6 @@ static bool present(const char *name)
 		return errno != ENXIO; /* its user reports any other error */
 	close(fd);
 	return true;
-}
-
-static int nodes_open(void)
-{
-	int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
-
-	if (fd >= 0 && inotify_add_watch(fd, "/dev", IN_CREATE | IN_MOVED_TO | IN_ATTRIB) < 0) {
-		close(fd);
-		return -1;
-	}
-	return fd;
 }
 
 static int uevents_open(void)
@@ -79,16 +69,27 @@ static int watch_open(struct watch *watch, int fd)
 	return -1;
 }
 
-/* Open only while someone waits: /dev is busy while a container is made. */
+static void nodes_unwatch(void)
+{
+	if (node_watch >= 0 && inotify_rm_watch(nodes.fd, node_watch) < 0)
+		log_errno("inotify_rm_watch", "/dev");
+	node_watch = -1;
+}
+
+/* Only while someone waits: /dev is busy while a container is made.  inotify itself stays open: to close it waits for
+ * SRCU grace periods, 10 ms or more. */
 static int watches_open(void)
 {
-	if (nodes.fd >= 0)
+	if (node_watch >= 0)
 		return 0;
-	if (watch_open(&nodes, nodes_open()) < 0)
+	if (nodes.fd < 0 && watch_open(&nodes, inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) < 0)
+		return -1;
+	node_watch = inotify_add_watch(nodes.fd, "/dev", IN_CREATE | IN_MOVED_TO | IN_ATTRIB);
+	if (node_watch < 0)
 		return -1;
 	if (watch_open(&uevents, uevents_open()) == 0)
 		return 0;
-	watch_close(&nodes);
+	nodes_unwatch();
 	return -1;
 }
 
@@ -96,7 +97,7 @@ static void watches_close(void)
 {
 	if (waits)
 		return;
-	watch_close(&nodes);
+	nodes_unwatch();
 	watch_close(&uevents);
 }
 

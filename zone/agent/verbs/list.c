@@ -120,8 +120,22 @@ static void answer_waiting(struct waiter *waiter)
 
 static struct waiter waiter = { .changed = answer_waiting };
 
+static struct container *old_wait(void)
+{
+	struct container *c = container_first();
+
+	while (c && !(c->cancel && c->jobs_epoch != link_epoch()))
+		c = c->next;
+	return c;
+}
+
 void list_processes(struct call *call)
 {
+	struct container *container;
+
+	/* Nobody will attach the disks that an earlier connection's creation waits for. */
+	while ((container = old_wait()))
+		container->cancel(container);
 	if (!waiting)
 		containers_wait(&waiter);
 	call->next = waiting;

@@ -466,7 +466,7 @@ Global___File: _TypeAlias = File  # noqa: Y015
 @_typing.final
 class Filesystem(_message.Message):
     """A disk's name ("xvda") and the type of the file system on it, "squashfs" or "erofs".  1 to 8 of them, each
-    another disk, are a stack, the lowest first: the agent waits for each (10 s), mounts each read-only, and
+    another disk, are a stack, the lowest first: the agent waits for each (20 s), mounts each read-only, and
     lays them over each other.
     """
 

@@ -24,7 +24,9 @@ OTHER = build([Layer().file("other", b"other").tar()])
 FOR_EVER = 3600.0
 
 
-def _mirrored(directory: Path, host: str, *mirrors: str, dial_timeout: str = "") -> ImageSettings:
+def _mirrored(
+    directory: Path, host: str, *mirrors: str, dial_timeout: str = "", stall: float = 60.0
+) -> ImageSettings:
     (directory / "certs.d" / host).mkdir(parents=True)
     text = f'server = "http://{host}"\n'
     for mirror in mirrors:
@@ -35,7 +37,7 @@ def _mirrored(directory: Path, host: str, *mirrors: str, dial_timeout: str = "")
         directory / "state",
         directory / "certs.d",
         connect_seconds=FOR_EVER,
-        stall_seconds=0.5,
+        stall_seconds=stall,
         retry_seconds=FOR_EVER,
         retry_most_seconds=FOR_EVER,
     )
@@ -83,7 +85,9 @@ async def test_a_failing_mirror_is_asked_once(
     with LyingRegistry("app", "1", IMAGE) as mirror, LyingRegistry("app", "1", IMAGE) as registry:
         mirror.answers = dict.fromkeys(mirror.answers, answers[how]())
         try:
-            settings = _mirrored(tmp_path, registry.netloc, mirror.netloc)
+            # Long enough for the registry beside it, on a machine that has other work.
+            stall = 5.0 if how in ("never answers", "stalls") else 60.0
+            settings = _mirrored(tmp_path, registry.netloc, mirror.netloc, stall=stall)
             async with running(settings) as manager:
                 pulled = await manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS)
         finally:

@@ -322,7 +322,7 @@ async def test_an_image_of_another_cut_takes_the_place_of_a_damaged_one(tmp_path
             assert (len(mended.stack), mended.damaged, mended.repo_tags) == (3, False, image.repo_tags)
             assert await _faults(manager, mended) == ()
             # The old one is gone.
-            stems = {path.stem for path in manager.store.files.named() if path.suffix}
+            stems = {path.stem for path in manager.store.files.named() if path.suffix == ".squashfs"}
             assert stems == {path.stem for path in mended.stack}
 
 

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import tarfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +17,7 @@ from cri.images.errors import Unpackable
 from cri.images.rootfs.convert import BuiltFilesystem
 from daemonkit.faults import Fault
 from tests.support.images.images import BuiltImage, Layer, Seen, build, digest, packed, seen, write_layout
+from tests.support.images.random_layers import random_layer, timeless
 from tests.support.images.stacks import built, mounted
 
 pytestmark = pytest.mark.root
@@ -47,15 +47,11 @@ def _umoci(image: BuiltImage, directory: Path) -> dict[bytes, Seen]:
     return seen(directory / "bundle/rootfs")
 
 
-def _timeless(one: Seen | None) -> Seen | None:
-    """umoci gives directories the time of unpacking where a later entry made something in them."""
-    return replace(one, mtime=0) if one is not None and one.kind == "d" else one
-
-
 def _differences(
     reference: dict[bytes, Seen], ours: dict[bytes, Seen]
 ) -> dict[bytes, tuple[Seen | None, Seen | None]]:
-    pairs = {name: (_timeless(reference.get(name)), _timeless(ours.get(name))) for name in reference | ours}
+    reference, ours = timeless(reference), timeless(ours)
+    pairs = {name: (reference.get(name), ours.get(name)) for name in reference | ours}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -97,48 +93,11 @@ def test_odd_layers_give_the_reference_tree(tmp_path: Path) -> None:
         assert _differences(reference, _ours(image, tmp_path / name, ends)) == {}
 
 
-def _random_layer(rng: random.Random, files: list[str]) -> Layer:
-    names = [
-        "w",
-        "x",
-        "y",
-        "d",
-        "d/e",
-        "d/f",
-        "d/g",
-        "d/g/h",
-        "d/g/i",
-        "a/b/c",
-        "./a",
-        "/b",
-        "../c",
-        "b/../../a/z",
-    ]
-    targets = ["d", "d/g", "w", "/", "..", "../c", "nope/x", "../../..", "/b/../a", "."]
-    layer = Layer()
-    for _ in range(rng.randint(1, 7)):
-        name, choice = rng.choice(names), rng.random()
-        if choice < 0.35:
-            data = bytes([rng.randrange(97, 123)]) * rng.choice([0, 1, 600, 140_000])
-            files.append(name)
-            layer.file(name, data, mode=rng.choice([0o644, 0o4755, 0]), uid=rng.choice([0, 3_000_000]))
-        elif choice < 0.55:
-            layer.dir(name, mode=rng.choice([0o755, 0o1777]))
-        elif choice < 0.68:
-            layer.symlink(name, rng.choice(targets))
-        elif choice < 0.80 and files:
-            layer.link(name, rng.choice(files))
-        else:
-            above, _, base = name.rpartition("/")
-            layer.file(f"{above}/" * bool(above) + rng.choice([f".wh.{base}", ".wh..wh..opq"]))
-    return layer
-
-
 @pytest.mark.parametrize("seed", range(40))
 def test_random_layers_give_the_reference_tree_or_are_refused_by_both(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     files: list[str] = []
-    image = build([_random_layer(rng, files).tar() for _ in range(rng.randint(1, 3))])
+    image = build([random_layer(rng, files).tar() for _ in range(rng.randint(1, 3))])
     try:
         ours = _ours(image, tmp_path / "ours")
     except Fault:
@@ -152,7 +111,7 @@ def test_random_layers_give_the_reference_tree_or_are_refused_by_both(tmp_path: 
 def test_a_random_stack_is_what_its_layers_are_as_one(tmp_path: Path, seed: int) -> None:
     rng = random.Random(1000 + seed)
     files: list[str] = []
-    image = build([_random_layer(rng, files).tar() for _ in range(rng.randint(2, 6))])
+    image = build([random_layer(rng, files).tar() for _ in range(rng.randint(2, 6))])
     ends = [end for end in range(1, len(image.layers)) if rng.random() < 0.7]
     try:
         one = _ours(image, tmp_path / "one")

@@ -82,13 +82,18 @@ async def test_several_at_once_build_what_they_share_once(
     built: list[str] = []
     from cri.images.pull import build as building
 
-    convert = building.convert
+    convert, convert_rest = building.convert, building.convert_rest
 
     def counted(blobs, plan, out, *more):  # type: ignore[no-untyped-def]
         built.append(out.name.partition(".")[0])
         return convert(blobs, plan, out, *more)
 
+    def counted_rest(begun, *more):  # type: ignore[no-untyped-def]
+        built.append(begun.out.name.partition(".")[0])
+        return convert_rest(begun, *more)
+
     monkeypatch.setattr(building, "convert", counted)
+    monkeypatch.setattr(building, "convert_rest", counted_rest)
     images = [_image(Layer().file(f"own/{n}", b"x")) for n in range(6)]
     async with managing(tmp_path) as manager:
         registries = [LyingRegistry("app", "1", image) for image in images]
@@ -149,7 +154,7 @@ async def test_an_image_that_was_cut_otherwise_stays_as_it_is(tmp_path: Path) ->
         async with managing(tmp_path) as manager:
             again = await _pull(manager, registry)
             assert again.stack == (before,)
-            assert [path for path in manager.store.files.named() if path.suffix] == [before]
+            assert [path for path in manager.store.files.named() if path.suffix == ".squashfs"] == [before]
 
 
 async def test_a_layer_that_fails_calls_all_off(tmp_path: Path) -> None:

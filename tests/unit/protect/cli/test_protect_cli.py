@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import grpc.aio
 import pytest
 
 from daemonkit.config import load
-from daemonkit.faults import Refused
+from daemonkit.faults import Refused, Unreachable
 from daemonkit.grpc_server import serve_unix
 from protect.cli.__main__ import main
 from protect.config import ProtectdConfig
@@ -36,6 +37,12 @@ class Images(images_pb2_grpc.ImagesServicer):
         self, request: images_pb2.ListRequest, context: object
     ) -> images_pb2.ListResponse:
         raise Refused("list images", "", self.answer)
+
+    async def Pull(  # noqa: N802
+        self, request: images_pb2.PullRequest, context: object
+    ) -> AsyncIterator[images_pb2.PullEvent]:
+        raise Unreachable("pull", request.name, "Connection refused")
+        yield
 
     async def Import(
         self,
@@ -137,6 +144,19 @@ async def test_no_terminal_obeys_an_error(served: Path, capsys: pytest.CaptureFi
 async def test_nobody_serves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert await protect("zone", "list", "--socket", str(tmp_path / "none.sock")) == 3
     assert f"nobody serves {tmp_path / 'none.sock'}" in capsys.readouterr().err
+
+
+async def test_somebody_else_is_away(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A daemon that answers is there, also when a registry is not."""
+    assert await protect("image", "pull", "away.example/x", "--cri-socket", str(served)) == 1
+    assert "pull away.example/x: Connection refused [UNAVAILABLE]" in capsys.readouterr().err
+
+
+async def test_a_socket_that_a_dead_daemon_left(tmp_path: Path) -> None:
+    left = tmp_path / "left.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(left))
+    assert await protect("zone", "list", "--socket", str(left)) == 3
 
 
 @pytest.mark.parametrize("arguments", [[], ["zone"], ["zone", "inspect"], ["nothing"]])

@@ -1,0 +1,59 @@
+"""What a filesystem is made of, as a name: filesystems with equal names are equal.
+
+The name stands for all that tar2sqfs gets: each path with its inode, and for each file where in which layer
+its bytes are. So it holds whatever a filesystem takes from those below (attributes of directories that its
+layers only imply, files that get a further name, what is to be hidden), and nothing else of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import marshal
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from cri.images.layer.inode import InodeRecord, identity
+from cri.images.layer.packed import MARSHAL
+from cri.images.rootfs.plan import FilesystemPlan
+
+# To be changed with the order of the stream, which convert() writes.
+_FORM = b"1\n"
+
+
+class FilesDigest:
+    """A digest of files of one layer, as they are written one after another."""
+
+    def __init__(self, diff_id: str) -> None:
+        self._hash = hashlib.sha256(diff_id.encode() + b"\n")
+
+    def add(self, path: bytes, record: InodeRecord) -> None:
+        """The next file."""
+        self._hash.update(marshal.dumps((path, identity(record)), MARSHAL))
+
+    def value(self) -> bytes:
+        """The digest of those added so far."""
+        return self._hash.digest()
+
+
+class ContentId(NamedTuple):
+    """value: the name; first: the digest of the files that the stream begins with, b"": there are none."""
+
+    value: str
+    first: bytes
+
+
+def content_id(plan: FilesystemPlan, diff_ids: Sequence[str]) -> ContentId:
+    """The name of what a plan makes. diff_ids: of the image's layers, lowest first."""
+    running = hashlib.sha256(_FORM)
+    first = b""
+    for layer in plan.order:
+        digest = FilesDigest(diff_ids[layer])
+        for path, record in plan.files[layer].records():
+            digest.add(path, record)
+        first = first or digest.value()
+        running.update(digest.value())
+    for path, record in plan.bare.records():
+        running.update(marshal.dumps((path, identity(record)), MARSHAL))
+    for link in plan.links:
+        running.update(marshal.dumps(link, MARSHAL))
+    return ContentId(f"sha256:{running.hexdigest()}", first)

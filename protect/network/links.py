@@ -1,0 +1,209 @@
+"""Interfaces, what they have, and redirects between them: each by one request to the kernel.
+
+Sources: rtnetlink(7), netdevice(7), linux/if_link.h, linux/pkt_cls.h, linux/tc_act/tc_mirred.h.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import socket
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
+from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl import (
+    RTM_DELLINK,
+    RTM_DELQDISC,
+    RTM_GETADDR,
+    RTM_GETROUTE,
+    RTM_GETTFILTER,
+    RTM_NEWLINK,
+    RTM_NEWQDISC,
+    RTM_NEWTFILTER,
+    TC_H_INGRESS,
+)
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
+from pyroute2.netlink.rtnl.ifinfmsg import IFF_UP, ifinfmsg
+from pyroute2.netlink.rtnl.rtmsg import rtmsg
+from pyroute2.netlink.rtnl.tcmsg import tcmsg
+
+from protect.network.netlink import Message, Netlink
+
+_NEW = NLM_F_CREATE | NLM_F_EXCL
+_TABLE_MAIN = 254
+_INGRESS = 0xFFFF0000
+# Priority 1 and every protocol (ETH_P_ALL, in the order of the network).
+_INFO = 1 << 16 | socket.htons(0x0003)
+_MATCH_ALL = "0x0/0x0+0"
+_CLASS = 0x10000  # u32 wants one; the redirect comes first
+_STOLEN, _EGRESS_REDIRECT = 4, 1
+_SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """An interface, as far as its guest has to be told."""
+
+    index: int
+    mac: bytes
+    mtu: int
+
+
+def find(name: str) -> Interface | None:
+    """The interface of that name in the calling thread's namespace, or None; by the ioctls of netdevice(7).
+
+    Netlink's answer has forty attributes more, which pyroute2 would decode for nothing.
+    """
+    wanted = struct.pack("16s24x", name.encode())  # struct ifreq
+    try:
+        index = socket.if_nametoindex(name)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+            mac = fcntl.ioctl(asked, _SIOCGIFHWADDR, wanted)[18:24]  # in a struct sockaddr, after its family
+            (mtu,) = struct.unpack_from("i", fcntl.ioctl(asked, _SIOCGIFMTU, wanted), 16)
+    except OSError as error:
+        if error.errno in (None, errno.ENODEV):  # if_nametoindex has no number in its error
+            return None
+        raise
+    return Interface(index, mac, mtu)
+
+
+def index_of(name: str) -> int | None:
+    """Whether an interface of that name is there, and its index.
+
+    Unlike ``find`` it does not make the kernel look for a module by that name when it is not.
+    """
+    return next((index for index, found in socket.if_nameindex() if found == name), None)
+
+
+def add_veth(netlink: Netlink, name: str, namespace: int, peer: str, peer_namespace: int) -> None:
+    """Make a pair, each end in the namespace of its descriptor."""
+    other = _link(IFLA_IFNAME=peer, IFLA_NET_NS_FD=peer_namespace)
+    data = {"attrs": [("VETH_INFO_PEER", other)]}
+    info = {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", data)]}
+    wanted = _link(IFLA_IFNAME=name, IFLA_NET_NS_FD=namespace, IFLA_LINKINFO=info)
+    netlink.request(RTM_NEWLINK, wanted, _NEW)
+
+
+def delete(netlink: Netlink, name: str) -> None:
+    """Delete the interface of that name; none is fine."""
+    try:
+        netlink.request(RTM_DELLINK, _link(IFLA_IFNAME=name))
+    except NetlinkError as error:
+        if error.code != errno.ENODEV:
+            raise
+
+
+def move(netlink: Netlink, name: str, namespace: int) -> bool:
+    """Take an interface down, and into the namespace of a descriptor; False when there is none."""
+    wanted = _link(IFLA_IFNAME=name, IFLA_NET_NS_FD=namespace)
+    wanted["change"] = IFF_UP
+    try:
+        netlink.request(RTM_NEWLINK, wanted)
+    except NetlinkError as error:
+        if error.code != errno.ENODEV:
+            raise
+        return False
+    return True
+
+
+def set_up(netlink: Netlink, index: int, mtu: int) -> None:
+    """Set an interface's MTU, and bring it up."""
+    wanted = _link(IFLA_MTU=mtu)
+    wanted["index"] = index
+    wanted["flags"] = wanted["change"] = IFF_UP
+    netlink.request(RTM_NEWLINK, wanted)
+
+
+def addresses(netlink: Netlink, index: int) -> list[Message]:
+    """Of an interface."""
+    wanted = ifaddrmsg()
+    wanted["family"], wanted["index"] = socket.AF_UNSPEC, index
+    return netlink.dump(RTM_GETADDR, wanted)
+
+
+def routes(netlink: Netlink) -> list[Message]:
+    """Of the main table, of all families."""
+    wanted = rtmsg()
+    wanted["family"] = socket.AF_UNSPEC
+    wanted["attrs"] = [("RTA_TABLE", _TABLE_MAIN)]
+    return netlink.dump(RTM_GETROUTE, wanted)
+
+
+def add_ingress(netlink: Netlink, index: int) -> bool:
+    """Give an interface a place for filters of what arrives; False when it has one."""
+    try:
+        netlink.request(RTM_NEWQDISC, _ingress(index, TCA_KIND="ingress"), _NEW)
+    except NetlinkError as error:
+        if error.code != errno.EEXIST:
+            raise
+        return False
+    return True
+
+
+def remove_ingress(netlink: Netlink, index: int) -> None:
+    """Take it away with its filters; none is fine."""
+    try:
+        netlink.request(RTM_DELQDISC, _ingress(index))
+    except NetlinkError as error:
+        if error.code not in (errno.ENOENT, errno.EINVAL):  # there was none
+            raise
+
+
+def add_redirect(netlink: Netlink, index: int, out: int) -> None:
+    """Send what arrives at an interface out at another; it has an ingress already."""
+    parameters = {"action": _STOLEN, "eaction": _EGRESS_REDIRECT, "ifindex": out}
+    action = {
+        "attrs": [
+            ("TCA_ACT_KIND", "mirred"),
+            ("TCA_ACT_OPTIONS", {"attrs": [("TCA_MIRRED_PARMS", parameters)]}),
+        ]
+    }
+    options = {
+        "attrs": [
+            ("TCA_U32_ACT", {"attrs": [("TCA_ACT_PRIO_1", action)]}),
+            ("TCA_U32_CLASSID", _CLASS),
+            ("TCA_U32_SEL", {"keys": [_MATCH_ALL]}),
+        ]
+    }
+    wanted = _filter(index, TCA_KIND="u32", TCA_OPTIONS=options)
+    wanted["info"] = _INFO
+    netlink.request(RTM_NEWTFILTER, wanted, _NEW)
+
+
+def redirects(netlink: Netlink, index: int) -> set[int]:
+    """Interfaces that what arrives at ``index`` is sent out at."""
+    found: set[int] = set()
+    for message in netlink.dump(RTM_GETTFILTER, _filter(index)):
+        found |= set(_mirred_targets(message))
+    return found
+
+
+def _mirred_targets(message: Message) -> Iterator[int]:
+    options = message.get_attr("TCA_OPTIONS")
+    actions = options.get_attr("TCA_U32_ACT") if options is not None else None
+    for _, action in actions["attrs"] if actions is not None else ():
+        parameters = action.get_attr("TCA_ACT_OPTIONS").get_attr("TCA_MIRRED_PARMS")
+        yield int(parameters["ifindex"])
+
+
+def _link(**attributes: object) -> Message:
+    message = ifinfmsg()
+    message["attrs"] = list(attributes.items())
+    return message
+
+
+def _ingress(index: int, **attributes: object) -> Message:
+    message = tcmsg()
+    message["index"], message["handle"], message["parent"] = index, _INGRESS, TC_H_INGRESS
+    message["attrs"] = list(attributes.items())
+    return message
+
+
+def _filter(index: int, **attributes: object) -> Message:
+    message = tcmsg()
+    message["index"], message["parent"] = index, _INGRESS
+    message["attrs"] = list(attributes.items())
+    return message

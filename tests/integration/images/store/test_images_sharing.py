@@ -1,0 +1,340 @@
+"""Images that have layers in common, but not their beginnings; and what is done while a layer arrives."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import sqlite3
+import subprocess
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from cri.images.concurrency import CancelToken
+from cri.images.layer import compression, layer_cache
+from cri.images.layer.layers import read_layer
+from cri.images.manager import ImageManager
+from cri.images.pull import build as building
+from cri.images.registry import names
+from cri.images.registry.credentials import ANONYMOUS
+from cri.images.rootfs.begun import BegunFilesystem
+from cri.images.rootfs.content import content_id
+from cri.images.rootfs.convert import convert, convert_rest
+from cri.images.rootfs.plan import Planner
+from cri.images.settings import ImageSettings
+from cri.images.store.catalogue import StoredImage
+from daemonkit.faults import Fault
+from tests.support.images.image_victim import PART_BYTES, Order, Victims
+from tests.support.images.images import BuiltImage, Layer, build, digest, seen, write_layout
+from tests.support.images.random_layers import random_layer, timeless
+from tests.support.images.registry import LyingRegistry
+from tests.support.images.stacks import mounted
+
+pytestmark = pytest.mark.skipif(shutil.which("tar2sqfs") is None, reason="tar2sqfs is not installed")
+NOISE = random.Random(8)
+
+
+def _bottom(text: bytes, mode: int = 0o755) -> Layer:
+    layer = Layer().dir("usr", mode=mode).file("usr/lowest", text + NOISE.randbytes(50_000))
+    return layer.file("etc/passwd", text)
+
+
+def _upper() -> list[bytes]:
+    """What implies a directory of lower layers, hides and links its own."""
+    first = Layer().file("usr/first", NOISE.randbytes(50_000)).file("usr/gone").link("usr/again", "usr/first")
+    second = Layer().file("usr/.wh.gone").file("usr/second", NOISE.randbytes(50_000)).symlink("bin", "usr")
+    return [first.tar(), second.tar(), Layer().file("bin/through", NOISE.randbytes(50_000)).tar()]
+
+
+UPPER = _upper()
+ONE, TWO = (build([_bottom(text).tar(), *UPPER]) for text in (b"one", b"two"))
+OTHER_MODE = build([_bottom(b"three", 0o700).tar(), *UPPER])
+
+
+@asynccontextmanager
+async def managing(directory: Path, part_bytes: int = 1) -> AsyncIterator[ImageManager]:
+    manager = ImageManager(ImageSettings(directory, directory / "certs.d", part_bytes=part_bytes))
+    await manager.start()
+    try:
+        yield manager
+    finally:
+        await manager.stop()
+
+
+async def _pull(manager: ImageManager, image: BuiltImage) -> tuple[StoredImage, list[int]]:
+    """The image, and which of its layers were fetched."""
+    with LyingRegistry("app", "1", image) as registry:
+        stored = await manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS)
+        asked = [path.rpartition("/")[2] for _, path, _ in registry.requests]
+    return stored, [n for n, layer in enumerate(image.layers) if digest(layer.data) in asked]
+
+
+def _inodes(image: StoredImage) -> list[int]:
+    return [path.stat().st_ino for path in image.stack]
+
+
+async def _sound(manager: ImageManager, image: StoredImage) -> bool:
+    return not (await manager.verify(image)).faults
+
+
+@pytest.fixture
+def inflated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What is inflated, by the names that messages have for it."""
+    found: list[str] = []
+    plain = compression.plain
+
+    def counted(chunks, subject):  # type: ignore[no-untyped-def]
+        found.append(subject)
+        return plain(chunks, subject)
+
+    monkeypatch.setattr(compression, "plain", counted)
+    yield found
+
+
+async def test_another_bottom_layer_costs_that_layer(tmp_path: Path, inflated: list[str]) -> None:
+    async with managing(tmp_path) as manager:
+        one, _ = await _pull(manager, ONE)
+        before = await manager.usage()
+        inflated.clear()
+        two, fetched = await _pull(manager, TWO)
+        assert fetched == [0] and inflated == [TWO.layers[0].diff_id]
+        assert len(two.stack) == 4 and not set(one.stack) & set(two.stack)
+        assert _inodes(one)[1:] == _inodes(two)[1:] and _inodes(one)[0] != _inodes(two)[0]
+        # A file with two names counts once.
+        lowest, kept = two.stack[0].stat().st_blocks * 512, len(TWO.layers[0].data)
+        assert (await manager.usage()).bytes - before.bytes < lowest + kept + (128 << 10)
+        assert manager.store.read_file(two, "/etc/passwd", 100) == b"two"
+        assert await _sound(manager, one) and await _sound(manager, two)
+        await manager.remove(one.id)
+        assert await _sound(manager, two)
+        third, fetched = await _pull(manager, ONE)
+        assert fetched == [0] and _inodes(third)[1:] == _inodes(two)[1:]
+        await manager.remove(two.id)
+        assert await _sound(manager, third)
+        await manager.remove(third.id)
+        assert manager.store.files.named() == []
+
+
+async def test_what_is_taken_from_below_is_not_shared(tmp_path: Path) -> None:
+    """usr has other attributes: of the filesystems that imply it none is the same."""
+    async with managing(tmp_path) as manager:
+        one, _ = await _pull(manager, ONE)
+        other, fetched = await _pull(manager, OTHER_MODE)
+        assert fetched == [0] and not set(_inodes(one)) & set(_inodes(other))
+        with mounted(other.stack, tmp_path / "mounted") as root:
+            assert (root / "usr").stat().st_mode & 0o777 == 0o700
+
+
+async def test_several_at_once_with_other_bottom_layers_build_the_rest_once(tmp_path: Path) -> None:
+    images = [build([_bottom(b"%d" % n).tar(), *UPPER]) for n in range(5)]
+    async with managing(tmp_path) as manager:
+        pulled = await asyncio.gather(*(_pull(manager, image) for image in images))
+        for stack in zip(*(_inodes(image) for image, _ in pulled), strict=True):
+            assert len(set(stack)) in (1, len(images))
+        assert len({inode for image, _ in pulled for inode in _inodes(image)}) == len(images) + 3
+
+
+async def test_a_kept_layer_is_verified_before_something_is_made_of_it(tmp_path: Path) -> None:
+    """Its list is believed; its bytes, of which another filesystem is to be made, are not."""
+    async with managing(tmp_path) as manager:
+        await _pull(manager, ONE)
+        kept = manager.store.files.blob_path(digest(ONE.layers[1].data))
+        data = bytearray(kept.read_bytes())
+        data[len(data) // 2] ^= 1
+        kept.write_bytes(data)
+        other, fetched = await _pull(manager, OTHER_MODE)
+        assert fetched == [0, 1] and await _sound(manager, other)
+        with mounted(other.stack, tmp_path / "mounted") as root:
+            assert digest((root / "usr/first").read_bytes()) == digest((root / "usr/again").read_bytes())
+
+
+async def test_what_is_damaged_is_damaged_under_all_its_names(tmp_path: Path) -> None:
+    async with managing(tmp_path) as manager:
+        one, _ = await _pull(manager, ONE)
+        two, _ = await _pull(manager, TWO)
+        shared = one.stack[2]
+        shared.chmod(0o600)
+        data = bytearray(shared.read_bytes())
+        data[len(data) // 2] ^= 1
+        shared.write_bytes(data)
+        assert not await _sound(manager, one)
+        assert manager.store.get(one.id).damaged and manager.store.get(two.id).damaged
+        # A third one does not get it either.
+        third, _ = await _pull(manager, build([_bottom(b"3").tar(), *UPPER]))
+        assert await _sound(manager, third) and _inodes(third)[2] != shared.stat().st_ino
+        for image in (ONE, TWO):
+            mended, _ = await _pull(manager, image)
+            assert await _sound(manager, mended) and _inodes(mended)[1:] == _inodes(third)[1:]
+
+
+@pytest.mark.parametrize("harm", ["gone", "short", "other"])
+async def test_a_list_that_is_of_no_use_is_made_again(tmp_path: Path, harm: str, inflated: list[str]) -> None:
+    async with managing(tmp_path) as manager:
+        await _pull(manager, ONE)
+        lists = [manager.store.files.layer_cache_path(digest(layer.data)) for layer in ONE.layers]
+        sound = lists[2].read_bytes()
+        if harm == "gone":
+            lists[2].unlink()
+        else:
+            lists[2].write_bytes(sound[:-5] if harm == "short" else lists[1].read_bytes())
+        inflated.clear()
+        two, _ = await _pull(manager, TWO)
+        assert sorted(inflated) == sorted([TWO.layers[0].diff_id, TWO.layers[2].diff_id])
+        assert lists[2].read_bytes() == sound and await _sound(manager, two)
+
+
+async def test_a_store_that_knows_no_contents_goes_on(tmp_path: Path) -> None:
+    """As the version before wrote it: what it has is used by its chain, and what is new is shared."""
+    async with managing(tmp_path) as manager:
+        one, _ = await _pull(manager, ONE)
+    with closing(sqlite3.connect(tmp_path / "images/images.db")) as db:
+        db.executescript("DROP TABLE contents")
+    for path in (tmp_path / "images/shelves").glob("*.entries"):
+        path.unlink()
+    longer = build([*ONE.layers, Layer().file("more", b"more").tar()])
+    async with managing(tmp_path) as manager:
+        assert manager.store.get(one.id).stack == one.stack and await _sound(manager, one)
+        assert (await _pull(manager, longer))[0].stack[:4] == one.stack
+        two, _ = await _pull(manager, TWO)
+        third, _ = await _pull(manager, build([_bottom(b"4").tar(), *UPPER]))
+        assert not set(_inodes(one)) & set(_inodes(two)) and _inodes(two)[1:] == _inodes(third)[1:]
+        for image in (one, two, third):
+            assert await _sound(manager, image)
+
+
+# While a layer arrives.
+
+
+async def test_a_layer_of_its_own_filesystem_is_inflated_once(tmp_path: Path, inflated: list[str]) -> None:
+    """Unless a name leads through a link of a lower layer, as in the topmost one here."""
+    async with managing(tmp_path) as manager:
+        image, _ = await _pull(manager, ONE)
+        again = [subject for subject in inflated if not subject.startswith("sha256:")]
+        assert sorted(set(inflated) - set(again)) == sorted(layer.diff_id for layer in ONE.layers)
+        assert [subject.partition(".")[0] for subject in again] == [image.stack[-1].stem]
+        assert len(inflated) == len(ONE.layers) + 1
+        assert await _sound(manager, image)
+        with mounted(image.stack, tmp_path / "mounted") as root:
+            assert (root / "usr/through").is_file() and not (root / "usr/gone").exists()
+        assert list(manager.store.files.ingest.iterdir()) == []
+
+
+async def test_what_finds_no_slot_is_built_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with managing(tmp_path / "early") as manager:
+        early, _ = await _pull(manager, ONE)
+        digests = [row.digest for row in manager.store.stored(early)[1]]
+    monkeypatch.setattr(building, "SLOTS", 0)
+    async with managing(tmp_path / "late") as manager:
+        late, _ = await _pull(manager, ONE)
+        assert [row.digest for row in manager.store.stored(late)[1]] == digests
+
+
+async def test_a_cancelled_pull_leaves_nothing_of_what_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lowest layer never comes; the filesystems over it have been begun, and wait."""
+    release, began = threading.Event(), threading.Semaphore(0)
+    write = layer_cache.write
+
+    def counted(*given):  # type: ignore[no-untyped-def]
+        write(*given)
+        began.release()
+
+    monkeypatch.setattr(layer_cache, "write", counted)
+    async with managing(tmp_path) as manager:
+        with LyingRegistry("app", "1", ONE) as registry:
+            lowest = f"/v2/app/blobs/{digest(ONE.layers[0].data)}"
+            registry.answers[lowest] = lambda handler: None if release.wait(60) else None
+            pull = asyncio.create_task(manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS))
+            for _ in UPPER:
+                assert await asyncio.to_thread(began.acquire, timeout=60)
+            assert [path for path in manager.store.files.ingest.iterdir() if path.stat().st_mode]
+            pull.cancel()
+            with pytest.raises((asyncio.CancelledError, Fault)):
+                await pull
+            release.set()
+            await manager.drain()
+        assert list(manager.store.files.ingest.iterdir()) == []
+        image, _ = await _pull(manager, ONE)
+        assert await _sound(manager, image)
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_what_is_begun_early_becomes_what_is_built_afterwards(tmp_path: Path, seed: int) -> None:
+    """Or it does not fit, and is of no use."""
+    rng, files = random.Random(seed), [""]
+    tars = [random_layer(rng, files).tar() for _ in range(3)]
+    settings = ImageSettings(tmp_path)
+    planner, blobs = Planner("image", settings.limits), []
+    for number, tar in enumerate(tars):
+        blobs.append(tmp_path / f"layer{number}")
+        blobs[-1].write_bytes(tar)
+    begun = BegunFilesystem(tmp_path / "early", digest(tars[2]), settings)
+    with closing(begun):
+        try:
+            for number, tar in enumerate(tars):
+                take = begun.take if number == 2 else None
+                planner.apply(read_layer([tar], len(tar), digest(tar), settings.limits, take).entries)
+                if number == 1:
+                    planner.plan()
+        except Fault:
+            return
+        plan, token = planner.plan(), CancelToken()
+        built = convert(blobs, plan, tmp_path / "late", settings, token, lambda _: None)
+        if begun.fits(content_id(plan, [digest(tar) for tar in tars])):
+            assert convert_rest(begun, blobs, plan, token, lambda _: None) == built
+            assert (tmp_path / "early").read_bytes() == (tmp_path / "late").read_bytes()
+
+
+# What comes out.
+
+
+@pytest.mark.root
+@pytest.mark.skipif(shutil.which("umoci") is None, reason="umoci is not installed")
+@pytest.mark.parametrize("seed", range(15))
+async def test_random_images_with_common_layers_give_the_reference_trees(tmp_path: Path, seed: int) -> None:
+    """All in one store, so that each may take what others have brought."""
+    rng, files = random.Random(2000 + seed), [""]
+    upper = [random_layer(rng, files).tar() for _ in range(3)]
+    async with managing(tmp_path / "store") as manager:
+        for number in range(4):
+            image = build([random_layer(rng, files).tar(), *upper])
+            layout = write_layout(tmp_path / f"layout{number}", image)
+            command = ["umoci", "unpack", "--image", f"{layout}:latest", tmp_path / f"bundle{number}"]
+            done = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=120)
+            try:
+                ((ours, _),) = await manager.import_layout(layout, names.parse(f"app:{number}"))
+            except Fault:
+                assert done.returncode
+                continue
+            assert not done.returncode
+            reference = seen(tmp_path / f"bundle{number}/rootfs")
+            with mounted(ours.stack, tmp_path / f"mounted{number}") as root:
+                assert timeless(seen(root)) == timeless(reference)
+
+
+async def test_killed_while_it_takes_what_others_have(tmp_path: Path) -> None:
+    steps = [f"image-pull.filesystem-{step}:{n}" for step in ("built", "named", "recorded") for n in (1, 4)]
+    state = tmp_path / "state"
+    for number, step in enumerate(steps):
+        async with managing(state, PART_BYTES) as manager:
+            one, _ = await _pull(manager, ONE)
+        two = build([_bottom(b"%d" % number).tar(), *UPPER])
+        with Victims() as victims, LyingRegistry("app", "1", two) as registry:
+            order = Order(str(state), f"{registry.netloc}/app:1", kill_at=step)
+            assert (await asyncio.to_thread(victims.run, order)).killed
+        async with managing(state, PART_BYTES) as manager:
+            files = {path for path in manager.store.files.named() if path.suffix == ".squashfs"}
+            assert files == set(one.stack) and list(manager.store.files.ingest.iterdir()) == []
+            second, _ = await _pull(manager, two)
+            assert _inodes(second)[1:] == _inodes(one)[1:]
+            assert await _sound(manager, one) and await _sound(manager, second)
+            await manager.remove(one.id)
+            await manager.remove(second.id)
+            assert manager.store.files.named() == []
