@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from tests.support.cluster.cgroups import control_group
 from tests.support.cluster.cluster import Cluster
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
-from tests.support.cri.kubelet import Kubelet
+from tests.support.cri.kubelet import Kubelet, KubeletRefused
 
 pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
 
@@ -71,6 +73,24 @@ async def test_with_the_configuration_that_we_ship(cluster: Cluster) -> None:
     assert {"container_network_receive_bytes_total*", "container_memory_working_set_bytes*"} <= set(advisor)
     assert advisor["container_cpu_usage_seconds_total"][0].is_integer()
     assert 'id="/"' not in await kubelet.get("/metrics/cadvisor")
+
+
+async def test_a_rate_is_true_again_after_both_daemons_were_killed(cluster: Cluster) -> None:
+    kubelet = await cluster.use_kubelet(shipped=True)
+    await measured(cluster, kubelet)
+    cri, protectd = cluster.node.daemon, cluster.node.protectd.daemon
+    await asyncio.gather(cri.crash(), protectd.crash())
+    await protectd.start()
+    await cri.start()
+    begin = datetime.now(UTC)
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with contextlib.suppress(KubeletRefused):  # it has not connected again
+                cpu = container(await kubelet.summary("busy")).get("cpu", {})
+                assert cpu.get("usageNanoCores", 1) > 0
+                if "usageNanoCores" in cpu and datetime.fromisoformat(cpu["time"]) > begin:
+                    break
+    assert cpu["usageNanoCores"] < MOST
 
 
 async def test_without_it_groups_of_pods_are_empty(cluster: Cluster) -> None:

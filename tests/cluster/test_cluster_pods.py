@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 
+from tests.support.cluster.api import ApiRefused
 from tests.support.cluster.cluster import JOBS, NODE_MEMORY, SMALL, SMALL_MEMORY, Cluster, pod
 from tests.support.cluster.programs import needs_kubernetes
 from tests.support.cri.cri_daemons import needs_node
+from tests.support.protect.daemons import ROOT
 
 pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
 
+LIMITS = "/api/v1/namespaces/default/limitranges"
 MIB = 1 << 20
 
 
@@ -102,6 +105,26 @@ async def test_a_pod_without_a_limit_gets_its_handlers_memory(cluster: Cluster) 
     await cluster.started("small")
     (zone,) = await cluster.zones()
     assert zone.resources.memory_bytes == SMALL_MEMORY
+
+
+async def test_the_objects_that_operators_are_told_to_make(cluster: Cluster) -> None:
+    page = (ROOT / "docs" / "operations.md").read_text()
+    runtime_class, limits = page.partition("```yaml\n")[2].partition("```")[0].split("---\n")
+    lists = {"/apis/node.k8s.io/v1/runtimeclasses": runtime_class, LIMITS: limits}
+    made = [
+        f"{path}/{(await cluster.api.post(path, text))['metadata']['name']}" for path, text in lists.items()
+    ]
+    try:
+        await cluster.create("sized", "sleep", "1000", runtimeClassName="xenpod")
+        await cluster.started("sized")
+        (zone,) = await cluster.zones()
+        assert zone.resources.memory_bytes == (256 + 96) * MIB
+        resources = {"resources": {"requests": {"memory": "16Mi"}, "limits": {"memory": "1Gi"}}}
+        with pytest.raises(ApiRefused, match="max limit to request ratio"):
+            await cluster.create("greedy", "true", container=resources)
+    finally:
+        for path in made:
+            await cluster.api.delete(path)
 
 
 def _is(job: dict[str, Any], condition: str) -> bool:

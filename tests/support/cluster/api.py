@@ -38,17 +38,18 @@ class Api:
     async def get(self, path: str) -> Any:
         return await self.call("GET", path)
 
-    async def post(self, path: str, body: Object) -> Any:
+    async def post(self, path: str, body: Object | str) -> Any:
+        """Make an object; a text is YAML."""
         return await self.call("POST", path, body)
 
     async def delete(self, path: str) -> Any:
         return await self.call("DELETE", path)
 
-    async def call(self, method: str, path: str, body: Object | None = None) -> Any:
+    async def call(self, method: str, path: str, body: Object | str | None = None) -> Any:
         """The decoded answer.  ApiRefused for 4xx and 5xx."""
         return json.loads(await self.text(method, path, body))
 
-    async def text(self, method: str, path: str, body: Object | None = None) -> str:
+    async def text(self, method: str, path: str, body: Object | str | None = None) -> str:
         """The answer where it is no JSON: /readyz, logs."""
         return b"".join([part async for part in self._exchange(method, path, body)]).decode()
 
@@ -87,14 +88,17 @@ class Api:
                 for line in lines:
                     yield json.loads(line)["object"]
 
-    async def _exchange(self, method: str, path: str, body: Object | None) -> AsyncGenerator[bytes, None]:
+    async def _exchange(
+        self, method: str, path: str, body: Object | str | None
+    ) -> AsyncGenerator[bytes, None]:
         """The parts of the answer's body as they come."""
-        content = b"" if body is None else json.dumps(body).encode()
+        kind = "yaml" if isinstance(body, str) else "json"
+        content = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=_trust())
         try:
             state = h11.Connection(h11.CLIENT)
             head = [("Host", "localhost"), ("Connection", "close"), *self._headers()]
-            head += [("Content-Type", "application/json"), ("Content-Length", str(len(content)))]
+            head += [("Content-Type", f"application/{kind}"), ("Content-Length", str(len(content)))]
             for event in (
                 h11.Request(method=method, target=path, headers=head),
                 h11.Data(content),
