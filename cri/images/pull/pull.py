@@ -118,7 +118,7 @@ class Puller:
         """Fetch and build, and once more when what is on this host was in the way and is so no longer."""
         unfinished, layers = self._store.unfinished, image.manifest.layers
         await self._threads.run(lambda _: unfinished.make_room(sum(map(self._lacking, layers))))
-        damaged = 0
+        damaged, relieved = 0, False
         while True:
             progress.enter(Stage.FETCHING)
             try:
@@ -130,8 +130,10 @@ class Puller:
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                if not is_disk_full(error):
+                # What is kept after the second time is this pull's own, and would fill the disk again.
+                if relieved or not is_disk_full(error):
                     raise
+                relieved = True
                 if not await self._threads.run(lambda _: unfinished.give_back()):
                     raise
 
@@ -225,6 +227,8 @@ class Puller:
         except BaseException as error:
             # Or else the next try would fail as this one did, or needs the room.
             unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
+            if not unfinished:
+                await complete(self._threads.run(lambda _: store.unfinished.drop_parts(digests)))
             raise
         finally:
             await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests, unfinished)))
