@@ -151,7 +151,7 @@ class Puller:
         """
         layers, diff_ids = image.manifest.layers, image.config.diff_ids
         layered = LayeredImage(image.manifest_digest, stack, layers, diff_ids)
-        below, order, planner = await self._builder.begin(layered)
+        below, order, planner, contents = await self._builder.begin(layered)
         start = sum(len(cache.layers) for cache in below)
         _skip(meters[:start])
         budget = LayerBudget(image.manifest_digest, self._settings.limits)
@@ -166,7 +166,7 @@ class Puller:
                 coming[number] = group.create_task(self._layer(wanted, slots, budget))
             for part in stack[len(below) :]:
                 indexes = (coming.pop(number) for number in range(start, part.end))
-                planned = await self._builder.plan(layered, part, indexes, planner)
+                planned = await self._builder.plan(layered, part, indexes, planner, contents)
                 group.create_task(self._builder.build(layered, planned, early[part.end - 1]))
                 start = part.end
             # It has all entries in memory, and is not needed while the last filesystems are built.
