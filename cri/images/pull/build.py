@@ -76,12 +76,14 @@ class BuildState(NamedTuple):
     """What the store has when a build begins.
 
     below: the tree caches of the lowest filesystems, whose layers need not be read; order: the numbers of all
-    other layers, in the order to read them; planner: goes on from ``below``.
+    other layers, in the order to read them; planner: goes on from ``below``; contents: names of what is in
+    the stack so far, see content_id().
     """
 
     below: Sequence[TreeCache]
     order: Sequence[int]
     planner: Planner
+    contents: set[str]
 
 
 class FilesystemBuilder:
@@ -103,9 +105,14 @@ class FilesystemBuilder:
         return await self._threads.run(lambda _: self._begin(image))
 
     async def plan(
-        self, image: LayeredImage, part: Part, indexes: Iterable[Awaitable[LayerIndex]], planner: Planner
+        self,
+        image: LayeredImage,
+        part: Part,
+        indexes: Iterable[Awaitable[LayerIndex]],
+        planner: Planner,
+        contents: set[str],
     ) -> Planned:
-        """Apply the layers of the next part as they come, and plan its filesystem."""
+        """Apply the layers of the next part as they come, and plan its filesystem; contents: grows by it."""
         cost, count = Cost(), 0
         verified: list[bool] = []
         for coming in indexes:
@@ -117,7 +124,8 @@ class FilesystemBuilder:
             # What a layer brings is in the tree now, and needed nowhere else.
             del index, coming
         plan = await self._threads.run(lambda _: planner.plan())
-        content = await self._threads.run(lambda _: content_id(plan, image.diff_ids))
+        content = await self._threads.run(lambda _: content_id(plan, image.diff_ids, contents))
+        contents.add(content.value)
         start = part.end - count
         layers = _digests(image.layers[start : part.end])
         right = frozenset(number for number, one in enumerate(verified, start) if one)
@@ -178,7 +186,8 @@ class FilesystemBuilder:
         order = sorted(
             range(start, len(image.layers)), key=lambda number: self._is_here(image.layers[number])
         )
-        return BuildState(below, order, Planner(image.subject, self._settings.limits, below))
+        contents = self._store.contents([cache.chain_id for cache in below])
+        return BuildState(below, order, Planner(image.subject, self._settings.limits, below), contents)
 
     def _share(self, image: LayeredImage, planned: Planned, token: CancelToken) -> bool:
         """Take a filesystem of the same content, whatever it lies over; whether there is one."""

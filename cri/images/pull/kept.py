@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 from cri.images.concurrency import CancelToken
@@ -78,14 +79,18 @@ def _read(
 
 def check_kept(digest: str, path: Path, token: CancelToken) -> None:
     """Raise Damaged, and remove the layer, when it has its digest no longer."""
-    status = path.stat()
-    verified = VerifiedChunks(digest, status.st_size)
+    inode = 0
     try:
+        status = path.stat()
+        inode = status.st_ino
+        verified = VerifiedChunks(digest, status.st_size)
         for _ in verified.passing(file_chunks(path, token)):
             pass
         verified.finish("this host")
     except (Corrupt, OSError) as error:
-        _discard(path, status.st_ino, digest, error)
+        # Another pull that found the damage has removed it already.
+        if not isinstance(error, FileNotFoundError):
+            _discard(path, inode, digest, error)
         raise Damaged(
             "read layer", digest, "the copy on this host is damaged", "pull the image again"
         ) from error
@@ -95,7 +100,8 @@ def _discard(path: Path, inode: int, digest: str, error: Exception) -> None:
     if isinstance(error, OSError) and error.errno not in _LOST:
         raise error
     log.warning("the copy of layer %s on this host is damaged (not the registry's): %s", digest, error)
-    # Another pull may have put a sound one in its place.
-    if path.stat().st_ino == inode:
-        path.unlink()
-        checkpoint("image-repair.layer-removed")
+    # Another pull may have removed it already, or put a sound one in its place.
+    with suppress(FileNotFoundError):
+        if path.stat().st_ino == inode:
+            path.unlink()
+            checkpoint("image-repair.layer-removed")

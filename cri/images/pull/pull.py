@@ -118,7 +118,7 @@ class Puller:
         """Fetch and build, and once more when what is on this host was in the way and is so no longer."""
         unfinished, layers = self._store.unfinished, image.manifest.layers
         await self._threads.run(lambda _: unfinished.make_room(sum(map(self._lacking, layers))))
-        damaged = 0
+        damaged, relieved = 0, False
         while True:
             progress.enter(Stage.FETCHING)
             try:
@@ -130,8 +130,10 @@ class Puller:
                 if (damaged := damaged + 1) > len(layers):
                     raise
             except (DiskFull, OSError) as error:
-                if not is_disk_full(error):
+                # What is kept after the second time is this pull's own, and would fill the disk again.
+                if relieved or not is_disk_full(error):
                     raise
+                relieved = True
                 if not await self._threads.run(lambda _: unfinished.give_back()):
                     raise
 
@@ -149,7 +151,7 @@ class Puller:
         """
         layers, diff_ids = image.manifest.layers, image.config.diff_ids
         layered = LayeredImage(image.manifest_digest, stack, layers, diff_ids)
-        below, order, planner = await self._builder.begin(layered)
+        below, order, planner, contents = await self._builder.begin(layered)
         start = sum(len(cache.layers) for cache in below)
         _skip(meters[:start])
         budget = LayerBudget(image.manifest_digest, self._settings.limits)
@@ -164,7 +166,7 @@ class Puller:
                 coming[number] = group.create_task(self._layer(wanted, slots, budget))
             for part in stack[len(below) :]:
                 indexes = (coming.pop(number) for number in range(start, part.end))
-                planned = await self._builder.plan(layered, part, indexes, planner)
+                planned = await self._builder.plan(layered, part, indexes, planner, contents)
                 group.create_task(self._builder.build(layered, planned, early[part.end - 1]))
                 start = part.end
             # It has all entries in memory, and is not needed while the last filesystems are built.
@@ -225,6 +227,8 @@ class Puller:
         except BaseException as error:
             # Or else the next try would fail as this one did, or needs the room.
             unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
+            if not unfinished:
+                await complete(self._threads.run(lambda _: store.unfinished.drop_parts(digests)))
             raise
         finally:
             await complete(self._threads.run(lambda _: store.end_lease(chain_ids, digests, unfinished)))

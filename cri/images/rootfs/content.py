@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import hashlib
 import marshal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from cri.images.digests import digest_of
 from cri.images.layer.inode import InodeRecord, identity
 from cri.images.layer.packed import MARSHAL
 from cri.images.rootfs.plan import FilesystemPlan
@@ -42,8 +43,12 @@ class ContentId(NamedTuple):
     first: bytes
 
 
-def content_id(plan: FilesystemPlan, diff_ids: Sequence[str]) -> ContentId:
-    """The name of what a plan makes. diff_ids: of the image's layers, lowest first."""
+def content_id(plan: FilesystemPlan, diff_ids: Sequence[str], below: Collection[str] = ()) -> ContentId:
+    """The name of what a plan makes. diff_ids: of the image's layers, lowest first.
+
+    below: the names of the filesystems that it lies over. None of them is given again: a stack has no
+    filesystem twice, since overlayfs takes no layer twice.
+    """
     running = hashlib.sha256(_FORM)
     first = b""
     for layer in plan.order:
@@ -56,4 +61,7 @@ def content_id(plan: FilesystemPlan, diff_ids: Sequence[str]) -> ContentId:
         running.update(marshal.dumps((path, identity(record)), MARSHAL))
     for link in plan.links:
         running.update(marshal.dumps(link, MARSHAL))
-    return ContentId(f"sha256:{running.hexdigest()}", first)
+    value = f"sha256:{running.hexdigest()}"
+    while value in below:
+        value = digest_of(f"once more {value}".encode())
+    return ContentId(value, first)

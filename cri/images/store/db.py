@@ -239,6 +239,12 @@ class ImageDb:
             rows = self._db.execute("SELECT chain_id FROM contents WHERE content_id = ?", (content,))
             return [row[0] for row in rows]
 
+    def contents(self, chain_ids: Sequence[str]) -> set[str]:
+        """The ContentId.value of each of these filesystems that was built with one."""
+        with self._lock, self._told("read"):
+            query = "SELECT content_id FROM contents WHERE chain_id = ?"
+            return {row[0] for chain_id in chain_ids for row in self._db.execute(query, (chain_id,))}
+
     def account_file(self, stack: Sequence[str], path: str) -> bytes | None:
         """The account file in a stack of filesystems, lowest first; None: there is none.
 

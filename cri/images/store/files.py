@@ -164,18 +164,19 @@ class StoreFiles:
     @contextmanager
     def download_file(self, digest: str) -> Iterator[Path]:
         """As work_file(), for a layer: when there is a part of it, it is in the file already."""
-        with self.work_file(f"{_LAYER}{self._partial_path(digest).name}") as work:
+        with self.work_file(f"{_LAYER}{self.partial_path(digest).name}") as work:
             with suppress(FileNotFoundError):
-                self._partial_path(digest).rename(work)
+                self.partial_path(digest).rename(work)
             yield work
 
     def keep_partial(self, work: Path, digest: str) -> None:
         """Keep what there is of a layer, if it is worth it, for the next download_file()."""
         if work.is_file() and work.stat().st_size >= LEAST_PARTIAL:
             os.utime(work)
-            work.rename(self._partial_path(digest))
+            work.rename(self.partial_path(digest))
 
-    def _partial_path(self, digest: str) -> Path:
+    def partial_path(self, digest: str) -> Path:
+        """The path of a layer that is not whole, whether it is there or not."""
         return self._partial / digest.replace(":", "-")
 
     def partial(self) -> list[Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageDb, ImageRow
 from daemonkit.faults import Missing
@@ -58,6 +60,10 @@ class StoreReader:
         now = self._now
         row = now.rows.get(image_id)
         return [] if row is None else [one.chain_id for one in now.stack(row.chain_id)]
+
+    def contents(self, chain_ids: Sequence[str]) -> set[str]:
+        """What filesystems are made of, by ContentId.value, as far as that is known."""
+        return self._db.contents(chain_ids)
 
     def row(self, image_id: str) -> ImageRow | None:
         """What the index says of an image; None: nothing is left of it."""

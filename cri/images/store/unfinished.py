@@ -84,6 +84,12 @@ class UnfinishedLayers:
                 given += kept.bytes
             return given
 
+    def drop_parts(self, digests: Iterable[str]) -> None:
+        """Remove what there is of layers that are not whole."""
+        with self._lock:
+            for digest in digests:
+                self._files.partial_path(digest).unlink(missing_ok=True)
+
     def make_room(self, size: int) -> None:
         """Give everything back when the disk has less than ``size`` bytes left."""
         disk = os.statvfs(self._files.root)

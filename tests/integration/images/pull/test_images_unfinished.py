@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from cri.images.errors import DiskFull
 from cri.images.manager import ImageManager
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
@@ -363,3 +364,54 @@ async def test_gc_removes_them_and_says_so(tmp_path: Path) -> None:
                     done = await images.Collect(images_pb2.CollectRequest())
                     assert done.unfinished_bytes == dry.unfinished_bytes <= done.freed_bytes
                     assert _kept(manager) == []
+
+
+async def _fails_beside(manager: ImageManager, registry: LyingRegistry, data: bytes, other: bytes) -> Fault:
+    """What a pull fails with whose first layer comes in half; the second one comes after that."""
+    loop, second = asyncio.get_running_loop(), registry.answers[f"/v2/app/blobs/{digest(other)}"]
+    ended = threading.Event()
+
+    def fetched() -> bool:
+        return any(path.stat().st_size >= HALF for path in manager.store.files.ingest.glob("layer-*"))
+
+    def after_the_half(handler: BaseHTTPRequestHandler) -> None:
+        asyncio.run_coroutine_threadsafe(until(fetched), loop).result()
+        second(handler)
+
+    registry.answers[f"/v2/app/blobs/{digest(data)}"] = stalling(data[:HALF], len(data), ended)
+    registry.answers[f"/v2/app/blobs/{digest(other)}"] = after_the_half
+    try:
+        async with asyncio.timeout(30):
+            with pytest.raises(Fault) as failed:
+                await _pull(manager, registry)
+    finally:
+        ended.set()
+    return failed.value
+
+
+async def test_the_image_itself_at_fault_keeps_no_part_either(tmp_path: Path) -> None:
+    broken = build([LARGE.layers[0], packed(b"no tar" * 1000, "")])
+    with LyingRegistry("app", "1", broken) as registry:
+        async with managing(tmp_path, downloads_per_image=2) as manager:
+            fault = await _fails_beside(manager, registry, *(layer.data for layer in broken.layers))
+            assert "tar" in str(fault)
+            assert _parts(manager) == [] and manager.store.unfinished.bytes() == 0
+
+
+@pytest.mark.root
+async def test_what_a_pull_has_kept_of_itself_is_no_room_for_it(tmp_path: Path) -> None:
+    """Or it would begin anew for ever on a disk that is too small for it."""
+    large = build([LARGE.layers[0], packed(Layer().file("more", NOISE.randbytes(12 << 20)).tar(), "")])
+    small = tmp_path / "small"
+    small.mkdir()
+    await asyncio.to_thread(
+        subprocess.run, ["mount", "-t", "tmpfs", "-o", "size=14m", "xenpod-test", small], check=True
+    )
+    try:
+        with LyingRegistry("app", "1", large) as registry:
+            async with managing(small, downloads_per_image=2) as manager:
+                fault = await _fails_beside(manager, registry, *(layer.data for layer in large.layers))
+                assert isinstance(fault, DiskFull)
+                assert _parts(manager) == []
+    finally:
+        await asyncio.to_thread(subprocess.run, ["umount", small], check=True)

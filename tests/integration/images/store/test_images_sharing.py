@@ -171,6 +171,25 @@ async def test_what_is_damaged_is_damaged_under_all_its_names(tmp_path: Path) ->
             assert await _sound(manager, mended) and _inodes(mended)[1:] == _inodes(third)[1:]
 
 
+@pytest.mark.root
+async def test_one_image_does_not_have_the_same_file_twice(tmp_path: Path) -> None:
+    """overlayfs takes no layer twice; the same layer may come twice in an image, with others between."""
+    twice = Layer().file("opt/twice", NOISE.randbytes(50_000)).tar()
+    upper = [twice, Layer().file("usr/between").tar(), twice, twice]
+    lowest = _bottom(b"1").tar()
+    one, longer = build([lowest, *upper]), build([lowest, *upper, twice])
+    async with managing(tmp_path) as manager:
+        first, _ = await _pull(manager, one)
+        second, _ = await _pull(manager, longer)
+        third, _ = await _pull(manager, build([_bottom(b"2").tar(), *upper, twice]))
+        for number, image in enumerate((first, second, third)):
+            assert len(set(_inodes(image))) == len(image.stack) == 5 + (number > 0)
+            with mounted(image.stack, tmp_path / f"mounted{number}") as root:
+                assert (root / "opt/twice").stat().st_size == 50_000 and (root / "usr/between").is_file()
+        # Other images may have them, each in its place.
+        assert second.stack[:5] == first.stack and _inodes(third)[1:] == _inodes(second)[1:]
+
+
 @pytest.mark.parametrize("harm", ["gone", "short", "other"])
 async def test_a_list_that_is_of_no_use_is_made_again(tmp_path: Path, harm: str, inflated: list[str]) -> None:
     async with managing(tmp_path) as manager:

@@ -1,0 +1,47 @@
+"""Kept layers that another pull has found damaged meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cri.images.concurrency import CancelToken
+from cri.images.errors import Damaged
+from cri.images.pull.kept import check_kept, read_kept
+from cri.images.registry.manifests import Descriptor
+from cri.images.settings import ImageLimits
+from cri.images.store.files import StoreFiles
+from tests.support.images.images import digest
+
+DATA = b"a layer's bytes"
+
+
+class _Meanwhile(CancelToken):
+    """Has the file removed while it is read."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def check(self) -> None:
+        self._path.unlink()
+
+
+def test_a_layer_that_is_gone_already_is_fetched_again_as_a_damaged_one_is(tmp_path: Path) -> None:
+    with pytest.raises(Damaged):
+        check_kept(digest(DATA), tmp_path / "gone", CancelToken())
+
+
+def test_a_damaged_layer_may_be_removed_by_two(tmp_path: Path) -> None:
+    path = tmp_path / "layer"
+    path.write_bytes(b"other bytes")
+    with pytest.raises(Damaged):
+        check_kept(digest(DATA), path, _Meanwhile(path))
+    files = StoreFiles(tmp_path / "images")
+    kept = files.blob_path(digest(DATA))
+    kept.parent.mkdir()
+    kept.write_bytes(b"other bytes....")
+    layer = Descriptor("", digest(DATA), len(DATA))
+    assert read_kept(layer, digest(DATA), files, ImageLimits(), True, _Meanwhile(kept)) is None
+    files.close()
