@@ -40,6 +40,11 @@ _STATS = 60.0
 """Seconds for which a question for statistics stays open, so that a silent zone has one and not many."""
 _DIAL = 15.0
 """Seconds: longer than the agent's own deadline of 10."""
+_START = 130.0
+"""Seconds: longer than the agent's own deadlines of 60 for what is left of a creation, and 60 for the start.
+
+Whoever gave up earlier would not learn that the container runs.
+"""
 
 
 class AgentClient:
@@ -129,8 +134,8 @@ class AgentClient:
 
     async def start_container(self, container_id: str) -> int:
         """The pid of its first process; 0: the agent does not say.  CannotStart as ``create_container``."""
-        reply = await self._call(pb.Request(start_container=pb.StartContainer(id=container_id)))
-        return reply.pid
+        request = pb.Request(start_container=pb.StartContainer(id=container_id))
+        return (await self._call(request, max(_START, self.call_timeout))).pid
 
     async def update_container(self, container_id: str, resources: bytes) -> None:
         asked = pb.UpdateContainer(id=container_id, resources_json=resources)

@@ -8,7 +8,9 @@ needs that.
 
 from __future__ import annotations
 
+import errno
 import socket
+import struct
 from types import TracebackType
 from typing import Any
 
@@ -17,14 +19,18 @@ from pyroute2.netlink import (
     NETLINK_ROUTE,
     NLM_F_ACK,
     NLM_F_DUMP,
+    NLM_F_DUMP_INTR,
     NLM_F_REQUEST,
     NLMSG_DONE,
     NLMSG_ERROR,
     SOL_NETLINK,
 )
+from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl.marshal import MarshalRtnl
 
 _RECEIVED = 1 << 17  # of the kernel's parts of a dump the largest has 32 KiB
+_TRIES = 10
+_HEADER = 16  # struct nlmsghdr
 
 Message = Any
 """A netlink message; pyroute2 has no types for them."""
@@ -50,23 +56,50 @@ class Netlink:
 
     def request(self, kind: int, message: Message, flags: int = 0) -> list[Message]:
         """Ask for one thing, or have it changed; NetlinkError when the kernel refuses."""
-        return self._exchange(kind, message, NLM_F_ACK | flags)
+        return self._answer(_encoded(kind, message, NLM_F_ACK | flags))
 
     def dump(self, kind: int, message: Message) -> list[Message]:
-        """Ask for all that there are of a kind, as far as ``message`` narrows it; NetlinkError as above."""
-        return self._exchange(kind, message, NLM_F_DUMP)
+        """Ask for all that there are of a kind, as far as ``message`` narrows it; NetlinkError as above.
 
-    def _exchange(self, kind: int, message: Message, flags: int) -> list[Message]:
-        message["header"]["type"] = kind
-        message["header"]["flags"] = NLM_F_REQUEST | flags
-        message.encode()
-        self._socket.send(message.data)
+        What changed between two parts of the answer may be missing in it: then all is asked for again.
+        """
+        request = _encoded(kind, message, NLM_F_DUMP)
+        for _ in range(_TRIES - 1):
+            try:
+                return self._answer(request)
+            except NetlinkError as error:
+                if error.code != errno.EINTR:
+                    raise
+        return self._answer(request)
+
+    def _answer(self, request: bytes) -> list[Message]:
+        self._socket.send(request)
         answer: list[Message] = []
+        interrupted = 0
         while True:
             for part in self._marshal.parse(self._socket.recv(_RECEIVED)):
                 header = part["header"]
                 if header["error"] is not None:
                     raise header["error"]
+                interrupted |= header["flags"] & NLM_F_DUMP_INTR
+                if header["type"] == NLMSG_DONE:
+                    _check_end(part, interrupted)
                 if header["type"] in (NLMSG_ERROR, NLMSG_DONE):  # an error of 0 is the acknowledgement
                     return answer
                 answer.append(part)
+
+
+def _encoded(kind: int, message: Message, flags: int) -> bytes:
+    message["header"]["type"] = kind
+    message["header"]["flags"] = NLM_F_REQUEST | flags
+    message.encode()
+    return bytes(message.data)
+
+
+def _check_end(done: Message, interrupted: int) -> None:
+    """Raise NetlinkError for a dump that failed midway, or whose parts may not fit each other."""
+    (status,) = struct.unpack_from("i", done.data, done.offset + _HEADER)
+    if status < 0:
+        raise NetlinkError(-status)
+    if interrupted:
+        raise NetlinkError(errno.EINTR)

@@ -94,8 +94,8 @@ async def _attach_all(manager: ZoneManager, runtime: WorkloadRuntime, specs: Seq
     try:
         await complete_all(_attach(manager, runtime, disk) for disk in specs)
     except Fault:
-        # Else it would wait for them to its deadline.
-        await delete_container(runtime)
+        # Else the agent waits to its deadline.  In the background: its answer must not overtake this fault.
+        manager.tasks.spawn(delete_container(runtime), f"give up container {runtime.id}")
         raise
     checkpoint("workload-create.disks-attached")
 

@@ -17,8 +17,9 @@ _COMMAND = 200
 
 
 def start_error(command: str, fault: Fault) -> str:
-    """Why it cannot be started, with its command: crun does not always name it."""
-    return printable(f"cannot run {printable(command, _COMMAND)!r}: {fault.cause}", _MESSAGE)
+    """Why it cannot be started, with its command if that is known: crun does not always name it."""
+    what = repr(printable(command, _COMMAND)) if command else "its command"
+    return printable(f"cannot run {what}: {fault.cause}", _MESSAGE)
 
 
 async def start(manager: ZoneManager, workload_id: str) -> Workload:

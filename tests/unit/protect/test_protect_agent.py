@@ -7,10 +7,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from daemonkit.faults import Fault, Refused, Unreachable
+from daemonkit.faults import Fault, Refused, TooLate, Unreachable
 from protect.agent import client as clients
 from protect.agent import replies
 from protect.agent.client import AgentClient
+from protect.channel.frames import Frame
 from protect.model.container import ContainerSpec
 from protect.model.errors import ProtocolViolation
 from protect.model.lifetime import End
@@ -101,6 +102,24 @@ async def test_what_was_made_for_a_caller_who_left_has_no_streams(
     assert not table._outputs and not [number for number in table._inputs if operation != "dial"]
     if operation == "dial":
         await until(lambda: all(source.eof for source in agent.inputs.values()))
+
+
+async def test_a_start_is_waited_for_longer_than_other_calls(
+    client: AgentClient, agent: SimAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left of the creation, which was answered early, comes first."""
+    await client.create_container(container())
+    answer, held = agent._call, list[Frame]()
+    monkeypatch.setattr(agent, "_call", held.append)
+    client.call_timeout = 0.05
+    starting = asyncio.ensure_future(client.start_container("w1"))
+    await until(lambda: held)
+    with pytest.raises(TooLate):
+        await client.update_container("w1", b"{}")
+    assert not starting.done()
+    for frame in held:
+        answer(frame)
+    await starting
 
 
 async def test_a_dialed_connection_is_known_until_it_is_hung_up(client: AgentClient, agent: SimAgent) -> None:

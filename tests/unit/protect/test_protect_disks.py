@@ -162,15 +162,20 @@ async def test_a_creation_that_fails_leaves_the_disks_it_shares(
     assert attached(toolstack) == {"xvda": "base", "xvdb": "two", "xvdc": "three"}
 
 
+@pytest.mark.parametrize("answers_late", [False, True])
 async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
     manager: ZoneManager,
     toolstack: MemoryToolstack,
     agent: SimAgent,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    answers_late: bool,
 ) -> None:
-    """It is asked for the container while they are attached, and would wait to its own deadline."""
-    answer, waiting = agent._call, list[int]()
+    """It is asked for the container while they are attached, and would wait to its own deadline.
+
+    Its answer to that may come before the one to the deletion.
+    """
+    answer, waiting, deletions = agent._call, list[int](), list[Frame]()
 
     def call(frame: Frame) -> None:
         request = pb.Request.FromString(frame.payload)
@@ -180,7 +185,12 @@ async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
         if request.HasField("delete_container") and waiting:
             aborted = pb.Reply(error=pb.Error(code=10, message="it is being deleted"))
             agent.send(Frame(Type.REPLY, waiting.pop(), aborted.SerializeToString()))
-        answer(frame)
+            if answers_late:
+                deletions.append(frame)
+                return
+        for late in (*deletions, frame):
+            answer(late)
+        deletions.clear()
 
     monkeypatch.setattr(agent, "_call", call)
     entered, go = toolstack.gate("attach_disk")

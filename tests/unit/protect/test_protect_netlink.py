@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import errno
+import socket
+import struct
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from pyroute2.netlink import NLM_F_DUMP_INTR, NLM_F_MULTI, NLMSG_DONE
 from pyroute2.netlink.exceptions import NetlinkError
+from pyroute2.netlink.rtnl import RTM_GETADDR, RTM_NEWADDR
+from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 
 from protect.network import links
 from protect.network.links import Interface
@@ -38,3 +44,54 @@ def test_after_a_refusal_the_next_answer_is_the_next_requests() -> None:
             links.set_up(netlink, 2**31 - 1, 1500)
         assert caught.value.code in (errno.ENODEV, errno.EPERM)
         assert all(message["index"] == 1 for message in links.addresses(netlink, 1))
+
+
+def address(index: int, flags: int = 0) -> bytes:
+    """One part of a dump: an address of an interface."""
+    part = ifaddrmsg()
+    part["index"] = index
+    part["header"]["type"], part["header"]["flags"] = RTM_NEWADDR, NLM_F_MULTI | flags
+    part.encode()
+    return bytes(part.data)
+
+
+def end(status: int = 0, flags: int = 0) -> bytes:
+    return struct.pack("IHHIIi", 20, NLMSG_DONE, NLM_F_MULTI | flags, 0, 0, status)
+
+
+def dumped(answers: Sequence[bytes]) -> list[int]:
+    """The interfaces in what a dump returns of these answers, of which the kernel is asked for the last."""
+    with Netlink() as netlink:
+        kernel, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        netlink._socket.close()
+        netlink._socket = ours
+        with kernel:
+            kernel.settimeout(60)
+            for answer in answers:
+                kernel.send(answer)
+            try:
+                return [message["index"] for message in netlink.dump(RTM_GETADDR, ifaddrmsg())]
+            finally:
+                netlink._socket.close()
+                asked = list(iter(lambda: kernel.recv(4096), b""))
+                assert len(asked) == sum(NLMSG_DONE == struct.unpack_from("H", one, 4)[0] for one in answers)
+                assert len(set(asked)) == 1, "not the same question"
+
+
+def test_a_dump_that_was_interrupted_is_repeated() -> None:
+    """The kernel says so in the next part, or at the end."""
+    changed = [address(1), address(2, NLM_F_DUMP_INTR), end()]
+    at_the_end = [address(1), end(flags=NLM_F_DUMP_INTR)]
+    assert dumped([*changed, *at_the_end, address(1), address(3), end()]) == [1, 3]
+
+
+def test_a_dump_that_is_always_interrupted_fails() -> None:
+    with pytest.raises(NetlinkError) as caught:
+        dumped(10 * [end(flags=NLM_F_DUMP_INTR)])
+    assert caught.value.code == errno.EINTR
+
+
+def test_a_dump_that_fails_midway_is_no_answer() -> None:
+    with pytest.raises(NetlinkError) as caught:
+        dumped([address(1), end(-errno.ENOMEM)])
+    assert caught.value.code == errno.ENOMEM

@@ -106,6 +106,25 @@ def test_a_new_connection_hears_of_it_once_it_is_whole(zone: Zone) -> None:
     assert client.call(start_container=start("c1")).pid == found.created.pid
 
 
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_start_that_is_held_outlives_its_connection(zone: Zone, runs: bool) -> None:
+    """Whoever sent it is told by the list of processes that it runs, or by the next start why not."""
+    first = zone.connect()
+    creating = first.begin(create_container=early("c1", "sleep" if runs else "/no/such/program", "1000"))
+    first.begin(start_container=start("c1"))
+    first.finish(creating)
+    first.close()
+    client = zone.connect()
+    found = client.listed()[("c1", "")]
+    if runs:
+        assert found.state == pb.PROCESS_STATE_RUNNING and found.created.pid > 1 and found.started_at_ns
+        return
+    assert found.state == pb.PROCESS_STATE_CREATED and found.created.pid == 0
+    with pytest.raises(Failed, match="not found in") as failed:
+        client.call(start_container=start("c1"))
+    assert failed.value.cannot_start
+
+
 def test_a_terminal_is_waited_for(client: Client) -> None:
     created = client.call(create_container=early("c1", "test", "-t", "1", tty=True)).created
     assert created.pid > 1 and created.stderr_stream == 0

@@ -24,9 +24,10 @@ void calls_serve(verb *const *verbs, size_t count);
 /* Parses a call and starts its verb; a call_handler. */
 const char *call_begin(uint32_t id, const uint8_t *payload, size_t length);
 
-/* Each answers the call and frees it. */
 /* Handles it anew: what it waited for has come. */
 void call_again(struct call *call);
+
+/* Each answers the call and frees it. */
 void call_reply(struct call *call, Reply *reply);
 void call_done(struct call *call);
 void call_fail(struct call *call, const struct fault *fault);

@@ -114,6 +114,23 @@ async def test_a_restart_remembers_why(short_path: Path, toolstack: MemoryToolst
             assert (ended.exit_code, ended.reason) == (128, "StartError") and CAUSE in ended.message
 
 
+async def test_after_a_restart_the_start_may_still_find_out(
+    short_path: Path, toolstack: MemoryToolstack
+) -> None:
+    """The command is not known then, and not made up."""
+    async with served(short_path, toolstack) as node:
+        await node.create_zone()
+        await node.create(oci_config=COMMAND)
+        refuse(node.agent())
+        node.agent().errors = {"start_container": node.agent().errors["create_container"]}
+    async with served(short_path, toolstack) as node:
+        async with failing(grpc.StatusCode.FAILED_PRECONDITION):
+            await node.start()
+        ended = await node.get()
+        assert (ended.exit_code, ended.reason) == (128, "StartError")
+        assert ended.message == f"cannot run its command: {CAUSE}"
+
+
 async def test_another_failure_is_that_of_the_create(node: Served, toolstack: MemoryToolstack) -> None:
     refuse(node.agent(), cannot_start=False)
     async with failing(grpc.StatusCode.FAILED_PRECONDITION):
