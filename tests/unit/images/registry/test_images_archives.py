@@ -40,7 +40,9 @@ def test_an_archive_of_too_many_members(tmp_path: Path, links: int) -> None:
         _open(_archive(tmp_path / "more", MAX_MEMBERS - links, links + 1), tmp_path / "work")
 
 
-@pytest.mark.parametrize("name", ["../secret.json", "{tmp}/secret.json", "folder/secret.json", "link.json", "\0link.json"])
+@pytest.mark.parametrize(
+    "name", ["../secret.json", "{tmp}/secret.json", "folder/secret.json", "link.json", "\0link.json"]
+)
 def test_a_directory_gives_no_file_outside_itself(tmp_path: Path, name: str) -> None:
     """Names in manifest.json are anybody's, and the daemon may read all files."""
     (tmp_path / "secret.json").write_text("{}")
