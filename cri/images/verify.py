@@ -13,7 +13,7 @@ from cri.images.kernels.take import Taken, taken_files
 from cri.images.layer.layers import file_chunks
 from cri.images.pull.repair import Damage
 from cri.images.store.catalogue import StoredImage
-from cri.images.store.db import FilesystemRow
+from cri.images.store.db import FilesystemRow, ImageRow
 from cri.images.store.store import ImageStore
 
 
@@ -35,32 +35,42 @@ def verify(store: ImageStore, image: StoredImage, token: CancelToken) -> Verific
 
     Filesystems that are damaged are given to no new container from now on.
     """
-    row, stack = store.stored(image)
-    with store.leasing([one.chain_id for one in stack], [digest for digest, _ in row.layers]):
-        check = _Check(token)
-        if not matches(row.config, row.id):
-            check.faults.append("the configuration has another digest")
-        if not matches(row.manifest, row.manifest_digest):
-            check.faults.append("the manifest has another digest")
-        documents = bool(check.faults)
-        blob_path = store.files.blob_path
-        layers = [d for d, size in row.layers if not check.file(f"layer {d}", blob_path(d), d, size)]
-        filesystems = _filesystems(image, stack, check)
-        # One that cannot be checked may be used.
-        if damaged := [one for one in filesystems if one.digest]:
-            store.mark_damaged(damaged)
-        kernel = _kernel(store.files.kernel_path(row.chain_id), check)
+    while True:
+        row, stack = store.stored(image)
+        with store.leasing([one.chain_id for one in stack], [digest for digest, _ in row.layers]):
+            # Before the lease it may have been removed, or built again of other parts.
+            if store.stored(image) == (row, stack):
+                return _verified(store, row, stack, token)
+
+
+def _verified(
+    store: ImageStore, row: ImageRow, stack: Sequence[FilesystemRow], token: CancelToken
+) -> Verification:
+    """As verify(), of an image that is leased."""
+    check = _Check(token)
+    if not matches(row.config, row.id):
+        check.faults.append("the configuration has another digest")
+    if not matches(row.manifest, row.manifest_digest):
+        check.faults.append("the manifest has another digest")
+    documents = bool(check.faults)
+    blob_path = store.files.blob_path
+    layers = [d for d, size in row.layers if not check.file(f"layer {d}", blob_path(d), d, size)]
+    filesystems = _filesystems(store, stack, check)
+    # One that cannot be checked may be used.
+    if damaged := [one for one in filesystems if one.digest]:
+        store.mark_damaged(damaged)
+    kernel = _kernel(store.files.kernel_path(row.chain_id), check)
     read = check.read + len(row.config) + len(row.manifest)
     damage = Damage(documents, tuple(layers), tuple(filesystems))
     return Verification(tuple(check.faults), read, damage, not kernel)
 
 
-def _filesystems(image: StoredImage, stack: Sequence[FilesystemRow], check: _Check) -> list[FilesystemRow]:
+def _filesystems(store: ImageStore, stack: Sequence[FilesystemRow], check: _Check) -> list[FilesystemRow]:
     """Those that are to be built again."""
     damaged = []
-    for number, (path, one) in enumerate(zip(image.stack, stack, strict=True), 1):
+    for number, one in enumerate(stack, 1):
         what = "the filesystem image" if len(stack) == 1 else f"filesystem image {number} of {len(stack)}"
-        if not check.file(what, path, one.digest, one.bytes):
+        if not check.file(what, store.files.fs_path(one.chain_id), one.digest, one.bytes):
             damaged.append(one)
         elif one.damaged:
             check.faults.append(f"{what} was damaged when it was read before; it is rebuilt at its next use")

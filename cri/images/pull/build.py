@@ -71,6 +71,14 @@ class Planned(NamedTuple):
         contents = (node.content for node in self.plan.accounts.values() if node is not None)
         return {content.layer for content in contents if content is not None}
 
+    def read(self) -> set[int]:
+        """The numbers of the layers that are read to build it.
+
+        Also those of which nothing is left in the end: they are found damaged then, if they are.
+        """
+        own = range(self.part.end - len(self.layers), self.part.end)
+        return self.accounts().union(self.plan.files, own)
+
 
 class BuildState(NamedTuple):
     """What the store has when a build begins.
@@ -166,8 +174,11 @@ class FilesystemBuilder:
                 meter.skip()
             else:
                 async with self._conversions:
+                    # Before bytes should be moving: hashing large layers is no standstill.
+                    blobs = await self._threads.run(partial(self._checked, image, planned, planned.read()))
                     with meter.running(plan.file_bytes):
-                        await self._threads.run(partial(self._convert, image, planned, early, meter.add))
+                        convert = partial(self._convert, image, planned, early, blobs, meter.add)
+                        await self._threads.run(convert)
         await self._threads.run(lambda _: self._keep_tree(planned))
 
     def _begin(self, image: LayeredImage) -> BuildState:
@@ -199,24 +210,24 @@ class FilesystemBuilder:
             blobs = self._checked(image, planned, planned.accounts(), token)
             accounts = account_files(blobs, planned.plan, chain_id, token)
             self._add(image, work, planned, BuiltFilesystem(digest, accounts))
-            return True
+        # Its file may have been found damaged in the meantime.
+        return self._store.has_filesystem(chain_id)
 
     def _convert(
         self,
         image: LayeredImage,
         planned: Planned,
         early: EarlyBuild,
+        blobs: Sequence[Path],
         moved: Callable[[int], None],
         token: CancelToken,
     ) -> None:
-        plan, part = planned.plan, planned.part
-        # Also those of which nothing is left in the end: here they are found damaged, if they are.
-        own = range(part.end - len(planned.layers), part.end)
-        blobs = self._checked(image, planned, planned.accounts().union(plan.files, own), token)
-        begun = early.begun
+        plan, part, begun = planned.plan, planned.part, early.begun
         if begun is not None and begun.fits(planned.content):
             self._add(image, begun.out, planned, convert_rest(begun, blobs, plan, token, moved))
             return
+        # The disk need not have room for both.
+        early.close()
         with self._store.files.work_file(part.chain_id.partition(":")[2]) as work:
             self._add(image, work, planned, convert(blobs, plan, work, self._settings, token, moved))
 

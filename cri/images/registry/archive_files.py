@@ -38,12 +38,15 @@ class DirectoryFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
+        self._whole_root = root.resolve()
         self.subject = str(root)
 
     def size(self, name: str) -> int | None:
-        """See Files."""
+        """See Files; a file outside the directory is not there, whichever way a name leads to it."""
         path = self._root / name
-        return path.stat().st_size if path.is_file() and not path.is_symlink() else None
+        if path.is_symlink() or not path.is_file() or not path.resolve().is_relative_to(self._whole_root):
+            return None
+        return path.stat().st_size
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """See Files."""

@@ -32,6 +32,7 @@ _FILE_KEYS = _HOST_KEYS | {"server", "host"}
 _GO_DURATION = re.compile(r"(?:[0-9]{1,9}(?:\.[0-9]{0,9})?(?:ns|us|µs|μs|ms|s|m|h))+", re.ASCII)
 _GO_PART = re.compile(r"([0-9.]+)([a-zµμ]+)")
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_MAX_SECONDS = 24 * 3600.0
 _MAX_FILE = 1 << 20
 _MAX_HOSTS = 64
 
@@ -176,14 +177,15 @@ def _warn_once(file: Path, table: str, key: str) -> None:
 
 
 def _duration(value: Any, file: Path) -> float | None:
-    """A duration as Go writes it ("1m30s", "500ms"), in seconds; "" and 0 leave the default."""
+    """A duration as Go writes it ("1m30s"), in seconds, a day at most; "" and 0 leave the default."""
     text = value.strip() if isinstance(value, str) else None
     if text in ("", "0"):
         return None
     if text is None or not _GO_DURATION.fullmatch(text):
         raise _wrong(file, f"dial_timeout: {value!r} is not a duration such as 1s")
     seconds = sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text))
-    return seconds or None
+    # Sockets take no numbers without end.
+    return min(seconds, _MAX_SECONDS) or None
 
 
 def _flag(table: dict[str, Any], key: str, file: Path) -> bool:

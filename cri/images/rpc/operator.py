@@ -26,7 +26,7 @@ from cri.images.rpc.messages import (
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.export import Wanted
 from cri.images.store.filters import Filters
-from daemonkit.faults import Invalid
+from daemonkit.faults import Invalid, Missing
 from xenpod_proto.images.v1 import images_pb2 as pb
 from xenpod_proto.images.v1 import images_pb2_grpc
 
@@ -154,16 +154,21 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
         secret = Credentials(request.username, request.password) if request.username else ANONYMOUS
         asked = [self._store.resolve(_named(text)) for text in request.images] or self._store.images()
         for image in asked:
-            if not self._store.has(image.id):
+            try:
+                event = await self._verified(image, secret if request.repair else None)
+            except Missing:
                 continue  # it was removed since
-            found = await self._manager.verify(image)
-            event = pb.VerifyEvent(image=self._message(image), faults=found.faults, read_bytes=found.read)
-            if request.repair and found.faults:
-                repairs, now = await self._manager.repair(image, found, secret)
-                event.repairs.extend(map(repair_message, repairs))
-                event.remaining.extend(now.faults)
-                event.read_bytes += now.read
             yield event
+
+    async def _verified(self, image: StoredImage, repaired_by: Credentials | None) -> pb.VerifyEvent:
+        found = await self._manager.verify(image)
+        event = pb.VerifyEvent(image=self._message(image), faults=found.faults, read_bytes=found.read)
+        if repaired_by is not None and found.faults:
+            repairs, now = await self._manager.repair(image, found, repaired_by)
+            event.repairs.extend(map(repair_message, repairs))
+            event.remaining.extend(now.faults)
+            event.read_bytes += now.read
+        return event
 
     async def Collect(  # noqa: N802
         self, request: pb.CollectRequest, context: _Context

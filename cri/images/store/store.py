@@ -154,11 +154,18 @@ class ImageStore(StoreReader):
     def add_filesystem(
         self, work: Path, row: FilesystemRow, accounts: Mapping[str, bytes | None], content: str = ""
     ) -> None:
-        """Add a finished, synced filesystem image; the caller has leased it. See ImageDb.add_filesystem."""
+        """Add a finished, synced filesystem image; the caller has leased it. See ImageDb.add_filesystem.
+
+        A further name of a file that is damaged is damaged.
+        """
         self.files.put(work, self.files.fs_path(row.chain_id))
         checkpoint("image-pull.filesystem-named")
         with self._lock:
+            known = self._now.filesystems.values()
+            others = [one.chain_id for one in known if one.damaged and one.chain_id != row.chain_id]
             self._db.add_filesystem(row, accounts, content)
+            if row.chain_id in self.files.same(others, [row.chain_id]):
+                self._db.mark_damaged([row.chain_id])
             self._load()
 
     def link_filesystem(self, content: str, chain_id: str, work: Path) -> str | None:

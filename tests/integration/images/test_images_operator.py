@@ -19,7 +19,9 @@ from cri.images.manager import ImageManager
 from cri.images.rpc.cri_messages import verbose_info
 from cri.images.rpc.service import add_image_services
 from cri.images.settings import ImageSettings
+from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageDb
+from cri.images.verify import Verification
 from daemonkit.grpc_server import channel, serve_unix
 from protect.cli.__main__ import main
 from protect.cli.bars import Bars
@@ -305,6 +307,26 @@ async def test_verify_finds_what_a_disk_did(
     assert any("No such file" in fault for fault in (await verdicts())[IMAGE.id])
     with pytest.raises(grpc.aio.AioRpcError):
         await verdicts("example.com/nothing:1")
+
+
+async def test_verify_passes_over_what_is_removed_meanwhile(
+    images: images_pb2_grpc.ImagesAsyncStub,
+    manager: ImageManager,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await _import(images, tmp_path, IMAGE, "example.com/app:1")
+    await _import(images, tmp_path, OTHER, "example.com/other:1")
+    verify, first = manager.verify, min(IMAGE.id, OTHER.id)
+
+    async def removed(image: StoredImage) -> Verification:
+        if image.id == first:
+            await manager.remove(image.id)
+        return await verify(image)
+
+    monkeypatch.setattr(manager, "verify", removed)
+    events = [event.image.id async for event in images.Verify(pb.VerifyRequest())]
+    assert events == [max(IMAGE.id, OTHER.id)]
 
 
 async def _protect(socket: Path, *arguments: str) -> int:

@@ -321,6 +321,8 @@ async def test_an_image_of_another_cut_takes_the_place_of_a_damaged_one(tmp_path
             mended = manager.store.get(image.id)
             assert (len(mended.stack), mended.damaged, mended.repo_tags) == (3, False, image.repo_tags)
             assert await _faults(manager, mended) == ()
+            # Who asked before that is told of what there is now.
+            assert await _faults(manager, image) == ()
             # The old one is gone.
             stems = {path.stem for path in manager.store.files.named() if path.suffix == ".squashfs"}
             assert stems == {path.stem for path in mended.stack}

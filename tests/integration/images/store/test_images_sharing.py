@@ -19,6 +19,7 @@ from cri.images.layer import compression, layer_cache
 from cri.images.layer.layers import read_layer
 from cri.images.manager import ImageManager
 from cri.images.pull import build as building
+from cri.images.pull.progress import State
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.rootfs.begun import BegunFilesystem
@@ -152,6 +153,23 @@ async def test_a_kept_layer_is_verified_before_something_is_made_of_it(tmp_path:
             assert digest((root / "usr/first").read_bytes()) == digest((root / "usr/again").read_bytes())
 
 
+async def test_a_kept_layer_is_verified_before_its_bytes_should_be_moving(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hashing many gigabytes is no standstill, for which the pull would be called off."""
+    check_kept, states = building.check_kept, []
+    async with managing(tmp_path, 1 << 30) as manager:
+        await _pull(manager, ONE)
+
+        def watched(*given):  # type: ignore[no-untyped-def]
+            states.extend(one.filesystem.state for one in manager.pulls.snapshots() if one.filesystem)
+            check_kept(*given)
+
+        monkeypatch.setattr(building, "check_kept", watched)
+        await _pull(manager, TWO)
+    assert states and set(states) == {State.WAITING}
+
+
 async def test_what_is_damaged_is_damaged_under_all_its_names(tmp_path: Path) -> None:
     async with managing(tmp_path) as manager:
         one, _ = await _pull(manager, ONE)
@@ -169,6 +187,23 @@ async def test_what_is_damaged_is_damaged_under_all_its_names(tmp_path: Path) ->
         for image in (ONE, TWO):
             mended, _ = await _pull(manager, image)
             assert await _sound(manager, mended) and _inodes(mended)[1:] == _inodes(third)[1:]
+
+
+async def test_what_is_found_damaged_while_it_is_taken_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account_files = building.account_files
+    async with managing(tmp_path) as manager:
+        one, _ = await _pull(manager, ONE)
+
+        def found_damaged(*given):  # type: ignore[no-untyped-def]
+            manager.store.mark_damaged(manager.store.stored(one)[1])
+            return account_files(*given)
+
+        monkeypatch.setattr(building, "account_files", found_damaged)
+        two, _ = await _pull(manager, TWO)
+        assert not set(_inodes(one)) & set(_inodes(two))
+        assert manager.store.get(one.id).damaged and await _sound(manager, two)
 
 
 @pytest.mark.root
@@ -240,6 +275,22 @@ async def test_a_layer_of_its_own_filesystem_is_inflated_once(tmp_path: Path, in
         with mounted(image.stack, tmp_path / "mounted") as root:
             assert (root / "usr/through").is_file() and not (root / "usr/gone").exists()
         assert list(manager.store.files.ingest.iterdir()) == []
+
+
+async def test_what_does_not_fit_is_gone_before_it_is_built_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or both would be on the disk at once."""
+    convert, beside = building.convert, []
+
+    def looked(blobs, plan, out, *given):  # type: ignore[no-untyped-def]
+        beside.append([path for path in out.parent.iterdir() if path.stem == out.stem])
+        return convert(blobs, plan, out, *given)
+
+    monkeypatch.setattr(building, "convert", looked)
+    async with managing(tmp_path) as manager:
+        await _pull(manager, ONE)
+    assert beside == [[]]
 
 
 async def test_what_finds_no_slot_is_built_afterwards(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tarfile
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from cri.images.errors import Unpackable
 from cri.images.registry.archive_files import MAX_MEMBERS
 from cri.images.registry.archives import ImageLayout, open_layout
 from cri.images.settings import ImageLimits
-from daemonkit.faults import Invalid
+from daemonkit.faults import Invalid, Missing
 
 
 def _open(path: Path, work: Path, **limits: int) -> ImageLayout:
@@ -37,3 +38,24 @@ def test_an_archive_of_too_many_members(tmp_path: Path, links: int) -> None:
         _open(_archive(tmp_path / "full", MAX_MEMBERS - links, links), tmp_path / "work").images()
     with pytest.raises(Unpackable, match=f"more than {MAX_MEMBERS} members"):
         _open(_archive(tmp_path / "more", MAX_MEMBERS - links, links + 1), tmp_path / "work")
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.json", "{tmp}/secret.json", "folder/secret.json", "link.json", "\0link.json"]
+)
+def test_a_directory_gives_no_file_outside_itself(tmp_path: Path, name: str) -> None:
+    """Names in manifest.json are anybody's, and the daemon may read all files."""
+    (tmp_path / "secret.json").write_text("{}")
+    layout = tmp_path / "layout"
+    layout.mkdir()
+    (layout / "folder").symlink_to(tmp_path)
+    (layout / "link.json").symlink_to("../secret.json")
+    listed = [{"Config": name.format(tmp=tmp_path), "Layers": []}]
+    (layout / "manifest.json").write_text(json.dumps(listed))
+    with pytest.raises(Missing, match=r"secret\.json|link\.json"):
+        _open(layout, tmp_path / "work").images()
+    # Inside it may be anywhere.
+    (layout / "inner").mkdir()
+    (layout / "inner/config.json").write_text("{}")
+    (layout / "manifest.json").write_text(json.dumps([{"Config": "inner/config.json", "Layers": []}]))
+    assert len(_open(layout, tmp_path / "work").images()) == 1

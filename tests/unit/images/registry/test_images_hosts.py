@@ -103,6 +103,8 @@ def test_port_directory_and_default(tmp_path: Path) -> None:
         ('dial_timeout = "1m30.5s"', 90.5),
         ('dial_timeout = "250ms"', 0.25),
         ('dial_timeout = "2h"', 7200.0),
+        # No socket takes more than 292 years.
+        ('dial_timeout = "999999999h"', 86400.0),
         ('dial_timeout = "0s"', None),
         ('dial_timeout = ""', None),
         ("", None),
