@@ -101,6 +101,8 @@ class Workload:
     message: str = ""
     start_error: str = ""
     """Why a CREATED one cannot be started: its zone has nothing of it."""
+    command: str = ""
+    """The beginning of what it runs, for messages; "": not known."""
 
     def to(self, state: WorkloadState, **changes: Any) -> Workload:
         """The workload in another state; Refused when the table does not allow it."""

@@ -89,8 +89,6 @@ class WorkloadRuntime:
         """Set once it is EXITED with its end recorded, or gone."""
         self.gone = False
         self.deleting = False
-        self.command = ""
-        """What it runs, for messages; "" when it was created before this daemon started."""
         self.holds_disks = True
         """False: disks that no other workload holds are detached, or about to be."""
 

@@ -13,6 +13,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete_all, gather
+from protect.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
 from protect.model.errors import CannotStart
 from protect.model.process import CreatedProcess, Streams
@@ -30,6 +31,7 @@ from protect.workloads.start import start_error
 log = logging.getLogger(__name__)
 
 INTENT = Intent("workload.create")
+_COMMAND = 200
 
 
 async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
@@ -82,6 +84,7 @@ def admit(
         log_path=spec.log_path,
         tty=spec.tty,
         stdin_once=spec.stdin_once,
+        command=_command(spec.oci_config),
     )
     runtime = WorkloadRuntime(workload, zone)
     manager.put_workload(runtime, workload, INTENT)
@@ -110,11 +113,10 @@ async def prepare(manager: ZoneManager, runtime: WorkloadRuntime, container: Con
     outputs = open_log(manager, runtime)
     checkpoint("workload-create.log-open")
     agent = runtime.zone.agent
-    runtime.command = _command(container.oci_config)
     try:
         created, error = await agent.create_container(container), ""
     except CannotStart as fault:
-        created, error = CreatedProcess(Streams(), 0), start_error(runtime.command, fault)
+        created, error = CreatedProcess(Streams(), 0), start_error(runtime.workload, fault)
         log.info("it will not start", extra=fields(workload=runtime.id, cause=error))
         # The log is there, and empty.
         await outputs.close()
@@ -129,8 +131,8 @@ async def prepare(manager: ZoneManager, runtime: WorkloadRuntime, container: Con
 
 def _command(oci_config: bytes) -> str:
     try:
-        return str(json.loads(oci_config)["process"]["args"][0])
-    except (ValueError, LookupError, TypeError):
+        return printable(str(json.loads(oci_config)["process"]["args"][0]), _COMMAND)
+    except (ValueError, LookupError, TypeError, RecursionError):
         return ""
 
 

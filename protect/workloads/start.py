@@ -13,12 +13,11 @@ from protect.state.runtime import WorkloadRuntime
 from protect.workloads.exits import release_volumes
 
 _MESSAGE = 1024
-_COMMAND = 200
 
 
-def start_error(command: str, fault: Fault) -> str:
+def start_error(workload: Workload, fault: Fault) -> str:
     """Why it cannot be started, with its command if that is known: crun does not always name it."""
-    what = repr(printable(command, _COMMAND)) if command else "its command"
+    what = repr(workload.command) if workload.command else "its command"
     return printable(f"cannot run {what}: {fault.cause}", _MESSAGE)
 
 
@@ -48,7 +47,7 @@ async def _start(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     try:
         pid = await runtime.zone.agent.start_container(runtime.id)
     except CannotStart as fault:
-        refused = Refused("start workload", runtime.id, start_error(runtime.command, fault))
+        refused = Refused("start workload", runtime.id, start_error(runtime.workload, fault))
         await _fail(manager, runtime, refused)
         raise refused from fault
     except Broken as fault:

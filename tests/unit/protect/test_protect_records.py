@@ -52,8 +52,8 @@ WORKLOAD_TEXT = (
     '"stdin_once": true, "streams": [1, 2, 3], "pid": 77, "started_at_ns": 6, "finished_at_ns": 8, '
     '"exit_code": 137, "reason": "OOMKilled", "message": "m"}'
 )
-REFUSED = replace(WORKLOAD, start_error="no such command")
-REFUSED_TEXT = WORKLOAD_TEXT.replace('"m"}', '"m", "start_error": "no such command"}')
+REFUSED = replace(WORKLOAD, start_error="no such command", command="nosuch")
+REFUSED_TEXT = WORKLOAD_TEXT.replace('"m"}', '"m", "start_error": "no such command", "command": "nosuch"}')
 NEW_WORKLOAD = Workload("w2", "z1", WorkloadState.CREATING, 5, ())
 NEW_WORKLOAD_TEXT = (
     '{"id": "w2", "zone_id": "z1", "state": "creating", "created_at_ns": 5, "disks": [], "log_path": "", '

@@ -117,7 +117,7 @@ async def test_a_restart_remembers_why(short_path: Path, toolstack: MemoryToolst
 async def test_after_a_restart_the_start_may_still_find_out(
     short_path: Path, toolstack: MemoryToolstack
 ) -> None:
-    """The command is not known then, and not made up."""
+    """crun does not always name the command."""
     async with served(short_path, toolstack) as node:
         await node.create_zone()
         await node.create(oci_config=COMMAND)
@@ -128,7 +128,7 @@ async def test_after_a_restart_the_start_may_still_find_out(
             await node.start()
         ended = await node.get()
         assert (ended.exit_code, ended.reason) == (128, "StartError")
-        assert ended.message == f"cannot run its command: {CAUSE}"
+        assert ended.message == f"cannot run 'nosuch': {CAUSE}"
 
 
 async def test_another_failure_is_that_of_the_create(node: Served, toolstack: MemoryToolstack) -> None:
