@@ -64,6 +64,16 @@ def test_there_is_a_stored_state() -> None:
     assert ARCHIVES and all(path.stat().st_size < 100_000 for path in ARCHIVES)
 
 
+async def test_the_next_one_can_be_made(tmp_path: Path) -> None:
+    archive = tmp_path / "state-next.tar.xz"
+    await stored.make(archive, ROOT)
+    copy = await asyncio.to_thread(stored.unpack, archive)
+    try:
+        assert len(copy.expected["images"]) == 1 and len(copy.expected["pods"]) == 2
+    finally:
+        shutil.rmtree(copy.folder)
+
+
 async def test_every_record_is_there_and_complete(kept: stored.Kept, client: Client) -> None:
     said, names = await stored.shown(client), kept.expected["names"]
     assert said["images"] == kept.expected["images"] and len(said["images"]) == 1

@@ -66,9 +66,9 @@ def small_image(scratch: Path) -> images.Image:
     source.write_text(_SMALL)
     options = ("-Os", "-static", "-nostdlib", "-fno-stack-protector", "-ffreestanding", "-s")
     subprocess.run(["gcc", *options, "-Wl,--build-id=none", "-o", str(program), str(source)], check=True)
-    folders = [layers.Entry(name) for name in ("dev", "etc", "proc", "run", "sys", "tmp")]
-    layer = layers.layer(*folders, layers.Entry("small", content=program.read_bytes()))
-    return images.Image([layer], {"Cmd": list(SERVES)})
+    folders = [layers.LayerEntry(name) for name in ("dev", "etc", "proc", "run", "sys", "tmp")]
+    layer = layers.layer(*folders, layers.LayerEntry("small", content=program.read_bytes()))
+    return images.PushedImage([layer], {"Cmd": list(SERVES)})
 
 
 @asynccontextmanager
