@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Mapping, Sequence
@@ -53,9 +54,10 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
             await manager.volumes.attach(spec.zone_id, spec.id, sources)
             checkpoint("workload-create.volumes-attached")
             # The agent waits for the disks, and does meanwhile what it can without them.
+            attached = asyncio.Event()
             await gather(
-                _attach_all(manager, runtime, table.specs(new)),
-                prepare(manager, runtime, _container(runtime, spec, table)),
+                _attach_all(manager, runtime, table.specs(new), attached),
+                prepare(manager, runtime, _container(runtime, spec, table), attached),
             )
             undo.pop_all()
     finally:
@@ -93,7 +95,9 @@ def admit(
     return runtime, new
 
 
-async def _attach_all(manager: ZoneManager, runtime: WorkloadRuntime, specs: Sequence[DiskSpec]) -> None:
+async def _attach_all(
+    manager: ZoneManager, runtime: WorkloadRuntime, specs: Sequence[DiskSpec], attached: asyncio.Event
+) -> None:
     try:
         await complete_all(_attach(manager, runtime, disk) for disk in specs)
     except Fault:
@@ -101,6 +105,7 @@ async def _attach_all(manager: ZoneManager, runtime: WorkloadRuntime, specs: Seq
         manager.tasks.spawn(delete_container(runtime), f"give up container {runtime.id}")
         raise
     checkpoint("workload-create.disks-attached")
+    attached.set()
 
 
 async def _attach(manager: ZoneManager, runtime: WorkloadRuntime, disk: DiskSpec) -> None:
@@ -108,7 +113,9 @@ async def _attach(manager: ZoneManager, runtime: WorkloadRuntime, disk: DiskSpec
     checkpoint("workload-create.disk-attached")
 
 
-async def prepare(manager: ZoneManager, runtime: WorkloadRuntime, container: ContainerSpec) -> None:
+async def prepare(
+    manager: ZoneManager, runtime: WorkloadRuntime, container: ContainerSpec, attached: asyncio.Event
+) -> None:
     """Open the log, have the agent prepare the container, and copy its output into the log."""
     outputs = open_log(manager, runtime)
     checkpoint("workload-create.log-open")
@@ -122,10 +129,16 @@ async def prepare(manager: ZoneManager, runtime: WorkloadRuntime, container: Con
         await outputs.close()
     checkpoint("workload-create.prepared")
     outputs.begin(agent, created.streams)
-    workload = runtime.workload.to(
-        WorkloadState.CREATED, streams=created.streams, pid=created.pid, start_error=error
-    )
-    manager.put_workload(runtime, workload)
+    try:
+        # What is CREATED has its disks, whatever the agent says: others share them.
+        await attached.wait()
+        workload = runtime.workload.to(
+            WorkloadState.CREATED, streams=created.streams, pid=created.pid, start_error=error
+        )
+        manager.put_workload(runtime, workload)
+    except BaseException:
+        agent.drop_input(created.streams.stdin)  # which is in no record
+        raise
     checkpoint("workload-create.created")
 
 

@@ -13,6 +13,7 @@ from protect.channel.frames import Frame, Type
 from protect.config import ZoneLimits
 from protect.model.container import ImageFilesystem, ImageVolume, Stack, WorkloadSpec
 from protect.model.errors import ToolstackError
+from protect.model.workload import WorkloadState
 from protect.state.manager import ZoneManager
 from protect.state.records import of_workload, workload
 from protect.workloads import create, delete
@@ -205,6 +206,30 @@ async def test_an_agent_that_waits_for_disks_is_told_that_they_do_not_come(
     # At once, and by the undo.
     operations = [request.WhichOneof("op") for request in agent.requests]
     assert operations == ["delete_container"] * 2 and not manager.workloads
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_it_is_not_created_before_its_disks_are_attached(
+    manager: ZoneManager, toolstack: MemoryToolstack, agent: SimAgent, tmp_path: Path, fails: bool
+) -> None:
+    """Whatever the agent says: others share the disks of what has been created whole."""
+    entered, go = toolstack.gate("attach_disk")
+    wanted = replace(spec(tmp_path, "w1", "base"), stdin=True)
+    creating = asyncio.create_task(create.create(manager, wanted))
+    await entered.wait()
+    await until(lambda: ("w1", "") in agent.processes)
+    client = manager.zones["z1"].agent
+    await client.facts("1.0")  # its answer comes after that to the creation
+    assert manager.workloads["w1"].workload.state is WorkloadState.CREATING
+    toolstack.failing = {"attach_disk"} if fails else set()
+    go.set()
+    if not fails:
+        assert (await creating).state is WorkloadState.CREATED
+        return
+    with pytest.raises(ToolstackError, match="on purpose"):
+        await creating
+    table = client._link._streams  # type: ignore[union-attr]
+    assert not table._outputs and not table._inputs and not manager.workloads
 
 
 async def test_a_deletion_that_has_to_be_repeated_detaches_once_nobody_holds(

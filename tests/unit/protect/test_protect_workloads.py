@@ -469,7 +469,8 @@ async def test_a_restart_undoes_a_half_create(tmp_path: Path, toolstack: MemoryT
         for disk in table.specs(new):
             await toolstack.attach_disk(manager.zones["z1"].zone.domain_id, disk)
         with pytest.raises(TooLate):
-            await create.prepare(manager, runtime, create._container(runtime, spec, table))
+            container = create._container(runtime, spec, table)
+            await create.prepare(manager, runtime, container, asyncio.Event())
         assert toolstack.of_zone("z1").disks
     agent.unanswered.clear()
     async with running(tmp_path, toolstack) as manager:
