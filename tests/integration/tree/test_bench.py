@@ -12,6 +12,7 @@ import pytest
 
 from tests.bench.measure import STEPS
 from tests.bench.parts import ANEW, ENCODED, KEPT, PAST, THROUGH, figure
+from tests.bench.plugins import ADD, DEL
 from tests.bench.pulling import PULLS
 from tests.bench.reading import READS
 from tests.bench.report import percentile
@@ -46,6 +47,9 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     for said in (
         *STEPS,
+        ADD,
+        DEL,
+        "how the cost grows",
         *READS,
         *WAYS,
         *PULLS,
@@ -59,7 +63,7 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
         assert said in done.stdout
     samples = json.loads(figures.read_text())
     assert set(samples) == {"xenpod", "containerd"}
-    both = {*STEPS, *READS, *WAYS, *PULLS}
+    both = {*STEPS, ADD, DEL, *READS, *WAYS, *PULLS}
     parts = {THROUGH, PAST, *(figure(rpc, way) for rpc in ENCODED for way in (ANEW, KEPT))}
     assert set(samples["containerd"]) == both
     assert set(samples["xenpod"]) == both | parts
