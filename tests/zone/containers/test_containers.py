@@ -67,6 +67,33 @@ def test_the_disk_may_come_later(zone: Zone, client: Client, disk: Path) -> None
     assert client.finish(call).created.pid > 1
 
 
+def test_the_disk_may_come_where_no_inotify_is_left(zone: Zone, client: Client, disk: Path) -> None:
+    """Zones of the fake share the host's limit of instances: more than 128 must run all the same."""
+    limit = Path("/proc/sys/fs/inotify/max_user_instances")
+    before = limit.read_text()
+    limit.write_text("0")
+    try:
+        call = client.begin(create_container=creation("c1", "true", disk="xvdb"))
+        client.call(get_facts=pb.GetFacts())
+        assert call not in client.replies
+        zone.attach("xvdb", disk)
+        assert client.finish(call).created.pid > 1
+    finally:
+        limit.write_text(before)
+
+
+def test_an_idle_zone_holds_no_inotify(zone: Zone, client: Client, disk: Path) -> None:
+    call = client.begin(create_container=creation("c1", "true", disk="xvdb"))
+    client.call(get_facts=pb.GetFacts())
+    zone.attach("xvdb", disk)
+    client.finish(call)
+    descriptors = Path(f"/proc/{zone.pid}/fd")
+    deadline = time.monotonic() + DEADLINE
+    while any("inotify" in os.readlink(one) for one in descriptors.iterdir()):
+        assert time.monotonic() < deadline
+        client.call(get_facts=pb.GetFacts())
+
+
 def test_a_node_that_comes_before_its_disk_is_waited_on(zone: Zone, client: Client, disk: Path) -> None:
     """As the kernel does it with a disk that is attached; nothing is behind the first number."""
     devices = Path(f"/proc/{zone.pid}/root/dev")

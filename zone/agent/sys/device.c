@@ -18,13 +18,21 @@
 #define DEADLINE_NS (20 * SECOND_NS)
 #define BOOT_DEADLINE_NS (60 * SECOND_NS)
 
+/* How often /dev is looked at where there is no inotify to be had, and how long it is kept when nobody waits. */
+#define LOOK_NS (5 * 1000000ULL)
+#define KEEP_NS SECOND_NS
+
 static void changed(struct watch *watch, uint32_t events);
+static void on_look(struct timer *timer);
+static void on_idle(struct timer *timer);
 
 /* A device node appears before its disk is live (opening it gives ENXIO): only a uevent tells when it is.
  * A node made by hand has no uevent: only inotify tells of it. */
 static struct watch nodes = { .fd = -1, .ready = changed };
 static struct watch uevents = { .fd = -1, .ready = changed };
 static int node_watch = -1;
+static struct timer look = { .fire = on_look };
+static struct timer idle = { .fire = on_idle };
 static struct device_wait *waits;
 
 static bool present(const char *name)
@@ -76,29 +84,52 @@ static void nodes_unwatch(void)
 	node_watch = -1;
 }
 
-/* Only while someone waits: /dev is busy while a container is made.  inotify itself stays open: to close it waits for
- * SRCU grace periods, 10 ms or more. */
-static int watches_open(void)
+/* Zones that share a kernel share its limit of inotify instances (fs.inotify.max_user_instances, 128 by default), with
+ * the host's own programs too: without one the nodes are looked at again and again while somebody waits. */
+static int nodes_watch(void)
 {
-	if (node_watch >= 0)
+	timer_stop(&idle);
+	if (nodes.fd < 0 && watch_open(&nodes, inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) < 0) {
+		if (errno != EMFILE)
+			return -1;
+		timer_arm(&look, LOOK_NS);
 		return 0;
-	if (nodes.fd < 0 && watch_open(&nodes, inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) < 0)
-		return -1;
+	}
 	node_watch = inotify_add_watch(nodes.fd, "/dev", IN_CREATE | IN_MOVED_TO | IN_ATTRIB);
-	if (node_watch < 0)
-		return -1;
-	if (watch_open(&uevents, uevents_open()) == 0)
-		return 0;
-	nodes_unwatch();
-	return -1;
+	return node_watch < 0 ? -1 : 0;
 }
 
 static void watches_close(void)
 {
 	if (waits)
 		return;
+	timer_stop(&look);
 	nodes_unwatch();
 	watch_close(&uevents);
+	if (nodes.fd >= 0)
+		timer_arm(&idle, KEEP_NS);
+}
+
+/* Only while someone waits: /dev is busy while a container is made.  inotify itself stays open a while longer: to close
+ * it waits for SRCU grace periods, 10 ms or more, and a container has several disks. */
+static int watches_open(void)
+{
+	int error;
+
+	if (uevents.fd >= 0)
+		return 0;
+	if (nodes_watch() == 0 && watch_open(&uevents, uevents_open()) == 0)
+		return 0;
+	error = errno;
+	watches_close();
+	errno = error;
+	return -1;
+}
+
+static void on_idle(struct timer *timer)
+{
+	(void)timer;
+	watch_close(&nodes);
 }
 
 static void finish(struct device_wait *wait, const struct fault *fault)
@@ -142,6 +173,16 @@ static void changed(struct watch *watch, uint32_t events)
 		;
 	if (n < 0 && errno != EAGAIN && errno != EINTR && errno != ENOBUFS) /* ENOBUFS: some were lost */
 		log_errno("read", "changes in /dev");
+	while ((wait = first_present()))
+		finish(wait, NULL);
+}
+
+static void on_look(struct timer *timer)
+{
+	struct device_wait *wait;
+
+	/* Armed first: the last one to be served stops it. */
+	timer_arm(timer, LOOK_NS);
 	while ((wait = first_present()))
 		finish(wait, NULL);
 }
