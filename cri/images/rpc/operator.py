@@ -174,14 +174,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
         self, request: pb.CollectRequest, context: _Context
     ) -> pb.CollectResponse:
         """Remove the images that nobody needs."""
-        unfinished = self._store.unfinished
-        before = await self._manager.usage()
-        answer = await self._remove_unused(lambda _: True, request.dry_run)
-        given_back = unfinished.bytes if request.dry_run else unfinished.give_back
-        answer.unfinished_bytes = await self._manager.run(given_back)
-        if not request.dry_run:
-            answer.freed_bytes = max(0, before.bytes - (await self._manager.usage()).bytes)
-        return answer
+        return await self._remove_unused(lambda _: True, request.dry_run, unfinished=True)
 
     async def Prune(  # noqa: N802
         self, request: pb.PruneRequest, context: _Context
@@ -236,15 +229,24 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
         holders = self._store.holders
         return pb.ListKernelsResponse(kernels=[kernel_message(one, holders(one.image.id)) for one in found])
 
-    async def _remove_unused(self, fits: Callable[[StoredImage], bool], dry_run: bool) -> pb.CollectResponse:
+    async def _remove_unused(
+        self, fits: Callable[[StoredImage], bool], dry_run: bool, unfinished: bool = False
+    ) -> pb.CollectResponse:
+        """Remove unused images that fit, or only list them; unfinished: layers of unfinished pulls, too."""
+        layers = self._store.unfinished
         if dry_run:
-            return pb.CollectResponse(removed=[self._message(image) for image in self._store.unused(fits)])
+            return pb.CollectResponse(
+                removed=[self._message(image) for image in self._store.unused(fits)],
+                unfinished_bytes=await self._manager.run(layers.bytes) if unfinished else 0,
+            )
         before = await self._manager.usage()
         removed = await self._manager.run(lambda: self._store.remove_unused(fits))
+        given_back = await self._manager.run(layers.give_back) if unfinished else 0
         after = await self._manager.usage()
         return pb.CollectResponse(
             removed=[image_message(image, []) for image in removed],
             freed_bytes=max(0, before.bytes - after.bytes),
+            unfinished_bytes=given_back,
         )
 
     def _message(self, image: StoredImage) -> pb.Image:
