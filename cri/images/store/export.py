@@ -8,7 +8,6 @@ and not exported.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -16,7 +15,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from cri.images.digests import digest_of, matches
+from cri.images.concurrency import CancelToken
+from cri.images.digests import VerifiedChunks, digest_of, matches
+from cri.images.errors import Corrupt
+from cri.images.layer.layers import file_chunks
 from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor, Manifest
 from cri.images.settings import ImageLimits
@@ -161,15 +163,12 @@ def _small(path: str, data: bytes) -> Iterator[LayoutFile | bytes]:
 
 def _checked(path: Path, digest: str, size: int) -> Iterator[bytes]:
     """A layer's bytes; raises Refused at the end when they have not its digest."""
-    algorithm, _, wanted = digest.partition(":")
-    running, left = hashlib.new(algorithm), size
-    with path.open("rb", buffering=0) as file:
-        while left and (chunk := file.read(min(CHUNK, left))):
-            running.update(chunk)
-            left -= len(chunk)
-            yield chunk
-    if left or running.hexdigest() != wanted:
-        raise _damaged(digest, "the layer no longer has its digest")
+    verified = VerifiedChunks(digest, size)
+    try:
+        yield from verified.passing(file_chunks(path, CancelToken()))
+        verified.finish("this host")
+    except Corrupt as fault:
+        raise _damaged(digest, "the layer no longer has its digest") from fault
 
 
 def _damaged(subject: str, cause: str) -> Refused:
