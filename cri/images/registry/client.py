@@ -26,7 +26,7 @@ from cri.images.registry.manifests import ACCEPTED
 from cri.images.registry.names import Reference
 from cri.images.registry.retry import retry_after
 from cri.images.registry.scheme import met_plain_http, speaks_tls
-from cri.images.registry.transport import HostSession
+from cri.images.registry.transport import HostSession, causes
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Denied, Fault, Missing, Unreachable
 
@@ -191,17 +191,7 @@ def _timed_out(error: BaseException) -> bool:
 
 def _root_cause(error: BaseException) -> str:
     """The innermost system error, "[Errno 111] Connection refused": what a user can act on."""
-    seen: BaseException | None = error
-    while seen is not None:
-        reason = getattr(seen, "reason", None)
-        nested = (
-            reason
-            if isinstance(reason, BaseException)
-            else next((arg for arg in seen.args if isinstance(arg, BaseException)), None)
-        )
-        if nested is None:
-            nested = seen.__cause__ or seen.__context__
-        if isinstance(seen, OSError) and seen.strerror and not isinstance(seen, requests.RequestException):
-            return seen.strerror
-        seen = nested
+    for one in causes(error):
+        if isinstance(one, OSError) and one.strerror and not isinstance(one, requests.RequestException):
+            return one.strerror
     return type(error).__name__

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import requests
 
 from cri.images.registry.hosts import RegistryHost
+from cri.images.registry.transport import causes
 
 _PATIENCE = 5.0
 _HANDSHAKE, _ALERT = b"\x16", b"\x15"
@@ -45,12 +46,5 @@ def met_plain_http(error: BaseException, host: RegistryHost) -> bool:
     request = error.request if isinstance(error, requests.RequestException) else None
     if request is not None and urlsplit(request.url or "").netloc != host.netloc:
         return False  # a redirect led elsewhere
-    seen: BaseException | None = error
-    for _ in range(10):
-        if isinstance(seen, ssl.SSLError):
-            return seen.reason in _NO_TLS
-        if seen is None:
-            break
-        nested = (getattr(seen, "reason", None), *seen.args, seen.__cause__, seen.__context__)
-        seen = next((one for one in nested if isinstance(one, BaseException)), None)
-    return False
+    found = next((one for one in causes(error) if isinstance(one, ssl.SSLError)), None)
+    return found is not None and found.reason in _NO_TLS

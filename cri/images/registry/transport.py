@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import ssl
+from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from cri.images.registry.hosts import RegistryHost
 from daemonkit.faults import Refused
 
 MAX_REDIRECTS = 10
+_MAX_CAUSES = 32
 USER_AGENT = "xenpod-cri"
 
 
@@ -94,6 +96,17 @@ def tls_context(host: RegistryHost) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and what it was made of, outermost first; requests and urllib3 nest them in several ways."""
+    seen: BaseException | None = error
+    for _ in range(_MAX_CAUSES):
+        if seen is None:
+            return
+        yield seen
+        nested = (getattr(seen, "reason", None), *seen.args, seen.__cause__, seen.__context__)
+        seen = next((one for one in nested if isinstance(one, BaseException)), None)
 
 
 def _unchanged(request: requests.PreparedRequest) -> requests.PreparedRequest:
