@@ -14,6 +14,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
@@ -78,8 +79,10 @@ def _with_root(tree: int, copied: int | None) -> int:
     A descriptor of it; that of the tree is closed.
     """
     # By descriptor: there may be no /proc where the thread goes.
-    links = os.open("/proc/thread-self/ns", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
+    with ExitStack() as opened:
+        opened.callback(os.close, tree)
+        links = os.open("/proc/thread-self/ns", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        opened.callback(os.close, links)
         if copied is not None:
             _enter(copied)
         _checked("unshare", _libc.unshare(_CLONE_NEWNS))
@@ -88,9 +91,6 @@ def _with_root(tree: int, copied: int | None) -> int:
         mounts.pivot(tree)
         mounts.propagate(Path("/"), mounts.MS_SHARED)
         return os.open("mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=links)
-    finally:
-        os.close(tree)
-        os.close(links)
 
 
 def inside(namespace: Path, work: Callable[[], T]) -> T:
