@@ -16,9 +16,8 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from threading import Thread
 
 import grpc
 from rich.console import Console
@@ -28,6 +27,7 @@ from localnode import images, layers, registry
 from localnode.layers import LayerEntry
 from tests.bench import report, sides
 from tests.bench.sides import Side
+from tests.support.images.http_server import HttpServer, dropping_connections
 
 HOST = "bench.test"
 PAUSE = f"{HOST}/pause:1"
@@ -43,22 +43,6 @@ def _refused() -> Iterator[str]:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{one.getsockname()[1]}"
-
-
-@contextmanager
-def _dropped() -> Iterator[str]:
-    """The queue of connections is full, so the kernel drops every further SYN."""
-    with ExitStack() as stack:
-        listener = stack.enter_context(socket.socket())
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        try:
-            while True:
-                waiting = stack.enter_context(socket.socket())
-                waiting.settimeout(0.5)
-                waiting.connect(listener.getsockname())
-        except TimeoutError:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @contextmanager
@@ -87,23 +71,15 @@ class _Failing(BaseHTTPRequestHandler):
 
 @contextmanager
 def _answering_500() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Failing)
-    server.daemon_threads = True
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with HttpServer(_Failing) as server:
+        yield server.netloc
 
 
 DEAD: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
     "no mirror": _refused,
     "refused": _refused,
     "500": _answering_500,
-    "SYNs dropped": _dropped,
+    "SYNs dropped": dropping_connections,
     "silent": _silent,
 }
 

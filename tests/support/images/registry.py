@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
+from tests.support.images.http_server import HttpServer
 from tests.support.images.images import BuiltImage, digest, index_of
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
@@ -146,19 +147,15 @@ class LyingRegistry:
             def log_message(self, *args: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.netloc = f"127.0.0.1:{self._server.server_address[1]}"
+        self._server = HttpServer(Handler)
+        self.netloc = self._server.netloc
 
     def __enter__(self) -> LyingRegistry:
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-        self._thread.start()
+        self._server.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.__exit__(*exc)
 
     def paths(self) -> list[str]:
         """What was asked for, without queries."""

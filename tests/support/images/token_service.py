@@ -9,12 +9,13 @@ import base64
 import hashlib
 import json
 import subprocess
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.images.http_server import HttpServer
 
 SERVICE, ISSUER = "test-registry", "test-issuer"
 
@@ -45,19 +46,15 @@ class TokenService:
             def log_message(self, *args: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.realm = f"http://127.0.0.1:{self._server.server_address[1]}/token"
+        self._server = HttpServer(Handler)
+        self.realm = f"http://{self._server.netloc}/token"
 
     def __enter__(self) -> TokenService:
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
-        self._thread.start()
+        self._server.__enter__()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        self._server.__exit__(*exc)
 
     @property
     def auth(self) -> dict[str, Any]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings
+from tests.support.images.http_server import dropping_connections
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build, digest
 from tests.support.images.registry import Answer, LyingRegistry, stalling, status
@@ -41,26 +40,6 @@ def _mirrored(
         retry_seconds=FOR_EVER,
         retry_most_seconds=FOR_EVER,
     )
-
-
-@contextmanager
-def _dropping_connections() -> Iterator[str]:
-    """A port whose queue of connections is full, so that the kernel drops every further SYN."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        waiting: list[socket.socket] = []
-        try:
-            while True:
-                one = socket.socket()
-                waiting.append(one)
-                one.settimeout(0.5)
-                one.connect(listener.getsockname())
-        except TimeoutError:
-            yield f"127.0.0.1:{listener.getsockname()[1]}"
-        finally:
-            for one in waiting:
-                one.close()
 
 
 def _never(release: threading.Event) -> Answer:
@@ -101,7 +80,7 @@ async def test_a_failing_mirror_is_asked_once(
 
 
 async def test_dial_timeout_is_honoured(tmp_path: Path) -> None:
-    with _dropping_connections() as mirror, LyingRegistry("app", "1", IMAGE) as registry:
+    with dropping_connections() as mirror, LyingRegistry("app", "1", IMAGE) as registry:
         settings = _mirrored(tmp_path, registry.netloc, mirror, dial_timeout="300ms")
         async with running(settings) as manager:
             pulled = await manager.pull(names.parse(f"{registry.netloc}/app:1"), ANONYMOUS)

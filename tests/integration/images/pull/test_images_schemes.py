@@ -9,7 +9,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Unreachable
 from tests.support.images import registry as registries
+from tests.support.images.http_server import HttpServer
 from tests.support.images.image_manager import running
 from tests.support.images.images import Layer, build
 from tests.support.images.registry import LyingRegistry, status
@@ -55,18 +56,8 @@ def _tls_server(certificate: Path, client_wanted: bool) -> Iterator[str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     context.verify_mode = ssl.CERT_REQUIRED if client_wanted else ssl.CERT_NONE
-    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
-    server.daemon_threads = True
-    server.handle_error = lambda *_: None  # type: ignore[method-assign]
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with HttpServer(BaseHTTPRequestHandler, context) as server:
+        yield server.netloc
 
 
 @contextmanager
