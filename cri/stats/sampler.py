@@ -19,9 +19,9 @@ from daemonkit.faults import Fault
 log = logging.getLogger(__name__)
 
 _SETTLE = 1.0
-"""Seconds from a start to the first reading: what starts together is read together, and later."""
+"""Seconds from a start to the first reading, so that what starts together is read together."""
 _INTERVAL = 10.0
-"""Seconds without a reading after which we take one.  A kubelet that asks as often leaves none to take."""
+"""Longest time between two readings, in seconds.  A call for statistics is a reading, too."""
 _RETRY = 3.0
 """Seconds until we ask again for what has no reading yet."""
 
@@ -51,7 +51,7 @@ class Sampler:
         runtime.containers.observe(self._container)
 
     async def run(self) -> None:
-        """Read what is new, and every ``_INTERVAL`` what nobody has asked for; ends only by cancellation."""
+        """Read what is new, and all else at least every ``_INTERVAL``; ends only by cancellation."""
         rest = _INTERVAL
         while True:
             with contextlib.suppress(TimeoutError):

@@ -225,7 +225,7 @@ class Puller:
             await complete(self._threads.run(lambda _: store.lease(chain_ids, digests)))
             yield
         except BaseException as error:
-            # Or else the next try would fail as this one did, or needs the room.
+            # A faulty image fails the next time, too; a full disk needs the space: keep nothing then.
             unfinished = not isinstance(error, Unpackable | Oversized) and not is_disk_full(error)
             if not unfinished:
                 await complete(self._threads.run(lambda _: store.unfinished.drop_parts(digests)))

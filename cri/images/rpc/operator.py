@@ -260,7 +260,7 @@ def _named(text: str) -> str:
 
 
 def _tags(image: StoredImage, asked: str) -> Sequence[str]:
-    """The tag that an image was asked for by, or all of them when it was by its id or a digest."""
+    """The tags to export: the one in the request, or all tags when the request has an id or a digest."""
     try:
         name = str(names.parse(asked))
     except Invalid:

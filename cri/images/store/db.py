@@ -177,7 +177,7 @@ class ImageDb:
             )
 
     def replace_image(self, row: ImageRow) -> None:
-        """Change what is stored of an image; its names, and whether it is removed, stay as they are."""
+        """Replace an image's documents and list of layers; keep its names and its mark of removal."""
         with self._transaction() as db:
             _replace(db, row)
 

@@ -97,7 +97,7 @@ def _layers(store: ImageStore, image: StoredImage, manifest: Manifest) -> Mappin
     for layer in manifest.layers:
         path = store.files.blob_path(layer.digest)
         if not path.is_file():
-            # Its filesystems were here already, of an image with the same contents compressed otherwise.
+            # It was never fetched: an image with other compression had brought the same filesystems.
             cause = f"the layer {layer.digest} is not kept"
             hint = "remove it and the images with the same layers, and pull it again"
             raise Refused("export", image.id, cause, hint)

@@ -184,7 +184,7 @@ class ImageStore(StoreReader):
             return self._now.images[row.id]
 
     def replace_image(self, row: ImageRow) -> StoredImage:
-        """Change what is stored of an image, whose names stay; Missing when it is gone."""
+        """Replace an image's documents and list of layers, and keep its names; Missing when it is gone."""
         with self._lock:
             self.get(row.id)
             self._db.replace_image(row)

@@ -29,9 +29,9 @@ static int move_self(void *data, struct fault *fault)
 	return file_overwrite(path, "0") < 0 ? fault_errno(fault, "write", path) : 0;
 }
 
-/* With version 1 the first move after some idle time waits for an RCU grace period, 10 ms or so, and those that
- * come shortly after it do not (kernel/rcu/sync.c).  So one that changes nothing begins that wait now, while disks
- * and mounts are made ready.  Version 2 is mounted with favordynmods and waits for none. */
+/* In version 1 the first move after an idle time waits for an RCU grace period of about 10 ms; moves shortly after it
+ * do not wait (kernel/rcu/sync.c).  So a move that changes nothing starts that wait early, while disks and mounts are
+ * prepared.  Version 2 is mounted with favordynmods and never waits. */
 void moves_expect(void)
 {
 	struct fault fault;

@@ -192,8 +192,8 @@ class ImagesServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Prune(self, request, context):
-        """Removes those images that no container has, that are not pinned, and that fit all filters.  Not Collect
-        with filters: a daemon that does not know them would remove everything.
+        """Removes unused images that are not pinned and fit all filters.  It is an RPC of its own, because a daemon
+        that knows no filters would remove everything on a Collect with filters.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -71,8 +71,8 @@ class ImagesStub:
     kept, or no longer has its digest; what was sent so far is worth nothing then.
     """
     Prune: _grpc.UnaryUnaryMultiCallable[_images_pb2.PruneRequest, _images_pb2.CollectResponse]
-    """Removes those images that no container has, that are not pinned, and that fit all filters.  Not Collect
-    with filters: a daemon that does not know them would remove everything.
+    """Removes unused images that are not pinned and fit all filters.  It is an RPC of its own, because a daemon
+    that knows no filters would remove everything on a Collect with filters.
     """
     ListKernels: _grpc.UnaryUnaryMultiCallable[_images_pb2.ListKernelsRequest, _images_pb2.ListKernelsResponse]
     """Images that zones can boot from."""
@@ -120,8 +120,8 @@ class ImagesAsyncStub(ImagesStub):
     kept, or no longer has its digest; what was sent so far is worth nothing then.
     """
     Prune: _aio.UnaryUnaryMultiCallable[_images_pb2.PruneRequest, _images_pb2.CollectResponse]  # type: ignore[assignment]
-    """Removes those images that no container has, that are not pinned, and that fit all filters.  Not Collect
-    with filters: a daemon that does not know them would remove everything.
+    """Removes unused images that are not pinned and fit all filters.  It is an RPC of its own, because a daemon
+    that knows no filters would remove everything on a Collect with filters.
     """
     ListKernels: _aio.UnaryUnaryMultiCallable[_images_pb2.ListKernelsRequest, _images_pb2.ListKernelsResponse]  # type: ignore[assignment]
     """Images that zones can boot from."""
@@ -238,8 +238,8 @@ class ImagesServicer(metaclass=_abc_1.ABCMeta):
         request: _images_pb2.PruneRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_images_pb2.CollectResponse, _abc.Awaitable[_images_pb2.CollectResponse]]:
-        """Removes those images that no container has, that are not pinned, and that fit all filters.  Not Collect
-        with filters: a daemon that does not know them would remove everything.
+        """Removes unused images that are not pinned and fit all filters.  It is an RPC of its own, because a daemon
+        that knows no filters would remove everything on a Collect with filters.
         """
 
     @_abc_1.abstractmethod

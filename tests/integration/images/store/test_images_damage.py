@@ -310,7 +310,7 @@ async def test_an_imported_image_is_repaired_as_far_as_its_layers_go(tmp_path: P
 
 
 async def test_an_image_of_another_cut_takes_the_place_of_a_damaged_one(tmp_path: Path) -> None:
-    """Its layers are the same, the rule by which they are put together is another now."""
+    """The layers are the same, but are now cut into filesystems by another rule."""
     with LyingRegistry("app", "1", IMAGE) as registry:
         async with managing(tmp_path, part_bytes=1 << 30) as manager:
             image = await _pull(manager, registry)
