@@ -1,1 +1,1 @@
-"""What a cluster has to know of nodes with zones, as Kubernetes objects, flags and commands."""
+"""What a cluster needs to use zones: objects made, and manifests changed."""
