@@ -32,7 +32,7 @@ class Edit:
 
 
 @dataclass
-class Outcome:
+class FolderChanges:
     """What became of a folder: lines for people, and whether something was wrong with a file."""
 
     changed: list[str] = field(default_factory=list)
@@ -48,12 +48,12 @@ Planner = Callable[[str], Sequence[Edit]]
 """The edits that a text needs; none for one that has had them.  ManifestError: it cannot have them."""
 
 
-def change(folder: Path, plan: Planner, *, dry_run: bool) -> Outcome:
+def change(folder: Path, plan: Planner, *, dry_run: bool) -> FolderChanges:
     """Change every manifest below the folder (or the one file) as ``plan`` says.
 
     A file that cannot be read or changed is reported and stays as it is, and the others are handled.
     """
-    outcome = Outcome()
+    outcome = FolderChanges()
     for path in _manifests(folder, outcome):
         try:
             _change_file(path, plan, outcome, dry_run=dry_run)
@@ -75,7 +75,7 @@ def applied(text: str, edits: Sequence[Edit]) -> str:
     return "".join([*parts, text[at:]])
 
 
-def _manifests(folder: Path, outcome: Outcome) -> Iterator[Path]:
+def _manifests(folder: Path, outcome: FolderChanges) -> Iterator[Path]:
     """In the order of names.  Symbolic links are not followed: what they lead to in it is found anyway."""
     if folder.is_file():
         yield folder
@@ -99,7 +99,7 @@ def _manifests(folder: Path, outcome: Outcome) -> Iterator[Path]:
                 outcome.notes.append(f"{path}: a symbolic link out of the folder, not followed")
 
 
-def _change_file(path: Path, plan: Planner, outcome: Outcome, *, dry_run: bool) -> None:
+def _change_file(path: Path, plan: Planner, outcome: FolderChanges, *, dry_run: bool) -> None:
     before = _read(path)
     if before is None:
         return

@@ -210,7 +210,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 POD = "kind: Pod\nspec: {runtimeClassName: xenpod}\n"
 
 
-def changed(top: Path, **options: bool) -> folder.Outcome:
+def changed(top: Path, **options: bool) -> folder.FolderChanges:
     return folder.change(top, lambda text: fill(text, CLASS), dry_run=options.get("dry_run", False))
 
 
