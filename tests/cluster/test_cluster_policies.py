@@ -150,7 +150,7 @@ async def test_a_pod_of_another_namespace_gets_none(api: Api) -> None:
 
 async def test_a_label_that_names_no_class_keeps_pods_out(api: Api) -> None:
     """Rather than letting them run without a zone."""
-    assert r'RuntimeClass \"xenpod\" not found' in str(await asked(api, MISTAKEN))
+    assert r"RuntimeClass \"xenpod\" not found" in str(await asked(api, MISTAKEN))
 
 
 FOR_THE_HOST = [
