@@ -133,7 +133,7 @@ async def _platforms(options: argparse.Namespace) -> Sequence[Platform]:
 def _changed(platform: Platform, options: argparse.Namespace) -> Platform:
     """With what the command line says instead."""
     if options.overhead:
-        platform = replace(platform, overhead=dict(options.overhead))
+        platform = replace(platform, overhead=dict(options.overhead), overheads={})
     if options.label:
         platform = replace(platform, labels=dict(options.label))
     if options.taint or options.no_taint:

@@ -24,8 +24,8 @@ def _class(name: str, handler: str, platform: Platform) -> Object:
         "metadata": {"name": name},
         "handler": handler,
     }
-    if platform.overhead:
-        made["overhead"] = {"podFixed": dict(platform.overhead)}
+    if overhead := platform.overheads.get(handler, platform.overhead):
+        made["overhead"] = {"podFixed": dict(overhead)}
     scheduling: Object = {"nodeSelector": dict(platform.labels)}
     if platform.taints:
         scheduling["tolerations"] = [toleration(taint) for taint in platform.taints]

@@ -7,12 +7,13 @@ A file names several platforms, one table each::
     labels = {"example.com/pool" = "metal"}
     taints = ["example.com/zones=true:NoSchedule"]
     overhead = {memory = "96Mi"}
+    overheads = {fast = {memory = "64Mi"}}
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -50,7 +51,8 @@ T = TypeVar("T")
 class Platform:
     """Nodes of one kind; ``name`` is "" for the only kind there is.
 
-    ``overhead`` maps resources to quantities.  The first handler is the one of ordinary pods.
+    ``overhead`` maps resources to quantities, ``overheads`` handlers to theirs where they have another.  The
+    first handler is the one of ordinary pods.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Platform:
     taints: tuple[Taint, ...]
     overhead: Mapping[str, str]
     cri_socket: Path
+    overheads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def class_name(self, handler: str) -> str:
         """The RuntimeClass for a handler on this platform."""
@@ -82,9 +85,8 @@ class PlatformTable:
     handlers: tuple[str, ...] = (DEFAULT_HANDLER,)
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[str, ...] = DEFAULT_TAINTS
-    overhead: Mapping[str, str] = field(
-        default_factory=lambda: {"memory": syntax.bytes_quantity(_MEMORY_OVERHEAD)}
-    )
+    overhead: Mapping[str, str] = field(default_factory=lambda: _memory(_MEMORY_OVERHEAD))
+    overheads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     cri_socket: Path = _RUN_DIR / _SOCKET_NAME
 
     def __post_init__(self) -> None:
@@ -97,6 +99,10 @@ class PlatformTable:
         _checked("labels", syntax.labels, self.labels)
         _checked("taints", syntax.taints, self.taints)
         _checked("overhead", syntax.overhead, self.overhead)
+        for handler, overhead in self.overheads.items():
+            if handler not in self.handlers:
+                raise WrongKey("overheads", f"{handler!r:.80} is not one of handlers")
+            _checked(f"overheads.{handler}", syntax.overhead, overhead)
         absolute(self, "cri_socket")
 
 
@@ -120,9 +126,10 @@ class PlatformsFile:
 
 
 @dataclass(frozen=True, slots=True)
-class HandlerNames:
-    """A table of a handler in cri.toml or in Status, of which only its name matters, and whether it works."""
+class HandlerFacts:
+    """What matters of a handler: in cri.toml the size of its zones, in Status why it cannot be used."""
 
+    memory: Bytes = Bytes(0)
     error: str = ""
 
 
@@ -140,22 +147,28 @@ class NodeFile:
     run_dir: Path = _RUN_DIR
     socket: Path | None = None
     zone: ZoneOverhead = ZoneOverhead()
-    handlers: Mapping[str, HandlerNames] = field(default_factory=dict)
+    handlers: Mapping[str, HandlerFacts] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         absolute(self, "run_dir", "socket")
         for name in self.handlers:
             _checked("handlers", syntax.dns_label, name)
 
-    def platform(self, handlers: Iterable[str]) -> Platform:
-        """This node's; the default handler comes first, whatever others there are."""
+    def platform(self, handlers: Collection[str]) -> Platform:
+        """This node's; the default handler comes first, whatever others there are.
+
+        A handler with a size gives it to zones of pods without limits, and the scheduler knows nothing of it.
+        So the overhead of its class is as large.
+        """
+        sizes = {name: one.memory for name, one in self.handlers.items() if one.memory}
         return Platform(
             name="",
             handlers=_default_first(handlers),
             labels=_NODE_LABELS,
             taints=syntax.taints(DEFAULT_TAINTS),
-            overhead={"memory": syntax.bytes_quantity(self.zone.memory_overhead)},
+            overhead=_memory(self.zone.memory_overhead),
             cri_socket=self.socket or self.run_dir / _SOCKET_NAME,
+            overheads={name: _memory(size) for name, size in sizes.items() if name in handlers},
         )
 
 
@@ -170,6 +183,7 @@ def of_file(path: Path) -> list[Platform]:
             taints=syntax.taints(table.taints),
             overhead=table.overhead,
             cri_socket=table.cri_socket,
+            overheads=table.overheads,
         )
         for name, table in found.platforms.items()
     ]
@@ -208,6 +222,10 @@ def _json(info: Mapping[str, str], key: str) -> dict[str, object]:
     if not isinstance(found, dict):
         raise Invalid("read status", "xenpod-cri", f"it has no {key!r}", "is this xenpod-cri's socket?")
     return found
+
+
+def _memory(size: int) -> dict[str, str]:
+    return {"memory": syntax.bytes_quantity(size)}
 
 
 def _default_first(handlers: Iterable[str]) -> tuple[str, ...]:

@@ -43,7 +43,7 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def api_server(folder: Path) -> AsyncIterator[Serving]:
+async def api_server(folder: Path, *flags: str) -> AsyncIterator[Serving]:
     """Serve the API while the block runs.  Nobody acts on what it has.  ``folder`` holds all files."""
     folder.mkdir(parents=True)
     clients, peers, port = free_ports(3)
@@ -56,7 +56,7 @@ async def api_server(folder: Path) -> AsyncIterator[Serving]:
         serving = Serving(api, kubeconfig, key, folder, running)
         started = await serving.run("etcd", *etcd(folder / "etcd", clients, peers))
         await _until(lambda: _listens(clients), *started)
-        started = await serving.run("kube-apiserver", *_apiserver(folder, clients, port, key, tokens))
+        started = await serving.run("kube-apiserver", *_apiserver(folder, clients, port, key, tokens), *flags)
         await _until(lambda: _ready(api), *started)
         yield serving
 

@@ -201,7 +201,7 @@ def test_wrong_usage_of_platforms(capsys: pytest.CaptureFixture[str], two: str) 
          "make the policy for Kubernetes 1.20: it has no MutatingAdmissionPolicy, which came with 1.32 (use"),
         (["--config", "{0}/bad.toml", "--to", "{0}/bad.toml"], "write {0}/bad.toml: File exists"),
         (["kubelet-flags", "--config", "{0}/bad.toml", "--label", "kubernetes.io/a=b"],
-         "make flags for the kubelet of the node: a kubelet may not give its node the label kubernetes.io/a (giv"),
+         "make flags for the kubelet of the node: a kubelet may not give its node the label kubernetes.io/a"),
     ],
 )  # fmt: skip
 def test_what_fails_says_why(

@@ -71,6 +71,12 @@ def test_a_class_has_handler_overhead_selector_and_tolerations() -> None:
     ]
 
 
+def test_the_class_of_a_handler_with_an_overhead_of_its_own() -> None:
+    node = dataclasses.replace(NODE, overheads={"small": {"memory": "1Gi"}})
+    made = classes.runtime_classes([node])
+    assert [one["overhead"]["podFixed"] for one in made] == [{"memory": "96Mi"}, {"memory": "1Gi"}]
+
+
 def test_a_class_without_overhead_and_taints_has_only_the_selector() -> None:
     (found,) = classes.runtime_classes([BARE])
     assert "overhead" not in found

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import cri.config
+from daemonkit.config import Bytes
 from daemonkit.faults import Invalid, Missing
 from protect.generate import platforms, syntax
 from protect.generate.platforms import Platform
 from protect.generate.syntax import Taint
 
-SHIPPED = Path(__file__).resolve().parents[4] / "packaging/cri.toml"
+SHIPPED = Path(__file__).resolve().parents[3] / "packaging/cri.toml"
 ZONES_TAINT = Taint("xenpod.dev/zones", "true", "NoSchedule")
 
 
@@ -33,6 +34,7 @@ def test_a_platform_with_everything(tmp_path: Path) -> None:
         labels = {"example.com/pool" = "metal", on = ""}
         taints = ["example.com/zones=true:NoSchedule", "busy:NoExecute"]
         overhead = {memory = "112Mi", cpu = "50m"}
+        overheads = {fast = {memory = "64Mi"}}
         cri_socket = "/run/other.sock"
         """,
     )
@@ -44,6 +46,7 @@ def test_a_platform_with_everything(tmp_path: Path) -> None:
             taints=(Taint("example.com/zones", "true", "NoSchedule"), Taint("busy", "", "NoExecute")),
             overhead={"memory": "112Mi", "cpu": "50m"},
             cri_socket=Path("/run/other.sock"),
+            overheads={"fast": {"memory": "64Mi"}},
         )
     ]
 
@@ -127,6 +130,14 @@ LONG = "a" * 64
             "key 'platforms.a.overhead': 'disk' is not one of cpu, memory",
         ),
         (
+            "[platforms.a.overheads]\nfast = {}",
+            "key 'platforms.a.overheads': 'fast' is not one of handlers",
+        ),
+        (
+            "[platforms.a.overheads.xenpod]\ncpu = 'x'",
+            "key 'platforms.a.overheads.xenpod': 'x' is not a quantity",
+        ),
+        (
             "[platforms.a]\ncri_socket = 'cri.sock'",
             "key 'platforms.a.cri_socket': 'cri.sock' is not an absolute",
         ),
@@ -175,12 +186,12 @@ def test_defaults_are_those_of_xenpod_cri() -> None:
 def test_a_node_by_its_cri_toml(tmp_path: Path) -> None:
     path = tmp_path / "cri.toml"
     path.write_text(
-        "run_dir = '/r'\nzone.memory_overhead = '1GiB'\n[handlers.small]\nmemory = 1\n[handlers.a]\n"
+        "run_dir = '/r'\nzone.memory_overhead = '1GiB'\n[handlers.small]\nmemory = '128MiB'\n[handlers.a]\n"
     )
     found = platforms.of_config(path)
     assert found.handlers == ("xenpod", "a", "small")
     assert found.classes == {"xenpod": "xenpod", "a": "a", "small": "small"}
-    assert found.overhead == {"memory": "1Gi"}
+    assert (found.overhead, found.overheads) == ({"memory": "1Gi"}, {"small": {"memory": "128Mi"}})
     assert found.cri_socket == Path("/r/cri.sock")
     path.write_text("socket = '/s/x.sock'\nzone.memory_overhead = 100663297")
     found = platforms.of_config(path)
@@ -227,6 +238,14 @@ def test_a_node_by_its_status() -> None:
         cri_socket=Path("/run/xenpod/cri.sock"),
     )
     assert unusable == {"b": "no hap"}
+
+
+def test_a_handler_with_a_size_has_an_overhead_as_large() -> None:
+    sized = {name: cri.config.HandlerConfig(memory=Bytes(1 << 30)) for name in "ab"}
+    said = info({"xenpod": {}, "a": {}, "b": {"error": "no"}})
+    config = asdict(cri.config.CriConfig(handlers=sized))
+    found, _ = platforms.of_status(said | {"config": json.dumps(config, default=str)})
+    assert (found.overhead, found.overheads) == ({"memory": "96Mi"}, {"a": {"memory": "1Gi"}})
 
 
 def test_where_the_default_handler_cannot_be_used_it_is_no_class() -> None:
