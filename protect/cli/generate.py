@@ -25,9 +25,9 @@ COMMAND = "generate"
 _TIMEOUT = 60.0
 _WHAT = (
     "classes: RuntimeClasses. assign-class: the policy that gives pods of labelled namespaces a class. "
-    "keep-off-host: the policy that refuses pods with zones what is the host's. labels: kubectl commands "
-    "for labels and taints of nodes. kubelet-flags: the same as flags. cluster-api, cloud-init: the same "
-    "for new nodes. "
+    "keep-off-host: the policy that refuses pods with zones what is the host's. labeller: the DaemonSet "
+    "that labels nodes with what they can. labels: kubectl commands for labels and taints of nodes. "
+    "kubelet-flags: the same as flags. cluster-api, cloud-init: the same for new nodes. "
     f"Default: {' '.join(output.FOR_CLUSTER)}"
 )
 
@@ -56,6 +56,10 @@ def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_s
     _releases(verb)
     text = "whose commands labels gives; may be repeated"
     verb.add_argument("--node", action="append", type=_node, default=[], metavar="NAME", help=text)
+    text = "that the labeller runs, with its registry and tag"
+    verb.add_argument("--image", type=_image, default=Wanted().image, metavar="NAME", help=text)
+    text = "of the labeller"
+    verb.add_argument("--namespace", type=_namespace, default=Wanted().namespace, metavar="NAME", help=text)
     verb.add_argument("--output", choices=("yaml", "json"), default="yaml")
     text = "write a file for each kind of object into this folder"
     verb.add_argument("--to", type=Path, metavar="DIR", help=text)
@@ -78,6 +82,8 @@ async def generate(options: argparse.Namespace) -> None:
         kyverno=options.kyverno,
         cluster_api=options.cluster_api,
         nodes=options.node,
+        image=options.image,
+        namespace=options.namespace,
     )
     _check_usage(options, wanted.what)
     try:
@@ -186,6 +192,18 @@ def _what(text: str) -> str:
 @_typed
 def _node(text: str) -> str:
     syntax.dns_subdomain(text)
+    return text
+
+
+@_typed
+def _namespace(text: str) -> str:
+    syntax.dns_label(text)
+    return text
+
+
+@_typed
+def _image(text: str) -> str:
+    syntax.image(text)
     return text
 
 
