@@ -18,7 +18,7 @@ DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
 CHART = DEPLOY / "chart"
 BASE = DEPLOY / "kustomize" / "base"
 COMPONENTS = DEPLOY / "kustomize" / "components"
-NAMESPACE = "xenpod-system"
+NAMESPACE = "kube-system"
 
 needs_helm = pytest.mark.skipif(not shutil.which("helm"), reason="helm is not on PATH")
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not on PATH")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -12,6 +13,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from labeller.__main__ import parser
+from tests.support.manifests.sources import BASE, kustomized
 
 ROOT = Path(__file__).resolve().parents[3]
 RECIPE = ROOT / "deploy" / "image" / "Containerfile"
@@ -72,7 +76,7 @@ def test_the_recipe_copies_what_the_project_is_made_of() -> None:
 def test_the_wheel_has_our_packages_and_nothing_else(built: Path) -> None:
     with zipfile.ZipFile(wheel(built)) as found:
         names = {name for name in found.namelist() if ".dist-info/" not in name}
-    ours = {"cri", "daemonkit", "protect", "xenbind", "xenpod_proto"}
+    ours = {"cri", "daemonkit", "labeller", "protect", "xenbind", "xenpod_proto"}
     assert {name.partition("/")[0] for name in names} == ours
     known = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", "*.py"],
@@ -100,7 +104,7 @@ def test_what_the_recipe_runs_gives_a_program_that_runs(built: Path, tmp_path: P
     for command in commands:
         here = command.replace(TOP, str(top)).replace("python ", f"{sys.executable} ", 1)
         if "pip install" in here:
-            here = re.sub(r" \.$", f" --no-deps --no-index {wheel(built)}", here)
+            here = re.sub(r' "\.\[kubernetes\]"$', f" --no-deps --no-index {wheel(built)}", here)
         subprocess.run(here, shell=True, check=True, capture_output=True, cwd=tmp_path)
     [entry] = [text for name, text in instructions() if name == "ENTRYPOINT"]
     program = entry.strip('[]"').replace(TOP, str(top))
@@ -112,8 +116,16 @@ def test_what_the_recipe_runs_gives_a_program_that_runs(built: Path, tmp_path: P
         cwd=tmp_path,
         env={"PYTHONPATH": str(Path(pytest.__file__).parents[1])},
     )
-    assert "usage: protect" in done.stdout
+    assert "usage: xenpod-labels" in done.stdout
     assert not (top / "bin" / "pip").exists()
+
+
+def test_the_manifests_run_the_program_of_the_image() -> None:
+    [entry] = [json.loads(text) for name, text in instructions() if name == "ENTRYPOINT"]
+    [daemon_set] = [one for one in kustomized(BASE) if one["kind"] == "DaemonSet"]
+    [container] = daemon_set["spec"]["template"]["spec"]["containers"]
+    assert container["command"] == entry
+    parser().parse_args(container["args"])  # ends the test if these are not its arguments
 
 
 def test_the_image_is_not_roots() -> None:

@@ -1,4 +1,4 @@
-"""The schemas of Kubernetes objects refuse what an API server would."""
+"""The schemas of Kubernetes objects refuse what an API server or a kubelet would."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ WRONG: list[tuple[str, str, Any]] = [
     ("ClusterRole", "metadata/name", "a/b"),
     ("ClusterRoleBinding", "roleRef/kind", "Role"),
     ("ClusterRoleBinding", "subjects/0/kind", "Robot"),
-    ("MutatingPolicy", "apiVersion", "policies.kyverno.io/v2"),
+    ("MutatingPolicy", "apiVersion", "policies.kyverno.io/v1beta1"),
     ("MutatingPolicy", "spec/evaluation/mode", "Both"),
     ("ClusterPolicy", "spec/rules", []),
     ("ClusterPolicy", "spec/rules/0/match/any/0/resources/kinds", []),
@@ -286,7 +286,8 @@ def test_what_every_object_has_is_required(kind: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "path", "value"), WRONG)
-def test_what_the_api_server_refuses_is_refused(kind: str, path: str, value: Any) -> None:
+def test_a_wrong_object_is_refused(kind: str, path: str, value: Any) -> None:
+    """By an API server; the image, the capability and the path of the mount by a kubelet."""
     keys = tuple(int(key) if key.isdigit() else key for key in path.split("/"))
     assert schemas.wrong(changed(BY_KIND[kind], keys, value), "1.36")
 
