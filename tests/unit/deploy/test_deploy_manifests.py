@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import subprocess
-import sys
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from protect.cli.__main__ import main
 from tests.support.cluster.api import Object
 from tests.support.manifests import schemas
 from tests.support.manifests.sources import (
@@ -48,8 +49,9 @@ ALL = ("classes", "assign-class", "keep-off-host", "labeller")
 
 @functools.cache
 def generate(*arguments: str) -> str:
-    command = (sys.executable, "-m", "protect.cli", "generate", *arguments)
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(["generate", *arguments]) == 0
+    return said.getvalue()
 
 
 def defaults(*arguments: str) -> list[Object]:
