@@ -75,7 +75,9 @@ async def test_ordinary_pods_run_whatever_other_handlers_there_are(node: CriNode
 async def test_the_running_node_and_its_configuration_say_the_same_to_a_cluster(
     node: CriNode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    node.configure(handlers={"fast": {"memory": "128MiB"}}, zone={"memory_overhead": "100MiB"})
+    node.configure(
+        handlers={"fast": {"memory": "128MiB", "host_namespaces": "zone"}}, zone={"memory_overhead": "100MiB"}
+    )
     await node.daemon.start()
     said = []
     for source in (("--cri-socket", node.daemon.socket), ("--config", node.daemon.config)):
@@ -84,4 +86,5 @@ async def test_the_running_node_and_its_configuration_say_the_same_to_a_cluster(
         said.append(capsys.readouterr())
     assert said[0] == said[1]
     assert "name: fast" in said[0].out and f"unix://{node.daemon.socket}" in said[0].out
+    assert 'object.spec.runtimeClassName in ["fast"]' in said[0].out
     assert (said[0].out.count('memory: "128Mi"'), said[0].out.count('memory: "100Mi"')) == (1, 1)
