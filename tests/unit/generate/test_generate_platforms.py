@@ -12,7 +12,7 @@ import cri.config
 from daemonkit.config import Bytes
 from daemonkit.faults import Invalid, Missing
 from protect.generate import platforms, syntax
-from protect.generate.platforms import Platform
+from protect.generate.platforms import NodePlatform
 from protect.generate.syntax import Taint
 
 SHIPPED = Path(__file__).resolve().parents[3] / "packaging/cri.toml"
@@ -35,11 +35,12 @@ def test_a_platform_with_everything(tmp_path: Path) -> None:
         taints = ["example.com/zones=true:NoSchedule", "busy:NoExecute"]
         overhead = {memory = "112Mi", cpu = "50m"}
         overheads = {fast = {memory = "64Mi"}}
+        own_namespaces = ["fast"]
         cri_socket = "/run/other.sock"
         """,
     )
     assert platforms.of_file(path) == [
-        Platform(
+        NodePlatform(
             name="metal",
             handlers=("fast", "xenpod"),
             labels={"example.com/pool": "metal", "on": ""},
@@ -47,6 +48,7 @@ def test_a_platform_with_everything(tmp_path: Path) -> None:
             overhead={"memory": "112Mi", "cpu": "50m"},
             cri_socket=Path("/run/other.sock"),
             overheads={"fast": {"memory": "64Mi"}},
+            own_namespaces=frozenset({"fast"}),
         )
     ]
 
@@ -61,7 +63,7 @@ def test_classes_have_the_platforms_name_and_the_first_is_the_default(tmp_path: 
 
 def test_what_a_platform_has_that_says_nothing(tmp_path: Path) -> None:
     (found,) = platforms.of_file(written(tmp_path, "[platforms.metal]\n"))
-    assert found == Platform(
+    assert found == NodePlatform(
         name="metal",
         handlers=("xenpod",),
         labels={"xenpod.dev/platform": "metal"},
@@ -130,6 +132,10 @@ LONG = "a" * 64
             "key 'platforms.a.overhead': 'disk' is not one of cpu, memory",
         ),
         (
+            "[platforms.a]\nown_namespaces = ['fast']",
+            "key 'platforms.a.own_namespaces': 'fast' is not one of handlers",
+        ),
+        (
             "[platforms.a.overheads]\nfast = {}",
             "key 'platforms.a.overheads': 'fast' is not one of handlers",
         ),
@@ -167,7 +173,7 @@ def test_the_shipped_cri_toml_is_the_node_that_says_nothing(tmp_path: Path) -> N
     empty = tmp_path / "cri.toml"
     empty.write_text("")
     assert platforms.of_config(SHIPPED) == platforms.of_config(empty)
-    assert platforms.of_config(empty) == Platform(
+    assert platforms.of_config(empty) == NodePlatform(
         name="",
         handlers=("xenpod",),
         labels={"xenpod.dev/zones": "true"},
@@ -229,7 +235,7 @@ def info(handlers: object, **config: object) -> dict[str, str]:
 def test_a_node_by_its_status() -> None:
     said = {"xenpod": {"profile": "default", "features": {}}, "b": {"error": "no hap"}, "a": {"profile": "p"}}
     found, unusable = platforms.of_status(info(said, zone={"memory_overhead": 64 << 20}))
-    assert found == Platform(
+    assert found == NodePlatform(
         name="",
         handlers=("xenpod", "a"),
         labels={"xenpod.dev/zones": "true"},
@@ -246,6 +252,20 @@ def test_a_handler_with_a_size_has_an_overhead_as_large() -> None:
     config = asdict(cri.config.CriConfig(handlers=sized))
     found, _ = platforms.of_status(said | {"config": json.dumps(config, default=str)})
     assert (found.overhead, found.overheads) == ({"memory": "96Mi"}, {"a": {"memory": "1Gi"}})
+
+
+def test_a_handler_whose_zones_have_namespaces_for_the_hosts() -> None:
+    own = cri.config.HandlerConfig(host_namespaces=cri.config.HostNamespaces.ZONE)
+    config = asdict(cri.config.CriConfig(handlers={name: own for name in "ab"}))
+    plain = config | {
+        "handlers": {
+            name: one | {"host_namespaces": one["host_namespaces"].value}
+            for name, one in config["handlers"].items()
+        }
+    }
+    said = info({"xenpod": {}, "a": {}, "b": {"error": "no"}})
+    found, _ = platforms.of_status(said | {"config": json.dumps(plain, default=str)})
+    assert found.own_namespaces == {"a"}
 
 
 def test_where_the_default_handler_cannot_be_used_it_is_no_class() -> None:
