@@ -14,8 +14,8 @@ from daemonkit.grpc_server import channel
 from protect.cli import manifests, show
 from protect.cli.errors import CommandFailed
 from protect.generate import nodes, output, platforms, policies, syntax
-from protect.generate.output import Wanted
-from protect.generate.platforms import Platform
+from protect.generate.output import GenerateOptions
+from protect.generate.platforms import NodePlatform
 from protect.generate.versions import version
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc
@@ -63,7 +63,7 @@ def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_s
 
 
 def _releases(verb: argparse.ArgumentParser) -> None:
-    kubernetes, known = Wanted().kubernetes, _typed(version)
+    kubernetes, known = GenerateOptions().kubernetes, _typed(version)
     text = f"release of the cluster; default: {kubernetes}"
     verb.add_argument("--kubernetes", type=known, default=kubernetes, metavar="1.NN", help=text)
     text = "assign classes by Kyverno, of this release, instead of the API server's own policy"
@@ -73,7 +73,7 @@ def _releases(verb: argparse.ArgumentParser) -> None:
 
 async def generate(options: argparse.Namespace) -> None:
     """CommandFailed names the file and the key that are wrong; AioRpcError: xenpod-cri does not answer."""
-    wanted = Wanted(
+    wanted = GenerateOptions(
         what=options.what or output.FOR_CLUSTER,
         kubernetes=options.kubernetes,
         kyverno=options.kyverno,
@@ -115,7 +115,7 @@ def _check_usage(options: argparse.Namespace, what: Sequence[str]) -> None:
         options.refuse(f"{' and '.join(sorted(kinds - {'objects'}))} cannot be JSON")
 
 
-async def _platforms(options: argparse.Namespace) -> Sequence[Platform]:
+async def _platforms(options: argparse.Namespace) -> Sequence[NodePlatform]:
     if options.platforms:
         found = platforms.of_file(options.platforms)
         chosen = [one for one in found if options.platform in (None, one.name)]
@@ -134,7 +134,7 @@ async def _platforms(options: argparse.Namespace) -> Sequence[Platform]:
     return [found_one]
 
 
-def _changed(platform: Platform, options: argparse.Namespace) -> Platform:
+def _changed(platform: NodePlatform, options: argparse.Namespace) -> NodePlatform:
     """With what the command line says instead."""
     if options.overhead:
         platform = replace(platform, overhead=dict(options.overhead), overheads={})
@@ -162,7 +162,7 @@ def _titled(texts: Mapping[str, str]) -> list[str]:
     return [f"# {Path(name).stem}\n{text}" for name, text in texts.items()]
 
 
-def _warn(wanted: Wanted) -> None:
+def _warn(wanted: GenerateOptions) -> None:
     if "assign-class" in wanted.what and not wanted.kyverno:
         if flags := policies.switches(wanted.kubernetes):
             show.note(f"Kubernetes {wanted.kubernetes} needs flags of its API server for the policy: {flags}")

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from protect.generate.platforms import Platform
+from protect.generate.platforms import NodePlatform
 from protect.generate.syntax import Taint
 
 Object = dict[str, Any]
 """A Kubernetes object, as JSON and YAML have it; its keys are in the order in which they are written."""
 
 
-def runtime_classes(platforms: Iterable[Platform]) -> list[Object]:
+def runtime_classes(platforms: Iterable[NodePlatform]) -> list[Object]:
     """``node.k8s.io/v1``.  The API server gives each pod what its class says of nodes and overhead."""
     return [_class(name, handler, one) for one in platforms for name, handler in one.classes.items()]
 
 
-def _class(name: str, handler: str, platform: Platform) -> Object:
+def _class(name: str, handler: str, platform: NodePlatform) -> Object:
     made: Object = {
         "apiVersion": "node.k8s.io/v1",
         "kind": "RuntimeClass",

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Sequence
 from daemonkit.faults import Invalid
 from protect.generate import syntax
 from protect.generate.classes import Object
-from protect.generate.platforms import Platform
+from protect.generate.platforms import NodePlatform
 
 CLUSTER_API = ("v1beta2", "v1beta1")
 
 _TEMPLATE = "xenpod"
 
 
-def commands(platform: Platform, nodes: Sequence[str] = ()) -> str:
+def commands(platform: NodePlatform, nodes: Sequence[str] = ()) -> str:
     """kubectl's, for nodes that are there; without ``nodes`` for one that the variable NODE names."""
     names = " ".join(nodes) or '"$NODE"'
     lines = [f"kubectl label --overwrite nodes {names} {' '.join(_pairs(platform))}"]
@@ -24,7 +24,7 @@ def commands(platform: Platform, nodes: Sequence[str] = ()) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def kubelet_flags(platform: Platform) -> dict[str, str]:
+def kubelet_flags(platform: NodePlatform) -> dict[str, str]:
     """By name.  They have effect when a kubelet registers its node.  Invalid: a label that it may not set."""
     flags = {"node-labels": ",".join(_kubelet_labels(platform))}
     if platform.taints:
@@ -32,12 +32,12 @@ def kubelet_flags(platform: Platform) -> dict[str, str]:
     return flags
 
 
-def flag_lines(platform: Platform) -> str:
+def flag_lines(platform: NodePlatform) -> str:
     """One flag a line."""
     return "".join(f"{flag}\n" for flag in _flags(platform))
 
 
-def kubeadm_config_template(platform: Platform, version: str) -> Object:
+def kubeadm_config_template(platform: NodePlatform, version: str) -> Object:
     """Cluster API's template of worker nodes; ``version`` is one of ``CLUSTER_API``."""
     labels = {"node-labels": kubelet_flags(platform)["node-labels"]}
     # Arguments are a list since v1beta2.
@@ -56,7 +56,7 @@ def kubeadm_config_template(platform: Platform, version: str) -> Object:
     }
 
 
-def user_data(platform: Platform) -> Object:
+def user_data(platform: NodePlatform) -> Object:
     """cloud-init's ``#cloud-config``: the file from which kubeadm's unit of the kubelet takes more flags."""
     file = {
         "path": "/etc/default/kubelet",
@@ -66,11 +66,11 @@ def user_data(platform: Platform) -> Object:
     return {"write_files": [file]}
 
 
-def _flags(platform: Platform) -> Iterable[str]:
+def _flags(platform: NodePlatform) -> Iterable[str]:
     return (f"--{name}={value}" for name, value in kubelet_flags(platform).items())
 
 
-def _kubelet_labels(platform: Platform) -> list[str]:
+def _kubelet_labels(platform: NodePlatform) -> list[str]:
     for key in platform.labels:
         try:
             syntax.kubelet_label(key)
@@ -81,7 +81,7 @@ def _kubelet_labels(platform: Platform) -> list[str]:
     return _pairs(platform)
 
 
-def _pairs(platform: Platform) -> list[str]:
+def _pairs(platform: NodePlatform) -> list[str]:
     return [f"{key}={value}" for key, value in platform.labels.items()]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from protect.generate import classes, kyverno, nodes, policies, yamltext
 from protect.generate.classes import Object
-from protect.generate.platforms import Platform
+from protect.generate.platforms import NodePlatform
 from protect.generate.versions import Version
 
 FOR_CLUSTER = ("classes", "assign-class", "keep-off-host")
@@ -21,7 +21,7 @@ WHAT = (*FOR_CLUSTER, "cluster-api", *FOR_NODES)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class GenerateOptions:
     """What is to be made, and for which releases.  ``kyverno`` None: the API server's own policies."""
 
     what: Sequence[str] = FOR_CLUSTER
@@ -31,7 +31,7 @@ class Wanted:
     nodes: Sequence[str] = field(default=())
 
 
-def objects(platforms: Sequence[Platform], wanted: Wanted) -> list[Object]:
+def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[Object]:
     """What is wanted and an object, in the order of ``WHAT``.  Invalid: a release has no such thing."""
     found: list[Object] = []
     if "classes" in wanted.what:
@@ -47,7 +47,7 @@ def objects(platforms: Sequence[Platform], wanted: Wanted) -> list[Object]:
     return found
 
 
-def texts(platforms: Sequence[Platform], wanted: Wanted) -> dict[str, str]:
+def texts(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> dict[str, str]:
     """What is wanted and a text, by the name of its file."""
     found: dict[str, str] = {}
     for one in platforms:

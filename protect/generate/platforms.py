@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Platform:
+class NodePlatform:
     """Nodes of one kind; ``name`` is "" for the only kind there is.
 
     ``overhead`` maps resources to quantities, ``overheads`` handlers to theirs where they have another.  The
@@ -154,14 +154,14 @@ class NodeFile:
         for name in self.handlers:
             _checked("handlers", syntax.dns_label, name)
 
-    def platform(self, handlers: Collection[str]) -> Platform:
+    def platform(self, handlers: Collection[str]) -> NodePlatform:
         """This node's; the default handler comes first, whatever others there are.
 
         A handler with a size gives it to zones of pods without limits, and the scheduler knows nothing of it.
         So the overhead of its class is as large.
         """
         sizes = {name: one.memory for name, one in self.handlers.items() if one.memory}
-        return Platform(
+        return NodePlatform(
             name="",
             handlers=_default_first(handlers),
             labels=_NODE_LABELS,
@@ -172,11 +172,11 @@ class NodeFile:
         )
 
 
-def of_file(path: Path) -> list[Platform]:
+def of_file(path: Path) -> list[NodePlatform]:
     """The platforms of a file, in its order.  Invalid names the file and the key."""
     found = load(PlatformsFile, path)
     return [
-        Platform(
+        NodePlatform(
             name=name,
             handlers=table.handlers,
             labels=table.labels or {PLATFORM_LABEL: name},
@@ -189,13 +189,13 @@ def of_file(path: Path) -> list[Platform]:
     ]
 
 
-def of_config(path: Path) -> Platform:
+def of_config(path: Path) -> NodePlatform:
     """The node that has this cri.toml.  Invalid names the file and the key."""
     found = load(NodeFile, path, unknown_keys=True)
     return found.platform([DEFAULT_HANDLER, *found.handlers])
 
 
-def of_status(info: Mapping[str, str]) -> tuple[Platform, dict[str, str]]:
+def of_status(info: Mapping[str, str]) -> tuple[NodePlatform, dict[str, str]]:
     """The node whose xenpod-cri said ``info`` (Status, verbose), and why handlers are left out, by name.
 
     Invalid: somebody else's, or no handler can be used.

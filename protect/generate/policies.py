@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from daemonkit.faults import Invalid
 from protect.generate.classes import Object
-from protect.generate.platforms import Platform
+from protect.generate.platforms import NodePlatform
 from protect.generate.versions import Version
 
 NAMESPACE_LABEL = "xenpod.dev/runtime-class"
@@ -79,7 +79,7 @@ def switches(kubernetes: Version) -> str:
     return f"--feature-gates=MutatingAdmissionPolicy=true --runtime-config={_GROUP}/{version}=true"
 
 
-def keep_off_host(platforms: Iterable[Platform]) -> list[Object]:
+def keep_off_host(platforms: Iterable[NodePlatform]) -> list[Object]:
     """A ValidatingAdmissionPolicy (v1 since Kubernetes 1.30) and its binding.
 
     Pods with a class of ours that ask for namespaces or paths of the host are refused when they are created,

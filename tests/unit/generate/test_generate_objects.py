@@ -15,13 +15,13 @@ from ruamel.yaml import YAML
 
 from daemonkit.faults import Invalid
 from protect.generate import classes, kyverno, nodes, output, policies, yamltext
-from protect.generate.output import Wanted
-from protect.generate.platforms import NodeFile, Platform
+from protect.generate.output import GenerateOptions
+from protect.generate.platforms import NodeFile, NodePlatform
 from protect.generate.syntax import Taint
 from protect.generate.versions import Version, version
 
 NODE = NodeFile().platform(["xenpod", "small"])
-METAL = Platform(
+METAL = NodePlatform(
     name="metal",
     handlers=("xenpod",),
     labels={"example.com/pool": "metal", "on": ""},
@@ -211,8 +211,8 @@ def test_a_label_that_no_kubelet_may_give_is_refused_where_one_would(what: str) 
     with pytest.raises(
         Invalid, match="of platform metal: a kubelet may not give its node the label node-restr"
     ):
-        output.objects([mine], Wanted((what,)))
-        output.texts([mine], Wanted((what,)))
+        output.objects([mine], GenerateOptions((what,)))
+        output.texts([mine], GenerateOptions((what,)))
     assert "node-restriction.kubernetes.io/pool=a" in nodes.commands(mine)
 
 
@@ -243,7 +243,7 @@ def test_cluster_apis_older_template() -> None:
 
 
 def test_user_data_sets_the_variable_that_kubeadms_unit_reads() -> None:
-    (text,) = output.texts([METAL], Wanted(("cloud-init",))).values()
+    (text,) = output.texts([METAL], GenerateOptions(("cloud-init",))).values()
     assert text.startswith("#cloud-config\n")
     ((document,)) = read(text, "1.1")
     (file,) = document["write_files"]
@@ -254,7 +254,7 @@ def test_user_data_sets_the_variable_that_kubeadms_unit_reads() -> None:
 
 
 def test_every_kind_has_a_file_and_every_platform_its_texts() -> None:
-    wanted = Wanted(output.WHAT)
+    wanted = GenerateOptions(output.WHAT)
     files = output.files(output.objects([METAL, BARE], wanted), "yaml")
     assert list(files) == [
         "runtimeclass.yaml",
@@ -273,7 +273,7 @@ def test_every_kind_has_a_file_and_every_platform_its_texts() -> None:
 
 @pytest.mark.parametrize("yaml", ["1.1", "1.2"])
 def test_readers_of_any_yaml_see_the_objects(yaml: str) -> None:
-    wanted = Wanted(output.WHAT)
+    wanted = GenerateOptions(output.WHAT)
     made = output.objects([NODE, METAL, BARE], wanted)
     text = output.stream(made, "yaml")
     assert read(text, yaml) == made

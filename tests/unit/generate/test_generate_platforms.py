@@ -12,7 +12,7 @@ import cri.config
 from daemonkit.config import Bytes
 from daemonkit.faults import Invalid, Missing
 from protect.generate import platforms, syntax
-from protect.generate.platforms import Platform
+from protect.generate.platforms import NodePlatform
 from protect.generate.syntax import Taint
 
 SHIPPED = Path(__file__).resolve().parents[3] / "packaging/cri.toml"
@@ -39,7 +39,7 @@ def test_a_platform_with_everything(tmp_path: Path) -> None:
         """,
     )
     assert platforms.of_file(path) == [
-        Platform(
+        NodePlatform(
             name="metal",
             handlers=("fast", "xenpod"),
             labels={"example.com/pool": "metal", "on": ""},
@@ -61,7 +61,7 @@ def test_classes_have_the_platforms_name_and_the_first_is_the_default(tmp_path: 
 
 def test_what_a_platform_has_that_says_nothing(tmp_path: Path) -> None:
     (found,) = platforms.of_file(written(tmp_path, "[platforms.metal]\n"))
-    assert found == Platform(
+    assert found == NodePlatform(
         name="metal",
         handlers=("xenpod",),
         labels={"xenpod.dev/platform": "metal"},
@@ -167,7 +167,7 @@ def test_the_shipped_cri_toml_is_the_node_that_says_nothing(tmp_path: Path) -> N
     empty = tmp_path / "cri.toml"
     empty.write_text("")
     assert platforms.of_config(SHIPPED) == platforms.of_config(empty)
-    assert platforms.of_config(empty) == Platform(
+    assert platforms.of_config(empty) == NodePlatform(
         name="",
         handlers=("xenpod",),
         labels={"xenpod.dev/zones": "true"},
@@ -229,7 +229,7 @@ def info(handlers: object, **config: object) -> dict[str, str]:
 def test_a_node_by_its_status() -> None:
     said = {"xenpod": {"profile": "default", "features": {}}, "b": {"error": "no hap"}, "a": {"profile": "p"}}
     found, unusable = platforms.of_status(info(said, zone={"memory_overhead": 64 << 20}))
-    assert found == Platform(
+    assert found == NodePlatform(
         name="",
         handlers=("xenpod", "a"),
         labels={"xenpod.dev/zones": "true"},
