@@ -75,7 +75,7 @@ async def api(serving: Serving) -> AsyncIterator[Api]:
     await serving.api.delete(f"{PODS}?gracePeriodSeconds=0")
     await serving.api.delete(NODES)
     async with asyncio.timeout(PATIENCE):
-        while (await serving.api.get(PODS))["items"]:
+        while (await serving.api.get(PODS))["items"]:  # noqa: ASYNC110 - with a grace of 0 it takes a moment
             await asyncio.sleep(0.1)
 
 
@@ -127,8 +127,10 @@ async def waits(api: Api, name: str, *texts: str) -> str:
         conditions = pod["status"].get("conditions") or ()
         return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), "")
 
-    has = lambda pod: all(text in said(pod) for text in texts) and bool(said(pod))  # noqa: E731
-    return said(await api.until(PODS, f"metadata.name={name}", has))
+    found = await api.until(
+        PODS, f"metadata.name={name}", lambda pod: all(text in said(pod) for text in ("available", *texts))
+    )
+    return said(found)
 
 
 async def test_zone_pods_wait_while_their_pool_is_empty(api: Api) -> None:
