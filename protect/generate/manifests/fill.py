@@ -15,9 +15,7 @@ from protect.generate.manifests.yamltree import (
     documents,
     resolve,
 )
-
-PLACEHOLDER = "xenpod"
-"""What a manifest says whose pods are to run in zones, on whatever platform."""
+from protect.generate.platforms import PLACEHOLDER
 
 _KEY = "runtimeClassName"
 _WRITTEN = re.compile(rf"(?P<before>(?:[&!]\S*\s+)*(?P<quote>[\"']?)){PLACEHOLDER}(?P=quote)")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,8 @@ from protect.generate.manifests.yamltree import ManifestError
 FILE_BYTES = 8 << 20
 """A larger file is refused: reading it would take more than half a minute."""
 
+_LINE = re.compile(r"[^\n]*\n|[^\n]+")
+_NO_NEWLINE = "\\ No newline at end of file\n"
 _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
 
@@ -152,9 +155,10 @@ def _decoded(content: bytes) -> str:
 
 def _difference(path: Path, before: str, after: str) -> str:
     """As ``diff -u``; lines end with a line feed alone, so that a carriage return stays in its line."""
-    old, new = (text.split("\n") for text in (before, after))
-    lines = difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm="")
-    return "".join(f"{line}\n" for line in lines)
+    old, new = (_LINE.findall(text) for text in (before, after))
+    name = str(path).lstrip("/")
+    lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else f"{line}\n{_NO_NEWLINE}" for line in lines)
 
 
 def _replace(path: Path, content: bytes, status: os.stat_result) -> None:

@@ -131,7 +131,7 @@ def documents(text: str) -> Iterator[YamlDocument]:
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line if mark else 0
-        raise ManifestError(line + 1, _explained(text, line, error)) from None
+        raise ManifestError(line + 1, _explained(text, error)) from None
     except (YAMLError, ValueError) as error:  # ValueError: \U and directives with numbers that cannot be
         raise ManifestError(0, f"not YAML: {' '.join(str(error).split())[:200]}") from None
 
@@ -254,10 +254,9 @@ def _is(name: YamlNode, key: str) -> bool:
     return isinstance(name, ScalarNode) and name.value == key
 
 
-def _explained(text: str, line: int, error: Any) -> str:
-    """What ruamel.yaml says, and what of Helm it stumbled over."""
+def _explained(text: str, error: Any) -> str:
+    """What ruamel.yaml says, and what may be the reason."""
     said = " ".join(part for part in (error.context, error.problem) if part)
-    lines = text.split("\n", line + 1)
-    if line < len(lines) and "{{" in lines[line]:
-        said += "; it is a template: fill what it renders (helm template)"
+    if "{{" in text:
+        said += "; if it is a template, take what it renders (helm template)"
     return f"not YAML: {said[:300]}"
