@@ -12,7 +12,7 @@ from protect.cli.errors import CheckFailed, CommandFailed
 from protect.generate.manifests import critical, fill, folder
 from protect.generate.manifests.critical import Critical
 from protect.generate.manifests.folder import FolderChanges
-from protect.generate.platforms import PLACEHOLDER, Platform
+from protect.generate.platforms import PLACEHOLDER, NodePlatform
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
@@ -43,7 +43,7 @@ def check_usage(options: argparse.Namespace) -> bool:
     return True
 
 
-def change(options: argparse.Namespace, platforms: Sequence[Platform]) -> None:
+def change(options: argparse.Namespace, platforms: Sequence[NodePlatform]) -> None:
     """CheckFailed: some file could not be read or changed, which has been said; the others are done.
 
     ``platforms``: those to fill for; --critical needs none.
@@ -54,7 +54,7 @@ def change(options: argparse.Namespace, platforms: Sequence[Platform]) -> None:
         _fill(options, platforms)
 
 
-def _fill(options: argparse.Namespace, platforms: Sequence[Platform]) -> None:
+def _fill(options: argparse.Namespace, platforms: Sequence[NodePlatform]) -> None:
     if len(platforms) > 1:
         known = ", ".join(one.name for one in platforms)
         raise CommandFailed(f"each platform has a class of its own: name one with --platform ({known})")
