@@ -23,11 +23,13 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc
 COMMAND = "generate"
 
 _TIMEOUT = 60.0
+_DEFAULTS = GenerateOptions()
 _WHAT = (
     "classes: RuntimeClasses. assign-class: the policy that gives pods of labelled namespaces a class. "
     "keep-off-host: the policy that refuses pods with zones what is the host's. labeller: the DaemonSet "
     "that labels nodes with what they can. labels: kubectl commands for labels and taints of nodes. "
     "kubelet-flags: the same as flags. cluster-api, cloud-init: the same for new nodes. "
+    "chart-values: of the Helm chart. "
     f"Default: {' '.join(output.FOR_CLUSTER)}"
 )
 
@@ -57,9 +59,9 @@ def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_s
     text = "whose commands labels gives; may be repeated"
     verb.add_argument("--node", action="append", type=_node, default=[], metavar="NAME", help=text)
     text = "that the labeller runs, with its registry and tag"
-    verb.add_argument("--image", type=_image, default=Wanted().image, metavar="NAME", help=text)
+    verb.add_argument("--image", type=_image, default=_DEFAULTS.image, metavar="NAME", help=text)
     text = "of the labeller"
-    verb.add_argument("--namespace", type=_namespace, default=Wanted().namespace, metavar="NAME", help=text)
+    verb.add_argument("--namespace", type=_namespace, default=_DEFAULTS.namespace, metavar="NAME", help=text)
     verb.add_argument("--output", choices=("yaml", "json"), default="yaml")
     text = "write a file for each kind of object into this folder"
     verb.add_argument("--to", type=Path, metavar="DIR", help=text)
@@ -67,7 +69,7 @@ def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_s
 
 
 def _releases(verb: argparse.ArgumentParser) -> None:
-    kubernetes, known = GenerateOptions().kubernetes, _typed(version)
+    kubernetes, known = _DEFAULTS.kubernetes, _typed(version)
     text = f"release of the cluster; default: {kubernetes}"
     verb.add_argument("--kubernetes", type=known, default=kubernetes, metavar="1.NN", help=text)
     text = "assign classes by Kyverno, of this release, instead of the API server's own policy"

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 
 from daemonkit.faults import Invalid
 from protect.generate.classes import Object, toleration
 from protect.generate.manifests.critical import DEFAULT_LABEL, TAINT
-from protect.generate.platforms import Platform
+from protect.generate.platforms import NodePlatform
 
 NAME = "xenpod-labels"
 NAMESPACE = "kube-system"
@@ -32,7 +33,7 @@ def image() -> str:
     return f"localhost/xenpod:{version('xenpod')}"
 
 
-def labeller(platforms: Sequence[Platform], image: str, namespace: str = NAMESPACE) -> list[Object]:
+def labeller(platforms: Sequence[NodePlatform], image: str, namespace: str = NAMESPACE) -> list[Object]:
     """A service account, its rights, their bounds, and the DaemonSet on the nodes of the platforms.
 
     Invalid: platforms whose nodes have xenpod-cri's socket in different places.
@@ -116,8 +117,9 @@ def _bounds(namespace: str) -> list[Object]:
     ]
 
 
-def _pod(platforms: Sequence[Platform], image: str) -> Object:
-    run_dir, socket = _socket(platforms)
+def _pod(platforms: Sequence[NodePlatform], image: str) -> Object:
+    socket = socket_of(platforms)
+    run_dir = str(socket.parent)
     taints = dict.fromkeys(taint for one in platforms for taint in one.taints)
     return {
         "serviceAccountName": NAME,
@@ -137,7 +139,7 @@ def _pod(platforms: Sequence[Platform], image: str) -> Object:
                 "image": image,
                 "imagePullPolicy": "IfNotPresent",
                 "command": [_PROGRAM],
-                "args": ["node", "--cri-socket", socket],
+                "args": ["node", "--cri-socket", str(socket)],
                 "env": [{"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}],
                 "resources": _RESOURCES,
                 "securityContext": {
@@ -154,7 +156,7 @@ def _pod(platforms: Sequence[Platform], image: str) -> Object:
     }
 
 
-def _affinity(platforms: Sequence[Platform]) -> Object:
+def _affinity(platforms: Sequence[NodePlatform]) -> Object:
     """The nodes of all platforms.  Rather those that are kept for add-ons, as every add-on says."""
     key, _, value = DEFAULT_LABEL.partition("=")
     addons = [{"key": key, "operator": "In", "values": [value]}]
@@ -176,14 +178,14 @@ def _affinity(platforms: Sequence[Platform]) -> Object:
     }
 
 
-def _socket(platforms: Sequence[Platform]) -> tuple[str, str]:
-    """Its folder and its path."""
+def socket_of(platforms: Sequence[NodePlatform]) -> Path:
+    """xenpod-cri's, which is in the same place on all nodes; Invalid otherwise."""
     first, *others = {one.cri_socket for one in platforms}
     if others:
-        hint = "make one for each of them with --platform, and give the copies names of their own"
         cause = "xenpod-cri's socket is not in the same place everywhere"
+        hint = "make one for each of them with --platform, and give the copies names of their own"
         raise Invalid("generate labeller", f"{len(platforms)} platforms", cause, hint)
-    return str(first.parent), str(first)
+    return first
 
 
 def _labels_of(name: str) -> str:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protect.generate import classes, kyverno, labeller, nodes, policies, yamltext
+from protect.generate import chart, classes, kyverno, labeller, nodes, policies, yamltext
 from protect.generate.classes import Object
 from protect.generate.platforms import NodePlatform
 from protect.generate.versions import Version
@@ -17,7 +17,7 @@ FOR_CLUSTER = ("classes", "assign-class", "keep-off-host")
 FOR_SOME = ("labeller", "cluster-api")
 """Objects, too: they need what not every cluster has, an image and Cluster API."""
 
-FOR_NODES = ("labels", "kubelet-flags", "cloud-init")
+FOR_NODES = ("labels", "kubelet-flags", "cloud-init", "chart-values")
 """Texts, not objects."""
 
 WHAT = (*FOR_CLUSTER, *FOR_SOME, *FOR_NODES)
@@ -57,6 +57,8 @@ def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[
 def texts(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> dict[str, str]:
     """What is wanted and a text, by the name of its file."""
     found: dict[str, str] = {}
+    if "chart-values" in wanted.what:
+        found["values.yaml"] = yamltext.document(chart.values(platforms))
     for one in platforms:
         suffix = f"-{one.name}" if one.name else ""
         if "labels" in wanted.what:

@@ -19,6 +19,19 @@
 [{{ join ", " $names }}]
 {{- end }}
 
+{{/* What lets pods ask for the host's processes and IPC that get their zone's, if there are any. */}}
+{{- define "xenpod.ownNamespaces" -}}
+{{- $names := list -}}
+{{- range $platform := .Values.platforms -}}
+{{- range .handlers -}}
+{{- if has . ($platform.ownNamespaces | default list) -}}
+{{- $names = append $names (include "xenpod.class" (list . $platform) | quote) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $names }} || object.spec.runtimeClassName in [{{ join ", " $names }}]{{ end -}}
+{{- end }}
+
 {{/* The toleration of a taint that is written as kubectl does, key=value:effect or key:effect. */}}
 {{- define "xenpod.toleration" -}}
 {{- $parts := regexSplit ":" . -1 -}}

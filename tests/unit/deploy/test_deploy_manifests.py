@@ -5,16 +5,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from protect.cli.__main__ import main
 from tests.support.cluster.api import Object
 from tests.support.manifests import schemas
 from tests.support.manifests.sources import (
     BASE,
+    CHART,
     COMPONENTS,
     DEPLOY,
     ToolRefused,
@@ -153,6 +156,24 @@ def test_platforms_are_the_same_to_the_chart_and_to_generate() -> None:
         if not one["metadata"]["labels"]:
             del one["metadata"]["labels"]
     assert by_name(made) == by_name(of_platforms(*ALL))
+
+
+@needs_helm
+@pytest.mark.parametrize("nodes", [SHIPPED, ("--platforms", str(PLATFORMS))], ids=["shipped", "two"])
+def test_the_values_that_generate_prints_make_what_it_makes(nodes: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(generate(*nodes, "chart-values"))
+    assert by_name(chart(tmp_path / "values.yaml")) == by_name(read(generate(*nodes, *ALL)))
+
+
+@pytest.mark.parametrize("nodes", [SHIPPED, ("--platforms", str(PLATFORMS))], ids=["shipped", "two"])
+def test_the_values_that_generate_prints_are_right(nodes: tuple[str, str]) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    [defaults] = read((CHART / "values.yaml").read_text())
+    [values] = read(generate(*nodes, "chart-values"))
+    merged = defaults | values | {"labeller": defaults["labeller"] | values["labeller"]}
+    assert list(Draft202012Validator(schema).iter_errors(merged)) == []
+    if nodes == SHIPPED:
+        assert merged == defaults
 
 
 @needs_helm
