@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
+from labeller.features import DIRECTORY
 from protect.cli.__main__ import main
 from tests.support.cluster.api import Object
 from tests.support.manifests import schemas
@@ -186,6 +187,42 @@ def test_the_chart_with_other_values_is_right(values: str, version: str) -> None
 @needs_helm
 def test_the_chart_makes_only_what_is_asked_for() -> None:
     assert {one["kind"] for one in chart(VALUES / "least.yaml")} == {"RuntimeClass"}
+
+
+@needs_helm
+def test_with_node_feature_discovery_the_labeller_has_no_rights_in_the_cluster() -> None:
+    made = chart(VALUES / "kyverno.yaml")
+    assert {one["kind"] for one in made if one["metadata"]["name"] == "xenpod-labels"} == {
+        "ServiceAccount",
+        "DaemonSet",
+    }
+    [spec] = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]
+    assert spec["automountServiceAccountToken"] is False
+    [container] = spec["containers"]
+    assert container["args"] == ["nfd", "--cri-socket", "/var/run/zones/cri.socket"]
+    writable = {one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")}
+    assert writable == {str(DIRECTORY)}
+    assert {one["hostPath"]["path"] for one in spec["volumes"]} == {"/var/run/zones", str(DIRECTORY)}
+
+
+@needs_helm
+def test_the_chart_takes_what_pods_are_told() -> None:
+    made = chart(VALUES / "kyverno.yaml")
+    [spec] = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]
+    [container] = spec["containers"]
+    assert container["image"] == f"registry.example:5000/team/xenpod@sha256:{'0123456789abcdef' * 4}"
+    assert container["imagePullPolicy"] == "Always"
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert spec["runtimeClassName"] == "runc"
+    assert {"key": "example.com/disk", "operator": "Exists"} in spec["tolerations"]
+    [preferred] = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["preference"]["matchExpressions"] == [
+        {"key": "example.com/addons", "operator": "Exists"}
+    ]
+    assert container["resources"] == {
+        "requests": {"cpu": "5m", "memory": "96Mi"},
+        "limits": {"memory": "192Mi"},
+    }
 
 
 @needs_helm

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
+import tomllib
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,6 +64,12 @@ def test_every_value_is_explained() -> None:
             assert before.strip().startswith("#") or match[1] in AS_KUBERNETES_HAS_THEM, line
             explained += 1
     assert explained > 10
+
+
+def test_the_chart_has_the_version_of_the_project() -> None:
+    [about] = read((CHART / "Chart.yaml").read_text())
+    project = tomllib.loads((CHART.parents[1] / "pyproject.toml").read_text())["project"]
+    assert about["version"] == about["appVersion"] == project["version"]
 
 
 def test_the_defaults_are_right() -> None:
