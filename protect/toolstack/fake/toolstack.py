@@ -20,7 +20,9 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Invalid, Refused
 from daemonkit.tasks import join
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.modes import refuse_impossible
 from protect.model.toolstack import (
+    Capabilities,
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -110,6 +112,9 @@ class FakeToolstack(Completing):
         total = self._settings.zone_memory
         free = 0 if self._faults.exhausted() else max(0, total - self._used())
         return physical_info(total, free, NOTICE)
+
+    def capabilities(self) -> Capabilities:
+        return self._settings.capabilities
 
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
@@ -264,6 +269,7 @@ class FakeToolstack(Completing):
         if spec.kernel:
             cause = f"the fake toolstack's zones share the host's kernel, and cannot boot {spec.kernel.name}"
             raise Refused("create domain", spec.name, cause, "leave out the kernel, or use Xen")
+        refuse_impossible("create domain", spec.name, spec.mode, self.capabilities())
         known = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
         if any(spec.name == other.name or spec.uuid == other.uuid for other in known):
             raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
