@@ -23,7 +23,7 @@ def choose(wanted: WantedMode, capabilities: Capabilities) -> Mode:
     return Mode(wanted.value)
 
 
-def refuse_impossible(operation: str, name: str, mode: Mode, capabilities: Capabilities) -> None:
+def refuse_impossible_mode(operation: str, name: str, mode: Mode, capabilities: Capabilities) -> None:
     """Refused for a mode that the host cannot run."""
     if mode is Mode.PVH and not capabilities.hvm:
         hint = "use pv or auto, or enable virtualisation in the firmware"

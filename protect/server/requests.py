@@ -18,7 +18,7 @@ from protect.model.container import (
     Stack,
     WorkloadSpec,
 )
-from protect.model.modes import WantedMode, choose, refuse_impossible
+from protect.model.modes import WantedMode, choose, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.volume import Volume
 from protect.model.zone import ZoneIdMapping, ZoneSpec
@@ -51,7 +51,7 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
         raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
     memory, vcpus = _size(operation, zone_id, profile, request.resources)
     mode = choose(_wanted(operation, zone_id, profile, request), capabilities)
-    refuse_impossible(operation, zone_id, mode, capabilities)
+    refuse_impossible_mode(operation, zone_id, mode, capabilities)
     return ZoneSpec(
         id=zone_id,
         name=checks.name(operation, request.name),

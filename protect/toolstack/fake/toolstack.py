@@ -17,10 +17,9 @@ from pathlib import Path
 from uuid import UUID
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from daemonkit.faults import Exhausted, Exists, Invalid
 from daemonkit.tasks import join
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.modes import refuse_impossible
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -165,8 +164,7 @@ class FakeToolstack(Completing):
         return [self._info(domain) for domain in self._domains.values()]
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
-        found = self._domains.get(uuid)
-        return self._info(found) if found else None
+        return self._info(found) if (found := self._domains.get(uuid)) else None
 
     # -- devices
 
@@ -266,10 +264,7 @@ class FakeToolstack(Completing):
         return next((found for found in self._domains.values() if found.id == domain), None)
 
     def _admit(self, spec: DomainSpec, exhausted: bool) -> None:
-        if spec.kernel:
-            cause = f"the fake toolstack's zones share the host's kernel, and cannot boot {spec.kernel.name}"
-            raise Refused("create domain", spec.name, cause, "leave out the kernel, or use Xen")
-        refuse_impossible("create domain", spec.name, spec.mode, self.capabilities())
+        create.refuse_impossible(self._settings, spec)
         known = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
         if any(spec.name == other.name or spec.uuid == other.uuid for other in known):
             raise Exists("create domain", spec.name, "a domain of that name or uuid exists")

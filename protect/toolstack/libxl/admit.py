@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from daemonkit.faults import Exhausted, Exists, Invalid
-from protect.model.modes import refuse_impossible
+from protect.model.modes import refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainSpec
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import overhead_bytes
@@ -47,7 +47,7 @@ class Admission:
     def _check(self, spec: DomainSpec, boot: Boot) -> None:
         if spec.uuid in self._creating or spec.name in self._creating.values():
             raise _exists(spec)
-        refuse_impossible(_CREATE, spec.name, spec.mode, self._capabilities)
+        refuse_impossible_mode(_CREATE, spec.name, spec.mode, self._capabilities)
         if spec.memory_bytes < boot.minimum_bytes:
             need = -(-boot.minimum_bytes // _MIB)
             cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"

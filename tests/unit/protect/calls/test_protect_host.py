@@ -16,7 +16,7 @@ from daemonkit.faults import Refused
 from daemonkit.grpc_server import channel, serve_unix
 from protect.config import HostConfig, Profile
 from protect.host.devices import present
-from protect.model.modes import WantedMode, choose, refuse_impossible
+from protect.model.modes import WantedMode, choose, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, Mode
 from protect.server import services
 from tests.support.protect.memory_toolstack import MemoryToolstack
@@ -83,9 +83,9 @@ def test_auto_is_pvh_where_the_host_can(wanted: WantedMode, can: Capabilities, m
 def test_a_mode_that_the_host_cannot_run() -> None:
     for mode, can in ((Mode.PVH, NO_HARDWARE), (Mode.PV, replace(WHOLE, pv=False))):
         with pytest.raises(Refused, match=f"this host cannot run {mode.value} guests"):
-            refuse_impossible("create zone", "z", mode, can)
+            refuse_impossible_mode("create zone", "z", mode, can)
     for mode in Mode:
-        refuse_impossible("create zone", "z", mode, WHOLE)
+        refuse_impossible_mode("create zone", "z", mode, WHOLE)
 
 
 async def test_the_requests_mode_goes_before_the_profiles(tmp_path: Path) -> None:
