@@ -8,6 +8,7 @@ A file names several platforms, one table each::
     taints = ["example.com/zones=true:NoSchedule"]
     overhead = {memory = "96Mi"}
     overheads = {fast = {memory = "64Mi"}}
+    own_namespaces = ["fast"]
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _MEMORY_OVERHEAD = Bytes(96 << 20)
 _RUN_DIR = Path("/run/xenpod")
 _SOCKET_NAME = "cri.sock"
 _CLASS_LIMIT = 63
+_OWN_NAMESPACES = "zone"  # as a handler's host_namespaces in cri.toml
 
 T = TypeVar("T")
 
@@ -51,8 +53,9 @@ T = TypeVar("T")
 class NodePlatform:
     """Nodes of one kind; ``name`` is "" for the only kind there is.
 
-    ``overhead`` maps resources to quantities, ``overheads`` handlers to theirs where they have another.  The
-    first handler is the one of ordinary pods.
+    The first handler is the one of ordinary pods.  ``overhead`` maps resources to quantities, ``overheads``
+    handlers to theirs where they have another.  ``own_namespaces`` are the handlers whose pods get their
+    zone's processes and IPC when they ask for the host's.
     """
 
     name: str
@@ -62,6 +65,7 @@ class NodePlatform:
     overhead: Mapping[str, str]
     cri_socket: Path
     overheads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    own_namespaces: frozenset[str] = frozenset()
 
     def class_name(self, handler: str) -> str:
         """The RuntimeClass for a handler on this platform."""
@@ -87,6 +91,7 @@ class PlatformTable:
     taints: tuple[str, ...] = DEFAULT_TAINTS
     overhead: Mapping[str, str] = field(default_factory=lambda: _memory(_MEMORY_OVERHEAD))
     overheads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    own_namespaces: tuple[str, ...] = ()
     cri_socket: Path = _RUN_DIR / _SOCKET_NAME
 
     def __post_init__(self) -> None:
@@ -103,6 +108,9 @@ class PlatformTable:
             if handler not in self.handlers:
                 raise WrongKey("overheads", f"{handler!r:.80} is not one of handlers")
             _checked(f"overheads.{handler}", syntax.overhead, overhead)
+        for handler in self.own_namespaces:
+            if handler not in self.handlers:
+                raise WrongKey("own_namespaces", f"{handler!r:.80} is not one of handlers")
         absolute(self, "cri_socket")
 
 
@@ -127,9 +135,10 @@ class PlatformsFile:
 
 @dataclass(frozen=True, slots=True)
 class HandlerFacts:
-    """What matters of a handler: in cri.toml the size of its zones, in Status why it cannot be used."""
+    """What matters of a handler: what cri.toml says of its zones, and in Status why it cannot be used."""
 
     memory: Bytes = Bytes(0)
+    host_namespaces: str = ""
     error: str = ""
 
 
@@ -160,6 +169,7 @@ class NodeFile:
         A handler with a size gives it to zones of pods without limits, and the scheduler knows nothing of it.
         So the overhead of its class is as large.
         """
+        own = [name for name, one in self.handlers.items() if one.host_namespaces == _OWN_NAMESPACES]
         sizes = {name: one.memory for name, one in self.handlers.items() if one.memory}
         return NodePlatform(
             name="",
@@ -169,6 +179,7 @@ class NodeFile:
             overhead=_memory(self.zone.memory_overhead),
             cri_socket=self.socket or self.run_dir / _SOCKET_NAME,
             overheads={name: _memory(size) for name, size in sizes.items() if name in handlers},
+            own_namespaces=frozenset(own).intersection(handlers),
         )
 
 
@@ -184,6 +195,7 @@ def of_file(path: Path) -> list[NodePlatform]:
             overhead=table.overhead,
             cri_socket=table.cri_socket,
             overheads=table.overheads,
+            own_namespaces=frozenset(table.own_namespaces),
         )
         for name, table in found.platforms.items()
     ]

@@ -35,11 +35,8 @@ SET_CLASS: Object = {
 
 _GROUP = "admissionregistration.k8s.io"
 _STABLE, _BETA, _ALPHA = Version(1, 36), Version(1, 34), Version(1, 32)
-_REFUSED = (
-    ("hostNetwork", "the host's network (hostNetwork)"),
-    ("hostPID", "the host's processes (hostPID)"),
-    ("hostIPC", "the host's IPC (hostIPC)"),
-)
+_NETWORK = ("hostNetwork", "the host's network (hostNetwork)")
+_NAMESPACES = (("hostPID", "the host's processes (hostPID)"), ("hostIPC", "the host's IPC (hostIPC)"))
 
 
 def assign(kubernetes: Version) -> list[Object]:
@@ -83,13 +80,18 @@ def keep_off_host(platforms: Iterable[NodePlatform]) -> list[Object]:
     """A ValidatingAdmissionPolicy (v1 since Kubernetes 1.30) and its binding.
 
     Pods with a class of ours that ask for namespaces or paths of the host are refused when they are created,
-    with a message for whoever creates them.
+    with a message for whoever creates them.  Pods of a handler whose zones have processes and IPC for those
+    of the host may ask for these two.
     """
-    classes = json.dumps([name for one in platforms for name in one.classes])
-    ours = f"has(object.spec.runtimeClassName) && object.spec.runtimeClassName in {classes}"
+    found = [
+        (name, handler in one.own_namespaces) for one in platforms for name, handler in one.classes.items()
+    ]
+    ours = f"has(object.spec.runtimeClassName) && {_one_of([name for name, _ in found])}"
+    harmless = [name for name, own in found if own]
+    unless = f" || {_one_of(harmless)}" if harmless else ""
     asked = [
-        _validation(f"!has(object.spec.{field}) || !object.spec.{field}", f"does not get {what}")
-        for field, what in _REFUSED
+        _namespace(*_NETWORK),
+        *(_namespace(name, what, unless) for name, what in _NAMESPACES),
     ]
     volumes = "!has(object.spec.volumes) || object.spec.volumes.all(volume, !has(volume.hostPath))"
     spec: Object = {
@@ -103,6 +105,14 @@ def keep_off_host(platforms: Iterable[NodePlatform]) -> list[Object]:
         _object("v1", "ValidatingAdmissionPolicy", KEEP_OFF_HOST, spec),
         _object("v1", "ValidatingAdmissionPolicyBinding", KEEP_OFF_HOST, binding),
     ]
+
+
+def _one_of(classes: list[str]) -> str:
+    return f"object.spec.runtimeClassName in {json.dumps(classes)}"
+
+
+def _namespace(name: str, what: str, unless: str = "") -> Object:
+    return _validation(f"!has(object.spec.{name}) || !object.spec.{name}{unless}", f"does not get {what}")
 
 
 def _validation(expression: str, cause: str) -> Object:

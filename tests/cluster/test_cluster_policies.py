@@ -31,7 +31,8 @@ RESOURCES = {
 }
 PLATFORMS = """
 [platforms.metal]
-handlers = ["xenpod", "small"]
+handlers = ["xenpod", "small", "own"]
+own_namespaces = ["own"]
 taints = ["example.com/zones=true:NoSchedule"]
 overhead = {memory = "96Mi", cpu = "25m"}
 [platforms.cloud]
@@ -178,6 +179,13 @@ async def test_other_pods_do(api: Api, spec: Object) -> None:
     assert {key: found[key] for key in spec if key != "volumes"} == {
         key: spec[key] for key in spec if key != "volumes"
     }
+
+
+@pytest.mark.parametrize("name", ["hostPID", "hostIPC"])
+async def test_a_handler_whose_zones_have_namespaces_for_the_hosts(api: Api, name: str) -> None:
+    assert (await admitted(api, PLAIN, runtimeClassName="own-metal", **{name: True}))[name] is True
+    refused = await asked(api, PLAIN, runtimeClassName="own-metal", hostNetwork=True, **{name: True})
+    assert isinstance(refused, str) and "(hostNetwork)" in refused
 
 
 async def test_a_pod_with_a_zone_and_volumes_of_its_own(api: Api) -> None:

@@ -232,6 +232,8 @@ async def test_the_labeller_on_a_real_api_server(api: Api, serving: Serving, nod
         "xenpod.dev/toolstack": "fake",
         "xenpod.dev/security-boundary": "false",
         "xenpod.dev/handler.xenpod": "true",
+        "xenpod.dev/mode.pv": "true",
+        "xenpod.dev/can.pv": "true",
     }
     version = (await api.get(f"{NODES}/zones-1"))["metadata"]["resourceVersion"]
     assert (await labelled(node, serving, "--name", "zones-1", "--once"))[0] == 0

@@ -190,6 +190,18 @@ def test_the_policy_that_keeps_zones_off_the_host() -> None:
     assert binding["spec"] == {"policyName": policy["metadata"]["name"], "validationActions": ["Deny"]}
 
 
+def test_a_handler_whose_zones_have_namespaces_for_the_hosts() -> None:
+    """Its pods may ask for processes and IPC, not for the network, and others for none."""
+    node = dataclasses.replace(NODE, own_namespaces=frozenset({"small"}))
+    policy, _ = policies.keep_off_host([node, METAL])
+    found = {one["message"].rpartition("(")[2]: one["expression"] for one in policy["spec"]["validations"]}
+    for field in ("hostPID", "hostIPC"):
+        assert found[f"{field})"] == (
+            f'!has(object.spec.{field}) || !object.spec.{field} || object.spec.runtimeClassName in ["small"]'
+        )
+    assert found["hostNetwork)"] == "!has(object.spec.hostNetwork) || !object.spec.hostNetwork"
+
+
 def test_commands_for_nodes() -> None:
     assert nodes.commands(METAL, ["a", "b"]) == (
         "kubectl label --overwrite nodes a b example.com/pool=metal on=\n"

@@ -35,6 +35,7 @@ def test_a_platform_with_everything(tmp_path: Path) -> None:
         taints = ["example.com/zones=true:NoSchedule", "busy:NoExecute"]
         overhead = {memory = "112Mi", cpu = "50m"}
         overheads = {fast = {memory = "64Mi"}}
+        own_namespaces = ["fast"]
         cri_socket = "/run/other.sock"
         """,
     )
@@ -47,6 +48,7 @@ def test_a_platform_with_everything(tmp_path: Path) -> None:
             overhead={"memory": "112Mi", "cpu": "50m"},
             cri_socket=Path("/run/other.sock"),
             overheads={"fast": {"memory": "64Mi"}},
+            own_namespaces=frozenset({"fast"}),
         )
     ]
 
@@ -128,6 +130,10 @@ LONG = "a" * 64
         (
             "[platforms.a.overhead]\ndisk = '1Gi'",
             "key 'platforms.a.overhead': 'disk' is not one of cpu, memory",
+        ),
+        (
+            "[platforms.a]\nown_namespaces = ['fast']",
+            "key 'platforms.a.own_namespaces': 'fast' is not one of handlers",
         ),
         (
             "[platforms.a.overheads]\nfast = {}",
@@ -246,6 +252,20 @@ def test_a_handler_with_a_size_has_an_overhead_as_large() -> None:
     config = asdict(cri.config.CriConfig(handlers=sized))
     found, _ = platforms.of_status(said | {"config": json.dumps(config, default=str)})
     assert (found.overhead, found.overheads) == ({"memory": "96Mi"}, {"a": {"memory": "1Gi"}})
+
+
+def test_a_handler_whose_zones_have_namespaces_for_the_hosts() -> None:
+    own = cri.config.HandlerConfig(host_namespaces=cri.config.HostNamespaces.ZONE)
+    config = asdict(cri.config.CriConfig(handlers={name: own for name in "ab"}))
+    plain = config | {
+        "handlers": {
+            name: one | {"host_namespaces": one["host_namespaces"].value}
+            for name, one in config["handlers"].items()
+        }
+    }
+    said = info({"xenpod": {}, "a": {}, "b": {"error": "no"}})
+    found, _ = platforms.of_status(said | {"config": json.dumps(plain, default=str)})
+    assert found.own_namespaces == {"a"}
 
 
 def test_where_the_default_handler_cannot_be_used_it_is_no_class() -> None:
