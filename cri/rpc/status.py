@@ -20,14 +20,15 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
     """RuntimeReady: protectd answers.  NetworkReady: there is a CNI configuration with all its plugins.
 
-    HandlersReady, a condition of our own: protectd has every handler's profile, in which its size fits.
+    HandlersReady, a condition of our own: protectd has every handler's profile, in which its size fits, and
+    this host has what it requires.
     Without the default handler no ordinary pod can run, so RuntimeReady is then false, too.
     """
-    host, trouble = await _host(runtime, fresh=verbose)
-    wrong = handlers.troubles(runtime.config, host) if host is not None else {}
-    if DEFAULT_HANDLER in wrong:
-        trouble = wrong[DEFAULT_HANDLER].cause
-    unusable = "; ".join(f"handler {name}: {one.cause}" for name, one in wrong.items())
+    fresh = verbose or any(handler.needs_devices for handler in runtime.config.handlers.values())
+    host, trouble = await _host(runtime, fresh=fresh)
+    wrong = handlers.unusable(runtime.config, host) if host is not None else {}
+    trouble = wrong.get(DEFAULT_HANDLER, trouble)
+    unusable = "; ".join(f"handler {name}: {why}" for name, why in wrong.items())
     reply = cri.StatusResponse(
         status=cri.RuntimeStatus(
             conditions=[
@@ -114,6 +115,7 @@ def _toolstack(host: pb.InfoResponse | None) -> dict[str, object]:
         "securityBoundary": host.security_boundary,
         "notices": list(host.notices),
         "xenVersion": host.xen_version,
+        "capabilities": _capabilities(host),
         "protectdVersion": host.version,
         "memory": {
             "totalBytes": host.memory.total_bytes,
@@ -124,6 +126,15 @@ def _toolstack(host: pb.InfoResponse | None) -> dict[str, object]:
         "profiles": list(host.profiles),
         "unknownDomains": list(host.unknown_domains),
     }
+
+
+def _capabilities(host: pb.InfoResponse) -> dict[str, bool]:
+    """What handlers can require, by name, with the labels that the operator has declared."""
+    if not host.HasField("capabilities"):
+        return {}
+    known = host.capabilities
+    declared = dict.fromkeys(known.labels, True)
+    return declared | {name: getattr(known, name) for name in ("pv", "hvm", "hap", "iommu")}
 
 
 def _plain(value: object) -> str:

@@ -6,6 +6,8 @@ The nodes are objects without a kubelet: a pod counts as placed when it is bound
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -52,9 +54,23 @@ spec:
 """
 
 
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ca.crt and ca.key, whose client certificates the API server accepts."""
+    folder = tmp_path_factory.mktemp("authority")
+    openssl(folder, "req", "-x509", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.crt")
+    return folder
+
+
+def openssl(folder: Path, command: str, *more: str) -> None:
+    words = ("openssl", command, *more, "-newkey", "rsa:2048", "-nodes")
+    subprocess.run(words, cwd=folder, check=True, capture_output=True)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def serving(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    async with api_server(tmp_path_factory.mktemp("pools") / "control") as serving:
+async def serving(tmp_path_factory: pytest.TempPathFactory, authority: Path) -> AsyncIterator[Serving]:
+    flags = (f"--client-ca-file={authority / 'ca.crt'}", "--enable-admission-plugins=NodeRestriction")
+    async with api_server(tmp_path_factory.mktemp("pools") / "control", *flags) as serving:
         await serving.schedule()
         await serving.api.post(
             "/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "default"}}
@@ -202,11 +218,11 @@ async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
     await made.close()
 
 
-async def labelled(node: CriNode, serving: Serving, *more: str) -> tuple[int, str]:
+async def labelled(node: CriNode, kubeconfig: Path, *more: str) -> tuple[int, str]:
     """Run xenpod-labels to its end: the exit status, and what it said."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "labeller", "node", "--cri-socket", str(node.daemon.socket)),
-        *("--kubeconfig", str(serving.kubeconfig), *more),
+        *("--kubeconfig", str(kubeconfig), *more),
         cwd=ROOT,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -225,18 +241,47 @@ def ours(found: Any) -> dict[str, str]:
 @needs_node
 async def test_the_labeller_on_a_real_api_server(api: Api, serving: Serving, node: CriNode) -> None:
     await add_node(api, "zones-1", {**ZONES, "xenpod.dev/handler.gone": "true"})
-    status, said = await labelled(node, serving, "--name", "zones-1", "--once")
+    status, said = await labelled(node, serving.kubeconfig, "--name", "zones-1", "--once")
     assert status == 0, said
     assert ours(await api.get(f"{NODES}/zones-1")) == {
         **ZONES,
         "xenpod.dev/toolstack": "fake",
         "xenpod.dev/security-boundary": "false",
         "xenpod.dev/handler.xenpod": "true",
+        "xenpod.dev/mode.pv": "true",
+        "xenpod.dev/can.pv": "true",
     }
     version = (await api.get(f"{NODES}/zones-1"))["metadata"]["resourceVersion"]
-    assert (await labelled(node, serving, "--name", "zones-1", "--once"))[0] == 0
+    assert (await labelled(node, serving.kubeconfig, "--name", "zones-1", "--once"))[0] == 0
     assert (await api.get(f"{NODES}/zones-1"))["metadata"]["resourceVersion"] == version
-    status, said = await labelled(node, serving, "--name", "zones-2", "--once")
+    status, said = await labelled(node, serving.kubeconfig, "--name", "zones-2", "--once")
     assert status == 1 and 'nodes "zones-2" not found [404]' in said
-    assert (await labelled(node, serving, "--name", "zones-1", "--remove"))[0] == 0
+    assert (await labelled(node, serving.kubeconfig, "--name", "zones-1", "--remove"))[0] == 0
     assert ours(await api.get(f"{NODES}/zones-1")) == ZONES
+
+
+def kubelets(authority: Path, name: str, serving: Serving) -> Path:
+    """A kubeconfig with a certificate as the kubelet of that node has one, in files beside it."""
+    openssl(authority, "req", "-subj", f"/O=system:nodes/CN=system:node:{name}", "-keyout", "kubelet.key",
+            "-x509", "-CA", "ca.crt", "-CAkey", "ca.key", "-out", "kubelet.crt")  # fmt: skip
+    config = json.loads(serving.kubeconfig.read_text())
+    config["users"][0]["user"] = {"client-certificate": "kubelet.crt", "client-key": "kubelet.key"}
+    path = authority / "kubelet.conf"
+    path.write_text(json.dumps(config))
+    return path
+
+
+@pytest.mark.root
+@needs_node
+async def test_a_kubelets_credentials_suffice_for_its_own_node(
+    api: Api, serving: Serving, node: CriNode, authority: Path
+) -> None:
+    for name in ("zones-1", "zones-2"):
+        await add_node(api, name, ZONES)
+    path = kubelets(authority, "zones-1", serving)
+    status, said = await labelled(node, path, "--name", "zones-1", "--once")
+    assert status == 0, said
+    assert "xenpod.dev/toolstack" in ours(await api.get(f"{NODES}/zones-1"))
+    status, said = await labelled(node, path, "--name", "zones-2", "--once")
+    assert status == 1 and "node 'zones-1' is not allowed to modify node 'zones-2'" in said.replace('"', "'")
+    assert ours(await api.get(f"{NODES}/zones-2")) == ZONES

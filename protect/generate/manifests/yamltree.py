@@ -16,8 +16,9 @@ DEPTH = 100
 
 MERGE = "<<"
 _COLON = re.compile(r"[ \t]*:")
-_FIRST_DASH = re.compile(r"(?:[&!]\S*|#[^\n]*|\s)*-")
-_NEXT_DASH = re.compile(r"(?:#[^\n]*|\s)*-")
+# Possessive, so that no text takes more than one attempt.
+_FIRST_DASH = re.compile(r"(?:[&!]\S*+|#[^\n]*+|\s)*+-")
+_NEXT_DASH = re.compile(r"(?:#[^\n]*+|\s)*+-")
 
 
 class ManifestError(Exception):

@@ -23,6 +23,8 @@ BASE = {
     "xenpod.dev/toolstack": "fake",
     "xenpod.dev/security-boundary": "false",
     "xenpod.dev/handler.xenpod": "true",
+    "xenpod.dev/mode.pv": "true",
+    "xenpod.dev/can.pv": "true",
 }
 
 
