@@ -84,6 +84,13 @@ CRI: Mapping[str, list[str]] = {
     "handlers.x.vcpus": ["-1", "'2'", "1.5"],
     "handlers.x.host_namespaces": ["''", "'host'", "true"],
     "handlers.x.memory": SIZE,
+    "handlers.x.memory_min": SIZE,
+    "handlers.x.memory_max": SIZE,
+    "handlers.x.vcpus_max": ["-1", "1025", "'2'"],
+    "handlers.x.mode": ["''", "'hvm'", "true"],
+    "handlers.x.annotations": ["['memory']", "['xenpod.dev/memroy']", "'xenpod.dev/memory'", "[3]"],
+    "handlers.x.requires": ["['sev-snp']", "['xen>4.17']", "['xen>=4']", "['device:']", "['label:A B']",
+                            "'hvm'"],
 }  # fmt: skip
 
 PROTECTD: Mapping[str, list[str]] = {
