@@ -80,7 +80,7 @@ def _splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
             if pods is None:
                 raise Missing("read interface", interface, "no such interface in the network namespace")
             guest = read_guest_network(there, pods)
-            if not any(":" in text for text in (*guest.addresses, *(one.destination for one in guest.routes))):
+            if not _has_ipv6(guest):
                 _disable_ipv6(interface)
             zones = _move(host_interface, netns, target)
             _configure(there, host_interface, zones, pods.mtu)
@@ -111,6 +111,11 @@ def _move(name: str, netns: str, target: int) -> int:
 def _configure(there: Netlink, name: str, index: int, mtu: int) -> None:
     _disable_ipv6(name)  # the interface only passes frames on
     links.set_up(there, index, mtu)
+
+
+def _has_ipv6(guest: GuestNetwork) -> bool:
+    """Whether CNI gave the pod an address or a route of it."""
+    return any(":" in text for text in (*guest.addresses, *(route.destination for route in guest.routes)))
 
 
 def _disable_ipv6(name: str) -> None:
