@@ -67,7 +67,8 @@ def parser() -> argparse.ArgumentParser:
     listing = _verb(workload, common, "workload list", "every workload")
     listing.add_argument("--zone", default="", metavar="ID", help="only of this zone")
     _verb(workload, common, "workload inspect", "one workload").add_argument("id", help=_ID)
-    _verb(nouns, common, "host", "the host: toolstack, memory, notices")
+    showing = _verb(nouns, common, "host", "the host: toolstack, memory, handlers, notices")
+    _cri_socket(showing)
     _verb(nouns, common, "watch", "everything there is, then each change")
     _images(nouns)
     return top
@@ -76,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
 def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Images are xenpod-cri's: these verbs have another socket."""
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri")
+    _cri_socket(common)
     common.add_argument("--output", choices=("table", "json"), default="table")
     text = "list, pull, import, export, tag, inspect, verify, remove images"
     image = nouns.add_parser("image", help=text).add_subparsers(required=True)
@@ -123,6 +124,10 @@ def _image_files(
     exporting.add_argument("path", metavar="PATH", help="-: standard output")
     text = "write an OCI layout (directory) instead"
     exporting.add_argument("--directory", action="store_true", help=text)
+
+
+def _cri_socket(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri")
 
 
 def _filters(verb: argparse.ArgumentParser) -> None:

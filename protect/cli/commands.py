@@ -10,6 +10,7 @@ import grpc.aio
 
 from daemonkit.grpc_server import channel
 from protect.cli import find, images, show
+from protect.cli.host import host
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -82,11 +83,6 @@ async def workload_inspect(options: argparse.Namespace) -> None:
         workload_id = find.one_of([one.id for one in answer.workloads], options.id, "workload")
         workload = await workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=_TIMEOUT)
         show.workload(workload, options.output)
-
-
-async def host(options: argparse.Namespace) -> None:
-    async with _host(options) as service:
-        show.host(await service.Info(pb.InfoRequest(), timeout=_TIMEOUT), options.output)
 
 
 async def watch(options: argparse.Namespace) -> None:

@@ -162,6 +162,22 @@ class PhysicalInfo:
     """Guests can have kernels of their own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the hypervisor can do on this machine; it stays so while both run.
+
+    ``hvm``: guests with hardware-assisted virtualisation (PVH); ``hap``: such guests with hardware-assisted
+    paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
+    "<major>.<minor>" of Xen, "" where there is none.
+    """
+
+    pv: bool = True
+    hvm: bool = False
+    hap: bool = False
+    iommu: bool = False
+    hypervisor_version: str = ""
+
+
 class Transport(Protocol):
     """A connected byte stream to a zone's agent."""
 
@@ -202,11 +218,16 @@ class Toolstack(Protocol):
 
     async def physical_info(self) -> PhysicalInfo: ...
 
+    def capabilities(self) -> Capabilities:
+        """Known from ``start`` on."""
+        ...
+
     async def create(self, spec: DomainSpec) -> DomainId:
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
         Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there; Invalid: its kernel is none; Refused: it can have no other kernel.
+        ``shared`` is not there; Invalid: its kernel is none; Refused: it can have no other kernel, or the
+        host cannot run its mode (``capabilities``).
         """
         ...
 

@@ -14,6 +14,7 @@ from daemonkit.faults import Invalid
 from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import (
+    Capabilities,
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -87,7 +88,8 @@ class LibxlToolstack(Completing):
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         host = await self._workers.run(physinfo.physinfo)
-        self._admission = Admission(self._workers, host)
+        self._capabilities = Capabilities(host.pv, host.hvm, host.hap, host.iommu, host.release)
+        self._admission = Admission(self._workers, self._capabilities)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
@@ -120,6 +122,9 @@ class LibxlToolstack(Completing):
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
+
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
 
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
