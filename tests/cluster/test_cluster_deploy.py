@@ -111,7 +111,7 @@ async def test_a_field_that_is_not_there_is_refused(serving: Serving) -> None:
     """So that the tests above say something."""
     misspelt = [one | {"specs": {}} for one in _renamed(kustomized(BASE))]
     for one in misspelt:
-        with pytest.raises(ApiRefused, match='strict decoding error: unknown field "specs"'):
+        with pytest.raises(ApiRefused, match="strict decoding error: unknown field .*specs"):
             await apply(serving.api, [one], "&dryRun=All")
 
 
