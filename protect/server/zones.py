@@ -11,7 +11,7 @@ import grpc.aio
 
 from daemonkit.faults import Invalid
 from daemonkit.interceptors import read_only
-from protect import checks
+from protect.model import checks
 from protect.model.statistics import StatsKind
 from protect.server import requests, statistics, translate
 from protect.state.manager import ZoneManager
