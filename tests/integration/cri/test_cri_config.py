@@ -76,24 +76,6 @@ async def test_ordinary_pods_run_whatever_other_handlers_there_are(node: CriNode
             await client.remove_pod(made.pod_sandbox_id)
 
 
-async def test_the_running_node_and_its_configuration_say_the_same_to_a_cluster(
-    node: CriNode, capsys: pytest.CaptureFixture[str]
-) -> None:
-    node.configure(
-        handlers={"fast": {"memory": "128MiB", "host_namespaces": "zone"}}, zone={"memory_overhead": "100MiB"}
-    )
-    await node.daemon.start()
-    said = []
-    for source in (("--cri-socket", node.daemon.socket), ("--config", node.daemon.config)):
-        command = ["generate", "classes", "keep-off-host", "cluster-api", *map(str, source)]
-        assert await asyncio.to_thread(main, command) == 0
-        said.append(capsys.readouterr())
-    assert said[0] == said[1]
-    assert "name: fast" in said[0].out and f"unix://{node.daemon.socket}" in said[0].out
-    assert 'object.spec.runtimeClassName in ["fast"]' in said[0].out
-    assert (said[0].out.count('memory: "128Mi"'), said[0].out.count('memory: "100Mi"')) == (1, 1)
-
-
 async def _handlers(node: CriNode) -> dict[str, str]:
     """What ``protect host`` says of each."""
     sockets = ["--socket", str(node.protectd.daemon.socket), "--cri-socket", str(node.daemon.socket)]
@@ -142,3 +124,21 @@ async def _once_protectd_is_back(client: Client, request: cri.RunPodSandboxReque
             except grpc.aio.AioRpcError as error:
                 assert error.code() is grpc.StatusCode.UNAVAILABLE, error.details()
                 await asyncio.sleep(0.05)
+
+
+async def test_the_running_node_and_its_configuration_say_the_same_to_a_cluster(
+    node: CriNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.configure(
+        handlers={"fast": {"memory": "128MiB", "host_namespaces": "zone"}}, zone={"memory_overhead": "100MiB"}
+    )
+    await node.daemon.start()
+    said = []
+    for source in (("--cri-socket", node.daemon.socket), ("--config", node.daemon.config)):
+        command = ["generate", "classes", "keep-off-host", "cluster-api", *map(str, source)]
+        assert await asyncio.to_thread(main, command) == 0
+        said.append(capsys.readouterr())
+    assert said[0] == said[1]
+    assert "name: fast" in said[0].out and f"unix://{node.daemon.socket}" in said[0].out
+    assert 'object.spec.runtimeClassName in ["fast"]' in said[0].out
+    assert (said[0].out.count('memory: "128Mi"'), said[0].out.count('memory: "100Mi"')) == (1, 1)
