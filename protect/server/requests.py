@@ -216,14 +216,10 @@ def _volumes(operation: str, workload_id: str, volumes: Sequence[pb.Volume]) -> 
         name = checks.file_name(operation, volume.name)
         if name in checked:
             raise Invalid(operation, workload_id, f"two volumes {name!r}")
-        if volume.recursive_readonly and (volume.follow_host or not volume.readonly):
-            cause = f"volume {name!r}: recursive_readonly wants readonly, and not follow_host"
-            raise Invalid(operation, workload_id, cause)
         checked[name] = Volume(
             name=name,
             host_path=checks.path(operation, "volume", volume.host_path),
             readonly=volume.readonly,
-            recursive_readonly=volume.recursive_readonly,
             follow_host=volume.follow_host,
             create_directory=volume.create_directory,
             map_ids=volume.map_ids,

@@ -636,7 +636,6 @@ class Volume(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     HOST_PATH_FIELD_NUMBER: _builtins.int
     READONLY_FIELD_NUMBER: _builtins.int
-    RECURSIVE_READONLY_FIELD_NUMBER: _builtins.int
     FOLLOW_HOST_FIELD_NUMBER: _builtins.int
     CREATE_DIRECTORY_FIELD_NUMBER: _builtins.int
     MAP_IDS_FIELD_NUMBER: _builtins.int
@@ -644,15 +643,14 @@ class Volume(_message.Message):
     """A plain file name, the workload's only one."""
     host_path: _builtins.str
     """Absolute.  Symbolic links are followed once, when the workload is created.  FAILED_PRECONDITION for
-    sockets, pipes and devices.
+    sockets, pipes and devices, and for what is in proc, sysfs, cgroup, devtmpfs and their like.  Mounts of
+    these kinds below the path are left out.
     """
     readonly: _builtins.bool
-    """The host holds it so, whatever the zone does."""
-    recursive_readonly: _builtins.bool
-    """What is mounted below it is read-only too; wants readonly, and not follow_host."""
+    """The host holds it so, with all that is mounted below it, whatever the zone does."""
     follow_host: _builtins.bool
     """What is mounted below it later is seen, what is unmounted goes.  FAILED_PRECONDITION when the host's
-    mount is neither shared nor a slave.
+    mount is neither shared nor a slave.  Of a readonly volume what is mounted later is not seen.
     """
     create_directory: _builtins.bool
     """Where there is nothing, make a directory, mode 0755; else that is NOT_FOUND."""
@@ -666,14 +664,13 @@ class Volume(_message.Message):
         name: _builtins.str = ...,
         host_path: _builtins.str = ...,
         readonly: _builtins.bool = ...,
-        recursive_readonly: _builtins.bool = ...,
         follow_host: _builtins.bool = ...,
         create_directory: _builtins.bool = ...,
         map_ids: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_directory", b"create_directory", "follow_host", b"follow_host", "host_path", b"host_path", "map_ids", b"map_ids", "name", b"name", "readonly", b"readonly", "recursive_readonly", b"recursive_readonly"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_directory", b"create_directory", "follow_host", b"follow_host", "host_path", b"host_path", "map_ids", b"map_ids", "name", b"name", "readonly", b"readonly"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
