@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.agent.hostile_zone import LEGAL, HostileZone
+from tests.support.agent.hostile_zone import LEGAL, HostileZone, directory_of
 from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, until
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -27,19 +27,13 @@ async def honest(zones: Zones) -> AsyncIterator[Zones]:
     assert await zones.exec("/bin/echo", "alive", workload_id="good-w") == (b"alive\n", b"", 0)
 
 
-def directory(zones: Zones, zone: pb.Zone) -> Path:
-    """The domain's, on the fake."""
-    for pid in (zones.protectd.run_dir / "fake/domains").glob("*/pid"):
-        if pid.read_text().split()[0] == str(zone.domain_id):
-            return pid.parent
-    raise AssertionError(f"no domain has the process {zone.domain_id}")
-
-
 async def turned(zones: Zones, name: str, attack: str) -> HostileZone:
     """A zone with a silent workload, whose agent is hostile from now on."""
     zone = await zones.create_zone(name)
     await zones.run("/bin/sleep", "3600", workload_id=f"{name}-w", zone_id=name)
-    hostile = await asyncio.to_thread(HostileZone, directory(zones, zone), attack)
+    hostile = await asyncio.to_thread(
+        HostileZone, directory_of(zones.protectd.run_dir, zone.domain_id), attack
+    )
     assert await asyncio.to_thread(hostile.attacked.wait, TIMEOUT)
     return hostile
 

@@ -28,6 +28,14 @@ BATCH = 1024
 _HELD = 30.0
 
 
+def directory_of(run_dir: Path, domain_id: int) -> Path:
+    """The directory of a domain of the fake, whose number is the pid of its first process."""
+    for pid in (run_dir / "fake/domains").glob("*/pid"):
+        if pid.read_text().split()[0] == str(domain_id):
+            return pid.parent
+    raise LookupError(f"no domain has the process {domain_id}")
+
+
 class Line:
     """One connection of protectd, while its agent is hostile."""
 
