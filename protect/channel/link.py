@@ -172,7 +172,7 @@ class Link:
         """One connection from dial to its end, which is always an exception."""
         transport = await self._dial()
         try:
-            wire = ChannelWire(transport, self._zone_id)
+            wire = ChannelWire(transport, self._zone_id, self._share)
             hello = await wire.greet()
             new_boot = hello.boot_id != self._boot
             if new_boot:

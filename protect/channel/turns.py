@@ -15,12 +15,12 @@ from collections.abc import Callable, Coroutine, Generator
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
-SLICE = 0.0002
+SLICE = 0.00005
 """Seconds of steps in one iteration of the event loop; what else is there to do comes in between."""
-STEP = 0.0001
-"""Seconds after which a step with more to do ends itself (``Step``)."""
-STEP_FRAMES = 64
-"""Frames after which it does so whatever the clock says."""
+STEP = 0.00005
+"""Seconds after which a step with more to do ends itself (``Share.enough``)."""
+STEP_PIECES = 64
+"""Frames, or reads, after which it does so whatever the clock says."""
 CARRIED = 0.001
 """Seconds of its part that a zone keeps while it wants nothing: what it may then use ahead of others."""
 LEAST = 0.00001
@@ -47,10 +47,12 @@ class Turns:
 
     def free(self, share: Share) -> bool:
         """Whether this zone may go on at once."""
-        share.used = max(share.used, self._clock - CARRIED)
+        if share.used < self._clock - CARRIED:
+            share.used = self._clock - CARRIED
         if self._spent >= SLICE or (self._waiting and share.used > self._clock):
             return False
-        self._clock = max(self._clock, share.used)
+        if share.used > self._clock:
+            self._clock = share.used
         return True
 
     def wait(self, share: Share) -> asyncio.Future[None]:
@@ -59,7 +61,7 @@ class Turns:
         turn: asyncio.Future[None] = loop.create_future()
         self._asked += 1
         heappush(self._waiting, (share.used, self._asked, share, turn))
-        self._tick_next(loop)
+        self._tick_next()
         return turn
 
     def charge(self, share: Share, seconds: float) -> None:
@@ -67,11 +69,14 @@ class Turns:
         share.used += seconds
         share.expected = max(seconds, share.expected * 0.875)
         self._spent += seconds
+        if self._spent >= SLICE:
+            # Before the zone's own next step: alone it never waits.
+            self._tick_next()
 
-    def _tick_next(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _tick_next(self) -> None:
         if not self._ticking:
             self._ticking = True
-            loop.call_soon(self._tick)
+            asyncio.get_running_loop().call_soon(self._tick)
 
     def _tick(self) -> None:
         """A new iteration: let as many go on as are expected to fit into it."""
@@ -85,7 +90,7 @@ class Turns:
                 room -= max(share.expected, LEAST)
                 turn.set_result(None)
         if self._waiting:
-            self._tick_next(asyncio.get_running_loop())
+            self._tick_next()
 
 
 class Share:
@@ -98,23 +103,23 @@ class Share:
         """Seconds it has had, on the clock of ``Turns``."""
         self.expected = 0.0
         """Seconds that its next step may take, by those it had."""
+        self._began = 0.0
+        self._pieces = 0
+
+    def begin(self) -> float:
+        """A step begins now."""
+        self._pieces = 0
+        self._began = time.perf_counter()
+        return self._began
+
+    def enough(self) -> bool:
+        """Asked after each piece of work in a step: whether to pause now, with ``asyncio.sleep(0)``."""
+        self._pieces += 1
+        return self._pieces >= STEP_PIECES or time.perf_counter() - self._began >= STEP
 
     async def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Do the work, each step of it in this zone's turn and at its expense."""
         return await _Stepped(self, work())
-
-
-class Step:
-    """Whether a step has done enough: count each piece with ``done``; then pause with ``sleep(0)``."""
-
-    def __init__(self) -> None:
-        self._pieces = 0
-        self._until = time.perf_counter() + STEP
-
-    def done(self) -> bool:
-        """One more piece is done; whether that was enough."""
-        self._pieces += 1
-        return self._pieces >= STEP_FRAMES or time.perf_counter() >= self._until
 
 
 class _Stepped(Generic[T]):
@@ -134,7 +139,7 @@ class _Stepped(Generic[T]):
                     yield from turn
                 except BaseException as error:
                     thrown = error
-            began = time.perf_counter()
+            began = share.begin()
             try:
                 wanted = self._work.send(None) if thrown is None else self._work.throw(thrown)
             except StopIteration as end:

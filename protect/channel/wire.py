@@ -11,7 +11,7 @@ from protect.channel.frames import DATA_TURN, Frame, FrameDecoder, Side, credit,
 from protect.channel.messages import agent_hello, host_hello
 from protect.channel.reply_rules import longest
 from protect.channel.streams import Credit, DataChunk
-from protect.channel.turns import Step
+from protect.channel.turns import Share
 from protect.model.errors import LinkDown
 from protect.model.process import AgentHello
 from protect.model.toolstack import Transport
@@ -33,7 +33,9 @@ class OutgoingStream(Protocol):
 class ChannelWire:
     """Frames out: calls first, then credits, then one DATA frame of each ready stream in turn."""
 
-    def __init__(self, transport: Transport, zone_id: str) -> None:
+    def __init__(self, transport: Transport, zone_id: str, share: Share) -> None:
+        """``share``: the zone's, in which ``greet`` and the loops run."""
+        self._share = share
         self._transport = transport
         self._zone_id = zone_id
         self._calls: dict[int, bytes] = {}
@@ -79,8 +81,9 @@ class ChannelWire:
         return agent_hello(first)
 
     async def _read(self) -> None:
-        # A transport that always has bytes would keep the loop: other zones get their turns here.
-        await asyncio.sleep(0)
+        if self._share.enough():
+            # A transport that always has bytes would keep the loop: other zones get their turns here.
+            await asyncio.sleep(0)
         untrusted_bytes = await self._transport.read(READ_SIZE)
         if not untrusted_bytes:
             raise LinkDown("read", f"zone {self._zone_id}", "the agent closed the channel")
@@ -96,13 +99,11 @@ class ChannelWire:
         """
         self._operations = operations
         while True:
-            step = Step()
             while (frame := self._decoder.take()) is not None:
                 handle(frame)
-                if step.done():
+                if self._share.enough():
                     # However many there are in one read, and however small.
                     await asyncio.sleep(0)
-                    step = Step()
             await self._read()
 
     async def write_loop(self) -> None:

@@ -1,8 +1,9 @@
 """What hostile zones do to an honest one: its calls alone and beside them, in one run of one protectd.
 
 ``python -m tests.bench.neighbours`` measures this alone.  Each crowd of neighbours is there from the start,
-and first keeps quiet: so the ratio is what their hostility costs, not their number.  What protectd takes of
-memory is its highest while they are hostile, less what it had before.
+and is hostile and quiet in turns (its agents are stopped): so the ratio is what their hostility costs, not
+their number, and other work on the machine meets both.  What protectd takes of memory is its highest, less
+what it had before they were hostile.
 
 Hostile agents have the lowest priority for the CPU: on a real host the hypervisor shares it out.
 """
@@ -14,6 +15,7 @@ import asyncio
 import os
 import re
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -34,6 +36,8 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 CALL, EXEC, STATS = "call of the agent", "exec", "statistics"
 STEPS = (CALL, EXEC, STATS)
 _PAUSE = 0.02
+_ROUNDS = 10
+_SETTLED = 0.3
 _LOG_LIMIT = 32 << 20
 _HONEST = "honest"
 _QUIET = ("/bin/sleep", "36000")
@@ -110,19 +114,22 @@ async def _beside(zones: Zones, name: str, attacks: Sequence[str], calls: int) -
         command = _LOUD if attack == "output" else _QUIET
         await zones.run(*command, workload_id=f"w{number}", zone_id=zone.id)
         places.append(f"{directory_of(zones.protectd.run_dir, zone.domain_id)}:{attack}")
-    await _sample(zones, calls // 10)
-    quiet = await _sample(zones, calls)
+    quiet, hostile = Samples(), Samples()
+    await _sample(zones, calls // _ROUNDS, Samples())
     before = _memory(zones, "VmRSS")
-    async with _hostile(zones, attacks, places):
-        hostile = await _sample(zones, calls)
+    async with _hostile(zones, attacks, places) as crowd:
+        for _ in range(_ROUNDS):
+            await _sample(zones, calls // _ROUNDS, hostile)
+            await crowd.stand_still()
+            await _sample(zones, calls // _ROUNDS, quiet)
+            await crowd.go_on()
         grown = _memory(zones, "VmHWM") - before
     listed = await zones.clients.zones.ListZones(pb.ListZonesRequest(), timeout=TIMEOUT)
     return Beside(name, quiet, hostile, grown, sum(bool(zone.death_reason) for zone in listed.zones))
 
 
-async def _sample(zones: Zones, calls: int) -> Samples:
+async def _sample(zones: Zones, calls: int, samples: Samples) -> None:
     """Each step so often, at a pace that needs a small part of the machine."""
-    samples = Samples()
     everything = asyncio.ensure_future(_ask_everybody(zones))
     facts, stats = pb.ZoneFactsRequest(id=_HONEST), pb.ZoneStatsRequest(ids=[_HONEST])
     try:
@@ -134,7 +141,6 @@ async def _sample(zones: Zones, calls: int) -> Samples:
             await samples.time(EXEC, zones.exec("/bin/true", workload_id="w-honest"))
     finally:
         everything.cancel()
-    return samples
 
 
 async def _ask_everybody(zones: Zones) -> None:
@@ -147,9 +153,31 @@ async def _ask_everybody(zones: Zones) -> None:
         await asyncio.sleep(1.0)
 
 
+class _Crowd:
+    """Hostile neighbours: their agents in one process, and workloads that only write."""
+
+    def __init__(self, zones: Zones, agents: asyncio.subprocess.Process, writers: Sequence[str]) -> None:
+        self._zones = zones
+        self._agents = agents
+        self._writers = writers
+
+    async def stand_still(self) -> None:
+        await self._signal(signal.SIGSTOP)
+        await asyncio.sleep(_SETTLED)  # what they sent is dealt with
+
+    async def go_on(self) -> None:
+        await self._signal(signal.SIGCONT)
+
+    async def _signal(self, number: int) -> None:
+        self._agents.send_signal(number)
+        for writer in self._writers:
+            await self._zones.signal(number, writer)
+
+
 @asynccontextmanager
-async def _hostile(zones: Zones, attacks: Sequence[str], places: Sequence[str]) -> AsyncIterator[None]:
+async def _hostile(zones: Zones, attacks: Sequence[str], places: Sequence[str]) -> AsyncIterator[_Crowd]:
     """While the block runs the neighbours are hostile."""
+    writers = [f"w{number}" for number, attack in enumerate(attacks) if attack == "output"]
     ours = [place for place, attack in zip(places, attacks, strict=True) if attack != "output"]
     process = await asyncio.create_subprocess_exec(
         *("nice", "-n", "19", sys.executable, "-m", "tests.support.agent.hostile_zone", *ours),
@@ -161,10 +189,9 @@ async def _hostile(zones: Zones, attacks: Sequence[str], places: Sequence[str]) 
         assert process.stdout is not None
         async with asyncio.timeout(TIMEOUT):
             await process.stdout.readline()
-        for number, attack in enumerate(attacks):
-            if attack == "output":
-                await zones.signal(10, f"w{number}")
-        yield
+        for writer in writers:
+            await zones.signal(signal.SIGUSR1, writer)
+        yield _Crowd(zones, process, writers)
     finally:
         with suppress(ProcessLookupError):
             process.kill()

@@ -1,7 +1,7 @@
 """How long pulls take when the first mirror is dead, beside containerd with the same hosts.toml.
 
-``python -m tests.bench.alone.mirrors``: each way to be dead gets a mirror, a registry name and an image of its
-own; then a second image is pulled through the same mirror. Nothing is asserted.
+``python -m tests.bench.alone.mirrors``: each way to be dead gets a mirror, a registry name and an image of
+its own; then a second image is pulled through the same mirror. Nothing is asserted.
 """
 
 from __future__ import annotations

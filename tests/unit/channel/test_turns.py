@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from protect.channel import turns
-from protect.channel.turns import SLICE, STEP, Share, Step, Turns
+from protect.channel.turns import SLICE, STEP, Share, Turns
 
 
 class Clock:
@@ -80,7 +80,7 @@ async def test_time_not_steps_is_what_is_shared(clock: Clock) -> None:
     all_turns = Turns()
     hogs = [Hog(all_turns, clock, seconds) for seconds in (2 * STEP, STEP, STEP / 2) * 4]
     begun = clock.now
-    while clock.now - begun < 3000 * STEP:
+    while clock.now - begun < 3000 * STEP:  # noqa: ASYNC110 - iterations of the loop are what is meant
         await asyncio.sleep(0)
     used = [hog.steps * hog.seconds for hog in hogs]
     assert max(used) - min(used) < 20 * STEP, used
@@ -162,15 +162,17 @@ async def test_results_errors_and_timeouts_are_those_of_the_work() -> None:
 
 
 def test_a_step_ends_by_its_time_or_its_pieces(clock: Clock) -> None:
-    step = Step()
-    assert not step.done()
+    share = Turns().share()
+    share.begin()
+    assert not share.enough()
     clock.now += STEP
-    assert step.done()
-    step = Step()
-    assert [step.done() for _ in range(turns.STEP_FRAMES)] == [False] * (turns.STEP_FRAMES - 1) + [True]
+    assert share.enough()
+    share.begin()
+    pieces = [share.enough() for _ in range(turns.STEP_PIECES)]
+    assert pieces == [False] * (turns.STEP_PIECES - 1) + [True]
 
 
-def test_shares_begin_where_the_others_are() -> None:
+async def test_shares_begin_where_the_others_are() -> None:
     all_turns = Turns()
     first = all_turns.share()
     all_turns.charge(first, 5.0)
