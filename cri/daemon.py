@@ -15,10 +15,10 @@ from cri.cni.plugin import Plugins
 from cri.config import CriConfig
 from cri.delegate.service import Delegation, delegating
 from cri.images.registry import names
-from cri.reconcile import Reconciler
 from cri.rpc import handlers
 from cri.runtime import Images, PodNetwork, Runtime, now_ns
 from cri.sandbox import kernel
+from cri.sandbox.reconcile import Reconciler
 from cri.state.changes import StateChanges
 from cri.state.container import NEXT as CONTAINER_NEXT
 from cri.state.container import Container
