@@ -74,7 +74,7 @@ class Delegation:
 
     def service(self) -> grpc.GenericRpcHandler[Any, Any]:
         """RuntimeService, for a server."""
-        status = MergedStatus(self._config, self.delegate, self._servicer, self._met)
+        status = MergedStatus(self._config, self.delegate, self._servicer, self._met, self._handlers)
         behaviours: dict[str, Behaviour] = {
             **{method: self._by_id(method).call for method in (*POD_CALLS, *CONTAINER_CALLS)},
             **{kind.method: one.answer for kind, one in self._lists.items()},
@@ -149,12 +149,9 @@ async def delegating(delegation: Delegation) -> AsyncIterator[None]:
         except (grpc.aio.AioRpcError, Fault) as error:
             log.warning("serving before the delegate answers", extra=fields(cause=said(error)))
             delegate.lost(said(error))
-        follower = asyncio.create_task(delegation.follower.run(), name="the delegate's follower")
-        undo.push_async_callback(_ended, follower)
-        yield
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+        async with asyncio.TaskGroup() as group:  # a follower that fails ends the daemon
+            follower = group.create_task(delegation.follower.run(), name="the delegate's follower")
+            try:
+                yield
+            finally:
+                follower.cancel()
