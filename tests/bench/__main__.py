@@ -16,7 +16,6 @@ from rich.console import Console
 
 from localnode import images, layers, registry
 from tests.bench import (
-    containerd,
     growth,
     memory,
     parts,
@@ -30,6 +29,7 @@ from tests.bench import (
 )
 from tests.bench.measure import Burst, Crowd, Samples, one_pod
 from tests.bench.sides import Side
+from tests.support.delegate.containerd import version
 
 HOST = "bench.example"
 IMAGE = f"{HOST}/debian/busybox:1"
@@ -122,8 +122,8 @@ async def _serve(
         running[report.OURS] = await stack.enter_async_context(ours)
     if arguments.only != report.OURS:
         programs = arguments.containerd
-        version = await asyncio.to_thread(containerd.version, programs)
-        console.print(f"beside containerd {version}")
+        theirs_is = await asyncio.to_thread(version, programs)
+        console.print(f"beside containerd {theirs_is}")
         theirs = sides.theirs(folder / "c", address, HOST, PAUSE, programs)
         running[report.THEIRS] = await stack.enter_async_context(theirs)
     return running
