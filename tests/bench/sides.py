@@ -30,6 +30,8 @@ class Side:
     """The folder of the network's configuration."""
     store: Path
     """The folder that images are kept in."""
+    socket: Path
+    """Where it serves CRI."""
 
 
 @contextlib.asynccontextmanager
@@ -54,6 +56,7 @@ async def ours(folder: Path, registry: str, host: str, settings: str, cri: str =
             zones,
             layout.networks,
             folder / "state" / "xenpod" / "images",
+            served.cri_socket,
         )
 
 
@@ -72,7 +75,8 @@ async def theirs(
         stack.push_async_callback(served.close)
         await served.start()
         client = await stack.enter_async_context(served.client())
-        yield Side(client, [served.pid], lambda: _of_pods(served), networks, folder / "root")
+        daemons, store = [served.pid], folder / "root"
+        yield Side(client, daemons, lambda: _of_pods(served), networks, store, served.socket)
 
 
 def _prepare_ours(folder: Path, registry: str, host: str, settings: str, cri: str) -> node.NodeLayout:
