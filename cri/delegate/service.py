@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from functools import partial
 from pathlib import Path
@@ -35,8 +36,11 @@ from cri.delegate.routes import (
 from cri.delegate.status import MergedStatus
 from cri.delegate.streams import MergedListStream
 from daemonkit.convert import WrongKey
-from daemonkit.faults import Refused
+from daemonkit.faults import Fault, Refused
+from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+log = logging.getLogger(__name__)
 
 _Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
@@ -153,9 +157,13 @@ async def delegating(delegation: Delegation) -> AsyncIterator[None]:
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(delegate.close)
         try:
+            await delegate.introduce(delegate.timeout)
             await delegation.follower.look()
         except Refused as fault:
             raise WrongKey("delegate.endpoint", said(fault)) from fault
+        except (grpc.aio.AioRpcError, Fault) as error:
+            log.warning("serving before the delegate answers", extra=fields(cause=said(error)))
+            delegate.lost(said(error))
         follower = asyncio.create_task(delegation.follower.run(), name="the delegate's follower")
         undo.push_async_callback(_ended, follower)
         yield
