@@ -18,6 +18,7 @@ from cri.images.pull.progress import Progress
 from cri.images.pull.pull import Puller
 from cri.images.pull.pulls import MAX_PULLS, Pulls
 from cri.images.pull.repair import Outcome, Repair, Repairer, name_of
+from cri.images.pull.taking import OfferedImage, Taker
 from cri.images.registry import manifests
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.manifests import Descriptor, Platform
@@ -55,6 +56,7 @@ class ImageManager:
         self.pulls = Pulls(settings)
         self._puller = Puller(self.store, settings, this_platform(), self._threads)
         self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
+        self._taker = Taker(self._puller, self.store)
         self._repairer = Repairer(self.store, self._puller, settings, self._threads)
         self._tasks = Background()
 
@@ -94,6 +96,12 @@ class ImageManager:
     async def import_layout(self, path: Path, name: Reference | None) -> list[tuple[StoredImage, str]]:
         """The images of a layout on this host, each with the name it got ("": none); see Importer.run."""
         return await self.pulls.run(object(), str(path), partial(self._importer.run, path, name))
+
+    async def take(self, offered: OfferedImage) -> StoredImage:
+        """An image that another store on this host has, in the store; see Taker.run."""
+        key = ("take", offered.id, offered.names, offered.credentials.fingerprint())
+        name = str(offered.names[0]) if offered.names else offered.id
+        return await self.pulls.run(key, name, partial(self._taker.run, offered))
 
     async def verify(self, image: StoredImage) -> Verification:
         """Check what is stored of an image against its digests; Missing when it was removed meanwhile."""
