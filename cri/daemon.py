@@ -13,11 +13,12 @@ from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
 from cri.config import CriConfig
+from cri.delegate.service import Delegation, delegating
 from cri.images.registry import names
-from cri.reconcile import Reconciler
 from cri.rpc import handlers
 from cri.runtime import Images, PodNetwork, Runtime, now_ns
 from cri.sandbox import kernel
+from cri.sandbox.reconcile import Reconciler
 from cri.state.changes import StateChanges
 from cri.state.container import NEXT as CONTAINER_NEXT
 from cri.state.container import Container
@@ -34,6 +35,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel
 from daemonkit.logs import fields
+from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,8 @@ def check_host(config: CriConfig) -> None:
     if config.cni.conf_template is not None:
         existing_file("cni.conf_template", config.cni.conf_template)
         template.check("cni.conf_template", config.cni.conf_template)
+    if config.delegate.endpoint and config.delegate.path.resolve() == config.listen.resolve():
+        raise WrongKey("delegate.endpoint", "it leads to our own socket: set it to the other runtime's")
     tls = config.streaming.tls
     for name, path in (("certificate", tls.certificate), ("key", tls.key), ("client_ca", tls.client_ca)):
         existing_file(f"streaming.tls.{name}", path)
@@ -108,6 +112,20 @@ async def check_profiles(runtime: Runtime) -> None:
         return
     for name, wrong in handlers.troubles(runtime.config, host).items():
         raise WrongKey(f"handlers.{name}.{wrong.key}", wrong.cause)
+
+
+@contextlib.asynccontextmanager
+async def delegation(
+    runtime: Runtime, service: rpc.RuntimeServiceServicer
+) -> AsyncIterator[Delegation | None]:
+    """The delegate's part, and ours in it, while the block runs; None when there is no delegate."""
+    config = runtime.config
+    if not config.delegate.endpoint:
+        yield None
+        return
+    both = Delegation(config.delegate, service, config.handlers, runtime.sandboxes, runtime.containers)
+    async with delegating(both):
+        yield both
 
 
 async def _runtime(

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 
 async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
-    """Run a pod; its id.  When this fails, nothing of it is left, or ``cri.reconcile`` removes what is."""
+    """Run a pod; its id.  When this fails, nothing of it is left, or reconciliation removes what is."""
     sandbox = _plan(runtime, asked)
     name = sandbox_name(sandbox.config.metadata)
     async with AsyncExitStack() as steps:

@@ -1,0 +1,89 @@
+"""What the delegate last said of its pods or containers: shown for a while when it does not answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from google.protobuf.message import Message
+
+from cri.delegate.kinds import ListKind, response_type
+from daemonkit.faults import Unreachable
+
+
+class LastWord:
+    """Its last whole list, and what it has made and removed since, by its own answers."""
+
+    def __init__(self, kind: ListKind, endpoint: str, keep: float) -> None:
+        self.kind = kind
+        self.heard_at = 0.0
+        """When the last whole list was asked for (time.monotonic); 0: never."""
+        self._endpoint = endpoint
+        self._keep = keep
+        self._bytes = b""
+        self._listed: dict[str, Any] = {}
+        self._made: dict[str, tuple[float, Any]] = {}
+        self._gone: dict[str, float] = {}
+
+    def heard(self, whole: bytes, items: dict[str, Any], asked_at: float) -> None:
+        """A whole list; what happened before it was asked for is in it."""
+        if asked_at < self.heard_at:
+            return
+        self.heard_at = asked_at
+        self._bytes, self._listed = whole, items
+        if self._made or self._gone:
+            self._made = {key: one for key, one in self._made.items() if one[0] >= asked_at}
+            self._gone = {key: when for key, when in self._gone.items() if when >= asked_at}
+
+    def made(self, item_id: str, item: Message) -> None:
+        """It has answered that this is there now."""
+        self._made[item_id] = (time.monotonic(), item)
+
+    def gone(self, item_id: str) -> None:
+        """It has answered that this is no longer there."""
+        self._made.pop(item_id, None)
+        self._gone[item_id] = time.monotonic()
+
+    def gone_with(self, pod_id: str) -> None:
+        """Its pod is no longer there, and so are its containers."""
+        items = (*self._listed.items(), *((key, item) for key, (_, item) in self._made.items()))
+        for key in [key for key, item in items if self.kind.pod(item) == pod_id]:
+            self.gone(key)
+
+    def knows(self, whole_id: str) -> bool:
+        """Whether it has named this id."""
+        return whole_id in self._listed or whole_id in self._made
+
+    async def begins(self, prefix: str) -> bool:
+        """Whether an id that it has named begins so."""
+        return any(key.startswith(prefix) for key in (*self._listed, *self._made))
+
+    def recall(self, asked: Any, trouble: str) -> bytes:
+        """The list as it was, as an encoded answer; ``asked``: the request's filter.
+
+        Unreachable, with its name, when nothing is known, or for too long.
+        """
+        found = self.items(trouble)
+        if not asked.ByteSize() and not self._made and not self._gone:
+            return self._bytes
+        chosen = [item for item in found if self.kind.selects(item, asked)]
+        return encoded_items(self.kind.method, self.kind.field, chosen)
+
+    def items(self, trouble: str) -> list[Any]:
+        """All of it; Unreachable as above."""
+        age = time.monotonic() - self.heard_at
+        if not self.heard_at:
+            raise Unreachable(self.kind.method, self._endpoint, trouble, "what it runs is not known")
+        if age > self._keep:
+            cause = f"{trouble}; what it runs was last known {age:.0f} s ago"
+            raise Unreachable(self.kind.method, self._endpoint, cause, "is that runtime running?")
+        listed = [
+            item for key, item in self._listed.items() if key not in self._gone and key not in self._made
+        ]
+        return [*listed, *(item for _, item in self._made.values())]
+
+
+def encoded_items(method: str, field: str, items: Iterable[Any]) -> bytes:
+    """An answer that lists these items, encoded."""
+    return response_type(method)(**{field: items}).SerializeToString()

@@ -1,0 +1,130 @@
+"""Status of both runtimes, and what else is said of the node as a whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from cri.delegate.config import DelegateConfig, Unnamed
+from cri.delegate.link import RUNTIME, Delegate, PendingCall, passed_on, remaining, said
+from cri.delegate.lists import lacks
+from daemonkit.faults import Broken, Fault
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+CONDITION = "DelegateReady"
+INFO = "delegate."
+"""Before the names of the delegate's verbose info."""
+
+
+class MergedStatus:
+    """Status and RuntimeConfig.
+
+    RuntimeReady and NetworkReady stay those of zones.  The kubelet takes a node without either for NotReady:
+    it then evicts pods, zones too, and without the network starts none but those of the host's.  So the
+    delegate's have a condition of their own, which the kubelet does not act upon.
+    """
+
+    def __init__(
+        self,
+        config: DelegateConfig,
+        delegate: Delegate,
+        ours: Callable[[Any, Any], Awaitable[cri.StatusResponse]],
+    ) -> None:
+        self._default = config.default
+        self._delegate = delegate
+        self._ours = ours
+        self._heard: cri.StatusResponse | None = None
+        self._cgroups = b""
+
+    async def status(self, raw: bytes, context: _Context) -> cri.StatusResponse:
+        """Ours, with the delegate's part in it; never later than its deadline."""
+        request = cri.StatusRequest.FromString(raw)
+        metadata, pending = passed_on(context), None
+        if not self._delegate.trouble:
+            timeout = self._delegate.reads(remaining(context))
+            pending = self._delegate.begin(RUNTIME + "Status", raw, timeout, metadata)
+        try:
+            reply = await self._ours(request, context)
+        except BaseException:
+            if pending is not None:
+                pending.cancel()
+            raise
+        theirs, trouble = await self._theirs(pending)
+        reply.status.conditions.append(_condition(theirs, trouble))
+        self._add_handlers(reply)
+        if request.verbose:
+            state = {"endpoint": self._delegate.endpoint, "error": trouble}
+            reply.info["delegate"] = json.dumps(state)
+            for name, value in (theirs.info if theirs else {}).items():
+                reply.info[INFO + name] = value
+        return reply
+
+    async def runtime_config(self, raw: bytes, context: _Context) -> bytes:
+        """The delegate's cgroup driver: the kubelet makes the cgroups for its pods; zones have none.
+
+        While the delegate is away, as it last said.  A delegate without this method has its caller go by its
+        own configuration, as it would without us.
+        """
+        try:
+            timeout = self._delegate.reads(remaining(context))
+            answer = await self._delegate.call(RUNTIME + "RuntimeConfig", raw, timeout, passed_on(context))
+        except (grpc.aio.AioRpcError, Fault) as error:
+            if lacks(error) or not self._cgroups:
+                raise
+            return self._cgroups
+        self._cgroups = answer
+        return answer
+
+    async def _theirs(self, pending: PendingCall | None) -> tuple[cri.StatusResponse | None, str]:
+        if pending is None:
+            return None, self._delegate.trouble
+        try:
+            reply = cri.StatusResponse.FromString(await pending.answer())
+        except DecodeError:
+            return None, f"{self._delegate.endpoint}: its Status is not CRI's"
+        except (grpc.aio.AioRpcError, Fault) as error:
+            if isinstance(error, Fault) and not isinstance(error, Broken):
+                self._delegate.lost(said(error))
+            return None, said(error)
+        self._heard = reply
+        return reply, ""
+
+    def _add_handlers(self, reply: cri.StatusResponse) -> None:
+        """Handlers of both, ours first; "" is that of who gets pods that name none.
+
+        Those of a delegate that is away stay as it last said: they are its configuration.
+        """
+        theirs = self._heard
+        if self._default is Unnamed.DELEGATE:
+            kept = [one for one in reply.runtime_handlers if one.name]
+            del reply.runtime_handlers[:]
+            reply.runtime_handlers.extend(kept)
+        if theirs is None:
+            return
+        known = {one.name for one in reply.runtime_handlers}
+        for one in theirs.runtime_handlers:
+            if one.name not in known and (one.name or self._default is Unnamed.DELEGATE):
+                known.add(one.name)
+                reply.runtime_handlers.append(one)
+        features = reply.features
+        features.supplemental_groups_policy &= theirs.features.supplemental_groups_policy
+        # No zone has the host's network, so this is about the delegate's pods alone.
+        features.user_namespaces_host_network = theirs.features.user_namespaces_host_network
+
+
+def _condition(theirs: cri.StatusResponse | None, trouble: str) -> cri.RuntimeCondition:
+    """Whether the delegate answers, and says that it is ready, too."""
+    if theirs is None:
+        return cri.RuntimeCondition(type=CONDITION, reason="DelegateNotReachable", message=trouble)
+    for one in theirs.status.conditions:
+        if one.type in ("RuntimeReady", "NetworkReady") and not one.status:
+            message = f"{one.type}: {one.reason}: {one.message}"
+            return cri.RuntimeCondition(type=CONDITION, reason=f"Delegate{one.type}False", message=message)
+    return cri.RuntimeCondition(type=CONDITION, status=True)

@@ -1,0 +1,88 @@
+"""Checks of what the delegate lists: bytes that the caller could not read would spoil our own part, too."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from cri.delegate.kinds import ListKind, response_type
+from daemonkit.faults import Broken
+from daemonkit.logs import fields
+
+log = logging.getLogger(__name__)
+
+ITEMS = 16_384
+"""In one list of the delegate's; a node has hundreds."""
+
+
+class Checked:
+    """Checks lists of one kind; remembers the last one, since the same bytes need no second look."""
+
+    def __init__(self, kind: ListKind, endpoint: str, ours: Callable[[str], bool]) -> None:
+        self._kind = kind
+        self._endpoint = endpoint
+        self._ours = ours
+        self._type = response_type(kind.method)
+        self._stream_type = response_type(kind.stream)
+        self._last: tuple[bytes, dict[str, Any]] = (b"", {})
+        self._dropped: frozenset[str] = frozenset()
+
+    def whole(self, untrusted: bytes) -> tuple[bytes, dict[str, Any]]:
+        """The bytes to pass on, and their items by key.  Broken: not this kind of list, or too many items.
+
+        Of items with the same key the first counts.  Those without one, and those whose key is ours, are
+        taken out, which is logged when it changes.
+        """
+        if untrusted == self._last[0] and not any(map(self._ours, self._last[1])):
+            return self._last
+        data, items = self._read(untrusted, self._type, self._kind.field)
+        if data is untrusted:
+            self._last = (data, items)
+        return data, items
+
+    def batch(self, untrusted: bytes, seen: set[str]) -> list[Any]:
+        """One message of a stream: its items, but for those in ``seen``, to which they are added."""
+        _, items = self._read(untrusted, self._stream_type, self._kind.stream_field)
+        if len(seen) + len(items) > ITEMS:
+            raise self._broken(f"it lists more than {ITEMS} items")
+        new = {key: item for key, item in items.items() if key not in seen}
+        seen.update(new)
+        return list(new.values())
+
+    def _read(self, untrusted: bytes, kind: Any, field: str) -> tuple[bytes, dict[str, Any]]:
+        try:
+            answer = kind.FromString(untrusted)
+        except DecodeError:
+            raise self._broken("its answer is not CRI's") from None
+        found = getattr(answer, field)
+        if len(found) > ITEMS:
+            raise self._broken(f"it lists {len(found)} items, more than {ITEMS}")
+        key = self._kind.key
+        items = {key(item): item for item in found}
+        if len(items) == len(found) and "" not in items and not any(map(self._ours, items)):
+            return untrusted, items
+        return self._without(found, kind, field)
+
+    def _without(self, found: Any, kind: Any, field: str) -> tuple[bytes, dict[str, Any]]:
+        items: dict[str, Any] = {}
+        dropped = []
+        for item in found:
+            key = self._kind.key(item)
+            if not key or key in items or self._ours(key):
+                dropped.append(key)
+            else:
+                items[key] = item
+        if self._dropped != frozenset(dropped):
+            self._dropped = frozenset(dropped)
+            shown = ", ".join(f"{key:.64}" or "(none)" for key in sorted(self._dropped)[:5])
+            log.warning(
+                "the delegate lists what is ours, or twice, or without an id: left out",
+                extra=fields(list=self._kind.method, count=len(dropped), ids=shown),
+            )
+        return kind(**{field: items.values()}).SerializeToString(), items
+
+    def _broken(self, cause: str) -> Broken:
+        return Broken(self._kind.method, self._endpoint, cause)
