@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform as machine
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -27,6 +27,7 @@ from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.export import Piece, Wanted, pieces
 from cri.images.store.files import Usage
+from cri.images.store.lending import LentImage, lent
 from cri.images.store.store import ImageStore
 from cri.images.verify import Verification, verify
 from daemonkit.faults import Fault
@@ -99,7 +100,8 @@ class ImageManager:
 
     async def take(self, offered: OfferedImage) -> StoredImage:
         """An image that another store on this host has, in the store; see Taker.run."""
-        key = ("take", offered.id, offered.names, offered.credentials.fingerprint())
+        secrets = tuple(offered.credentials(name).fingerprint() for name in offered.names)
+        key = ("take", offered.id, offered.names, secrets)
         name = str(offered.names[0]) if offered.names else offered.id
         return await self.pulls.run(key, name, partial(self._taker.run, offered))
 
@@ -175,6 +177,16 @@ class ImageManager:
                 yield piece
         finally:
             await complete(self._threads.run(lambda _: found.close()))
+
+    @asynccontextmanager
+    async def lend(self, image: StoredImage) -> AsyncIterator[LentImage]:
+        """What an image consists of while the block runs; see lending.lent."""
+        lending = lent(self.store, image, self.settings.limits)
+        out = await complete(self.run(lending.__enter__))
+        try:
+            yield out
+        finally:
+            await complete(self.run(lambda: lending.__exit__(None, None, None)))
 
     async def remove(self, name_or_id: str) -> None:
         """Remove an image with all its names."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from cri.images.policy.policy import Policy
 from cri.images.pull.progress import Progress
@@ -22,14 +22,14 @@ class OfferedImage:
     """An image as another store names it; all of it is checked as if it came from a registry.
 
     id: the digest of its configuration; target: the manifest or index that its names stand for; names: those
-    it has there, the one it is asked for by first.
+    it has there, the one it is asked for by first; credentials: for the registry of a name, and no other.
     """
 
     id: str
     target: Descriptor
     names: tuple[Reference, ...]
     source: ImageSource
-    credentials: Credentials = field(default=ANONYMOUS, repr=False)
+    credentials: Callable[[Reference], Credentials] = lambda _: ANONYMOUS
 
 
 class Taker:
@@ -44,9 +44,9 @@ class Taker:
         allowed = _allowed(self._puller.policy, offered)
         if allowed:
             await self._puller.policy.check_content(allowed[0], offered.target)
-        candidates = await self._puller.candidates(
-            allowed[0] if allowed else None, offered.credentials, progress, offered.source
-        )
+        name = allowed[0] if allowed else None
+        secret = ANONYMOUS if name is None else offered.credentials(name)
+        candidates = await self._puller.candidates(name, secret, progress, offered.source)
         document = await self._puller.resolver.read(offered.target, candidates)
         said = document._replace(said=offered.target.media_type)
         image = await self._puller.resolver.resolve(said, candidates)
