@@ -123,7 +123,9 @@ async def delegation(
     if not config.delegate.endpoint:
         yield None
         return
-    both = Delegation(config.delegate, service, config.handlers, runtime.sandboxes, runtime.containers)
+    both = Delegation(
+        config.delegate, service, config.handlers, runtime.sandboxes, runtime.containers, config.state_dir
+    )
     async with delegating(both):
         yield both
 

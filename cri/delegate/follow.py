@@ -10,6 +10,7 @@ import grpc.aio
 
 from cri.delegate.link import Delegate, said
 from cri.delegate.lists import MergedList
+from cri.delegate.met import Met
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
@@ -24,9 +25,10 @@ _LONGEST = 2.0
 class DelegateFollower:
     """A background task."""
 
-    def __init__(self, delegate: Delegate, lists: tuple[MergedList, ...]) -> None:
+    def __init__(self, delegate: Delegate, lists: tuple[MergedList, ...], met: Met) -> None:
         self._delegate = delegate
         self._lists = lists
+        self._met = met
         self._wake = asyncio.Event()
         self._backoff = Backoff(longest=_LONGEST)
         delegate.on_lost(self._wake.set)
@@ -56,6 +58,7 @@ class DelegateFollower:
             self._delegate.lost(said(error))
             return False
         if before:
+            self._met.note()
             self._delegate.trouble = ""
             log.info("the delegate answers", extra=fields(endpoint=self._delegate.endpoint))
         return True

@@ -9,17 +9,18 @@ from typing import Any
 from google.protobuf.message import Message
 
 from cri.delegate.kinds import ListKind, response_type
+from cri.delegate.link import Delegate
 from daemonkit.faults import Unreachable
 
 
 class LastWord:
     """Its last whole list, and what it has made and removed since, by its own answers."""
 
-    def __init__(self, kind: ListKind, endpoint: str, keep: float) -> None:
+    def __init__(self, kind: ListKind, delegate: Delegate, keep: float) -> None:
         self.kind = kind
         self.heard_at = 0.0
         """When the last whole list was asked for (time.monotonic); 0: never."""
-        self._endpoint = endpoint
+        self._delegate = delegate
         self._keep = keep
         self._bytes = b""
         self._listed: dict[str, Any] = {}
@@ -55,33 +56,38 @@ class LastWord:
         """Whether it has named this id."""
         return whole_id in self._listed or whole_id in self._made
 
-    async def begins(self, prefix: str) -> bool:
+    def begins(self, prefix: str) -> bool:
         """Whether an id that it has named begins so."""
         return any(key.startswith(prefix) for key in (*self._listed, *self._made))
 
-    def recall(self, asked: Any, trouble: str) -> bytes:
+    def recall(self, asked: Any) -> bytes:
         """The list as it was, as an encoded answer; ``asked``: the request's filter.
 
         Unreachable, with its name, when nothing is known, or for too long.
         """
-        found = self.items(trouble)
+        found = self.selected(asked)
         if not asked.ByteSize() and not self._made and not self._gone:
             return self._bytes
-        chosen = [item for item in found if self.kind.selects(item, asked)]
-        return encoded_items(self.kind.method, self.kind.field, chosen)
+        return encoded_items(self.kind.method, self.kind.field, found)
 
-    def items(self, trouble: str) -> list[Any]:
-        """All of it; Unreachable as above."""
-        age = time.monotonic() - self.heard_at
+    def selected(self, asked: Any) -> list[Any]:
+        """Those that a filter selects; Unreachable as above.  A delegate that never was there has nothing."""
         if not self.heard_at:
-            raise Unreachable(self.kind.method, self._endpoint, trouble, "what it runs is not known")
+            if self._delegate.met:
+                raise self._unknown("what it runs is not known")
+            return []
+        age = time.monotonic() - self.heard_at
         if age > self._keep:
-            cause = f"{trouble}; what it runs was last known {age:.0f} s ago"
-            raise Unreachable(self.kind.method, self._endpoint, cause, "is that runtime running?")
-        listed = [
-            item for key, item in self._listed.items() if key not in self._gone and key not in self._made
-        ]
-        return [*listed, *(item for _, item in self._made.values())]
+            raise self._unknown(f"what it runs was last known {age:.0f} s ago")
+        stale = self._gone.keys() | self._made.keys()
+        listed = (item for key, item in self._listed.items() if key not in stale)
+        made = (item for _, item in self._made.values())
+        return [item for item in (*listed, *made) if self.kind.selects(item, asked)]
+
+    def _unknown(self, cause: str) -> Unreachable:
+        subject, trouble = self._delegate.endpoint, self._delegate.trouble
+        hint = "start that runtime, or take [delegate] out of cri.toml"
+        return Unreachable(self.kind.method, subject, f"{trouble}; {cause}", hint)
 
 
 def encoded_items(method: str, field: str, items: Iterable[Any]) -> bytes:

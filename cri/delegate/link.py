@@ -6,7 +6,8 @@ a xenpod-cri itself (Refused), its answer is more than we take (Broken).
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from typing import Any, TypeAlias
 
 import grpc
@@ -28,6 +29,7 @@ HOP = "xenpod-delegated"
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 # grpc.aio's own types leave open what is sent
 _Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
+_Stream: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
 
 _ASK = "ask the delegate"
 _HOPPED: Metadata = ((HOP, "1"),)
@@ -50,6 +52,8 @@ class Delegate:
         self._channel = channel(config.path, _OPTIONS)
         self._unary: dict[str, Any] = {}
         self._streams: dict[str, Any] = {}
+        self.met = False
+        """Whether it has ever answered, in an earlier run too: then there may be pods of its (``met.py``)."""
         self._introduced = False
         self.introductions = 0
         """How often it has said who it is: at first, and whenever it was away."""
@@ -98,17 +102,18 @@ class Delegate:
         """The answers of a streaming call, until it ends; errors as for ``call``."""
         if not self._introduced:
             await self.introduce(self.reads(timeout))
+        async with contextlib.aclosing(self.open(method, request, timeout, metadata).answers()) as answers:
+            async for answer in answers:
+                yield answer
+
+    def open(
+        self, method: str, request: bytes, timeout: float | None, metadata: Metadata = ()
+    ) -> PendingStream:
+        """Begin a streaming call, as ``begin`` does."""
         known = self._streams.get(method)
         if known is None:
             known = self._streams[method] = self._channel.unary_stream(method, None, None)
-        call = known(request, timeout=timeout, metadata=(*_HOPPED, *metadata))
-        try:
-            async for answer in call:
-                yield answer
-        except grpc.aio.AioRpcError as error:
-            raise self.judge(error, timeout) from None
-        finally:
-            call.cancel()
+        return PendingStream(self, known(request, timeout=timeout, metadata=(*_HOPPED, *metadata)), timeout)
 
     async def introduce(self, timeout: float) -> None:
         """Refused when it is a xenpod-cri: a call would come back to us, or go to zones of another one."""
@@ -157,6 +162,29 @@ class PendingCall:
 
     def cancel(self) -> None:
         """Nobody wants the answer."""
+        self._call.cancel()
+
+
+class PendingStream:
+    """A streaming call under way."""
+
+    def __init__(self, delegate: Delegate, call: _Stream, timeout: float | None) -> None:
+        self._delegate = delegate
+        self._call = call
+        self._timeout = timeout
+
+    async def answers(self) -> AsyncGenerator[bytes, None]:
+        """One after another; whoever stops reading is to close this."""
+        try:
+            async for answer in self._call:
+                yield answer
+        except grpc.aio.AioRpcError as error:
+            raise self._delegate.judge(error, self._timeout) from None
+        finally:
+            self._call.cancel()
+
+    def cancel(self) -> None:
+        """Nobody wants the answers."""
         self._call.cancel()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
@@ -18,6 +19,9 @@ from cri.delegate.untrusted import Checked
 from cri.state.records import has_id
 from daemonkit.faults import Broken, Fault
 from daemonkit.grpc_server import MESSAGE_LIMIT
+from daemonkit.logs import fields
+
+log = logging.getLogger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Ours = Callable[[Any, Any], Awaitable[bytes | Message]]
@@ -69,6 +73,19 @@ class MergedList:
         if self.last is not None:
             self.last.heard(data, items, begun)
 
+    async def begins(self, prefix: str) -> bool:
+        """Whether an id of the delegate begins so.
+
+        The whole list is asked for: runtimes take an ambiguous beginning in a filter for one of nothing.
+        """
+        assert self.last is not None
+        if not self._delegate.trouble:
+            try:
+                await self.refresh()
+            except (grpc.aio.AioRpcError, Fault) as error:
+                self.failed(error)
+        return self.last.begins(prefix)
+
     def only_ours(self, about: Any) -> bool:
         """Whether a filter names a pod or container of ours by its whole id."""
         wanted, pod = getattr(about, "id", ""), getattr(about, "pod_sandbox_id", "")
@@ -76,7 +93,7 @@ class MergedList:
 
     def recall(self, about: Any) -> bytes:
         """What is shown of the delegate while it does not answer."""
-        return self.last.recall(about, self._delegate.trouble) if self.last is not None else b""
+        return self.last.recall(about) if self.last is not None else b""
 
     async def _theirs(self, pending: PendingCall | None, about: Any, begun: float, room: int) -> bytes:
         if pending is None:
@@ -115,8 +132,10 @@ class MergedList:
         """Note that it did not list: until it does it is not asked again by who would have to wait."""
         if self.last is None and lacks(error):
             self._lacking = self._delegate.introductions
-        elif self.last is not None or not isinstance(error, grpc.aio.AioRpcError):
+        elif self.last is not None:
             self._delegate.lost(said(error))
+        else:
+            log.warning("the delegate has no figures: %s", said(error), extra=fields(list=self.kind.method))
 
 
 def lacks(error: Exception) -> bool:

@@ -30,25 +30,24 @@ class OwnRecords(Protocol):
     def visible(self) -> list[Any]: ...
 
 
-class DelegateIds(Protocol):
-    """What is known of the delegate's ids of one kind."""
-
-    def knows(self, whole_id: str) -> bool:
-        """Whether it is the whole id of something that the delegate has named."""
-        ...
-
-    async def begins(self, prefix: str) -> bool:
-        """Whether an id of the delegate begins so; it is asked, or else its last word counts."""
-        ...
-
-
 class Owners:
-    """Of one kind: pods, or containers."""
+    """Of one kind: pods, or containers.
 
-    def __init__(self, kind: str, ours: OwnRecords, theirs: DelegateIds) -> None:
+    ``knows``: whether the delegate has named this whole id.  ``begins``: whether an id of it begins so; it is
+    asked, and while it does not answer its last word counts.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        ours: OwnRecords,
+        knows: Callable[[str], bool],
+        begins: Callable[[str], Awaitable[bool]],
+    ) -> None:
         self._kind = kind
         self._ours = ours
-        self._theirs = theirs
+        self._knows = knows
+        self._begins = begins
 
     def ours(self, whole_id: str) -> bool:
         """Whether a whole id is ours, hidden or not."""
@@ -58,12 +57,12 @@ class Owners:
         """By a whole id, or an unambiguous beginning of one.  Invalid: both have ids that begin so."""
         if not wanted or self._ours.has(wanted):
             return Owner.OURS  # which refuses the empty one
-        if len(wanted) >= _WHOLE or self._theirs.knows(wanted):
+        if len(wanted) >= _WHOLE or self._knows(wanted):
             return Owner.DELEGATE
         found: list[Record] = self._ours.visible()
         if not any(record.id.startswith(wanted) for record in found):
             return Owner.DELEGATE
-        if await self._theirs.begins(wanted):
+        if await self._begins(wanted):
             cause = "ids of both runtimes begin with it"
             raise Invalid(f"find {self._kind}", wanted, cause, "give more of the id")
         return Owner.OURS

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
@@ -17,6 +18,7 @@ from daemonkit.interceptors import is_read_only, read_only
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Answer: TypeAlias = bytes | Message
 Behaviour = Callable[[bytes, _Context], Awaitable[Answer]]
+StreamBehaviour = Callable[[bytes, _Context], AsyncGenerator[Answer, None]]
 
 POD_CALLS = frozenset(
     {"StopPodSandbox", "RemovePodSandbox", "PodSandboxStatus", "PortForward", "PodSandboxStats",
@@ -79,6 +81,20 @@ def unary(behaviour: Behaviour, like: Callable[..., Any]) -> grpc.RpcMethodHandl
     return grpc.unary_unary_rpc_method_handler(
         read_only(call) if is_read_only(like) else call, response_serializer=encoded_answer
     )
+
+
+def streaming(behaviour: StreamBehaviour) -> grpc.RpcMethodHandler[Any, Any]:
+    """A streaming handler with raw requests."""
+
+    async def call(raw: bytes, context: _Context) -> AsyncIterator[Answer]:
+        async with contextlib.aclosing(behaviour(raw, context)) as answers:
+            try:
+                async for answer in answers:
+                    yield answer
+            except grpc.aio.AioRpcError as error:
+                await end_with(error, context)
+
+    return grpc.unary_stream_rpc_method_handler(call, response_serializer=encoded_answer)
 
 
 async def end_with(error: grpc.aio.AioRpcError, context: _Context) -> NoReturn:

@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 
 from cri.delegate.config import DelegateConfig
+from cri.delegate.events import MergedEvents
 from cri.delegate.follow import DelegateFollower
-from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, PODS, ListKind, parsed, request_type
+from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, PODS, ListKind, parsed
 from cri.delegate.last_word import LastWord
 from cri.delegate.lifecycle import CreateContainer, Removal, RunPod
 from cri.delegate.link import Delegate, said
 from cri.delegate.lists import MergedList
+from cri.delegate.met import Met
 from cri.delegate.owners import Ensure, Owners, OwnRecords
-from cri.delegate.routes import CONTAINER_CALLS, POD_CALLS, Behaviour, ById, generic, unary
+from cri.delegate.routes import (
+    CONTAINER_CALLS,
+    POD_CALLS,
+    Behaviour,
+    ById,
+    StreamBehaviour,
+    generic,
+    streaming,
+    unary,
+)
 from cri.delegate.status import MergedStatus
+from cri.delegate.streams import MergedListStream
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Refused
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
@@ -36,22 +50,27 @@ class Delegation:
         handlers: Collection[str],
         sandboxes: OwnRecords,
         containers: OwnRecords,
+        state_dir: Path,
     ) -> None:
         self.delegate = Delegate(config)
         self._config = config
         self._servicer = servicer
         self._handlers = handlers
-        self._last = {kind: LastWord(kind, config.endpoint, config.keep) for kind in (PODS, CONTAINERS)}
-        self.pods = Owners("pod sandbox", sandboxes, self._last[PODS])
-        self.containers = Owners("container", containers, self._last[CONTAINERS])
+        self._met = Met(state_dir, self.delegate)
+        self._last = {kind: LastWord(kind, self.delegate, config.keep) for kind in (PODS, CONTAINERS)}
+        self.pods = Owners("pod sandbox", sandboxes, self._last[PODS].knows, self._begins(PODS))
+        self.containers = Owners(
+            "container", containers, self._last[CONTAINERS].knows, self._begins(CONTAINERS)
+        )
         self.ensure: Ensure | None = None
         """Set before ``service`` is called."""
         self._lists = {kind: self._list(kind) for kind in LISTS}
-        self.follower = DelegateFollower(self.delegate, (self._lists[PODS], self._lists[CONTAINERS]))
+        tracked = (self._lists[PODS], self._lists[CONTAINERS])
+        self.follower = DelegateFollower(self.delegate, tracked, self._met)
 
     def service(self) -> grpc.GenericRpcHandler[Any, Any]:
         """RuntimeService, for a server."""
-        status = MergedStatus(self._config, self.delegate, self._servicer.Status)
+        status = MergedStatus(self._config, self.delegate, self._servicer, self._met)
         behaviours: dict[str, Behaviour] = {
             **{method: self._by_id(method).call for method in (*POD_CALLS, *CONTAINER_CALLS)},
             **{kind.method: one.answer for kind, one in self._lists.items()},
@@ -60,11 +79,20 @@ class Delegation:
             ).call,
             "Status": status.status,
             "RuntimeConfig": status.runtime_config,
+            "UpdateRuntimeConfig": status.update,
+            "ListMetricDescriptors": status.descriptors,
+            "Version": self._version,
+        }
+        events = MergedEvents(self.delegate, self._servicer.GetContainerEvents, self.pods, self.containers)
+        streams: dict[str, StreamBehaviour] = {
+            **{kind.stream: self._stream(one) for kind, one in self._lists.items()},
+            "GetContainerEvents": events.events,
         }
         handlers: _Handlers = {
-            name: unary(behaviours.get(name) or self._ours(name), getattr(self._servicer, name))
+            name: streaming(streams[name])
+            if method.server_streaming
+            else unary(behaviours[name], getattr(self._servicer, name))
             for name, method in METHODS.items()
-            if not method.server_streaming
         }
         return generic(handlers)
 
@@ -88,14 +116,16 @@ class Delegation:
         ours: Callable[[Any, Any], Any] = getattr(self._servicer, kind.method)
         return MergedList(kind, self.delegate, ours, self.pods, self.containers, self._last.get(kind))
 
-    def _ours(self, method: str) -> Behaviour:
-        """An RPC that is about this runtime alone."""
-        ours, kind = getattr(self._servicer, method), request_type(method)
+    def _stream(self, merged: MergedList) -> StreamBehaviour:
+        ours: Callable[[Any, Any], Any] = getattr(self._servicer, merged.kind.stream)
+        return MergedListStream(merged, self.delegate, ours).answers
 
-        async def call(raw: bytes, context: Any) -> Any:
-            return await ours(parsed(method, kind, raw), context)
+    def _begins(self, kind: ListKind) -> Callable[[str], Awaitable[bool]]:
+        return lambda prefix: self._lists[kind].begins(prefix)
 
-        return call
+    async def _version(self, raw: bytes, context: Any) -> Any:
+        """Ours: the kubelet and crictl speak to us."""
+        return await self._servicer.Version(parsed("Version", cri.VersionRequest, raw), context)
 
 
 @contextlib.asynccontextmanager

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+import logging
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from cri.delegate.config import DelegateConfig, Unnamed
+from cri.delegate.kinds import parsed
 from cri.delegate.link import RUNTIME, Delegate, PendingCall, passed_on, remaining, said
 from cri.delegate.lists import lacks
+from cri.delegate.met import Met
 from daemonkit.faults import Broken, Fault
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
+log = logging.getLogger(__name__)
+
 CONDITION = "DelegateReady"
+_DESCRIPTORS = 4096
 INFO = "delegate."
 """Before the names of the delegate's verbose info."""
 
 
 class MergedStatus:
-    """Status and RuntimeConfig.
+    """Status, RuntimeConfig, UpdateRuntimeConfig, ListMetricDescriptors.
 
     RuntimeReady and NetworkReady stay those of zones.  The kubelet takes a node without either for NotReady:
     it then evicts pods, zones too, and without the network starts none but those of the host's.  So the
@@ -35,23 +40,24 @@ class MergedStatus:
         self,
         config: DelegateConfig,
         delegate: Delegate,
-        ours: Callable[[Any, Any], Awaitable[cri.StatusResponse]],
+        servicer: Any,
+        met: Met,
     ) -> None:
         self._default = config.default
         self._delegate = delegate
-        self._ours = ours
+        self._servicer = servicer
+        self._met = met
         self._heard: cri.StatusResponse | None = None
-        self._cgroups = b""
 
     async def status(self, raw: bytes, context: _Context) -> cri.StatusResponse:
         """Ours, with the delegate's part in it; never later than its deadline."""
-        request = cri.StatusRequest.FromString(raw)
+        request = parsed("Status", cri.StatusRequest, raw)
         metadata, pending = passed_on(context), None
         if not self._delegate.trouble:
             timeout = self._delegate.reads(remaining(context))
             pending = self._delegate.begin(RUNTIME + "Status", raw, timeout, metadata)
         try:
-            reply = await self._ours(request, context)
+            reply: cri.StatusResponse = await self._servicer.Status(request, context)
         except BaseException:
             if pending is not None:
                 pending.cancel()
@@ -76,11 +82,49 @@ class MergedStatus:
             timeout = self._delegate.reads(remaining(context))
             answer = await self._delegate.call(RUNTIME + "RuntimeConfig", raw, timeout, passed_on(context))
         except (grpc.aio.AioRpcError, Fault) as error:
-            if lacks(error) or not self._cgroups:
+            if lacks(error) or not self._met.runtime_config:
                 raise
-            return self._cgroups
-        self._cgroups = answer
+            return self._met.runtime_config
+        self._met.note(answer)
         return answer
+
+    async def update(self, raw: bytes, context: _Context) -> bytes | Message:
+        """UpdateRuntimeConfig, which has the pods' addresses: ours, then the delegate's; it may have none."""
+        request = parsed("UpdateRuntimeConfig", cri.UpdateRuntimeConfigRequest, raw)
+        metadata = passed_on(context)
+        mine: Message = await self._servicer.UpdateRuntimeConfig(request, context)
+        try:
+            return await self._delegate.call(
+                RUNTIME + "UpdateRuntimeConfig", raw, self._delegate.reads(remaining(context)), metadata
+            )
+        except grpc.aio.AioRpcError as error:
+            if lacks(error):
+                return mine
+            raise
+
+    async def descriptors(self, raw: bytes, context: _Context) -> Message:
+        """ListMetricDescriptors: by name once, ours first."""
+        request = parsed("ListMetricDescriptors", cri.ListMetricDescriptorsRequest, raw)
+        metadata = passed_on(context)
+        reply: cri.ListMetricDescriptorsResponse = await self._servicer.ListMetricDescriptors(
+            request, context
+        )
+        if self._delegate.trouble:
+            return reply
+        timeout = self._delegate.reads(remaining(context))
+        try:
+            answer = await self._delegate.call(RUNTIME + "ListMetricDescriptors", raw, timeout, metadata)
+            theirs = cri.ListMetricDescriptorsResponse.FromString(answer)
+        except (grpc.aio.AioRpcError, Fault, DecodeError) as error:
+            if not lacks(error):
+                log.warning("the delegate has no descriptors of metrics: %s", said(error))
+            return reply
+        known = {one.name for one in reply.descriptors}
+        for one in theirs.descriptors[:_DESCRIPTORS]:
+            if one.name not in known:
+                known.add(one.name)
+                reply.descriptors.append(one)
+        return reply
 
     async def _theirs(self, pending: PendingCall | None) -> tuple[cri.StatusResponse | None, str]:
         if pending is None:

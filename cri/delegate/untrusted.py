@@ -43,8 +43,8 @@ class Checked:
             self._last = (data, items)
         return data, items
 
-    def batch(self, untrusted: bytes, seen: set[str]) -> list[Any]:
-        """One message of a stream: its items, but for those in ``seen``, to which they are added."""
+    def batch(self, untrusted: bytes, seen: dict[str, Any]) -> list[Any]:
+        """One message of a stream: its items by key are added to ``seen``; those that are new."""
         _, items = self._read(untrusted, self._stream_type, self._kind.stream_field)
         if len(seen) + len(items) > ITEMS:
             raise self._broken(f"it lists more than {ITEMS} items")
