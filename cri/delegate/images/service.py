@@ -20,8 +20,8 @@ from cri.delegate.owners import Owner
 from cri.delegate.routes import Answer, Behaviour, end_with, unary
 from cri.images.digests import is_digest
 from cri.images.rpc.service import ImageService
-from daemonkit.faults import Fault, Invalid
-from daemonkit.grpc_server import batches
+from daemonkit.faults import Broken, Fault, Invalid
+from daemonkit.grpc_server import MESSAGE_LIMIT, batches
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -86,7 +86,12 @@ class MixedImages:
     async def list_images(self, raw: bytes, context: _Context) -> Answer:
         """ListImages: each image once."""
         request = _parsed(cri.ListImagesRequest, raw, "ListImages")
-        return cri.ListImagesResponse(images=await self._listed(request.filter, context, passed_on(context)))
+        listed = await self._listed(request.filter, context, passed_on(context))
+        answer = cri.ListImagesResponse(images=listed)
+        if answer.ByteSize() > MESSAGE_LIMIT:
+            cause = f"its images and ours together are a list of more than {MESSAGE_LIMIT >> 20} MiB"
+            raise Broken("ListImages", self._theirs.name, cause)
+        return answer
 
     async def stream(self, raw: bytes, context: _Context) -> AsyncIterator[cri.StreamImagesResponse]:
         """The same as a stream."""

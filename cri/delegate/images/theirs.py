@@ -112,8 +112,13 @@ class DelegateImages:
         return _parsed(kind, data, method, self.name)
 
     def _recalled(self, error: Exception) -> dict[str, cri.Image]:
-        """The images as it last said; the error when that is not known, or too long ago."""
+        """The images as it last said; the error when that is not known, or too long ago.
+
+        A delegate that never was there has none.
+        """
         age = time.monotonic() - self._heard_at
+        if not self._delegate.met:
+            return {}
         if self._listed is not None and age <= self._keep:
             return self._listed
         raise error
