@@ -20,7 +20,7 @@ from tests.support.cri.cri_daemons import needs_node
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, programs
 from tests.support.images import registry as registries
-from tests.support.images.images import BuiltImage, Layer, build, digest, packed, write_layout
+from tests.support.images.images import BuiltImage, Layer, build, digest, index_of, packed, write_layout
 from tests.support.images.registry import Registry
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
@@ -170,10 +170,12 @@ async def test_an_archive_that_was_imported_by_hand_serves_both(mixed: Mixed, tm
     (tmp_path / "layout").mkdir()
     image, word = made()
     name = f"registry.test/imported/{word}:1"
-    layout = write_layout(tmp_path / "layout", image, name)
+    layout = write_layout(tmp_path / "layout", image)
+    named = image.descriptor | {"annotations": {"io.containerd.image.name": name}}
+    (layout / "index.json").write_bytes(index_of([named]))
     archive = tmp_path / "image.tar"
     subprocess.run(["tar", "-C", layout, "-cf", archive, "."], check=True)
-    ctr(mixed, "images", "import", "--index-name", name, str(archive))
+    ctr(mixed, "images", "import", str(archive))
     for kind in KINDS:
         pod = await mixed.pod(f"{word}-{kind}", kind)
         reference = await _seen(mixed, name)
