@@ -31,10 +31,11 @@ async def mixed_images(
     """ImageService for a server, and what is awaited before each container, while the block runs."""
     # Its own connection: a layer that is read slowly must not hold up calls of CRI.
     stores = channel(config.path)
+    theirs, memory = DelegateImages(delegate, config.keep), PullMemory()
+    transfer = ImageTransfer(manager, theirs, memory, stores)
     try:
-        theirs, memory = DelegateImages(delegate, config.keep), PullMemory()
-        transfer = ImageTransfer(manager, theirs, memory, stores)
         service = MixedImages(config, handlers, ImageService(manager), theirs, memory, is_ours)
         yield service.service(), transfer.ensure
     finally:
+        await transfer.stop()
         await stores.close(None)

@@ -8,7 +8,8 @@ pull from there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import grpc.aio
 
@@ -18,7 +19,6 @@ from cri.delegate.images.memory import PullMemory
 from cri.delegate.images.theirs import DelegateImages
 from cri.delegate.link import said
 from cri.delegate.owners import Owner
-from cri.images.concurrency import SingleFlight
 from cri.images.manager import ImageManager
 from cri.images.pull.taking import OfferedImage
 from cri.images.registry import names
@@ -27,10 +27,13 @@ from cri.images.registry.names import Reference
 from cri.images.rpc.cri_messages import credentials_from
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Fault, Invalid, Refused
+from daemonkit.tasks import Background, join
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _OPERATION = "create container"
 _HINT = "imagePullPolicy: Always pulls it for this pod; or remove it from the node, so that it is pulled anew"
+_GIVEN = 4
+"""Images that are given to the delegate at once; those that we take wait for their turn among the pulls."""
 _SEEN = 10.0
 """Seconds for containerd's CRI to notice an image that was written into its store."""
 _LOOK = 0.05
@@ -50,7 +53,9 @@ class ImageTransfer:
         self._memory = memory
         self._channel = channel
         self._stall = manager.settings.stall_seconds
-        self._running: SingleFlight[None] = SingleFlight()
+        self._tasks = Background()
+        self._running: dict[tuple[Owner, str], asyncio.Task[None]] = {}
+        self._turns = asyncio.Semaphore(_GIVEN)
 
     async def ensure(self, owner: Owner, request: cri.CreateContainerRequest) -> None:
         """The images that a container names are on its side, if either side has them.
@@ -58,10 +63,13 @@ class ImageTransfer:
         Refused: only the other side has it, and it cannot be had from there, nor from the registry.
         """
         bring = self._to_ours if owner is Owner.OURS else self._to_theirs
-        mounted = (mount.image for mount in request.config.mounts if mount.image.image)
-        for spec in (request.config.image, *mounted):
-            if spec.image:
-                await bring(spec, request.sandbox_config)
+        specs = (request.config.image, *(mount.image for mount in request.config.mounts))
+        for spec in {spec.image: spec for spec in specs if spec.image}.values():
+            await bring(spec, request.sandbox_config)
+
+    async def stop(self) -> None:
+        """Cancel what is under way, and wait for its end."""
+        await self._tasks.close(0)
 
     def here(self, name: str) -> StoredImage | None:
         """Our image, when containers can have it."""
@@ -71,6 +79,19 @@ class ImageTransfer:
             return None
         return image if image is not None and self._manager.store.usable(image) else None
 
+    async def _bring(self, key: tuple[Owner, str], work: Coroutine[Any, Any, None]) -> None:
+        """Run work once for all who want it.  It goes on when they have gone.
+
+        The kubelet gives CreateContainer two minutes: what takes longer is there when it tries again.
+        """
+        task = self._running.get(key)
+        if task is None:
+            task = self._running[key] = self._tasks.spawn(work, f"bring image {key[1]} to {key[0].value}")
+            task.add_done_callback(lambda _: self._running.pop(key))
+        else:
+            work.close()
+        await join(task)
+
     # Theirs to ours.
 
     async def _to_ours(self, spec: cri.ImageSpec, _: cri.PodSandboxConfig) -> None:
@@ -78,12 +99,15 @@ class ImageTransfer:
             return
         found = await self._theirs.find(spec.image)
         if found is not None:
-            try:
-                await self._take(found, spec.user_specified_image)
-            except (Fault, grpc.aio.AioRpcError) as error:
-                raise _unavailable(found.id, self._theirs.name, said(error)) from error
+            await self._bring((Owner.OURS, found.id), self._take(found, spec.user_specified_image))
 
     async def _take(self, found: cri.Image, asked: str) -> None:
+        try:
+            await self._take_or_pull(found, asked)
+        except (Fault, grpc.aio.AioRpcError) as error:
+            raise _unavailable(found.id, self._theirs.name, said(error)) from error
+
+    async def _take_or_pull(self, found: cri.Image, asked: str) -> None:
         known = self._by_secret(_names(found, asked))
         target = await target_of(self._channel, found.id)
         if target is not None:
@@ -112,18 +136,19 @@ class ImageTransfer:
             return
         image = self.here(spec.image)
         if image is not None:
-            await self._running.run(image.id, lambda: self._give(image, spec, pod))
+            await self._bring((Owner.DELEGATE, image.id), self._give(image, spec, pod))
 
     async def _give(self, image: StoredImage, spec: cri.ImageSpec, pod: cri.PodSandboxConfig) -> None:
-        try:
-            await self._hand_over(image)
-            return
-        except (Fault, grpc.aio.AioRpcError) as error:
-            first = said(error)
-        try:
-            await self._have_pulled(image, spec, pod)
-        except (Fault, grpc.aio.AioRpcError) as error:
-            raise _unavailable(image.id, "xenpod", f"{first}; {said(error)}") from error
+        async with self._turns:
+            try:
+                await self._hand_over(image)
+                return
+            except (Fault, grpc.aio.AioRpcError) as error:
+                first = said(error)
+            try:
+                await self._have_pulled(image, spec, pod)
+            except (Fault, grpc.aio.AioRpcError) as error:
+                raise _unavailable(image.id, "xenpod", f"{first}; {said(error)}") from error
 
     async def _hand_over(self, image: StoredImage) -> None:
         """Write it into the delegate's store, and wait until its CRI shows it."""

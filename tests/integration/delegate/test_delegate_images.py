@@ -27,6 +27,7 @@ from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
 
 pytestmark = [pytest.mark.root, needs_node, needs_containerd, pytest.mark.asyncio(loop_scope="module")]
 
+PASSWORD = "oyster-catcher"
 ALWAYS, IF_NOT_PRESENT, NEVER = "Always", "IfNotPresent", "Never"
 _numbers = count()
 _busybox = packed(layers.busybox())
@@ -59,8 +60,8 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registry
     folder = tmp_path_factory.mktemp("private")
     (folder / "in").mkdir()
     passwords = folder / "htpasswd"
-    # Of "secret", with bcrypt.
-    passwords.write_text("kube:$2b$04$abcdefghijklmnopqrstuu2r9OfJnfCsdneAXAGHnS4UpFFP8WIrW\n")
+    # Of PASSWORD, with bcrypt.
+    passwords.write_text("kube:$2b$04$abcdefghijklmnopqrstuuB6Jcm5oj8YZ0rD9W49L62.49Kt8Wz6u\n")
     auth = {"htpasswd": {"realm": "private", "path": str(passwords)}}
     with registries.running(folder / "in") as inside:
         outer = folder / "out"
@@ -229,7 +230,7 @@ async def test_a_private_image_comes_with_the_credentials_of_its_last_pull(
     mixed: Mixed, private: tuple[Registry, Registry]
 ) -> None:
     inside, outside = private
-    auth = cri.AuthConfig(username="kube", password="secret")
+    auth = cri.AuthConfig(username="kube", password=PASSWORD)
     one = published(inside, auth, outside)
     with pytest.raises(grpc.aio.AioRpcError):
         await wanted(mixed, await mixed.pod(f"stranger-{one.word}", ZONE), one.name, IF_NOT_PRESENT)
@@ -239,6 +240,15 @@ async def test_a_private_image_comes_with_the_credentials_of_its_last_pull(
     reference = await wanted(mixed, pod, one.name, IF_NOT_PRESENT)
     assert reference is not None
     assert await says(mixed, pod, reference, one.name) == one.word
+
+
+async def test_no_password_is_logged(mixed: Mixed, private: tuple[Registry, Registry]) -> None:
+    inside, outside = private
+    one = published(inside, cri.AuthConfig(username="kube", password=PASSWORD), outside)
+    await given_to(mixed, HOST, one)
+    await given_to(mixed, ZONE, one)
+    said = mixed.node.daemon.log.read_text()
+    assert one.word in said and PASSWORD not in said
 
 
 async def test_bytes_that_cannot_be_had_are_said(mixed: Mixed, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from cri.delegate.config import Unnamed
 from cri.delegate.owners import Owner
+from cri.images.settings import ImageSettings
 from daemonkit.faults import Refused, Unreachable
 from tests.support.images import registry as registries
 from tests.support.images.images import BuiltImage, Layer, build, digest, write_layout
@@ -399,3 +401,80 @@ async def test_a_delegate_that_lies(node: MixedNode) -> None:
     listed = await node.listed()
     # As it last said, when that was believable.
     assert [one.id for one in listed] == [image.id]
+
+
+async def test_a_delegate_that_hangs_holds_no_zone_up(tmp_path: Path, registry: Registry) -> None:
+    silent = asyncio.Event()
+
+    async def hang(method: str, context: Any) -> None:
+        if silent.is_set():
+            await asyncio.Event().wait()
+
+    async with mixed_node(tmp_path, timeout=0.5) as node:
+        image = _image(27)
+        name = _pushed(node, registry, image, "mixed/hang")
+        await node.pull(name, zone=True)
+        node.containerd.before = hang
+        silent.set()
+        assert (await node.status(name)).id == image.id
+        assert "no answer within" in node.delegate.trouble
+        calls = len(node.containerd.calls)
+        assert (await node.status(name)).id == image.id
+        assert not (await node.status("registry.example/absent:1")).id
+        assert len(node.containerd.calls) == calls, "nobody waits for it a second time"
+
+
+async def test_what_a_caller_began_is_there_when_it_comes_back(node: MixedNode) -> None:
+    """The kubelet gives CreateContainer two minutes, and large images take longer."""
+    image = _image(28)
+    node.containerd.add(image, "registry.example/large:1")
+    slow, go_on = digest(image.layers[0].data), asyncio.Event()
+    asked = asyncio.Event()
+
+    async def wait(method: str, context: Any) -> None:
+        asked.set()
+        await go_on.wait()
+
+    node.containerd.slow = {slow: wait}
+    first = asyncio.create_task(node.create(ZONE, image.id))
+    async with asyncio.timeout(60):
+        await asked.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        go_on.set()
+        await node.create(ZONE, image.id)
+    assert node.here(image.id)
+
+
+@pytest.mark.parametrize("how", ["refuses", "breaks off", "is silent"])
+async def test_a_store_that_takes_nothing(tmp_path: Path, how: str) -> None:
+    settings = ImageSettings(tmp_path / "state", tmp_path / "certs.d", stall_seconds=0.5)
+    async with mixed_node(tmp_path, settings=settings) as node:
+        image = _image(29)
+        await _imported(node, tmp_path, image)
+
+        async def fail(method: str, context: Any) -> None:
+            if how == "refuses":
+                await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "no space left on device")
+            if how == "is silent":
+                await asyncio.Event().wait()
+
+        node.containerd.slow = {digest(image.layers[0].data): fail}
+        node.containerd.breaks_off = how == "breaks off"
+        words = {"refuses": "no space left", "breaks off": "without a word", "is silent": "no answer for"}
+        with pytest.raises(Refused, match=f"{words[how]}.*no name with a digest"):
+            await node.create(HOST, image.id)
+        assert node.containerd.leases == set() and node.containerd.images == {}
+
+
+async def test_a_damaged_layer_of_ours_is_not_taken(node: MixedNode, registry: Registry) -> None:
+    image = _image(30)
+    name = _pushed(node, registry, image, "mixed/damaged")
+    await node.pull(name, zone=True)
+    blob = node.manager.store.files.blob_path(digest(image.layers[0].data))
+    blob.write_bytes(blob.read_bytes()[:-1] + b"x")
+    await node.create(HOST, image.id, name)
+    # The delegate pulled it: what was written had another digest.
+    assert len(node.containerd.asked("PullImage")) == 1
+    assert node.containerd.blobs[digest(image.layers[0].data)] == image.layers[0].data

@@ -82,12 +82,13 @@ async def mixed_node(
     default: Unnamed = Unnamed.DELEGATE,
     stores: bool = True,
     keep: float = 120,
+    timeout: float = 30,
     settings: ImageSettings | None = None,
     containerd: ScriptedContainerd | None = None,
 ) -> AsyncIterator[MixedNode]:
     """stores: whether the delegate has containerd's own API, or CRI alone."""
     other = containerd or ScriptedContainerd()
-    config = DelegateConfig(f"unix://{folder}/c.sock", default, timeout=Seconds(30.0), keep=Seconds(keep))
+    config = DelegateConfig(f"unix://{folder}/c.sock", default, timeout=Seconds(timeout), keep=Seconds(keep))
     settings = settings or ImageSettings(folder / "state", folder / "certs.d", connect_seconds=30)
     delegate, zones = Delegate(config), set[str]()
     try:

@@ -27,6 +27,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
+_Before: TypeAlias = Callable[[str, _Context], Awaitable[None]]
 PIECE = 32 << 10
 NAMESPACE = ("containerd-namespace", "k8s.io")
 
@@ -34,7 +35,8 @@ NAMESPACE = ("containerd-namespace", "k8s.io")
 class ScriptedContainerd:
     """images: by id; blobs: by digest; targets: by name or id; offers: what its registries have, by name.
 
-    before: awaited at each call of CRI, with its name; it may raise or abort.  calls: the requests of CRI.
+    before: awaited at each call of CRI, with its name; it may abort.  slow: the same for the bytes of one blob,
+    by digest.  breaks_off: writes end without an answer.  calls: the requests of CRI.
     """
 
     def __init__(self) -> None:
@@ -47,7 +49,9 @@ class ScriptedContainerd:
         self.leases: set[str] = set()
         self.filesystems = cri.ImageFsInfoResponse()
         self.version = "containerd"
-        self.before: Callable[[str, _Context], Awaitable[None]] | None = None
+        self.before: _Before | None = None
+        self.slow: dict[str, _Before] = {}
+        self.breaks_off = False
 
     def add(self, image: BuiltImage, *names: str, blobs: bool = True, size: int = 100) -> None:
         """What a pull of names leaves here; blobs: the layers, too (not after discard_unpacked_layers)."""
@@ -126,6 +130,7 @@ class _Content(content_pb2_grpc.ContentServicer):
     async def Read(self, request: Any, context: _Context) -> AsyncIterator[Any]:
         await _check(context)
         data = await _found(self._own.blobs, request.digest, context)
+        await self._wait("Read", request.digest, context)
         for start in range(request.offset, len(data), PIECE):
             yield content_pb2.ReadContentResponse(offset=start, data=data[start : start + PIECE])
 
@@ -146,6 +151,9 @@ class _Content(content_pb2_grpc.ContentServicer):
         await _check(context, "containerd-lease")
         written = bytearray()
         async for request in requests:
+            await self._wait("Write", request.expected, context)
+            if self._own.breaks_off:
+                return
             if request.expected in self._own.blobs:
                 await context.abort(grpc.StatusCode.ALREADY_EXISTS, f"content {request.expected}")
             assert request.offset == len(written)
@@ -155,6 +163,10 @@ class _Content(content_pb2_grpc.ContentServicer):
                     await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "unexpected commit digest")
                 self._own.blobs[request.expected] = bytes(written)
             yield content_pb2.WriteContentResponse(action=request.action, offset=len(written))
+
+    async def _wait(self, method: str, blob: str, context: _Context) -> None:
+        if blob in self._own.slow:
+            await self._own.slow[blob](method, context)
 
 
 class _Images(images_pb2_grpc.ImagesServicer):
