@@ -8,12 +8,16 @@ import logging
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
+from grpc import GenericRpcHandler
+
 from cri.cni import template
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
 from cri.config import CriConfig
+from cri.delegate.images import assembly
 from cri.delegate.service import Delegation, delegating
+from cri.images.manager import ImageManager
 from cri.images.registry import names
 from cri.rpc import handlers
 from cri.runtime import Images, PodNetwork, Runtime, now_ns
@@ -35,6 +39,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel
 from daemonkit.logs import fields
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
@@ -128,6 +133,24 @@ async def delegation(
     )
     async with delegating(both):
         yield both
+
+
+@contextlib.asynccontextmanager
+async def mixed_images(
+    runtime: Runtime, manager: ImageManager, both: Delegation | None
+) -> AsyncIterator[GenericRpcHandler[Any, Any] | None]:
+    """ImageService in front of both runtimes, while the block runs; None when there is no delegate."""
+    if both is None:
+        yield None
+        return
+    config, holder = runtime.config, runtime.sandbox_names.holder
+
+    def is_ours(pod: cri.PodSandboxMetadata) -> bool:
+        return holder(sandbox_name(pod)) is not None
+
+    parts = assembly.mixed_images(config.delegate, both.delegate, manager, config.handlers, is_ours)
+    async with parts as (service, both.ensure):
+        yield service
 
 
 async def _runtime(

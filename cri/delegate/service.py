@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from cri.delegate.events import MergedEvents
 from cri.delegate.follow import DelegateFollower
 from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, PODS, ListKind, parsed
 from cri.delegate.last_word import LastWord
-from cri.delegate.lifecycle import CreateContainer, Removal, RunPod
+from cri.delegate.lifecycle import Change, CreateContainer, RunPod
 from cri.delegate.link import Delegate, said
 from cri.delegate.lists import MergedList
 from cri.delegate.met import Met
@@ -101,16 +102,30 @@ class Delegation:
         return generic(handlers)
 
     def _by_id(self, method: str) -> ById:
+        changed: Callable[[str], None]
         last, owners = self._last[CONTAINERS], self.pods if method in POD_CALLS else self.containers
         match method:
             case "CreateContainer":
                 return CreateContainer(
                     owners, self.delegate, self._servicer, self.containers, last, self.ensure
                 )
-            case "RemovePodSandbox" | "RemoveContainer":
-                gone = self._pod_gone if method in POD_CALLS else last.gone
-                return Removal(method, owners, self.delegate, self._servicer, gone)
-        return ById(method, owners, self.delegate, self._servicer)
+            case "StartContainer":
+                changed = partial(last.became, state=cri.CONTAINER_RUNNING)
+            case "StopContainer":
+                changed = partial(last.became, state=cri.CONTAINER_EXITED)
+            case "StopPodSandbox":
+                changed = self._pod_stopped
+            case "RemovePodSandbox":
+                changed = self._pod_gone
+            case "RemoveContainer":
+                changed = last.gone
+            case _:
+                return ById(method, owners, self.delegate, self._servicer)
+        return Change(method, owners, self.delegate, self._servicer, changed)
+
+    def _pod_stopped(self, pod_id: str) -> None:
+        self._last[PODS].became(pod_id, cri.SANDBOX_NOTREADY)
+        self._last[CONTAINERS].became_with(pod_id, cri.CONTAINER_EXITED)
 
     def _pod_gone(self, pod_id: str) -> None:
         self._last[PODS].gone(pod_id)

@@ -1,0 +1,221 @@
+"""A real kubelet and scheduler on a node of two runtimes: pods of the host and zones side by side."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from tests.support.cluster import mixed as support
+from tests.support.cluster.api import PATIENCE
+from tests.support.cluster.cluster import CLASSES, NODE, NODES, PODS, Cluster
+from tests.support.cluster.mixed import MixedCluster, conditioned, container_of
+from tests.support.cluster.programs import free_ports, needs_kubernetes
+from tests.support.cri.cri_daemons import needs_node
+from tests.support.delegate.containerd import needs_containerd
+from tests.support.delegate.mixed import ZONE
+
+pytestmark = [
+    pytest.mark.root,
+    needs_node,
+    needs_kubernetes,
+    needs_containerd,
+    pytest.mark.timeout(900),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+COUNTS = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.2; done"
+SERVER = "mkdir /www; echo {name} >/www/index.html; echo serves; exec httpd -f -p {port} -h /www"
+FOREVER = ("sh", "-c", "echo begins; exec sleep 100000")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def module_mixed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[MixedCluster]:
+    async with support.mixed_cluster(tmp_path_factory.mktemp("x")) as made:
+        yield made
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def mixed(module_mixed: MixedCluster) -> AsyncIterator[MixedCluster]:
+    """The cluster; the test's pods are removed after it."""
+    yield module_mixed
+    await module_mixed.tidy()
+
+
+def server(name: str, port: int) -> tuple[str, ...]:
+    """The command of a web server that says its name."""
+    return "sh", "-c", SERVER.format(name=name, port=port)
+
+
+async def test_what_needs_the_host_runs_beside_zones(mixed: MixedCluster, tmp_path: Path) -> None:
+    """A DaemonSet in the host's network, an agent as CNI plugins have them, an ordinary pod, two zones."""
+    cluster = mixed.cluster
+    (port,) = free_ports(1)
+    proxy = await mixed.daemon_set("proxy", *server("proxy", port), hostNetwork=True)
+    marks = f"hostname >/host/mark; ls -d /proc/{mixed.delegate.pid}/fd >/host/sees; exec sleep 100000"
+    agent = await mixed.daemon_set(
+        "agent",
+        *("sh", "-c", marks),
+        hostNetwork=True,
+        hostPID=True,
+        volumes=[{"name": "host", "hostPath": {"path": str(tmp_path)}}],
+        container={
+            "securityContext": {"privileged": True},
+            "volumeMounts": [{"name": "host", "mountPath": "/host", "mountPropagation": "Bidirectional"}],
+        },
+    )
+    await cluster.create("ordinary", *server("ordinary", 8080), restartPolicy="Always")
+    for name in ("zone-one", "zone-two"):
+        await mixed.zone(name, *server(name, 8080), restartPolicy="Always")
+    names = [proxy, agent, "ordinary", "zone-one", "zone-two"]
+    found = dict(zip(names, await cluster.started(*names), strict=True))
+    assert len(await cluster.zones()) == 2 and len(mixed.delegate.shims()) == 3
+    addresses = {name: pod["status"]["podIP"] for name, pod in found.items()}
+    assert addresses[proxy] == addresses[agent] == found[proxy]["status"]["hostIP"]
+    assert len({addresses[name] for name in names[1:]}) == 4
+    assert (tmp_path / "mark").read_text().strip() and str(mixed.delegate.pid) in (
+        tmp_path / "sees"
+    ).read_text()
+    for name, at in ((proxy, port), ("ordinary", 8080), ("zone-one", 8080)):
+        said = await cluster.logged(name, lambda log: "serves\n" in log)
+        assert said == "serves\n"
+        assert await cluster.exec(name, "cat", "/www/index.html") == f"{name.split('-')[0]}\n" or (
+            name == "zone-one"
+        )
+        await until_serves(cluster, name, at)
+        assert await mixed.fetched(name, at) in (name, "proxy")
+    # One network: a zone reaches the ordinary pod, and the ordinary pod a zone.
+    for one, other in (("zone-one", "ordinary"), ("ordinary", "zone-two")):
+        await until_serves(cluster, other, 8080)
+        assert await cluster.exec(one, "wget", "-q", "-O", "-", f"{addresses[other]}:8080") == f"{other}\n"
+
+
+async def until_serves(cluster: Cluster, name: str, port: int) -> None:
+    script = f"until wget -q -O /dev/null 127.0.0.1:{port}/index.html; do sleep 0.05; done"
+    await cluster.exec(name, "sh", "-c", script)
+
+
+async def test_the_kubelets_figures_of_both(mixed: MixedCluster) -> None:
+    cluster = mixed.cluster
+    kubelet = cluster.kubelet
+    assert kubelet is not None
+    busy = ("sh", "-c", "head -c 8388608 /dev/zero >/held; while :; do :; done")
+    limits = {"resources": {"limits": {"cpu": "200m", "memory": "64Mi"}}}
+    await cluster.create("busy-host", *busy, container=limits)
+    await mixed.zone("busy-zone", *busy, container=limits)
+    await cluster.started("busy-host", "busy-zone")
+    for name in ("busy-host", "busy-zone"):
+        pod: dict[str, Any] = {}
+        async with asyncio.timeout(PATIENCE):
+            while not _measured(pod := await kubelet.summary(name)):  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(0.5)
+        (container,) = pod["containers"]
+        assert container["memory"]["workingSetBytes"] > 0 and container["rootfs"]["usedBytes"] > 0
+        assert pod["memory"]["workingSetBytes"] > 0 and pod["network"]["rxBytes"] >= 0
+
+
+def _measured(pod: dict[str, Any]) -> bool:
+    containers = pod.get("containers") or [{}]
+    return "usageNanoCores" in containers[0].get("cpu", {}) and "usageNanoCores" in pod.get("cpu", {})
+
+
+async def test_no_container_restarts_when_daemons_do(mixed: MixedCluster) -> None:
+    """Twenty pods; each daemon in turn is killed and started again."""
+    cluster = mixed.cluster
+    names = [f"{kind}-{number}" for number in range(10) for kind in ("host", "zone")]
+    for name in names:
+        create = mixed.zone if name.startswith("zone") else cluster.create
+        await create(name, "sh", "-c", COUNTS, restartPolicy="Always")
+    before = [identity(pod) for pod in await cluster.started(*names)]
+    assert {restarts for _, restarts in before} == {0}
+    for daemon in (mixed.delegate, cluster.node.daemon, cluster.node.protectd.daemon):
+        said = {name: len(lines(await cluster.log(name))) for name in names}
+        await daemon.crash()
+        await daemon.start()
+        for name in names:
+            counted = await cluster.logged(name, lambda log, n=said[name]: len(lines(log)) > n + 5)
+            assert lines(counted) == list(range(1, len(lines(counted)) + 1)), "no line is lost or repeated"
+        await cluster.api.until(NODES, f"metadata.name={NODE}", conditioned("Ready", "True"))
+        for name in names[:2]:
+            assert await cluster.exec(name, "echo", "hello") == "hello\n"
+    # The kubelet has seen all of them again since: it has listed both runtimes, for what it now starts.
+    await cluster.create("late-host", *FOREVER)
+    await mixed.zone("late-zone", *FOREVER)
+    await cluster.started("late-host", "late-zone")
+    assert [identity(pod) for pod in await cluster.started(*names)] == before
+
+
+def identity(pod: dict[str, Any]) -> tuple[str, int]:
+    """Of its container; the kubelet must see no other one later."""
+    status = container_of(pod)
+    return status["containerID"], status["restartCount"]
+
+
+def lines(log: str) -> list[int]:
+    """Whole ones."""
+    return [int(line) for line in log[: log.rfind("\n") + 1].split()]
+
+
+async def test_a_taint_keeps_ordinary_pods_off_and_the_class_brings_zones(mixed: MixedCluster) -> None:
+    cluster = mixed.cluster
+    node = f"{NODES}/{NODE}"
+    taint = {"key": "xenpod.dev/zones", "value": "only", "effect": "NoSchedule"}
+    scheduling = {
+        "nodeSelector": {"xenpod.dev/zones": "only"},
+        "tolerations": [{"key": "xenpod.dev/zones", "operator": "Exists", "effect": "NoSchedule"}],
+    }
+    await cluster.api.post(CLASSES, {"metadata": {"name": "pool"}, "handler": ZONE, "scheduling": scheduling})
+    try:
+        await cluster.create("zone", *FOREVER, runtimeClassName="pool")
+        await cluster.event("zone", "didn't match Pod's node affinity/selector")
+        labels = {"metadata": {"labels": taint_label(taint)}, "spec": {"taints": [taint]}}
+        await cluster.api.patch(node, labels)
+        await cluster.create("ordinary", *FOREVER)
+        await cluster.event("ordinary", "untolerated taint")
+        (zone,) = await cluster.started("zone")
+        assert zone["spec"]["runtimeClassName"] == "pool" and len(await cluster.zones()) == 1
+        assert (await cluster.api.get(f"{PODS}/ordinary"))["status"]["phase"] == "Pending"
+        await cluster.api.patch(node, {"spec": {"taints": None}})
+        await cluster.started("ordinary")
+    finally:
+        await cluster.api.patch(
+            node, {"metadata": {"labels": {taint["key"]: None}}, "spec": {"taints": None}}
+        )
+        await cluster.api.delete(f"{CLASSES}/pool")
+
+
+def taint_label(taint: dict[str, str]) -> dict[str, str]:
+    return {taint["key"]: taint["value"]}
+
+
+async def test_eviction_removes_unused_images_and_then_pods_of_both(mixed: MixedCluster) -> None:
+    """The kubelet is told that a disk that is nearly empty is too full."""
+    cluster = mixed.cluster
+    await cluster.create("host", *FOREVER)
+    await mixed.zone("zone", *FOREVER)
+    await cluster.started("host", "zone")
+    tight = {"nodefs.available": "100%", "imagefs.available": "100%"}
+    try:
+        await cluster.use_kubelet(
+            shipped=True,
+            wait=False,
+            evictionHard=tight,
+            evictionPressureTransitionPeriod="1s",
+            **mixed.settings,
+        )
+        await cluster.api.until(NODES, f"metadata.name={NODE}", conditioned("DiskPressure", "True"))
+        for name in ("host", "zone"):
+            evicted = await cluster.until(name, lambda pod: pod["status"]["phase"] == "Failed")
+            assert evicted["status"]["reason"] == "Evicted", evicted["status"]
+        async with asyncio.timeout(PATIENCE):
+            while await cluster.zones() or mixed.delegate.shims():  # noqa: ASYNC110 - see above
+                await asyncio.sleep(0.1)
+    finally:
+        await cluster.use_kubelet(shipped=True, **mixed.settings)
+    await cluster.create("after-host", *FOREVER)
+    await mixed.zone("after-zone", *FOREVER)
+    await cluster.started("after-host", "after-zone")
