@@ -163,6 +163,48 @@ async def test_events_are_taken_up_again(mixed: Mixed) -> None:
     assert (await events.read()).container_id == "second"
 
 
+async def test_what_changed_meanwhile_is_told(mixed: Mixed) -> None:
+    """The subscriber's stream goes on, so it has no other reason to look."""
+    other, told = mixed.other, Told(mixed.other)
+    pod, gone = other.has_pod("a" * 64), other.has_pod("b" * 64)
+    ended, same = other.has_container("c" * 64, pod.id), other.has_container("d" * 64, pod.id)
+    await mixed.ours.pods()
+    await mixed.ours.containers()
+    events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
+    told.said.put_nowait(event("first"))
+    assert (await events.read()).container_id == "first"
+    await other.die()
+    await becomes_ready(mixed.ours, False)
+    del other.pods[gone.id]
+    ended.state = cri.CONTAINER_EXITED
+    new = other.has_pod("e" * 64)
+
+    async def pod_status(request: bytes) -> Any:
+        asked = cri.PodSandboxStatusRequest.FromString(request).pod_sandbox_id
+        return cri.PodSandboxStatusResponse(status=cri.PodSandboxStatus(id=asked))
+
+    async def container_status(request: bytes) -> Any:
+        asked = cri.ContainerStatusRequest.FromString(request).container_id
+        if asked == same.id:
+            raise Status(grpc.StatusCode.NOT_FOUND, "gone since")
+        return cri.ContainerStatusResponse(status=cri.ContainerStatus(id=asked, exit_code=3))
+
+    other.answers |= {"PodSandboxStatus": pod_status, "ContainerStatus": container_status}
+    await other.start()
+    found = {(one := await events.read()).container_id: one for _ in range(3)}
+    kinds = {subject: one.container_event_type for subject, one in found.items()}
+    assert kinds == {
+        ended.id: cri.CONTAINER_STOPPED_EVENT,
+        gone.id: cri.CONTAINER_DELETED_EVENT,
+        new.id: cri.CONTAINER_STARTED_EVENT,
+    }
+    assert found[ended.id].pod_sandbox_status.id == pod.id
+    assert [one.exit_code for one in found[ended.id].containers_statuses] == [3]
+    assert not found[gone.id].HasField("pod_sandbox_status")
+    told.said.put_nowait(event("second"))
+    assert (await events.read()).container_id == "second"
+
+
 async def test_no_events_without_the_delegates(mixed: Mixed) -> None:
     """The kubelet would rely on them for all pods; so it lists, as it would with that delegate alone."""
     events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
