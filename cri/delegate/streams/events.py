@@ -16,6 +16,7 @@ from cri.delegate.link import RUNTIME, Delegate, passed_on, said
 from cri.delegate.lists import lacks
 from cri.delegate.owners import Owners
 from cri.delegate.streams.missed import MissedEvents
+from cri.delegate.untrusted import read
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, Unsupported
 from daemonkit.logs import fields
@@ -88,13 +89,13 @@ class MergedEvents:
                 call = await self._delegate.stream(RUNTIME + _METHOD, raw, None, metadata)
                 async with aclosing(call.answers()) as answers:
                     if before is not None:
-                        for event in await self._missed.since(before):
-                            await inbox.put(event)
+                        for missed in await self._missed.since(before):
+                            await inbox.put(missed)
                         before = None
                     async for untrusted in answers:
                         backoff.reset()
-                        if self._is_theirs(untrusted):
-                            await inbox.put(untrusted)
+                        if (event := self._checked(untrusted)) is not None:
+                            await inbox.put(event)
             except (grpc.aio.AioRpcError, Fault) as error:
                 if lacks(error):
                     cause = "it has no events, so there are none of this node"
@@ -104,18 +105,18 @@ class MergedEvents:
                 before = self._missed.known()
             await asyncio.sleep(backoff.delay())
 
-    def _is_theirs(self, untrusted: bytes) -> bool:
-        """Whether it can be read, and is not about a pod or container of ours."""
+    def _checked(self, untrusted: bytes) -> bytes | None:
+        """What to tell; None when it cannot be read, or is about a pod or container of ours."""
         try:
-            event = cri.ContainerEventResponse.FromString(untrusted)
+            readable, event = read(cri.ContainerEventResponse, untrusted)
         except DecodeError:
             log.warning("an event of the delegate that is not CRI's: left out")
-            return False
+            return None
         named = (event.container_id, event.pod_sandbox_status.id)
         if any(self._pods.ours(one) or self._containers.ours(one) for one in named):
             log.warning("an event of the delegate about what is ours: left out", extra=fields(ids=named))
-            return False
-        return True
+            return None
+        return readable
 
 
 async def _next(items: AsyncIterator[Any]) -> Any:

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from cri.delegate.untrusted import ITEMS
 from daemonkit.config import Seconds
 from daemonkit.grpc_server import BATCH
 from tests.support.cri.cri_node import Rig
@@ -59,6 +60,7 @@ async def test_a_delegate_with_streams(mixed: Mixed) -> None:
     lies = cri.StreamPodSandboxesResponse(pod_sandboxes=[first, cri.PodSandbox(id=mine), cri.PodSandbox()])
     mixed.other.streams["StreamPodSandboxes"] = pods_of(mixed.other, lies)
     assert await streamed(mixed.ours) == [mine, first.id, second.id]
+    assert await streamed(mixed.ours, id=mine) == await streamed(mixed.ours, id=mine[:8]) == [mine]
     before = len(mixed.other.asked("ListPodSandbox"))
     await mixed.other.die()
     await becomes_ready(mixed.ours, False)
@@ -79,6 +81,20 @@ async def test_a_stream_that_breaks_off_or_falls_silent(
         del other.pods[second.id]
         other.streams["StreamPodSandboxes"] = pods_of(other, end)
         assert await streamed(ours) == [mine, first.id, second.id]
+
+
+async def test_a_stream_without_end(mixed: Mixed) -> None:
+    async def endless(request: bytes) -> AsyncIterator[Any]:
+        number = 0
+        while True:
+            number += 1000
+            items = [cri.PodSandbox(id=f"{number + one:064x}") for one in range(1000)]
+            yield cri.StreamPodSandboxesResponse(pod_sandboxes=items)
+
+    mine = await mixed.ours.pod("web", handler="xenpod")
+    mixed.other.streams["StreamPodSandboxes"] = endless
+    found = await streamed(mixed.ours)
+    assert found[0] == mine and 1 < len(found) <= ITEMS + 1
 
 
 @pytest.mark.parametrize(
