@@ -41,6 +41,21 @@ class LastWord:
         """It has answered that this is there now."""
         self._made[item_id] = (time.monotonic(), item)
 
+    def became(self, item_id: str, state: int) -> None:
+        """It has answered that this is in another state now."""
+        _, item = self._made.get(item_id, (0.0, self._listed.get(item_id)))
+        if item is None or item_id in self._gone:
+            return
+        changed = type(item)()
+        changed.CopyFrom(item)
+        changed.state = state
+        self.made(item_id, changed)
+
+    def became_with(self, pod_id: str, state: int) -> None:
+        """What is in a pod is in another state now."""
+        for key in self._within(pod_id):
+            self.became(key, state)
+
     def gone(self, item_id: str) -> None:
         """It has answered that this is no longer there."""
         self._made.pop(item_id, None)
@@ -48,9 +63,12 @@ class LastWord:
 
     def gone_with(self, pod_id: str) -> None:
         """Its pod is no longer there, and so are its containers."""
-        items = (*self._listed.items(), *((key, item) for key, (_, item) in self._made.items()))
-        for key in [key for key, item in items if self.kind.pod(item) == pod_id]:
+        for key in self._within(pod_id):
             self.gone(key)
+
+    def _within(self, pod_id: str) -> list[str]:
+        items = (*self._listed.items(), *((key, item) for key, (_, item) in self._made.items()))
+        return [key for key, item in items if self.kind.pod(item) == pod_id]
 
     def knows(self, whole_id: str) -> bool:
         """Whether it has named this id."""

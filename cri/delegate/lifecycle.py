@@ -1,4 +1,4 @@
-"""RPCs that make and remove the delegate's pods and containers: its last word follows its answers."""
+"""RPCs that make, change and remove the delegate's pods and containers: its last word follows its answers."""
 
 from __future__ import annotations
 
@@ -98,17 +98,17 @@ class CreateContainer(ById):
         )
 
 
-class Removal(ById):
-    """RemovePodSandbox, RemoveContainer: what is removed is no longer in its last word."""
+class Change(ById):
+    """Starts, stops and removals: ``changed`` notes it in its last word, by id."""
 
     def __init__(
-        self, method: str, owners: Owners, delegate: Delegate, servicer: Any, gone: Callable[[str], None]
+        self, method: str, owners: Owners, delegate: Delegate, servicer: Any, changed: Callable[[str], None]
     ) -> None:
         super().__init__(method, owners, delegate, servicer)
-        self._gone = gone
+        self._changed = changed
 
     def after(self, wanted: str, request: Any, answer: bytes) -> None:
-        self._gone(wanted)
+        self._changed(wanted)
 
 
 def new_id(method: str, untrusted: bytes, delegate: Delegate, owners: Owners) -> str:

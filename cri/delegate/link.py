@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from cri.delegate.config import DelegateConfig
 from daemonkit.faults import Broken, Fault, Refused, TooLate, Unreachable
 from daemonkit.grpc_server import MESSAGE_LIMIT, channel
+from daemonkit.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 RUNTIME = "/runtime.v1.RuntimeService/"
@@ -46,7 +47,7 @@ class Delegate:
         self.endpoint = config.endpoint
         self.timeout = float(config.timeout)
         """Seconds for what only reads."""
-        self.trouble = "it has not answered yet"
+        self.trouble = f"{self.endpoint} has not answered yet"
         """Why nobody waits for its lists now; "": it answers.  ``cri.delegate.follow`` clears it."""
         self._lost: list[Callable[[], None]] = []
         self._channel = channel(config.path, _OPTIONS)
@@ -68,7 +69,7 @@ class Delegate:
 
     def lost(self, trouble: str) -> None:
         """It does not answer: nobody waits for its lists until it does."""
-        self.trouble = trouble
+        self.trouble = clip(trouble if self.endpoint in trouble else f"{self.endpoint}: {trouble}")
         for told in self._lost:
             told()
 
@@ -137,7 +138,7 @@ class Delegate:
             return Broken(_ASK, self.endpoint, f"its answer is larger than {MESSAGE_LIMIT >> 20} MiB")
         if code is grpc.StatusCode.UNAVAILABLE and not self._connected():
             self._introduced = False
-            self.lost(f"{self.endpoint}: {details}")
+            self.lost(details)
             return Unreachable(_ASK, self.endpoint, details, "is that runtime running?")
         return error
 
@@ -207,7 +208,7 @@ def passed_on(context: grpc.aio.ServicerContext[Any, Any]) -> Metadata:
 
 
 def said(error: Exception) -> str:
-    """An error of a call in words, with the delegate's name."""
+    """An error of a call in words."""
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details() or ''}"
     return str(error) if isinstance(error, Fault) else repr(error)

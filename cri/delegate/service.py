@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from cri.delegate.events import MergedEvents
 from cri.delegate.follow import DelegateFollower
 from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, PODS, ListKind, parsed
 from cri.delegate.last_word import LastWord
-from cri.delegate.lifecycle import CreateContainer, Removal, RunPod
+from cri.delegate.lifecycle import Change, CreateContainer, RunPod
 from cri.delegate.link import Delegate, said
 from cri.delegate.lists import MergedList
 from cri.delegate.met import Met
@@ -34,8 +36,11 @@ from cri.delegate.routes import (
 from cri.delegate.status import MergedStatus
 from cri.delegate.streams import MergedListStream
 from daemonkit.convert import WrongKey
-from daemonkit.faults import Refused
+from daemonkit.faults import Fault, Refused
+from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+log = logging.getLogger(__name__)
 
 _Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
@@ -70,7 +75,7 @@ class Delegation:
 
     def service(self) -> grpc.GenericRpcHandler[Any, Any]:
         """RuntimeService, for a server."""
-        status = MergedStatus(self._config, self.delegate, self._servicer, self._met)
+        status = MergedStatus(self._config, self.delegate, self._servicer, self._met, self._handlers)
         behaviours: dict[str, Behaviour] = {
             **{method: self._by_id(method).call for method in (*POD_CALLS, *CONTAINER_CALLS)},
             **{kind.method: one.answer for kind, one in self._lists.items()},
@@ -97,16 +102,30 @@ class Delegation:
         return generic(handlers)
 
     def _by_id(self, method: str) -> ById:
+        changed: Callable[[str], None]
         last, owners = self._last[CONTAINERS], self.pods if method in POD_CALLS else self.containers
         match method:
             case "CreateContainer":
                 return CreateContainer(
                     owners, self.delegate, self._servicer, self.containers, last, self.ensure
                 )
-            case "RemovePodSandbox" | "RemoveContainer":
-                gone = self._pod_gone if method in POD_CALLS else last.gone
-                return Removal(method, owners, self.delegate, self._servicer, gone)
-        return ById(method, owners, self.delegate, self._servicer)
+            case "StartContainer":
+                changed = partial(last.became, state=cri.CONTAINER_RUNNING)
+            case "StopContainer":
+                changed = partial(last.became, state=cri.CONTAINER_EXITED)
+            case "StopPodSandbox":
+                changed = self._pod_stopped
+            case "RemovePodSandbox":
+                changed = self._pod_gone
+            case "RemoveContainer":
+                changed = last.gone
+            case _:
+                return ById(method, owners, self.delegate, self._servicer)
+        return Change(method, owners, self.delegate, self._servicer, changed)
+
+    def _pod_stopped(self, pod_id: str) -> None:
+        self._last[PODS].became(pod_id, cri.SANDBOX_NOTREADY)
+        self._last[CONTAINERS].became_with(pod_id, cri.CONTAINER_EXITED)
 
     def _pod_gone(self, pod_id: str) -> None:
         self._last[PODS].gone(pod_id)
@@ -138,15 +157,16 @@ async def delegating(delegation: Delegation) -> AsyncIterator[None]:
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(delegate.close)
         try:
+            await delegate.introduce(delegate.timeout)
             await delegation.follower.look()
         except Refused as fault:
             raise WrongKey("delegate.endpoint", said(fault)) from fault
-        follower = asyncio.create_task(delegation.follower.run(), name="the delegate's follower")
-        undo.push_async_callback(_ended, follower)
-        yield
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+        except (grpc.aio.AioRpcError, Fault) as error:
+            log.warning("serving before the delegate answers", extra=fields(cause=said(error)))
+            delegate.lost(said(error))
+        async with asyncio.TaskGroup() as group:  # a follower that fails ends the daemon
+            follower = group.create_task(delegation.follower.run(), name="the delegate's follower")
+            try:
+                yield
+            finally:
+                follower.cancel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Collection
 from typing import Any, TypeAlias
 
 import grpc
@@ -16,6 +17,7 @@ from cri.delegate.link import RUNTIME, Delegate, PendingCall, passed_on, remaini
 from cri.delegate.lists import lacks
 from cri.delegate.met import Met
 from daemonkit.faults import Broken, Fault
+from daemonkit.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -24,6 +26,9 @@ log = logging.getLogger(__name__)
 
 CONDITION = "DelegateReady"
 _DESCRIPTORS = 4096
+_HANDLERS = 256
+_CONFIG_BYTES = 4096
+_INFO_BYTES = 8 * 1024 * 1024
 INFO = "delegate."
 """Before the names of the delegate's verbose info."""
 
@@ -42,11 +47,13 @@ class MergedStatus:
         delegate: Delegate,
         servicer: Any,
         met: Met,
+        handlers: Collection[str],
     ) -> None:
         self._default = config.default
         self._delegate = delegate
         self._servicer = servicer
         self._met = met
+        self._handlers = handlers
         self._heard: cri.StatusResponse | None = None
 
     async def status(self, raw: bytes, context: _Context) -> cri.StatusResponse:
@@ -68,8 +75,8 @@ class MergedStatus:
         if request.verbose:
             state = {"endpoint": self._delegate.endpoint, "error": trouble}
             reply.info["delegate"] = json.dumps(state)
-            for name, value in (theirs.info if theirs else {}).items():
-                reply.info[INFO + name] = value
+            if theirs is not None and theirs.ByteSize() <= _INFO_BYTES:
+                reply.info.update({INFO + name: value for name, value in theirs.info.items()})
         return reply
 
     async def runtime_config(self, raw: bytes, context: _Context) -> bytes:
@@ -85,7 +92,8 @@ class MergedStatus:
             if lacks(error) or not self._met.runtime_config:
                 raise
             return self._met.runtime_config
-        self._met.note(answer)
+        if is_runtime_config(answer):
+            self._met.note(answer)
         return answer
 
     async def update(self, raw: bytes, context: _Context) -> bytes | Message:
@@ -152,8 +160,8 @@ class MergedStatus:
             reply.runtime_handlers.extend(kept)
         if theirs is None:
             return
-        known = {one.name for one in reply.runtime_handlers}
-        for one in theirs.runtime_handlers:
+        known = {*self._handlers, *(one.name for one in reply.runtime_handlers)}
+        for one in theirs.runtime_handlers[:_HANDLERS]:
             if one.name not in known and (one.name or self._default is Unnamed.DELEGATE):
                 known.add(one.name)
                 reply.runtime_handlers.append(one)
@@ -163,12 +171,21 @@ class MergedStatus:
         features.user_namespaces_host_network = theirs.features.user_namespaces_host_network
 
 
+def is_runtime_config(untrusted: bytes) -> bool:
+    """Whether it is RuntimeConfig's answer with a cgroup driver in it, and as short as such are."""
+    try:
+        answer = cri.RuntimeConfigResponse.FromString(untrusted)
+    except DecodeError:
+        return False
+    return answer.HasField("linux") and len(untrusted) <= _CONFIG_BYTES
+
+
 def _condition(theirs: cri.StatusResponse | None, trouble: str) -> cri.RuntimeCondition:
     """Whether the delegate answers, and says that it is ready, too."""
     if theirs is None:
-        return cri.RuntimeCondition(type=CONDITION, reason="DelegateNotReachable", message=trouble)
+        return cri.RuntimeCondition(type=CONDITION, reason="DelegateNotReachable", message=clip(trouble))
     for one in theirs.status.conditions:
         if one.type in ("RuntimeReady", "NetworkReady") and not one.status:
-            message = f"{one.type}: {one.reason}: {one.message}"
+            message = clip(f"{one.type}: {one.reason}: {one.message}")
             return cri.RuntimeCondition(type=CONDITION, reason=f"Delegate{one.type}False", message=message)
     return cri.RuntimeCondition(type=CONDITION, status=True)

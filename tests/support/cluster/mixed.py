@@ -81,14 +81,15 @@ async def mixed_cluster(folder: Path) -> AsyncIterator[MixedCluster]:
         handlers={ZONE: {"memory": 128 << 20}},
     )
     async with contextlib.AsyncExitStack() as stack:
+        cgroup = stack.enter_context(control_group(folder))
         stack.push_async_callback(node.nothing_left)
-        stack.push_async_callback(node.close)
         stack.push_async_callback(delegate.close)
+        stack.push_async_callback(node.close)
         address = await stack.enter_async_context(registry.serve(folder / "registry"))
         push(address, folder)
         registry.mirror(node.certs, IMAGE.partition("/")[0], address)
-        cgroup = stack.enter_context(control_group(folder))
         await delegate.start()
+        stack.push_async_callback(delegate.revive)
         await node.start()
         settings = {"cgroupsPerQOS": True, "cgroupRoot": cgroup}
         cluster = await stack.enter_async_context(controlled(node, folder, **settings))

@@ -79,14 +79,18 @@ class Containerd(Daemon):
         async with self.channel() as link:
             yield Client(link, self.folder / "pods")
 
+    async def revive(self) -> None:
+        """After whatever a test did to it: it serves."""
+        if self.process is None or self.process.returncode is not None:
+            await self.start()
+        else:
+            self.go_on()
+
     async def close(self) -> None:
         """Remove every pod, stop it, and take away what a test that failed has left."""
         if self.process is None:
             return
-        if self.process.returncode is None:
-            self.go_on()
-        else:
-            await self.start()
+        await self.revive()
         try:
             async with self.client() as client:
                 for pod in await client.pods():

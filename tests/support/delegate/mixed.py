@@ -156,21 +156,20 @@ async def mixed(folder: Path, *, default: str = "xenpod") -> AsyncIterator[Mixed
     delegate = containerd(folder / "d", Surroundings(PAUSE, node.certs, node.conf_dir, programs()))
     node.configure(delegate={"endpoint": f"unix://{delegate.socket}", "default": default})
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(node.nothing_left)
-        stack.push_async_callback(node.close)
-        stack.push_async_callback(delegate.close)
         cgroup = stack.enter_context(control_group(folder))
+        stack.push_async_callback(node.nothing_left)
+        stack.push_async_callback(delegate.close)
+        stack.push_async_callback(node.close)
         address = await stack.enter_async_context(registry.serve(folder / "registry"))
         push(address, folder)
         registry.mirror(node.certs, "registry.test", address)
         await delegate.start()
+        stack.push_async_callback(delegate.revive)
         await node.start()
         client = await stack.enter_async_context(node.client())
         direct = await stack.enter_async_context(delegate.client())
         pulled = {ZONE: await client.pull(IMAGE), HOST: await direct.pull(IMAGE)}
-        made = Mixed(node, delegate, client, direct, pulled, cgroup)
-        stack.push_async_callback(made.tidy)
-        yield made
+        yield Mixed(node, delegate, client, direct, pulled, cgroup)
 
 
 def push(address: str, folder: Path) -> None:

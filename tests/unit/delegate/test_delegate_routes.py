@@ -11,8 +11,8 @@ import pytest
 
 from daemonkit.grpc_server import channel
 from tests.support.cri.cri_node import Rig, pod_config
+from tests.support.cri.mixed_rig import Mixed
 from tests.support.cri.other_runtime import RUNTIME, Status
-from tests.unit.delegate.conftest import Mixed
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 UNKNOWN = b"\xfa\x3e\x05extra"
