@@ -8,6 +8,7 @@ pull from there.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -27,13 +28,18 @@ from cri.images.registry.names import Reference
 from cri.images.rpc.cri_messages import credentials_from
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Fault, Invalid, Refused
+from daemonkit.logs import fields
 from daemonkit.tasks import Background, join
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+log = logging.getLogger(__name__)
 
 _OPERATION = "create container"
 _HINT = "imagePullPolicy: Always pulls it for this pod; or remove it from the node, so that it is pulled anew"
 _GIVEN = 4
 """Images that are given to the delegate at once; those that we take wait for their turn among the pulls."""
+_NAMES = 64
+"""Tags, and digests, of an image of the delegate that are looked at."""
 _SEEN = 10.0
 """Seconds for containerd's CRI to notice an image that was written into its store."""
 _LOOK = 0.05
@@ -86,7 +92,7 @@ class ImageTransfer:
         """
         task = self._running.get(key)
         if task is None:
-            task = self._running[key] = self._tasks.spawn(work, f"bring image {key[1]} to {key[0].value}")
+            task = self._running[key] = self._tasks.spawn(_told(key, work), f"bring image {key[1]}")
             task.add_done_callback(lambda _: self._running.pop(key))
         else:
             work.close()
@@ -186,6 +192,13 @@ class ImageTransfer:
             raise Refused("pull", str(known[0]), "for the delegate's platform it is another image")
 
 
+async def _told(key: tuple[Owner, str], work: Coroutine[Any, Any, None]) -> None:
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await work
+    log.info("image brought over", extra=fields(image=key[1], to=key[0].value, seconds=loop.time() - begun))
+
+
 def as_digest(image_id: str) -> str:
     """An image's id as we write it: some runtimes leave out the algorithm."""
     return image_id if ":" in image_id else f"sha256:{image_id}"
@@ -194,7 +207,7 @@ def as_digest(image_id: str) -> str:
 def _names(found: cri.Image, asked: str) -> list[Reference]:
     """The names that the delegate has for an image, the one that was asked for first."""
     known: list[Reference] = []
-    for text in (*found.repo_tags, *found.repo_digests):
+    for text in (*found.repo_tags[:_NAMES], *found.repo_digests[:_NAMES]):
         try:
             known.append(names.parse(text))
         except Invalid:
