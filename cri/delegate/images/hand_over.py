@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -84,16 +85,20 @@ class _Content:
         """One blob; containerd believes it only with its digest.  One that is there comes into the lease."""
         call: _Call = self._write(metadata=self._metadata)
         try:
-            request = content_pb2.WriteContentRequest(
-                action=content_pb2.WRITE, ref=f"xenpod-{new_id()}", total=blob.size, expected=blob.digest
+            # Each chunk in a message of its own: one that is set anew keeps what it had until it is freed.
+            request = partial(
+                content_pb2.WriteContentRequest,
+                ref=f"xenpod-{new_id()}",
+                total=blob.size,
+                expected=blob.digest,
             )
-            await self._exchange(call, request, blob)
+            await self._exchange(call, request(action=content_pb2.WRITE), blob)
+            offset = 0
             async for chunk in chunks:
-                request.data = chunk
-                await self._exchange(call, request, blob)
-                request.offset += len(chunk)
-            request.data, request.action = b"", content_pb2.COMMIT
-            await self._exchange(call, request, blob)
+                written = request(action=content_pb2.WRITE, offset=offset, data=chunk)
+                await self._exchange(call, written, blob)
+                offset += len(chunk)
+            await self._exchange(call, request(action=content_pb2.COMMIT, offset=offset), blob)
         except grpc.aio.AioRpcError as error:
             if error.code() is not grpc.StatusCode.ALREADY_EXISTS:
                 raise

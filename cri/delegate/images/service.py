@@ -134,11 +134,13 @@ class MixedImages:
             await self._theirs.remove(image_id, metadata)
         except grpc.aio.AioRpcError as error:
             refusal = error
-        own = cri.RemoveImageRequest(image=cri.ImageSpec(image=image_id))
-        answer = await self._ours.RemoveImage(own, context)
+        # An id in another form is the delegate's alone: lists have ours beside it.
+        if is_digest(image_id):
+            own = cri.RemoveImageRequest(image=cri.ImageSpec(image=image_id))
+            await self._ours.RemoveImage(own, context)
         if refusal is not None:
             raise refusal
-        return answer
+        return cri.RemoveImageResponse()
 
     async def filesystems(self, raw: bytes, context: _Context) -> Answer:
         """ImageFsInfo: both stores', those on one filesystem as one."""
@@ -191,6 +193,8 @@ class MixedImages:
         asked = cri.ImageStatusRequest(image=cri.ImageSpec(image=spec.image))
         their_id = (await self._theirs.status(asked, metadata)).image.id
         our_id = "".join(image.id for image in listed.images[:1])
+        if their_id == spec.image:
+            return their_id
         if our_id and their_id:
             return our_id if self._first(spec) is Owner.OURS else their_id
         return our_id or their_id

@@ -109,7 +109,7 @@ class DelegateImages:
         except (Unreachable, TooLate) as fault:
             delegate.lost(said(fault))
             raise
-        return _parsed(kind, data, method, self.name)
+        return parsed_answer(kind, data, method, self.name)
 
     def _recalled(self, error: Exception) -> dict[str, cri.Image]:
         """The images as it last said; the error when that is not known, or too long ago.
@@ -124,7 +124,8 @@ class DelegateImages:
         raise error
 
 
-def _parsed(kind: type[M], untrusted: bytes, method: str, name: str) -> M:
+def parsed_answer(kind: type[M], untrusted: bytes, method: str, name: str) -> M:
+    """An answer of the delegate; Broken when it cannot be read."""
     try:
         message: Any = kind.FromString(untrusted)
     except DecodeError:

@@ -8,6 +8,7 @@ pull from there.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import grpc.aio
 from cri.delegate.images.content import ContentSource, target_of
 from cri.delegate.images.hand_over import hand_over
 from cri.delegate.images.memory import PullMemory
-from cri.delegate.images.theirs import DelegateImages
+from cri.delegate.images.theirs import DelegateImages, parsed_answer
 from cri.delegate.link import said
 from cri.delegate.owners import Owner
 from cri.images.manager import ImageManager
@@ -27,13 +28,18 @@ from cri.images.registry.names import Reference
 from cri.images.rpc.cri_messages import credentials_from
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Fault, Invalid, Refused
+from daemonkit.logs import fields
 from daemonkit.tasks import Background, join
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+log = logging.getLogger(__name__)
 
 _OPERATION = "create container"
 _HINT = "imagePullPolicy: Always pulls it for this pod; or remove it from the node, so that it is pulled anew"
 _GIVEN = 4
 """Images that are given to the delegate at once; those that we take wait for their turn among the pulls."""
+_NAMES = 64
+"""Tags, and digests, of an image of the delegate that are looked at."""
 _SEEN = 10.0
 """Seconds for containerd's CRI to notice an image that was written into its store."""
 _LOOK = 0.05
@@ -86,7 +92,7 @@ class ImageTransfer:
         """
         task = self._running.get(key)
         if task is None:
-            task = self._running[key] = self._tasks.spawn(work, f"bring image {key[1]} to {key[0].value}")
+            task = self._running[key] = self._tasks.spawn(_told(key, work), f"bring image {key[1]}")
             task.add_done_callback(lambda _: self._running.pop(key))
         else:
             work.close()
@@ -110,15 +116,16 @@ class ImageTransfer:
     async def _take_or_pull(self, found: cri.Image, asked: str) -> None:
         known = self._by_secret(_names(found, asked))
         target = await target_of(self._channel, found.id)
+        image_id = as_digest(found.id)
         if target is not None:
             source = ContentSource(self._channel, self._theirs.name, self._stall)
-            await self._manager.take(OfferedImage(found.id, target, known, source, self._credentials))
+            await self._manager.take(OfferedImage(image_id, target, known, source, self._credentials))
             return
         pinned = [one for one in known if one.digest is not None]
         if not pinned:
             raise Refused("pull", found.id, "the delegate shows no bytes of it, and no name with a digest")
         image = await self._manager.pull(pinned[0], self._credentials(pinned[0]))
-        if image.id != found.id:
+        if image.id != image_id:
             raise Refused("pull", str(pinned[0]), f"for this platform it is {image.id}")
 
     def _by_secret(self, known: Sequence[Reference]) -> tuple[Reference, ...]:
@@ -141,7 +148,7 @@ class ImageTransfer:
     async def _give(self, image: StoredImage, spec: cri.ImageSpec, pod: cri.PodSandboxConfig) -> None:
         async with self._turns:
             try:
-                await self._hand_over(image)
+                await self._hand_over(image, spec.image)
                 return
             except (Fault, grpc.aio.AioRpcError) as error:
                 first = said(error)
@@ -150,7 +157,7 @@ class ImageTransfer:
             except (Fault, grpc.aio.AioRpcError) as error:
                 raise _unavailable(image.id, "xenpod", f"{first}; {said(error)}") from error
 
-    async def _hand_over(self, image: StoredImage) -> None:
+    async def _hand_over(self, image: StoredImage, asked: str) -> None:
         """Write it into the delegate's store, and wait until its CRI shows it."""
         known = [names.parse(one) for one in (*image.repo_tags, *image.repo_digests)]
         given = [
@@ -162,7 +169,8 @@ class ImageTransfer:
         self._theirs.changed()
         loop = asyncio.get_running_loop()
         until = loop.time() + _SEEN
-        while await self._theirs.find(image.id) is None:
+        wanted = asked if asked in given else image.id
+        while await self._theirs.find(wanted) is None:
             if loop.time() >= until:
                 raise Refused("hand over image", image.id, f"its CRI does not show it after {_SEEN:.0f} s")
             # CRI tells nobody about images.
@@ -178,15 +186,28 @@ class ImageTransfer:
         wanted.image, wanted.user_specified_image = str(known[0]), ""
         request = cri.PullImageRequest(image=wanted, auth=self._memory.auth(known[0]), sandbox_config=pod)
         seconds = self._manager.settings.pull_seconds
-        await self._theirs.pull(request.SerializeToString(), seconds)
-        if await self._theirs.find(image.id) is None:
+        answer = await self._theirs.pull(request.SerializeToString(), seconds)
+        pulled = parsed_answer(cri.PullImageResponse, answer, "PullImage", self._theirs.name).image_ref
+        if as_digest(pulled) != image.id and await self._theirs.find(image.id) is None:
             raise Refused("pull", str(known[0]), "for the delegate's platform it is another image")
+
+
+async def _told(key: tuple[Owner, str], work: Coroutine[Any, Any, None]) -> None:
+    loop = asyncio.get_running_loop()
+    begun = loop.time()
+    await work
+    log.info("image brought over", extra=fields(image=key[1], to=key[0].value, seconds=loop.time() - begun))
+
+
+def as_digest(image_id: str) -> str:
+    """An image's id as we write it: some runtimes leave out the algorithm."""
+    return image_id if ":" in image_id else f"sha256:{image_id}"
 
 
 def _names(found: cri.Image, asked: str) -> list[Reference]:
     """The names that the delegate has for an image, the one that was asked for first."""
     known: list[Reference] = []
-    for text in (*found.repo_tags, *found.repo_digests):
+    for text in (*found.repo_tags[:_NAMES], *found.repo_digests[:_NAMES]):
         try:
             known.append(names.parse(text))
         except Invalid:

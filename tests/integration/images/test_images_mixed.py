@@ -478,3 +478,29 @@ async def test_a_damaged_layer_of_ours_is_not_taken(node: MixedNode, registry: R
     # The delegate pulled it: what was written had another digest.
     assert len(node.containerd.asked("PullImage")) == 1
     assert node.containerd.blobs[digest(image.layers[0].data)] == image.layers[0].data
+
+
+async def test_ids_without_their_algorithm_stay_the_delegates(tmp_path: Path, registry: Registry) -> None:
+    """As CRI-O writes them: the kubelet tells by the id whose container uses an image."""
+    async with mixed_node(tmp_path, stores=False) as node:
+        image = _image(31)
+        name = _pushed(node, registry, image, "mixed/bare")
+        pinned = f"{name.rpartition(':')[0]}@{digest(image.manifest)}"
+        bare = image.id.removeprefix("sha256:")
+        node.containerd.images[bare] = cri.Image(id=bare, repo_tags=[name], repo_digests=[pinned], size=7)
+        await node.create(ZONE, bare, name)
+        assert node.manager.store.resolve(image.id).id == image.id
+        assert sorted(one.id for one in await node.listed()) == sorted([bare, image.id])
+        await node.images.RemoveImage(cri.RemoveImageRequest(image=cri.ImageSpec(image=bare)))
+        assert node.here(image.id) and node.containerd.images == {}
+
+
+async def test_a_container_may_name_its_image_by_tag(node: MixedNode, registry: Registry) -> None:
+    image, other = _image(32), _image(33)
+    name = _pushed(node, registry, image, "mixed/by-tag")
+    await node.pull(name, zone=True)
+    await node.create(HOST, name)
+    assert node.containerd.resolve(name) is not None
+    node.containerd.add(other, "registry.example/by-tag:1")
+    await node.create(ZONE, "registry.example/by-tag:1")
+    assert node.manager.store.resolve("registry.example/by-tag:1").id == other.id

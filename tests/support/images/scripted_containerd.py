@@ -35,7 +35,7 @@ NAMESPACE = ("containerd-namespace", "k8s.io")
 class ScriptedContainerd:
     """images: by id; blobs: by digest; targets: by name or id; offers: what its registries have, by name.
 
-    before: awaited at each call of CRI, with its name; it may abort.  slow: the same for the bytes of one blob,
+    before: awaited at each call of CRI, with its name; it may abort.  slow: the same for one blob,
     by digest.  breaks_off: writes end without an answer.  calls: the requests of CRI.
     """
 
