@@ -39,6 +39,10 @@ _OPTIONS = (("grpc.max_metadata_size", _TRAILERS), ("grpc.absolute_max_metadata_
 _NOT_ITS_WORD = "Deadline Exceeded"  # details of a deadline that passed here; gRPC for C writes it so
 
 
+class CallerLeft(TooLate):
+    """The caller's own deadline passed, which says nothing about the delegate."""
+
+
 class Delegate:
     """The other runtime, by its socket."""
 
@@ -130,7 +134,8 @@ class Delegate:
         """What to raise: its own status as it is, or what befell the call on this side."""
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.DEADLINE_EXCEEDED and details == _NOT_ITS_WORD:
-            return TooLate(_ASK, self.endpoint, f"no answer within {timeout or 0:.3g} s")
+            kind = TooLate if timeout is None or timeout >= self.timeout else CallerLeft
+            return kind(_ASK, self.endpoint, f"no answer within {timeout or 0:.3g} s")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
             return Broken(_ASK, self.endpoint, f"its answer is larger than {MESSAGE_LIMIT >> 20} MiB")
         if code is grpc.StatusCode.UNAVAILABLE and not self._connected():

@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from cri.delegate.kinds import ListKind, parsed, request_type
 from cri.delegate.last_word import LastWord, encoded_items
-from cri.delegate.link import RUNTIME, Delegate, PendingCall, passed_on, remaining, said
+from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, passed_on, remaining, said
 from cri.delegate.owners import Owners
 from cri.delegate.untrusted import Checked
 from cri.state.records import has_id
@@ -129,6 +129,8 @@ class MergedList:
 
     def failed(self, error: Exception) -> None:
         """Note that it did not list: until it does it is not asked again by who would have to wait."""
+        if isinstance(error, CallerLeft):
+            return
         if self.last is None and lacks(error):
             self._lacking = self._delegate.introductions
         elif self.last is not None:

@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError, Message
 
 from cri.delegate.config import DelegateConfig, Unnamed
 from cri.delegate.kinds import parsed
-from cri.delegate.link import RUNTIME, Delegate, PendingCall, passed_on, remaining, said
+from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, passed_on, remaining, said
 from cri.delegate.lists import lacks
 from cri.delegate.met import Met
 from cri.delegate.untrusted import read
@@ -144,7 +144,7 @@ class MergedStatus:
         except DecodeError:
             return None, f"{self._delegate.endpoint}: its Status is not CRI's"
         except (grpc.aio.AioRpcError, Fault) as error:
-            if isinstance(error, Fault) and not isinstance(error, Broken):
+            if isinstance(error, Fault) and not isinstance(error, Broken | CallerLeft):
                 self._delegate.lost(said(error))
             return None, said(error)
         self._heard = reply

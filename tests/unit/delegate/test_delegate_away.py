@@ -116,6 +116,22 @@ async def test_nobody_waits_for_one_that_hangs(short_path: Path, other: OtherRun
         await becomes_ready(ours)
 
 
+async def test_a_caller_in_a_hurry_does_not_say_that_it_is_away(mixed: Mixed) -> None:
+    mixed.other.has_pod("a" * 64)
+    mixed.other.hanging.add("ListPodSandbox")
+    mixed.other.calls.clear()
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await mixed.ours.cri.ListPodSandbox(cri.ListPodSandboxRequest(), timeout=0.5)
+    assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    async with asyncio.timeout(60):
+        while mixed.other.cancelled != ["ListPodSandbox"]:
+            mixed.other.changed.clear()
+            await mixed.other.changed.wait()
+    mixed.other.hanging.clear()
+    assert await mixed.ours.pods() == ["a" * 64]
+    assert len(mixed.other.asked("ListPodSandbox")) >= 2 and not mixed.other.asked("Version")
+
+
 async def test_after_a_while_lists_fail_with_its_name(short_path: Path, other: OtherRuntime) -> None:
     """Lest the kubelet believe that its pods are as they were, or gone."""
     async with in_front_of(short_path, other.path, keep=Seconds(0.001)) as ours:
