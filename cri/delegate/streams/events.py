@@ -30,6 +30,8 @@ _METHOD = "GetContainerEvents"
 _WAITING = 64
 """Events of the delegate's that a subscriber has not taken yet; beyond them its stream is not read."""
 _LONGEST = 2.0
+_VERDICT = 1.0
+"""Seconds in which a delegate without events says so.  Ours are kept meanwhile, and none is lost."""
 
 
 class MergedEvents:
@@ -60,11 +62,15 @@ class MergedEvents:
         request = parsed(_METHOD, cri.GetEventsRequest, raw)
         metadata = passed_on(context)
         inbox: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
-        ours = aiter(self._ours(request, context))
         other = asyncio.ensure_future(self._follow(raw, metadata, inbox))
-        own: asyncio.Future[Any] = asyncio.ensure_future(_next(ours))
         their: asyncio.Future[Any] = asyncio.ensure_future(inbox.get())
+        own: asyncio.Future[Any] | None = None
         try:
+            await asyncio.wait((their, other), timeout=_VERDICT, return_when=asyncio.FIRST_COMPLETED)
+            if other.done():
+                other.result()
+            ours = aiter(self._ours(request, context))
+            own = asyncio.ensure_future(_next(ours))
             while True:
                 await asyncio.wait((own, their, other), return_when=asyncio.FIRST_COMPLETED)
                 if own.done():
@@ -76,7 +82,7 @@ class MergedEvents:
                 elif other.done():
                     other.result()
         finally:
-            waiting = (own, their, other)
+            waiting = [one for one in (own, their, other) if one is not None]
             for one in waiting:
                 one.cancel()
             await complete(asyncio.gather(*waiting, return_exceptions=True))

@@ -223,11 +223,14 @@ async def test_what_changed_meanwhile_is_told(mixed: Mixed) -> None:
 
 async def test_no_events_without_the_delegates(mixed: Mixed) -> None:
     """The kubelet would rely on them for all pods; so it lists, as it would with that delegate alone."""
+    early = await mixed.ours.pod("early", handler="xenpod")
     events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
     with pytest.raises(grpc.aio.AioRpcError, match="it has no events") as caught:
         await events.read()
     assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    await mixed.ours.pod("web", handler="xenpod")
+    Told(mixed.other)
+    later = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
+    assert (await later.read()).container_id == early, "none of ours is lost"
 
 
 async def test_a_subscriber_who_goes_ends_the_delegates_stream(mixed: Mixed) -> None:
