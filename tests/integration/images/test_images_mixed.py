@@ -14,6 +14,8 @@ import pytest
 
 from cri.delegate.config import Unnamed
 from cri.delegate.owners import Owner
+from cri.images.registry import names
+from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Refused, Unreachable
 from tests.support.images import registry as registries
@@ -269,6 +271,15 @@ async def test_a_tag_that_moved_means_the_last_pull(node: MixedNode, registry: R
     await node.pull(name, zone=True)
     assert (await node.status(name)).id == newer.id
     assert node.manager.store.resolve(name).id == newer.id
+
+
+async def test_a_tag_that_an_operator_pulled_means_that_image(node: MixedNode, registry: Registry) -> None:
+    older, newer = _image(34), _image(35)
+    name = _pushed(node, registry, older, "mixed/operator")
+    await node.pull(name, zone=False)
+    _pushed(node, registry, newer, "mixed/operator")
+    await node.manager.pull(names.parse(name), ANONYMOUS)
+    assert (await node.status(name)).id == newer.id
 
 
 async def test_lists_have_each_image_once(node: MixedNode, registry: Registry) -> None:
