@@ -47,14 +47,14 @@ check: parts  ## linters, types, import rules, the order of the C, stub drift, s
 	$(PYTEST) -q tests/unit/tree
 
 test: setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
-	$(PYTEST) $(TWO) tests/unit tests/contract tests/zone tests/integration tests/conformance tests/cluster
+	$(PYTEST) $(TWO) tests/unit tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster
 	$(PYTEST) --xen=quick tests/xen
 
 test-unit: $(BIN)/.installed  ## needs nothing: pure logic, checks
 	$(PYTEST) tests/unit
 
 test-fake: setup  ## needs root: real daemons, agent, images, CNI on the fake toolstack
-	$(PYTEST) $(TWO) tests/contract tests/zone tests/integration tests/conformance tests/cluster
+	$(PYTEST) $(TWO) tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster
 
 test-xen: setup  ## needs root: the same story on real Xen, in QEMU
 	$(PYTEST) tests/xen

@@ -10,6 +10,7 @@ from typing import Any
 
 from grpc import GenericRpcHandler
 
+from cri.checks.handlers import falls_back
 from cri.cni import template
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
@@ -108,6 +109,7 @@ def check_kernels(config: CriConfig, images: Images) -> None:
 async def check_profiles(runtime: Runtime) -> None:
     """WrongKey for a handler whose profile protectd does not have, or whose size is beyond it.
 
+    What this host lacks of what a handler requires is no fault of the file: it is logged.
     While protectd is away that is not known, and the daemon serves; Status then says it when it is.
     """
     try:
@@ -117,6 +119,11 @@ async def check_profiles(runtime: Runtime) -> None:
         return
     for name, wrong in handlers.troubles(runtime.config, host).items():
         raise WrongKey(f"handlers.{name}.{wrong.key}", wrong.cause)
+    for name, lacking in handlers.unusable(runtime.config, host).items():
+        log.warning("this host cannot honour a handler", extra=fields(handler=name, cause=lacking))
+    for name, handler in runtime.config.handlers.items():
+        if falls_back(handler, host):
+            log.warning("mode auto gives pv zones: no hvm, or no hap", extra=fields(handler=name))
 
 
 @contextlib.asynccontextmanager

@@ -124,8 +124,12 @@ def _reasons(error: BaseException, at: str) -> Iterator[str]:
 
 
 def _unknown_key(error: ForbiddenExtraKeysError, at: str) -> str:
+    """A dataclass may say in ``NOT_YET``, by key, why it has no such key."""
+    name = min(error.extra_fields)
+    if why := getattr(error.cl, "NOT_YET", {}).get(name):
+        return f"key {join(at, name)!r}: {why}"
     known = ", ".join(sorted(field.name for field in fields(error.cl)))
-    return f"unknown key {join(at, min(error.extra_fields))!r}; known here: {known}"
+    return f"unknown key {join(at, name)!r}; known here: {known}"
 
 
 def _name(kind: type) -> str:

@@ -55,6 +55,21 @@ def make_directories(*directories: Path) -> None:
             raise Broken("make directory", str(directory), error.strerror or str(error)) from error
 
 
+def private_database(path: Path) -> None:
+    """Make the file of a database that nobody else may read (0600), or make it so; Broken.
+
+    SQLite gives its other files (``-wal``, ``-shm``) the mode of this one.  Call it before SQLite opens the
+    file: to close a descriptor of it drops the process's locks on it (fcntl(2)).
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        for each in (path, path.with_name(f"{path.name}-wal"), path.with_name(f"{path.name}-shm")):
+            with contextlib.suppress(FileNotFoundError):
+                each.chmod(0o600)  # an earlier version made it 0644
+    except OSError as error:
+        raise Broken("open state", str(path), error.strerror or str(error)) from error
+
+
 @contextlib.contextmanager
 def hold_lock(path: Path, refusal: Refused) -> Iterator[None]:
     """Hold the lock file ``path`` (flock(2)); raises ``refusal`` when another live process holds it.

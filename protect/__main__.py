@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -19,12 +20,15 @@ from protect.config import ProtectdConfig, ToolstackKind
 from protect.model.toolstack import Toolstack
 from protect.network.splice import splice
 from protect.server import services
+from protect.server.host import mode_notices
 from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
 from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
 from protect.volumes.host import HostVolumes
 from protect.zones import deaths, reconcile
+
+log = logging.getLogger(__name__)
 
 _DEFAULT_CONFIG = Path("/etc/protect/protectd.toml")
 _WAL_PERIOD = 30.0
@@ -82,6 +86,8 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         total = Bytes((await toolstack.physical_info()).total_memory_bytes - config.memory.reserve)
     if total <= 0:
         raise WrongKey("memory.reserve", f"{config.memory.reserve} is all the memory that zones could have")
+    for notice in mode_notices(config, toolstack.capabilities()):
+        log.warning("%s", notice)
     return ZoneManager(
         config=config,
         toolstack=toolstack,

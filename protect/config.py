@@ -22,13 +22,15 @@ from daemonkit.config import (
 )
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
-from protect.model.toolstack import Mode
+from protect.host.devices import is_place
+from protect.model.modes import WantedMode
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings
 from xenpod_proto.channel.v1 import channel_pb2 as channel
 
 _MIB = 1 << 20
+_NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 DEFAULT_PROFILE = "default"
 
 
@@ -51,7 +53,7 @@ class Memory:
 class Profile:
     """Virtualisation mode, and defaults and limits of a zone's size."""
 
-    mode: Mode = Mode.PV
+    mode: WantedMode = WantedMode.PV
     memory: Bytes = Bytes(256 * _MIB)
     memory_min: Bytes = Bytes(64 * _MIB)
     memory_max: Bytes = Bytes(64 * 1024 * _MIB)
@@ -64,6 +66,27 @@ class Profile:
         for less, more in (("memory_min", "memory"), ("memory", "memory_max"), ("vcpus", "vcpus_max")):
             if getattr(self, less) > getattr(self, more):
                 raise WrongKey(less, f"{getattr(self, less)} is more than {more}, {getattr(self, more)}")
+
+
+@dataclass(frozen=True, slots=True)
+class HostConfig:
+    """What an operator says of this host, for handlers that require it."""
+
+    labels: tuple[str, ...] = ()
+    devices: Mapping[str, str] = field(default_factory=dict)
+    """By name, a PCI address ("0000:65:00.0") or the path of a device node."""
+
+    def __post_init__(self) -> None:
+        for key, named in (("labels", self.labels), ("devices", self.devices)):
+            for name in named:
+                if not _NAME.fullmatch(name):
+                    raise WrongKey(key, f"{name!r:.80} is not 1 to 63 of [a-z0-9._-]")
+        for name, place in self.devices.items():
+            if not is_place(place):
+                cause = (
+                    f"{name}: {place!r:.80} is neither a PCI address such as 0000:65:00.0 nor a path in /dev"
+                )
+                raise WrongKey("devices", cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +143,7 @@ class ProtectdConfig:
     toolstack: ToolstackKind = ToolstackKind.LIBXL
     log_level: str = "info"
     memory: Memory = Memory()
+    host: HostConfig = HostConfig()
     profiles: Mapping[str, Profile] = field(default_factory=dict)
     limits: ZoneLimits = ZoneLimits()
     timeouts: Timeouts = Timeouts()

@@ -94,7 +94,7 @@ int libxl_device_nic_getinfo(libxl_ctx *ctx, uint32_t domid, const libxl_device_
 typedef struct {
 	uint32_t nr_cpus;
 	uint64_t total_pages, free_pages, scrub_pages;
-	bool cap_hvm, cap_pv, cap_hap;
+	bool cap_hvm, cap_pv, cap_hap, cap_hvm_directio;
 	...;
 } libxl_physinfo;
 typedef struct {

@@ -11,14 +11,21 @@ from xenbind.raw import ffi, lib, text
 
 @dataclass(frozen=True, slots=True)
 class PhysInfo:
-    """Memory in bytes; ``pvh`` says whether hardware-assisted guests can be made."""
+    """Memory in bytes; ``release`` is "<major>.<minor>" of ``version``.
+
+    ``hvm``: hardware-assisted guests can be made; ``hap``: with hardware-assisted paging; ``iommu``: Xen
+    uses one (XEN_SYSCTL_PHYSCAP_directio).
+    """
 
     total_bytes: int
     free_bytes: int
     cpus: int
     version: str
+    release: str
     pv: bool
-    pvh: bool
+    hvm: bool
+    hap: bool
+    iommu: bool
 
 
 def physinfo(context: Context) -> PhysInfo:
@@ -28,12 +35,15 @@ def physinfo(context: Context) -> PhysInfo:
         raise errors.of("libxl_get_version_info", lib.ERROR_FAIL, detail=context.take_log())
     with struct("libxl_physinfo") as info:
         context.call("libxl_get_physinfo", info)
-        release = f"{version.xen_version_major}.{version.xen_version_minor}{text(version.xen_version_extra)}"
+        release = f"{version.xen_version_major}.{version.xen_version_minor}"
         return PhysInfo(
             total_bytes=info.total_pages * version.pagesize,
             free_bytes=(info.free_pages + info.scrub_pages) * version.pagesize,
             cpus=info.nr_cpus,
-            version=f"Xen {release}",
+            version=f"Xen {release}{text(version.xen_version_extra)}",
+            release=release,
             pv=info.cap_pv,
-            pvh=info.cap_hvm,
+            hvm=info.cap_hvm,
+            hap=info.cap_hap,
+            iommu=info.cap_hvm_directio,
         )

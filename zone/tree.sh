@@ -1,9 +1,11 @@
 #!/bin/sh
-# Makes the zone's root tree at $1: the agent $2, Debian's crun, and the libraries that both need.
+# Makes the zone's root tree at $1: the agent $2, Debian's crun, and the libraries that both need.  Those in the
+# directory $3 stand in for the system's of the same name.
 # An existing tree is replaced by a rename: zones that run from it keep it until the build after the next.
 set -eu
 tree=$1
 agent=$2
+instead=$3
 new=$tree.new
 
 # Two builds of one checkout may run at the same time.
@@ -15,12 +17,17 @@ for directory in dev etc lib/modules mnt proc run sys tmp usr/bin var; do
 done
 install -m 755 "$agent" "$new/init"
 install -m 755 /usr/bin/crun "$new/usr/bin/crun"
+beside=$(dirname "$(ldd /usr/bin/crun | grep -o '/[^ ]*/libc\.so[^ ]*')")
 for program in "$agent" /usr/bin/crun; do
 	# ldd fails for a static program.
-	ldd "$program" 2>/dev/null | grep -o '/[^ ]*' || true
+	LD_LIBRARY_PATH=$instead ldd "$program" 2>/dev/null | grep -o '/[^ ]*' || true
 done | sort -u | while read -r library; do
-	mkdir -p "$new$(dirname "$library")"
-	install -m 755 "$library" "$new$library"
+	case $library in
+	"$instead"/*) place=$beside/${library##*/} ;;
+	*) place=$library ;;
+	esac
+	mkdir -p "$new$(dirname "$place")"
+	install -m 755 "$library" "$new$place"
 done
 if [ -e "$tree" ]; then
 	rm -rf "$tree.old"

@@ -1,33 +1,123 @@
-"""Checks of the configured runtime handlers against what protectd has."""
+"""Checks of the configured runtime handlers against what protectd has, and what this host can."""
 
 from __future__ import annotations
 
-from cri.config import HandlerConfig
+from collections.abc import Iterator, Mapping
+
+from cri.config import HandlerConfig, HandlerMode, Requirement, RequirementKind, version
 from daemonkit.convert import WrongKey
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
+MODES: Mapping[HandlerMode, pb.ZoneMode.ValueType] = {
+    HandlerMode.PROFILE: pb.ZONE_MODE_UNSPECIFIED,
+    HandlerMode.PV: pb.ZONE_MODE_PV,
+    HandlerMode.PVH: pb.ZONE_MODE_PVH,
+    HandlerMode.AUTO: pb.ZONE_MODE_AUTO,
+}
 _MIB = 1 << 20
 
 
 def trouble(handler: HandlerConfig, host: pb.InfoResponse) -> WrongKey | None:
-    """Why no pod can have this handler, and by which of its keys; None when pods can."""
+    """Which of its keys protectd's profile makes wrong, and why; None when they fit."""
     if handler.profile not in host.profiles:
         known = ", ".join(sorted(host.profiles))
         return WrongKey("profile", f"protectd has no profile {handler.profile!r} (there are: {known})")
-    for bounds in host.profile_bounds:
-        if bounds.name == handler.profile:
-            return _size_trouble(handler, bounds)
-    return None
+    bounds = _bounds(handler, host)
+    return _size_trouble(handler, bounds) if bounds else None
+
+
+def unmet(handler: HandlerConfig, host: pb.InfoResponse) -> str:
+    """What the handler requires and this host lacks, for people; "" when it has everything.
+
+    Its mode requires what the hypervisor needs to run it.
+    """
+    if not host.HasField("capabilities"):
+        # An older protectd: it would ignore the mode, too.
+        silent = handler.requires or handler.mode is not HandlerMode.PROFILE
+        return "protectd is older, and does not say what this host can" if silent else ""
+    return "; ".join([*_lacking(handler, host.capabilities), *_mode_lacking(handler, host)])
+
+
+def zone_mode(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ZoneMode.ValueType:
+    """PV or PVH, as the handler's zones are on this host; UNSPECIFIED where protectd does not say."""
+    wanted = _wanted_mode(handler, host)
+    if wanted != pb.ZONE_MODE_AUTO:
+        return wanted
+    can = host.capabilities
+    return pb.ZONE_MODE_PVH if can.hvm and can.hap else pb.ZONE_MODE_PV
+
+
+def falls_back(handler: HandlerConfig, host: pb.InfoResponse) -> bool:
+    """Whether its zones are PV because this host lacks what PVH needs."""
+    return _wanted_mode(handler, host) == pb.ZONE_MODE_AUTO and zone_mode(handler, host) == pb.ZONE_MODE_PV
+
+
+def _bounds(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ProfileBounds | None:
+    """Of its profile; None from a protectd that does not say."""
+    return next((one for one in host.profile_bounds if one.name == handler.profile), None)
+
+
+def _wanted_mode(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ZoneMode.ValueType:
+    bounds = _bounds(handler, host)
+    return MODES[handler.mode] or (bounds.mode if bounds else pb.ZONE_MODE_UNSPECIFIED)
+
+
+def _lacking(handler: HandlerConfig, can: pb.HostCapabilities) -> Iterator[str]:
+    for text, one in zip(handler.requires, handler.requirements, strict=True):
+        if why := _why_not(one, can):
+            yield f"requires {text}, and {why}"
+
+
+def _why_not(one: Requirement, can: pb.HostCapabilities) -> str:
+    match one.kind:
+        case RequirementKind.FEATURE:
+            has = {"hvm": can.hvm, "hap": can.hap, "iommu": can.iommu}[one.value]
+            return "" if has else "this host has none"
+        case RequirementKind.XEN:
+            return _too_old(one.value, can.hypervisor_version)
+        case RequirementKind.DEVICE if one.value in can.absent_devices:
+            return "what [host.devices] of protectd.toml has under that name is not there"
+        case RequirementKind.DEVICE:
+            return "" if one.value in can.devices else "[host.devices] of protectd.toml has none of that name"
+        case RequirementKind.LABEL:
+            return "" if one.value in can.labels else "[host] labels of protectd.toml lacks it"
+
+
+def _too_old(least: str, has: str) -> str:
+    if not has:
+        return "this host runs no Xen"
+    return "" if version(has) >= version(least) else f"this host runs {has}"
+
+
+def _mode_lacking(handler: HandlerConfig, host: pb.InfoResponse) -> Iterator[str]:
+    can, mode = host.capabilities, zone_mode(handler, host)
+    if mode == pb.ZONE_MODE_PVH and not can.hvm:
+        yield "its zones are pvh, which requires hvm, and this host has none"
+    if mode == pb.ZONE_MODE_PV and not can.pv:
+        yield "its zones are pv, and this host's hypervisor runs none"
 
 
 def _size_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey | None:
     low, high = bounds.memory_min_bytes, bounds.memory_max_bytes
-    if handler.memory and not low <= handler.memory <= high:
-        cause = (
-            f"memory of {handler.memory // _MIB} MiB is not between the {low // _MIB} and {high // _MIB} MiB"
-            " of its profile"
-        )
+    for key in ("memory", "memory_min", "memory_max"):
+        if (size := getattr(handler, key)) and not low <= size <= high:
+            cause = (
+                f"{key} of {size // _MIB} MiB is not between the {low // _MIB} and {high // _MIB} MiB of its"
+                " profile"
+            )
+            return WrongKey(key, cause)
+    for key in ("vcpus", "vcpus_max"):
+        if (count := getattr(handler, key)) > bounds.vcpus_max:
+            return WrongKey(key, f"{count} vcpus are more than the {bounds.vcpus_max} of its profile")
+    return _usual_trouble(handler, bounds)
+
+
+def _usual_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey | None:
+    """Pods without limits have the profile's size when the handler has none: it is within the bounds."""
+    memory = 0 if handler.memory else bounds.memory_bytes
+    if memory and not handler.memory_min <= memory <= (handler.memory_max or memory):
+        cause = f"the {memory // _MIB} MiB of its profile are not within memory_min and memory_max: set it"
         return WrongKey("memory", cause)
-    if handler.vcpus > bounds.vcpus_max:
-        return WrongKey("vcpus", f"{handler.vcpus} vcpus are more than the {bounds.vcpus_max} of its profile")
+    if not handler.vcpus and 0 < handler.vcpus_max < bounds.vcpus:
+        return WrongKey("vcpus", f"the {bounds.vcpus} of its profile are more than vcpus_max: set it")
     return None

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 
+from cri.checks.annotations import check_annotations
 from cri.checks.fields import RUN, check_hostname, check_map, check_name, check_path
 from cri.checks.security import check_pod_security
 from cri.config import DEFAULT_HANDLER, HandlerConfig, HostNamespaces
@@ -30,13 +31,14 @@ def handler_name(wanted: str, handlers: Mapping[str, HandlerConfig]) -> str:
 
 
 def check(config: cri.PodSandboxConfig, handler: str, handlers: Mapping[str, HandlerConfig]) -> None:
-    """Invalid or Refused for what cannot be honoured; ``handler``: the pod's, one of ``handlers``."""
+    """Invalid, Refused or Denied for what cannot be; ``handler``: the pod's, one of ``handlers``."""
     check_name(RUN, "metadata.name", config.metadata.name)
     check_name(RUN, "metadata.namespace", config.metadata.namespace, required=False)
     check_name(RUN, "metadata.uid", config.metadata.uid, required=False)
     check_hostname(RUN, config.hostname)
     check_map(RUN, "labels", config.labels)
     check_map(RUN, "annotations", config.annotations)
+    check_annotations(config.metadata.name, config.annotations, handler, handlers[handler])
     if config.log_directory:
         check_path(RUN, "log_directory", config.log_directory, absolute=True)
     if config.HasField("windows"):

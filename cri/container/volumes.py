@@ -76,7 +76,6 @@ def _volume(name: str, mount: cri.Mount) -> pb.Volume:
         name=name,
         host_path=mount.host_path,
         readonly=mount.readonly,
-        recursive_readonly=mount.recursive_read_only,
         follow_host=mount.propagation == cri.PROPAGATION_HOST_TO_CONTAINER,
         create_directory=True,
         map_ids=bool(mount.uidMappings),

@@ -70,6 +70,12 @@ class LastWord:
         items = (*self._listed.items(), *((key, item) for key, (_, item) in self._made.items()))
         return [key for key, item in items if self.kind.pod(item) == pod_id]
 
+    def states(self) -> dict[str, tuple[int, str]]:
+        """By id: its state, and its pod; a pod is its own."""
+        made = ((key, item) for key, (_, item) in self._made.items())
+        items = {key: item for key, item in (*self._listed.items(), *made) if key not in self._gone}
+        return {key: (item.state, self.kind.pod(item) or key) for key, item in items.items()}
+
     def knows(self, whole_id: str) -> bool:
         """Whether it has named this id."""
         return whole_id in self._listed or whole_id in self._made

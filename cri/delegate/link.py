@@ -6,8 +6,7 @@ a xenpod-cri itself (Refused), its answer is more than we take (Broken).
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeAlias
 
 import grpc
@@ -99,13 +98,11 @@ class Delegate:
 
     async def stream(
         self, method: str, request: bytes, timeout: float | None, metadata: Metadata = ()
-    ) -> AsyncIterator[bytes]:
-        """The answers of a streaming call, until it ends; errors as for ``call``."""
+    ) -> PendingStream:
+        """A streaming call, begun; errors as for ``call``, those of the stream by its ``answers``."""
         if not self._introduced:
             await self.introduce(self.reads(timeout))
-        async with contextlib.aclosing(self.open(method, request, timeout, metadata).answers()) as answers:
-            async for answer in answers:
-                yield answer
+        return self.open(method, request, timeout, metadata)
 
     def open(
         self, method: str, request: bytes, timeout: float | None, metadata: Metadata = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
 import grpc
@@ -108,21 +108,20 @@ class MergedList:
             return self.recall(about)
         if self.last is not None and not about.ByteSize():
             self.last.heard(data, items, begun)
-        return self._named(data, items, about)
-
-    def _named(self, data: bytes, items: dict[str, Any], about: Any) -> bytes:
-        """Without what the filter's ids do not select: it may be meant for ours."""
-        wanted, pod = getattr(about, "id", ""), getattr(about, "pod_sandbox_id", "")
-        if not wanted and not pod:
-            return data
-        chosen = [
-            item
-            for key, item in items.items()
-            if has_id(key, wanted) and has_id(self.kind.pod(item) or pod, pod)
-        ]
+        chosen = self.named(list(items.values()), about)
         if len(chosen) == len(items):
             return data
         return encoded_items(self.kind.method, self.kind.field, chosen)
+
+    def named(self, items: Sequence[Any], about: Any) -> Sequence[Any]:
+        """Those that the ids of a filter select: it may be meant for ours, and the delegate ignore it."""
+        wanted, pod = getattr(about, "id", ""), getattr(about, "pod_sandbox_id", "")
+        if not wanted and not pod:
+            return items
+        of_pod = self.kind.pod
+        return [
+            one for one in items if has_id(self.kind.key(one), wanted) and has_id(of_pod(one) or pod, pod)
+        ]
 
     def lacking(self) -> bool:
         """Whether the delegate, since it was last away, has said that it has no such list."""

@@ -14,7 +14,6 @@ import grpc
 import grpc.aio
 
 from cri.delegate.config import DelegateConfig
-from cri.delegate.events import MergedEvents
 from cri.delegate.follow import DelegateFollower
 from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, PODS, ListKind, parsed
 from cri.delegate.last_word import LastWord
@@ -34,7 +33,9 @@ from cri.delegate.routes import (
     unary,
 )
 from cri.delegate.status import MergedStatus
-from cri.delegate.streams import MergedListStream
+from cri.delegate.streams.events import MergedEvents
+from cri.delegate.streams.lists import MergedListStream
+from cri.delegate.streams.missed import MissedEvents
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
@@ -88,7 +89,10 @@ class Delegation:
             "ListMetricDescriptors": status.descriptors,
             "Version": self._version,
         }
-        events = MergedEvents(self.delegate, self._servicer.GetContainerEvents, self.pods, self.containers)
+        missed = MissedEvents(self.delegate, self._lists[PODS], self._lists[CONTAINERS])
+        events = MergedEvents(
+            self.delegate, self._servicer.GetContainerEvents, self.pods, self.containers, missed
+        )
         streams: dict[str, StreamBehaviour] = {
             **{kind.stream: self._stream(one) for kind, one in self._lists.items()},
             "GetContainerEvents": events.events,

@@ -16,6 +16,7 @@ from cri.delegate.kinds import parsed
 from cri.delegate.link import RUNTIME, Delegate, PendingCall, passed_on, remaining, said
 from cri.delegate.lists import lacks
 from cri.delegate.met import Met
+from cri.delegate.untrusted import read
 from daemonkit.faults import Broken, Fault
 from daemonkit.interceptors import clip
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -59,8 +60,8 @@ class MergedStatus:
     async def status(self, raw: bytes, context: _Context) -> cri.StatusResponse:
         """Ours, with the delegate's part in it; never later than its deadline."""
         request = parsed("Status", cri.StatusRequest, raw)
-        metadata, pending = passed_on(context), None
-        if not self._delegate.trouble:
+        metadata, pending, trouble = passed_on(context), None, self._delegate.trouble
+        if not trouble:
             timeout = self._delegate.reads(remaining(context))
             pending = self._delegate.begin(RUNTIME + "Status", raw, timeout, metadata)
         try:
@@ -69,7 +70,9 @@ class MergedStatus:
             if pending is not None:
                 pending.cancel()
             raise
-        theirs, trouble = await self._theirs(pending)
+        theirs = None
+        if pending is not None:
+            theirs, trouble = await self._theirs(pending)
         reply.status.conditions.append(_condition(theirs, trouble))
         self._add_handlers(reply)
         if request.verbose:
@@ -122,7 +125,7 @@ class MergedStatus:
         timeout = self._delegate.reads(remaining(context))
         try:
             answer = await self._delegate.call(RUNTIME + "ListMetricDescriptors", raw, timeout, metadata)
-            theirs = cri.ListMetricDescriptorsResponse.FromString(answer)
+            _, theirs = read(cri.ListMetricDescriptorsResponse, answer)
         except (grpc.aio.AioRpcError, Fault, DecodeError) as error:
             if not lacks(error):
                 log.warning("the delegate has no descriptors of metrics: %s", said(error))
@@ -134,11 +137,10 @@ class MergedStatus:
                 reply.descriptors.append(one)
         return reply
 
-    async def _theirs(self, pending: PendingCall | None) -> tuple[cri.StatusResponse | None, str]:
-        if pending is None:
-            return None, self._delegate.trouble
+    async def _theirs(self, pending: PendingCall) -> tuple[cri.StatusResponse | None, str]:
+        """Its Status, or what is wrong with it."""
         try:
-            reply = cri.StatusResponse.FromString(await pending.answer())
+            _, reply = read(cri.StatusResponse, await pending.answer())
         except DecodeError:
             return None, f"{self._delegate.endpoint}: its Status is not CRI's"
         except (grpc.aio.AioRpcError, Fault) as error:

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 
 from cri.delegate.kinds import ListKind, response_type
 from daemonkit.faults import Broken
@@ -54,7 +55,7 @@ class Checked:
 
     def _read(self, untrusted: bytes, kind: Any, field: str) -> tuple[bytes, dict[str, Any]]:
         try:
-            answer = kind.FromString(untrusted)
+            readable, answer = read(kind, untrusted)
         except DecodeError:
             raise self._broken("its answer is not CRI's") from None
         found = getattr(answer, field)
@@ -63,7 +64,7 @@ class Checked:
         key = self._kind.key
         items = {key(item): item for item in found}
         if len(items) == len(found) and "" not in items and not any(map(self._ours, items)):
-            return untrusted, items
+            return readable, items
         return self._without(found, kind, field)
 
     def _without(self, found: Any, kind: Any, field: str) -> tuple[bytes, dict[str, Any]]:
@@ -86,3 +87,31 @@ class Checked:
 
     def _broken(self, cause: str) -> Broken:
         return Broken(self._kind.method, self._endpoint, cause)
+
+
+def read(kind: Any, untrusted: bytes) -> tuple[bytes, Any]:
+    """A message, and bytes of it that any reader takes; DecodeError when it is none.
+
+    A known field of a wrong type is one that protobuf for Python takes for unknown; readers in Go may refuse
+    it, and with it the whole answer.  Where there are no unknown fields nothing is looked at one by one.
+    """
+    message = kind.FromString(untrusted)
+    message.DiscardUnknownFields()
+    if message.ByteSize() == len(untrusted):
+        return untrusted, message
+    message = kind.FromString(untrusted)
+    if _mistyped(message):
+        raise DecodeError("a field has another type")
+    return message.SerializeToString(), message
+
+
+def _mistyped(message: Message) -> bool:
+    known, unknown = message.DESCRIPTOR.fields_by_number, UnknownFieldSet(message)
+    if any(unknown[number].field_number in known for number in range(len(unknown))):
+        return True
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue  # CRI's maps hold no messages
+        if any(map(_mistyped, value if field.is_repeated else [value])):
+            return True
+    return False

@@ -6,24 +6,31 @@ from collections.abc import Mapping
 
 from google.protobuf.json_format import MessageToDict
 
-from cri.checks.handlers import trouble
-from cri.config import DEFAULT_HANDLER, CriConfig
+from cri.checks.handlers import falls_back, trouble, unmet, zone_mode
+from cri.config import DEFAULT_HANDLER, CriConfig, HandlerConfig
 from daemonkit.convert import WrongKey
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 def troubles(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, WrongKey]:
-    """By name, why a handler cannot be used."""
+    """By name, which key of a handler is wrong here; unmet requirements are no such."""
     found = {name: trouble(handler, host) for name, handler in config.handlers.items()}
     return {name: wrong for name, wrong in found.items() if wrong}
+
+
+def unusable(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, str]:
+    """By name, why no pod can have a handler: a wrong key, or what this host lacks."""
+    wrong = {name: one.cause for name, one in troubles(config, host).items()}
+    found = {name: wrong.get(name) or unmet(handler, host) for name, handler in config.handlers.items()}
+    return {name: why for name, why in found.items() if why}
 
 
 def usable(config: CriConfig, host: pb.InfoResponse | None) -> list[cri.RuntimeHandler]:
     """The handlers that pods can have; the default one under its name and as ""."""
     if host is None:
         return []
-    wrong = troubles(config, host)
+    wrong = unusable(config, host)
     found = sorted(name for name in config.handlers if name not in wrong)
     features = cri.RuntimeHandlerFeatures(
         recursive_read_only_mounts=True, user_namespaces=host.user_namespaces
@@ -35,13 +42,22 @@ def usable(config: CriConfig, host: pb.InfoResponse | None) -> list[cri.RuntimeH
 def details(config: CriConfig, host: pb.InfoResponse | None) -> dict[str, object]:
     """All handlers, for people; for those that cannot be used, the reason."""
     found = {handler.name: handler.features for handler in usable(config, host)}
-    wrong = troubles(config, host) if host is not None else {}
+    wrong = unusable(config, host) if host is not None else {}
     shown: dict[str, object] = {}
     for name, handler in config.handlers.items():
+        known: dict[str, object] = {"profile": handler.profile, "requires": list(handler.requires)}
         if name in found:
             features = MessageToDict(found[name], always_print_fields_with_no_presence=True)
-            shown[name] = {"profile": handler.profile, "features": features}
+            shown[name] = {**known, **_mode(handler, host), "features": features}
         else:
-            error = wrong[name].cause if name in wrong else "protectd does not answer"
-            shown[name] = {"profile": handler.profile, "error": error}
+            shown[name] = {**known, "error": wrong.get(name, "protectd does not answer")}
+    return shown
+
+
+def _mode(handler: HandlerConfig, host: pb.InfoResponse | None) -> dict[str, object]:
+    if host is None or not (mode := zone_mode(handler, host)):
+        return {}
+    shown: dict[str, object] = {"mode": pb.ZoneMode.Name(mode).removeprefix("ZONE_MODE_").lower()}
+    if falls_back(handler, host):
+        shown["notice"] = "mode auto gives pv zones, as this host lacks hvm or hap"
     return shown

@@ -20,14 +20,15 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
     """RuntimeReady: protectd answers.  NetworkReady: there is a CNI configuration with all its plugins.
 
-    HandlersReady, a condition of our own: protectd has every handler's profile, in which its size fits.
+    HandlersReady, a condition of our own: protectd has every handler's profile, in which its size fits, and
+    this host has what it requires.
     Without the default handler no ordinary pod can run, so RuntimeReady is then false, too.
     """
-    host, trouble = await _host(runtime, fresh=verbose)
-    wrong = handlers.troubles(runtime.config, host) if host is not None else {}
-    if DEFAULT_HANDLER in wrong:
-        trouble = wrong[DEFAULT_HANDLER].cause
-    unusable = "; ".join(f"handler {name}: {one.cause}" for name, one in wrong.items())
+    fresh = verbose or any(handler.needs_devices for handler in runtime.config.handlers.values())
+    host, trouble = await _host(runtime, fresh=fresh)
+    wrong = handlers.unusable(runtime.config, host) if host is not None else {}
+    trouble = wrong.get(DEFAULT_HANDLER, trouble)
+    unusable = "; ".join(f"handler {name}: {why}" for name, why in wrong.items())
     reply = cri.StatusResponse(
         status=cri.RuntimeStatus(
             conditions=[

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from cri.checks.fields import RUN
-from cri.config import HandlerConfig
+from cri.config import KERNEL, HandlerConfig
 from cri.images.globs import Globs
 from cri.images.kernels.images import ZONE
 from cri.images.registry import names
@@ -12,20 +12,18 @@ from cri.runtime import Runtime
 from daemonkit.faults import Denied, Invalid, Missing
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-ANNOTATION = "xenpod.dev/kernel"
-
 
 def chosen(config: cri.PodSandboxConfig, handler: HandlerConfig, settings: KernelSettings) -> str:
     """The image's normalised name: the pod's own choice, else its handler's; "": the toolstack's kernel.
 
     Invalid: not the name of an image; Denied: one that pods may not choose.
     """
-    if ANNOTATION not in config.annotations:
+    if KERNEL not in config.annotations:
         return str(names.parse(handler.kernel)) if handler.kernel else ""
     try:
-        wanted = names.parse(config.annotations[ANNOTATION])
+        wanted = names.parse(config.annotations[KERNEL])
     except Invalid as fault:
-        raise Invalid("read annotation", ANNOTATION, str(fault)) from None
+        raise Invalid("read annotation", KERNEL, str(fault)) from None
     if not Globs(settings.allow).matching((str(wanted), wanted.name)):
         hint = "kernels.allow in cri.toml has those they may"
         raise Denied(RUN, config.metadata.name, f"pods may not choose the kernel {wanted}", hint)

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from cri.checks import sandbox as request
 from cri.checks.fields import RUN
+from cri.checks.handlers import MODES, unmet
 from cri.checks.userns import pod_userns
+from cri.config import HandlerMode
 from cri.container import logs
 from cri.oci.seccomp import check_pod_seccomp
 from cri.runtime import Runtime, now_ns
-from cri.sandbox import kernel
+from cri.sandbox import kernel, sizing
 from cri.sandbox.remove import finish_leftover, undo
-from cri.sandbox.sizing import zone_resources
 from cri.state.attachment import Attachment
 from cri.state.names import new_id, sandbox_name
 from cri.state.sandbox import Sandbox, SandboxPhase
@@ -39,6 +40,7 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
         kernel.hold(runtime, sandbox.kernel, sandbox.id)
         steps.callback(_release_kernel, runtime, sandbox.id)
         await _check_kernel(runtime, sandbox)
+        await _check_requirements(runtime, sandbox)
         await finish_leftover(runtime, name)
         runtime.sandbox_names.reserve(name, sandbox.id)
         steps.push_async_callback(undo, runtime, sandbox.id)
@@ -61,12 +63,11 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
 def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
     """Check the request and decide everything; the only side effect is the log directory."""
     handler = request.handler_name(asked.runtime_handler, runtime.config.handlers)
+    chosen = runtime.config.handlers[handler]
     request.check(asked.config, handler, runtime.config.handlers)
     check_pod_seccomp(asked.config.linux.security_context)
-    zone_resources(asked.config, runtime.config.zone.memory_overhead)
-    image = kernel.resolve(
-        runtime, kernel.chosen(asked.config, runtime.config.handlers[handler], runtime.config.kernels)
-    )
+    sizing.check(asked.config, runtime.config.zone.memory_overhead, handler, chosen)
+    image = kernel.resolve(runtime, kernel.chosen(asked.config, chosen, runtime.config.kernels))
     sandbox_id = new_id()
     place = runtime.network.plan(sandbox_id, asked.config)
     logs.make_directory(asked.config.log_directory)
@@ -95,13 +96,14 @@ async def _create_zone(
             id=sandbox.id,
             name=f"{meta.namespace}/{meta.name}",
             hostname=sandbox.hostname,
-            resources=zone_resources(sandbox.config, runtime.config.zone.memory_overhead, handler),
+            resources=sizing.zone_resources(sandbox.config, runtime.config.zone.memory_overhead, handler),
             profile=handler.profile,
             sysctls=sandbox.config.linux.sysctls,
             interfaces=1,
             netns_path=str(sandbox.attachment.netns),
             id_mapping=_id_mapping(sandbox.config),
             kernel=found,
+            mode=MODES[handler.mode],
         )
     )
     checkpoint("run-pod.zone-created")
@@ -117,6 +119,17 @@ async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
     if _id_mapping(sandbox.config) and not (await runtime.host.info()).user_namespaces:
         cause = "user namespaces are not there: the kernel of zones has none"
         raise Unsupported(RUN, sandbox.config.metadata.name, cause, "leave out hostUsers: false")
+
+
+async def _check_requirements(runtime: Runtime, sandbox: Sandbox) -> None:
+    """Refused when this host lacks what the pod's handler requires; others do not wait for protectd."""
+    handler = runtime.config.handlers[sandbox.handler]
+    if not handler.requires and handler.mode is HandlerMode.PROFILE:
+        return
+    if lacking := unmet(handler, await runtime.host.info(fresh=handler.needs_devices)):
+        cause = f"this host cannot honour runtime handler {sandbox.handler}: {lacking}"
+        hint = "protect host shows the handlers that it can"
+        raise Refused(RUN, sandbox.config.metadata.name, cause, hint)
 
 
 def _id_mapping(config: cri.PodSandboxConfig) -> pb.IdMapping | None:

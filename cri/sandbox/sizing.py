@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import dataclass
 
-from cri.checks.fields import PREFIX
+from cri.checks.fields import RUN
 from cri.checks.quantity import quantity
-from cri.config import HandlerConfig
-from cri.sandbox.kernel import ANNOTATION as KERNEL
-from daemonkit.faults import Invalid
+from cri.config import MEMORY, VCPUS, HandlerConfig
+from daemonkit.faults import Denied, Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-MEMORY = "xenpod.dev/memory"
-VCPUS = "xenpod.dev/vcpus"
-_KNOWN = (MEMORY, VCPUS, KERNEL)
 _MAX_MEMORY = 2**50
 _MAX_VCPUS = 1024
+_MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Dimension:
+    """One of the two that a size has; 0 where nothing is said, and for bounds that are the profile's.
+
+    ``noted``: by the pod's annotation ``key``; ``asked``: by its CRI resources; ``least`` and ``most``: what
+    ``setting`` and ``setting``_min or ``setting``_max of its handler allow.
+    """
+
+    key: str
+    setting: str
+    noted: int
+    asked: int
+    usual: int
+    least: int
+    most: int
+
+    @property
+    def size(self) -> int:
+        return self.noted or self.asked or self.usual
+
+    def say(self, number: int) -> str:
+        return f"{number / _MIB:.0f} MiB of memory" if self.key == MEMORY else f"{number} vCPUs"
 
 
 def zone_resources(
@@ -27,21 +48,69 @@ def zone_resources(
     ``memory_overhead``, in bytes, is what the zone's kernel takes when the request has no overhead.
     Without ``handler`` only what the request itself says counts.
     """
-    usual = handler or HandlerConfig()
+    memory, vcpus = _dimensions(config, memory_overhead, handler or HandlerConfig())
+    return pb.ZoneResources(memory_bytes=memory.size, vcpus=vcpus.size)
+
+
+def check(config: cri.PodSandboxConfig, memory_overhead: int, name: str, handler: HandlerConfig) -> None:
+    """Refuse a size that handler ``name`` does not allow.
+
+    Denied: an annotation above the pod's own limits, or beyond the handler's bounds; Invalid: one that cannot
+    be read, or limits beyond the handler's bounds.
+    """
+    for one in _dimensions(config, memory_overhead, handler):
+        _check_limits(config.metadata.name, one, name)
+        _check_bounds(config.metadata.name, one, name)
+
+
+def _check_limits(pod: str, one: _Dimension, handler: str) -> None:
+    if 0 < one.asked < one.noted:
+        wanted, limit = one.say(one.noted), one.say(one.asked)
+        cause = f"annotation {one.key}: {wanted} are more than the {limit} of the pod's limits"
+        hint = f"handlers.{handler}.annotations in cri.toml lets it lower limits, not raise them"
+        raise Denied(RUN, pod, cause, hint)
+
+
+def _check_bounds(pod: str, one: _Dimension, handler: str) -> None:
+    if one.most and one.size > one.most:
+        setting, bound, beyond = f"handlers.{handler}.{one.setting}_max", one.most, "more"
+    elif 0 < one.size < one.least:
+        setting, bound, beyond = f"handlers.{handler}.{one.setting}_min", one.least, "less"
+    else:
+        return
+    cause = f"{one.say(one.size)} are {beyond} than {setting} of cri.toml, {one.say(bound)}"
+    if one.noted:
+        raise Denied(RUN, pod, f"annotation {one.key}: {cause}")
+    raise Invalid(RUN, pod, f"its limits: {cause}")
+
+
+def _dimensions(
+    config: cri.PodSandboxConfig, overhead: int, handler: HandlerConfig
+) -> tuple[_Dimension, _Dimension]:
+    return (
+        _Dimension(
+            key=MEMORY,
+            setting="memory",
+            noted=_annotation(config, MEMORY, _MAX_MEMORY),
+            asked=_memory(config.linux, overhead),
+            usual=handler.memory,
+            least=handler.memory_min,
+            most=handler.memory_max,
+        ),
+        _Dimension(
+            key=VCPUS,
+            setting="vcpus",
+            noted=_annotation(config, VCPUS, _MAX_VCPUS),
+            asked=_vcpus(config.linux),
+            usual=handler.vcpus,
+            least=0,
+            most=handler.vcpus_max,
+        ),
+    )
+
+
+def _annotation(config: cri.PodSandboxConfig, key: str, limit: int) -> int:
     notes = config.annotations
-    _refuse_unknown(notes)
-    memory = _annotation(notes, MEMORY, _MAX_MEMORY) or _memory(config.linux, memory_overhead) or usual.memory
-    vcpus = _annotation(notes, VCPUS, _MAX_VCPUS) or _vcpus(config.linux) or usual.vcpus
-    return pb.ZoneResources(memory_bytes=memory, vcpus=vcpus)
-
-
-def _refuse_unknown(notes: Mapping[str, str]) -> None:
-    for key in notes:
-        if key.startswith(PREFIX) and key not in _KNOWN:
-            raise Invalid("read annotation", key[:200], "unknown", f"known here: {', '.join(_KNOWN)}")
-
-
-def _annotation(notes: Mapping[str, str], key: str, limit: int) -> int:
     if key not in notes:
         return 0
     try:

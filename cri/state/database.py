@@ -21,6 +21,7 @@ from cri.state.container import Container, ContainerPhase
 from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted
+from daemonkit.lifecycle import private_database
 from daemonkit.tasks import complete
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class Database:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    private_database(path)
     try:
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         connection.execute("PRAGMA journal_mode = WAL")

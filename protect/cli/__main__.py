@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from protect.cli import show
+from protect.cli import generate, show
 from protect.cli.commands import COMMANDS
 from protect.cli.errors import CheckFailed, CommandFailed
 from protect.cli.images import password
@@ -67,16 +67,18 @@ def parser() -> argparse.ArgumentParser:
     listing = _verb(workload, common, "workload list", "every workload")
     listing.add_argument("--zone", default="", metavar="ID", help="only of this zone")
     _verb(workload, common, "workload inspect", "one workload").add_argument("id", help=_ID)
-    _verb(nouns, common, "host", "the host: toolstack, memory, notices")
+    showing = _verb(nouns, common, "host", "the host: toolstack, memory, handlers, notices")
+    _cri_socket(showing)
     _verb(nouns, common, "watch", "everything there is, then each change")
     _images(nouns)
+    generate.add_parser(nouns, _CRI_SOCKET)
     return top
 
 
 def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Images are xenpod-cri's: these verbs have another socket."""
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri")
+    _cri_socket(common)
     common.add_argument("--output", choices=("table", "json"), default="table")
     text = "list, pull, import, export, tag, inspect, verify, remove images"
     image = nouns.add_parser("image", help=text).add_subparsers(required=True)
@@ -125,6 +127,10 @@ def _image_files(
     exporting.add_argument("--directory", action="store_true", help=text)
 
 
+def _cri_socket(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri")
+
+
 def _filters(verb: argparse.ArgumentParser) -> None:
     text = (
         "reference=GLOB, dangling=BOOL, in-use=BOOL, pinned=BOOL, label=KEY[=VALUE], label!=KEY[=VALUE], "
@@ -145,7 +151,7 @@ def _verb(
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
-    path = options.cri_socket if options.command.startswith("image ") else options.socket
+    path = options.cri_socket if "cri_socket" in options else options.socket
     # UNAVAILABLE is also what a daemon says of others: a registry, or a silent zone.
     nobody = error.code() is grpc.StatusCode.UNAVAILABLE and not _is_served(path)
     if nobody and not path.exists():

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Mapping
 import grpc.aio
 
 from daemonkit.grpc_server import channel
-from protect.cli import find, images, show
+from protect.cli import find, generate, images, show
+from protect.cli.host import host
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -84,11 +85,6 @@ async def workload_inspect(options: argparse.Namespace) -> None:
         show.workload(workload, options.output)
 
 
-async def host(options: argparse.Namespace) -> None:
-    async with _host(options) as service:
-        show.host(await service.Info(pb.InfoRequest(), timeout=_TIMEOUT), options.output)
-
-
 async def watch(options: argparse.Namespace) -> None:
     """Until interrupted, or until protectd ends."""
     async with _host(options) as service:
@@ -104,5 +100,6 @@ COMMANDS: Mapping[str, images.Command] = {
     "workload inspect": workload_inspect,
     "host": host,
     "watch": watch,
+    generate.COMMAND: generate.generate,
     **images.COMMANDS,
 }

@@ -43,6 +43,7 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
         ("toolstack", answer.toolstack),
         ("domain", str(answer.domain_id)),
         ("profile", answer.profile),
+        ("mode", pb.ZoneMode.Name(answer.mode).removeprefix("ZONE_MODE_").lower() if answer.mode else ""),
         ("kernel image", answer.kernel),
         ("memory", mib(answer.resources.memory_bytes)),
         ("vcpus", str(answer.resources.vcpus)),
@@ -96,25 +97,6 @@ def workload(answer: pb.Workload, output: str) -> None:
             ("created", when(answer.created_at_ns)),
             ("started", when(answer.started_at_ns)),
             ("finished", when(answer.finished_at_ns)),
-        ]
-    )
-
-
-def host(answer: pb.InfoResponse, output: str) -> None:
-    if output == "json":
-        return json(answer)
-    memory = answer.memory
-    pairs(
-        [
-            ("version", answer.version),
-            ("toolstack", f"{answer.toolstack} ({answer.xen_version})"),
-            ("security boundary", "yes" if answer.security_boundary else "NO"),
-            ("cpus", str(answer.cpus)),
-            ("zone memory", f"{mib(memory.total_bytes)}, free {mib(memory.free_bytes)}"),
-            ("profiles", ", ".join(answer.profiles)),
-            ("kernels from images", "yes" if answer.zone_kernels else "no"),
-            *(("notice", notice) for notice in answer.notices),
-            *(("unknown domain", domain) for domain in answer.unknown_domains),
         ]
     )
 

@@ -87,10 +87,25 @@ def _with_root(tree: int, copied: int | None) -> int:
             _enter(copied)
         _checked("unshare", _libc.unshare(_CLONE_NEWNS))
         mounts.propagate(Path("/"), mounts.MS_PRIVATE | mounts.MS_REC)
+        # pivot_root(2) takes no shared mount, and systemd makes the host's root one.
+        mounts.change(tree, propagation=mounts.MS_PRIVATE, recursive=False)
         mounts.attach(tree, Path("/"))
         mounts.pivot(tree)
         mounts.propagate(Path("/"), mounts.MS_SHARED)
         return os.open("mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=links)
+
+
+def in_a_copy(work: Callable[[], T]) -> T:
+    """Change mounts in a copy of our own namespace, which is gone afterwards.
+
+    What is mounted or unmounted there may show here, as the mounts are as shared as ours.
+    """
+
+    def enter() -> T:
+        _checked("unshare", _libc.unshare(_CLONE_FS | _CLONE_NEWNS))
+        return work()
+
+    return _apart(enter)
 
 
 def inside(namespace: Path, work: Callable[[], T]) -> T:

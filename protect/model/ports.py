@@ -103,8 +103,8 @@ class Subscription(Protocol):
     def close(self) -> None: ...
 
 
-LogFactory = Callable[[str, Path], OutputLog]
-"""(log path or "", journal) to an open log; blocking, short."""
+LogFactory = Callable[[str, Path], Awaitable[OutputLog]]
+"""(log path or "", journal) to an open log; Refused when a new one cannot be opened in a limited time."""
 
 
 class ZoneVolumes(Protocol):

@@ -41,6 +41,20 @@ class DomainKernel:
     addons: Path | None = None
 
 
+def domain_name(label: str, uuid: UUID) -> str:
+    """The name of a zone's domain, ``<label>.<8 hex digits>``: no other virtual machine of the host has one.
+
+    ``label`` is for people; what Xen's files could not have in a name is replaced, and it is cut at 32.
+    """
+    readable = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in label)
+    return f"{readable[:32]}.{uuid.hex[:8]}"
+
+
+def is_zone_domain(name: str, uuid: UUID) -> bool:
+    """Whether the domain's name is one of ``domain_name``.  A domain with any other is not ours to touch."""
+    return name.endswith(f".{uuid.hex[:8]}")
+
+
 @dataclass(frozen=True, slots=True)
 class DomainSpec:
     """A domain to create, made from a ``ZoneSpec``: only what a hypervisor has to know.
@@ -64,6 +78,7 @@ class DomainSpec:
 
     uuid: UUID
     name: str
+    """As ``domain_name`` makes it: a toolstack that starts again knows its domains by it."""
     memory_bytes: int
     vcpus: int = 1
     mode: Mode = Mode.PV
@@ -147,6 +162,22 @@ class PhysicalInfo:
     """Guests can have kernels of their own."""
 
 
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What the hypervisor can do on this machine; it stays so while both run.
+
+    ``hvm``: guests with hardware-assisted virtualisation (PVH); ``hap``: such guests with hardware-assisted
+    paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
+    "<major>.<minor>" of Xen, "" where there is none.
+    """
+
+    pv: bool = True
+    hvm: bool = False
+    hap: bool = False
+    iommu: bool = False
+    hypervisor_version: str = ""
+
+
 class Transport(Protocol):
     """A connected byte stream to a zone's agent."""
 
@@ -187,11 +218,16 @@ class Toolstack(Protocol):
 
     async def physical_info(self) -> PhysicalInfo: ...
 
+    def capabilities(self) -> Capabilities:
+        """Known from ``start`` on."""
+        ...
+
     async def create(self, spec: DomainSpec) -> DomainId:
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
         Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there; Invalid: its kernel is none; Refused: it can have no other kernel.
+        ``shared`` is not there; Invalid: its kernel is none; Refused: it can have no other kernel, or the
+        host cannot run its mode (``capabilities``).
         """
         ...
 

@@ -14,10 +14,9 @@ class Volume:
     name: str
     host_path: str
     readonly: bool = False
-    recursive_readonly: bool = False
-    """Mounts below it are read-only too."""
+    """With all that is mounted below it."""
     follow_host: bool = False
-    """Later mounts and unmounts below it on the host show in the zone."""
+    """Later mounts and unmounts below it on the host show in the zone, unless it is read-only."""
     create_directory: bool = False
     """Make a directory where there is nothing."""
     map_ids: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from importlib.metadata import version
@@ -10,7 +11,10 @@ from typing import Any
 import grpc.aio
 
 from daemonkit.interceptors import read_only
-from protect.config import ProtectdConfig
+from protect.config import HostConfig, ProtectdConfig
+from protect.host import devices
+from protect.model.modes import WantedMode, choose
+from protect.model.toolstack import Capabilities, Mode
 from protect.server import translate
 from protect.state.manager import ZoneManager
 from protect.zones.reconcile import unknown
@@ -31,12 +35,12 @@ class HostServicer(protect_pb2_grpc.HostServicer):
         manager = self._manager
         physical = await manager.toolstack.physical_info()
         strangers = unknown(manager, await manager.toolstack.list())
-        ledger = manager.ledger
+        ledger, can = manager.ledger, manager.toolstack.capabilities()
         return pb.InfoResponse(
             version=version("xenpod"),
             toolstack=manager.toolstack.name,
             security_boundary=physical.security_boundary,
-            notices=physical.notices,
+            notices=[*physical.notices, *mode_notices(manager.config, can)],
             memory=pb.MemoryLedger(
                 total_bytes=ledger.total_bytes,
                 reserved_bytes=ledger.reserved_bytes,
@@ -50,6 +54,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
             selinux=physical.selinux,
             zone_kernels=physical.kernels,
             unknown_domains=[f"{domain.id} {domain.name} {domain.uuid}" for domain in strangers],
+            capabilities=await _capabilities(manager.config.host, can),
         )
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.WatchEvent]:
@@ -60,7 +65,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
 
 
 def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
-    """The sizes that zones can have, by profile."""
+    """The sizes that zones can have and their mode, by profile."""
     profiles = {name: config.profile(name) for name in config.profile_names()}
     return [
         pb.ProfileBounds(
@@ -68,6 +73,34 @@ def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
             memory_min_bytes=profile.memory_min,
             memory_max_bytes=profile.memory_max,
             vcpus_max=profile.vcpus_max,
+            memory_bytes=profile.memory,
+            vcpus=profile.vcpus,
+            mode=translate.WANTED_MODES[profile.mode],
         )
         for name, profile in profiles.items()
     ]
+
+
+def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:
+    """One for each profile whose zones are PV for want of hardware."""
+    return [
+        f"profile {name}: mode auto gives PV zones, as this host lacks hardware-assisted virtualisation or"
+        " its paging (hvm, hap)"
+        for name in config.profile_names()
+        if config.profile(name).mode is WantedMode.AUTO and choose(WantedMode.AUTO, capabilities) is Mode.PV
+    ]
+
+
+async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
+    """Devices come and go; the rest stays."""
+    there = await asyncio.to_thread(devices.present, config.devices)
+    return pb.HostCapabilities(
+        pv=can.pv,
+        hvm=can.hvm,
+        hap=can.hap,
+        iommu=can.iommu,
+        hypervisor_version=can.hypervisor_version,
+        devices=sorted(there),
+        absent_devices=sorted(config.devices.keys() - there),
+        labels=config.labels,
+    )

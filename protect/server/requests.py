@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from daemonkit.faults import Invalid
-from protect import checks
 from protect.config import DEFAULT_PROFILE, Profile, ProtectdConfig
+from protect.model import checks
 from protect.model.container import (
     STACK_LIMIT,
     ContainerFile,
@@ -18,9 +18,11 @@ from protect.model.container import (
     Stack,
     WorkloadSpec,
 )
-from protect.model.toolstack import DomainKernel
+from protect.model.modes import WantedMode, choose, refuse_impossible_mode
+from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.volume import Volume
 from protect.model.zone import ZoneIdMapping, ZoneSpec
+from protect.server import translate
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _MIB = 1 << 20
@@ -40,13 +42,16 @@ IMAGE_TYPES = ("squashfs", "erofs")
 _NS = 1_000_000_000
 
 
-def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest) -> ZoneSpec:
+def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilities: Capabilities) -> ZoneSpec:
+    """What is asked for; its mode is one that the host can run."""
     operation = "create zone"
     zone_id = checks.identifier(operation, "zone", request.id)
     profile = config.profile(request.profile)
     if request.interfaces > 1:
         raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
     memory, vcpus = _size(operation, zone_id, profile, request.resources)
+    mode = choose(_wanted(operation, zone_id, profile, request), capabilities)
+    refuse_impossible_mode(operation, zone_id, mode, capabilities)
     return ZoneSpec(
         id=zone_id,
         name=checks.name(operation, request.name),
@@ -54,7 +59,7 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest) -> ZoneSpec
         profile=request.profile or DEFAULT_PROFILE,
         memory_bytes=memory,
         vcpus=vcpus,
-        mode=profile.mode,
+        mode=mode,
         interfaces=request.interfaces,
         netns=checks.path(operation, "namespace", request.netns_path) if request.netns_path else "",
         sysctls=checks.sysctls(operation, request.sysctls),
@@ -63,6 +68,15 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest) -> ZoneSpec
         else None,
         kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
     )
+
+
+def _wanted(operation: str, zone_id: str, profile: Profile, request: pb.CreateZoneRequest) -> WantedMode:
+    if request.mode == pb.ZONE_MODE_UNSPECIFIED:
+        return profile.mode
+    for wanted, mode in translate.WANTED_MODES.items():
+        if request.mode == mode:
+            return wanted
+    raise Invalid(operation, zone_id, f"mode {request.mode}, which is none")
 
 
 def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources) -> tuple[int, int]:
@@ -202,14 +216,10 @@ def _volumes(operation: str, workload_id: str, volumes: Sequence[pb.Volume]) -> 
         name = checks.file_name(operation, volume.name)
         if name in checked:
             raise Invalid(operation, workload_id, f"two volumes {name!r}")
-        if volume.recursive_readonly and (volume.follow_host or not volume.readonly):
-            cause = f"volume {name!r}: recursive_readonly wants readonly, and not follow_host"
-            raise Invalid(operation, workload_id, cause)
         checked[name] = Volume(
             name=name,
             host_path=checks.path(operation, "volume", volume.host_path),
             readonly=volume.readonly,
-            recursive_readonly=volume.recursive_readonly,
             follow_host=volume.follow_host,
             create_directory=volume.create_directory,
             map_ids=volume.map_ids,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protect.model import events
+from protect.model.modes import WantedMode
+from protect.model.toolstack import Mode
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone, ZoneState
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -22,6 +24,14 @@ WORKLOAD_STATES: Mapping[WorkloadState, pb.WorkloadState.ValueType] = {
     WorkloadState.EXITED: pb.WORKLOAD_STATE_EXITED,
 }
 
+ZONE_MODES: Mapping[Mode, pb.ZoneMode.ValueType] = {Mode.PV: pb.ZONE_MODE_PV, Mode.PVH: pb.ZONE_MODE_PVH}
+
+WANTED_MODES: Mapping[WantedMode, pb.ZoneMode.ValueType] = {
+    WantedMode.PV: pb.ZONE_MODE_PV,
+    WantedMode.PVH: pb.ZONE_MODE_PVH,
+    WantedMode.AUTO: pb.ZONE_MODE_AUTO,
+}
+
 
 def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
     return pb.Zone(
@@ -37,6 +47,7 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         toolstack=toolstack,
         channel_connected=connected,
         kernel=value.spec.kernel.name if value.spec.kernel else "",
+        mode=ZONE_MODES[value.spec.mode],
     )
 
 

@@ -11,7 +11,7 @@ import grpc.aio
 
 from daemonkit.faults import Invalid
 from daemonkit.interceptors import read_only
-from protect import checks
+from protect.model import checks
 from protect.model.statistics import StatsKind
 from protect.server import requests, statistics, translate
 from protect.state.manager import ZoneManager
@@ -30,7 +30,7 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         self._manager = manager
 
     async def CreateZone(self, request: pb.CreateZoneRequest, context: Context) -> pb.Zone:
-        spec = requests.zone_spec(self._manager.config, request)
+        spec = requests.zone_spec(self._manager.config, request, self._manager.toolstack.capabilities())
         await launch.launch(self._manager, spec)
         return self._shown(self._manager.zone("create zone", spec.id))
 

@@ -18,6 +18,11 @@ class Outputs:
         self._open: set[int] = set()
         self._agent: AgentClient | None = None
 
+    @property
+    def begun(self) -> bool:
+        """Whether the streams have been asked for."""
+        return self._agent is not None
+
     def begin(self, agent: AgentClient, streams: Streams) -> None:
         """Ask for each stream from where its log ends."""
         self._agent = agent

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from daemonkit import disk_space
 from daemonkit.faults import Broken, Exhausted, Refused
+from daemonkit.lifecycle import private_database
 from protect.model.workload import Workload
 from protect.model.zone import Zone
 from protect.state import records
@@ -98,6 +99,7 @@ class SqliteStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        private_database(path)
         self._db = _connect(path)
         with _faults("open"):
             _prepare(self._db, path)

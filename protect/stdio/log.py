@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Refused
+from daemonkit.hostfiles import HostCalls
 from protect.stdio.disk import LogDisk
 from protect.stdio.fanout import FanOut, LiveReader
 from protect.stdio.journal import Journal
@@ -26,6 +28,7 @@ LONGEST = 16_384
 CHUNK = 2 * LONGEST
 """Bytes of output per append: bounds how long one takes (in the file newlines take 50 times as much)."""
 _DISK = LogDisk()
+_CALLS = HostCalls()
 
 
 class LogSink:
@@ -89,28 +92,30 @@ class WorkloadLog:
         self._closed = False
 
     @classmethod
-    def open(cls, path: str, journal: Path, step: Callable[[str], None] = lambda name: None) -> WorkloadLog:
-        """Open the log, or go on with it where the journal says.  Blocking, short.
+    async def open(
+        cls, path: str, journal: Path, step: Callable[[str], None] = lambda name: None
+    ) -> WorkloadLog:
+        """Open the log, or go on with it where the journal says.
 
-        With an empty path lines are dropped, but offsets are kept.  Refused when a new log cannot be
-        opened; one that has a journal opens later, when its file can be.  Broken: the journal is damaged.
-        ``step`` is told of each step of the file work.
+        With an empty path lines are dropped, but offsets are kept.  Refused when a new log cannot be opened,
+        or its file system does not answer in time; one that has a journal opens later, when its file can be.
+        Broken: the journal is damaged.  ``step`` is told of each step of the file work.
         """
-        known = journal.exists()
-        try:
-            notes = Journal.open(journal)
-        except OSError as error:
-            raise Refused("open", f"log journal {journal}", error.strerror or str(error)) from error
+        notes, new = _notes(journal)
         opened = cls(path, LogFile(path, notes, step) if path else NoFile(notes))
         try:
-            opened.file.open()
+            await opened._find()
         except OSError as error:
-            if not known:
+            if new:
                 opened.file.close()
-                journal.unlink()
+                os.unlink(journal)
                 raise Refused("open", f"log {path}", error.strerror or str(error)) from error
             opened.report(error)
         return opened
+
+    async def _find(self) -> None:
+        if self.file.wanting:
+            self.file.use(await _CALLS.run(self.path, self.file.find, os.close))
 
     def subscribe(self) -> LiveReader:
         """Output from now on, until the log is closed; see ``LiveReader``."""
@@ -131,6 +136,8 @@ class WorkloadLog:
                 raise Refused("write", f"log {self.path}", "it is closed")
             position = self.file.position.advanced(stream, consumed, finished)
             try:
+                if batch or self.file.unfinished:
+                    await self._find()
                 if batch:
                     await _DISK.run(lambda: self.file.append(batch, position))
                 else:
@@ -156,7 +163,7 @@ class WorkloadLog:
             if self._closed:
                 raise Refused("reopen", f"log {self.path}", "it is closed")
             try:
-                await _DISK.run(self.file.reopen)
+                self.file.use(await _CALLS.run(self.path, self.file.find, os.close))
             except OSError as error:
                 raise Refused("reopen", f"log {self.path}", error.strerror or str(error)) from error
 
@@ -168,6 +175,15 @@ class WorkloadLog:
                 self._closed = True
                 self.readers.end()
                 self.file.close()
+
+
+def _notes(path: Path) -> tuple[Journal, bool]:
+    """The journal, and whether it is a new one.  It is on the daemon's own file system."""
+    new = not path.exists()
+    try:
+        return Journal.open(path), new
+    except OSError as error:
+        raise Refused("open", f"log journal {path}", error.strerror or str(error)) from error
 
 
 def stamp(now_ns: int) -> str:

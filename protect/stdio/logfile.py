@@ -8,14 +8,16 @@ else what is there of it is cut off.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from daemonkit.faults import Refused
+from daemonkit.hostfiles import open_plain
 from protect.stdio.journal import Append, Journal, Position
 
-_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
 MODE = 0o640
 
 
@@ -38,25 +40,34 @@ class LogFile:
         """What is in the file for good."""
         return self._journal.position
 
-    def open(self) -> None:
-        """Finish what was under way, then open the file (it is created, its directory is not); OSError."""
-        self._finish_pending()
-        if self._fd < 0:
-            self._fd = os.open(self._path, _FLAGS, MODE)
-            self._step("opened")
+    @property
+    def wanting(self) -> bool:
+        """Whether a file has to be found before anything can be appended, or an append be finished."""
+        return self._fd < 0
 
-    def reopen(self) -> None:
-        """Go on in what is now at the path; on OSError the old file stays in use."""
+    @property
+    def unfinished(self) -> bool:
+        """Whether an append is under way that an earlier process began, or that failed."""
+        return self._journal.pending is not None
+
+    def find(self) -> int:
+        """Finish what was under way, then open what is at the path now: a descriptor, for ``use``.
+
+        The file is created, its directory is not.  The path's file system may hold the call up; OSError.
+        """
         self._finish_pending()
-        fd = os.open(self._path, _FLAGS, MODE)
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = fd
-        self._step("reopened")
+        return open_plain(self._path, _FLAGS, MODE)
+
+    def use(self, descriptor: int) -> None:
+        """Go on in this file."""
+        before, self._fd = self._fd, descriptor
+        if before >= 0:
+            os.close(before)
+        self._step("opened" if before < 0 else "reopened")
 
     def append(self, batch: bytes, position: Position) -> None:
         """All of the batch and the new position, or (OSError) neither."""
-        self.open()
+        self._finish_pending()
         state = os.fstat(self._fd)
         append = Append(state.st_dev, state.st_ino, state.st_size, len(batch), position)
         self._journal.begin(append)
@@ -122,8 +133,10 @@ class LogFile:
             names += [n for n in os.listdir(path.parent) if n.startswith(f"{path.name}.")]
         for name in names:
             try:
-                fd = os.open(path.parent / name, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-            except FileNotFoundError:
+                fd = open_plain(path.parent / name, os.O_WRONLY)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.EINVAL):
+                    raise
                 continue
             state = os.fstat(fd)
             if (state.st_dev, state.st_ino) == (append.device, append.inode):
@@ -144,11 +157,13 @@ class NoFile:
     def position(self) -> Position:
         return self._journal.position
 
-    def open(self) -> None:
-        """Nothing to open."""
+    wanting = unfinished = False
 
-    def reopen(self) -> None:
+    def find(self) -> int:
         raise Refused("reopen", "log", "the workload has no log file")
+
+    def use(self, descriptor: int) -> None:
+        """Nothing is found, so nothing is used."""
 
     def append(self, batch: bytes, position: Position) -> None:
         """The lines are dropped."""

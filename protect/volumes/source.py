@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 
 from daemonkit.faults import Broken, Fault, Invalid, Missing, Refused
-from protect.host import mounts
+from protect.host import mountinfo, mounts, mountspace
 from protect.model.volume import Volume, VolumeSource
 
 OPERATION = "share"
@@ -18,6 +19,12 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+_NOT_BOUND = "it is in a mount that cannot be bound elsewhere"
+COMMANDING = frozenset(
+    "proc sysfs cgroup cgroup2 devtmpfs devpts debugfs tracefs securityfs configfs efivarfs bpf pstore xenfs"
+    " nsfs selinuxfs binfmt_misc fusectl nfsd rpc_pipefs mqueue".split()
+)
+"""Kinds of file systems whose files are no data, but the host's kernel: to write to one is to command it."""
 
 
 def take(volume: Volume, users: int = 0) -> VolumeSource:
@@ -25,31 +32,43 @@ def take(volume: Volume, users: int = 0) -> VolumeSource:
 
     ``users``: descriptor of the user namespace for one whose ids are mapped.
 
-    Missing, Invalid; Refused for what a zone cannot have of the host: sockets, pipes, devices; and to follow
-    mounts that do not tell of what is mounted below them.
+    Missing, Invalid; Refused for what a zone cannot have of the host: sockets, pipes, devices, and the file
+    systems by which the host is commanded; and to follow mounts that do not tell of what is mounted below
+    them.  Such file systems are left out of a volume that has them further down, as ``/`` has.
     """
     try:
-        return _take(volume, users)
+        try:
+            return _take(volume, users)
+        except _LeaveOut as below:
+            # To be left out they are marked, and must not be so for the host.
+            marked = below.places
+            return mountspace.in_a_copy(lambda: _take(volume, users, marked))
     except OSError as error:
         raise _fault(volume, error) from error
 
 
-def _take(volume: Volume, users: int) -> VolumeSource:
+class _LeaveOut(Exception):  # noqa: N818 - no error
+    """There is something below that must be left out: ``places``, together with what is left out anyway."""
+
+    def __init__(self, places: frozenset[Path]) -> None:
+        super().__init__()
+        self.places = places
+
+
+def _take(volume: Volume, users: int, marked: frozenset[Path] | None = None) -> VolumeSource:
+    """``marked``: mark the mounts at these places, and those that command the host; None: raise _LeaveOut."""
     place = _open(volume)
     try:
-        mode = os.fstat(place).st_mode
-        if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
-            kind = _KINDS.get(stat.S_IFMT(mode), "neither a file nor a directory")
-            hint = "share the directory of files that the pod needs, or reach the host over the network"
-            raise Refused(OPERATION, volume.host_path, f"{kind} of the host is out of a zone's reach", hint)
-        if volume.follow_host and not _tells(place):
-            hint = "make it one (mount --make-rshared), or let the volume be private"
-            cause = "to follow the host's mounts, it must be in a shared or slave mount, and is not"
-            raise Refused(OPERATION, volume.host_path, cause, hint)
+        known = mountinfo.mounts()
+        mount = known.get(mountinfo.number_of(place))
+        if mount is None:
+            raise Refused(OPERATION, volume.host_path, "it was unmounted just now", "try again")
+        directory = _checked(volume, place, mount)
+        _leave_out(list(mountinfo.below(known, mount.number)), marked)
         tree = mounts.clone(place, recursive=True)
     finally:
         os.close(place)
-    source = VolumeSource(volume, tree, stat.S_ISDIR(mode))
+    source = VolumeSource(volume, tree, directory)
     try:
         _set_right(source)
         if volume.map_ids:
@@ -60,12 +79,58 @@ def _take(volume: Volume, users: int) -> VolumeSource:
     return source
 
 
+def _checked(volume: Volume, place: int, mount: mountinfo.Mount) -> bool:
+    """Whether it is a directory; Refused for what zones cannot have."""
+    mode = os.fstat(place).st_mode
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "neither a file nor a directory")
+        hint = "share the directory of files that the pod needs, or reach the host over the network"
+        raise Refused(OPERATION, volume.host_path, f"{kind} of the host is out of a zone's reach", hint)
+    if mount.kind in COMMANDING:
+        hint = "run the pod on the host's own runtime, if it has to command the host"
+        raise Refused(OPERATION, volume.host_path, f"{mount.kind} of the host is out of a zone's reach", hint)
+    if mount.unbindable:
+        raise Refused(OPERATION, volume.host_path, _NOT_BOUND)
+    if volume.follow_host and not mount.tells:
+        hint = "make it one (mount --make-rshared), or let the volume be private"
+        cause = "to follow the host's mounts, it must be in a shared or slave mount, and is not"
+        raise Refused(OPERATION, volume.host_path, cause, hint)
+    return stat.S_ISDIR(mode)
+
+
+def _leave_out(below: Sequence[mountinfo.Mount], marked: frozenset[Path] | None) -> None:
+    """Mark mounts: copies leave unbindable ones out, with all below them.
+
+    A new namespace may have forgotten which were unbindable (Linux 6.18 does).
+    """
+    if marked is None:
+        if any(each.kind in COMMANDING for each in below):
+            raise _LeaveOut(frozenset(each.place for each in below if each.unbindable))
+        return
+    for each in below:
+        if each.kind not in COMMANDING and each.place not in marked:
+            continue
+        top = mounts.locate(each.place)
+        try:
+            # Another one may be mounted over it: then no path leads to it, in the zone either.
+            if mountinfo.number_of(top) == each.number:
+                mounts.change(top, propagation=mounts.MS_UNBINDABLE, recursive=False)
+        finally:
+            os.close(top)
+
+
 def _set_right(source: VolumeSource) -> None:
+    """All of it: what is mounted below a read-only volume is another way to write to the host.
+
+    A read-only volume does not follow the host: what is mounted later could be written.
+    """
     volume = source.volume
-    way = mounts.MS_SLAVE if volume.follow_host else mounts.MS_PRIVATE
-    mounts.change(source.tree, propagation=way, recursive=True)
+    follow = volume.follow_host and not volume.readonly
+    attributes = mounts.MOUNT_ATTR_NOSUID | mounts.MOUNT_ATTR_NODEV
     if volume.readonly:
-        mounts.change(source.tree, add=mounts.MOUNT_ATTR_RDONLY, recursive=volume.recursive_readonly)
+        attributes |= mounts.MOUNT_ATTR_RDONLY
+    way = mounts.MS_SLAVE if follow else mounts.MS_PRIVATE
+    mounts.change(source.tree, add=attributes, propagation=way, recursive=True)
 
 
 def _map_ids(source: VolumeSource, users: int) -> None:
@@ -90,19 +155,6 @@ def _open(volume: Volume) -> int:
     return mounts.locate(Path(volume.host_path))
 
 
-def _tells(place: int) -> bool:
-    """Whether the mount that an open file is in is shared or a slave (proc(5): fdinfo, mountinfo)."""
-    with open(f"/proc/self/fdinfo/{place}") as file:
-        number = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
-    with open("/proc/self/mountinfo") as file:
-        for line in file:
-            fields = line.split()
-            if fields[0] == number:
-                optional = fields[6 : fields.index("-", 6)]
-                return any(each.startswith(("shared:", "master:")) for each in optional)
-    return False
-
-
 def _fault(volume: Volume, error: OSError) -> Fault:
     cause = os.strerror(error.errno or 0)
     match error.errno:
@@ -113,7 +165,7 @@ def _fault(volume: Volume, error: OSError) -> Fault:
         case errno.ELOOP | errno.ENOTDIR | errno.ENAMETOOLONG:
             return Invalid(OPERATION, volume.host_path, cause)
         case errno.EINVAL:
-            return Refused(OPERATION, volume.host_path, "it is in a mount that cannot be bound elsewhere")
+            return Refused(OPERATION, volume.host_path, _NOT_BOUND)
         case errno.EACCES | errno.EPERM | errno.EROFS | errno.ESTALE | errno.EHOSTDOWN | errno.EIO:
             return Refused(OPERATION, volume.host_path, cause)
     return Broken(OPERATION, volume.host_path, str(error))

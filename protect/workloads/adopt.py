@@ -1,6 +1,6 @@
 """A workload found again: after a restart of protectd, or a break of the zone's channel.
 
-Nothing here waits: it runs while the channel's streams are held back.
+It runs while the channel's streams are held back; ``adopt`` itself does not wait.
 """
 
 from __future__ import annotations
@@ -8,10 +8,11 @@ from __future__ import annotations
 import logging
 
 from daemonkit.logs import fields
+from daemonkit.tasks import complete_all
 from protect.model.process import ListedProcess, ProcessState
 from protect.model.workload import Reason, WorkloadExit, WorkloadState
 from protect.state.manager import ZoneManager, now_ns
-from protect.state.runtime import WorkloadRuntime
+from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.workloads.create import open_log
 from protect.workloads.exits import release_volumes
 
@@ -21,25 +22,37 @@ LOST = 255
 """Exit code of a workload its zone knows nothing of any more."""
 
 
+async def open_logs(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+    """Open the logs whose streams are to go on.  No stream moves before ``adopt``."""
+
+    async def opened(workload: WorkloadRuntime) -> None:
+        workload.outputs = await open_log(manager, workload)
+
+    wanting = [each for each in runtime.workloads.values() if _goes_on(each) and each.outputs is None]
+    await complete_all(opened(each) for each in wanting)
+
+
 def adopt(manager: ZoneManager, runtime: WorkloadRuntime, untrusted: ListedProcess | None) -> None:
     """Attach its streams to its log again, and believe what its agent says of its state where it can be."""
-    state = runtime.workload.state
-    if runtime.gone or state in (WorkloadState.CREATING, WorkloadState.EXITED):
-        # Its streams are not asked for: the link drops them.
-        return
-    if runtime.workload.start_error:
-        # Its zone has nothing of it.
+    if not _goes_on(runtime):
         return
     if untrusted is None:
         _note_lost(manager, runtime)
         return
-    if runtime.outputs is None:
-        open_log(manager, runtime).begin(runtime.zone.client, runtime.workload.streams)
+    if runtime.outputs is not None and not runtime.outputs.begun:
+        runtime.outputs.begin(runtime.zone.client, runtime.workload.streams)
+    state = runtime.workload.state
     began = untrusted.state in (ProcessState.RUNNING, ProcessState.EXITED)
     if state is WorkloadState.CREATED and began and untrusted.started_at_ns:
         started = min(max(untrusted.started_at_ns, runtime.workload.created_at_ns), now_ns())
         known = {"started_at_ns": started, "pid": untrusted.pid or runtime.workload.pid}
         manager.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, **known))
+
+
+def _goes_on(runtime: WorkloadRuntime) -> bool:
+    """Whether its zone may have it: else its streams are not asked for, and the link drops them."""
+    ended = runtime.workload.state in (WorkloadState.CREATING, WorkloadState.EXITED)
+    return not (runtime.gone or ended or runtime.workload.start_error)
 
 
 def _note_lost(manager: ZoneManager, runtime: WorkloadRuntime) -> None:

@@ -14,7 +14,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete_all, gather
-from protect.checks import printable
+from protect.model.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
 from protect.model.errors import CannotStart
 from protect.model.process import CreatedProcess, Streams
@@ -117,7 +117,7 @@ async def prepare(
     manager: ZoneManager, runtime: WorkloadRuntime, container: ContainerSpec, attached: asyncio.Event
 ) -> None:
     """Open the log, have the agent prepare the container, and copy its output into the log."""
-    outputs = open_log(manager, runtime)
+    outputs = runtime.outputs = await open_log(manager, runtime)
     checkpoint("workload-create.log-open")
     agent = runtime.zone.agent
     try:
@@ -149,12 +149,11 @@ def _command(oci_config: bytes) -> str:
         return ""
 
 
-def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:
+async def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:
     """The log of a workload, going on where its journal says."""
     journal = manager.journal(runtime)
     journal.parent.mkdir(parents=True, exist_ok=True)
-    runtime.outputs = Outputs(manager.logs(runtime.workload.log_path, journal))
-    return runtime.outputs
+    return Outputs(await manager.logs(runtime.workload.log_path, journal))
 
 
 def _container(runtime: WorkloadRuntime, spec: WorkloadSpec, table: disks.DiskTable) -> ContainerSpec:

@@ -14,7 +14,7 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
-from protect.model.toolstack import DomainSpec
+from protect.model.toolstack import DomainSpec, domain_name
 from protect.model.zone import Zone, ZoneSpec, ZoneState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
@@ -102,12 +102,11 @@ async def _console_in_fault(manager: ZoneManager, runtime: ZoneRuntime) -> Async
 
 
 def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
-    """The domain of a zone.  Its name is for people, and unique."""
+    """The domain of a zone."""
     spec = zone.spec
-    readable = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in spec.name or spec.id)
     return DomainSpec(
         uuid=zone.uuid,
-        name=f"{readable[:32]}.{zone.uuid.hex[:8]}",
+        name=domain_name(spec.name or spec.id, zone.uuid),
         memory_bytes=spec.memory_bytes,
         vcpus=spec.vcpus,
         mode=spec.mode,

@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 
 async def resync(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     """Adopt every workload of the zone; ends and outputs go on where they were."""
+    await adopt.open_logs(manager, runtime)
     untrusted = await runtime.client.list_processes()
     checkpoint("resync.listed")
     listed = _by_workload(runtime, untrusted)

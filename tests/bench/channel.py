@@ -27,7 +27,7 @@ async def throughput(line: int, directory: Path) -> str:
     link = Link("bench", agent.dial, owner)
     await link.open(5)
     created = (await link.call(create("c1", tty=True), 5)).created
-    log = WorkloadLog.open(str(directory / f"{line}.log"), directory / f"{line}.journal")
+    log = await WorkloadLog.open(str(directory / f"{line}.log"), directory / f"{line}.journal")
     whole = (b"x" * (line - 1) + b"\n") * (SIZE // line)
     output = agent.outputs[created.stdout_stream]
     output.written, output.ended = bytearray(whole), True

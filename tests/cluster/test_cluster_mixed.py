@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +18,9 @@ import pytest_asyncio
 from tests.support.cluster import mixed as support
 from tests.support.cluster.api import PATIENCE
 from tests.support.cluster.cluster import CLASSES, NODE, NODES, PODS, Cluster
-from tests.support.cluster.mixed import MixedCluster, conditioned, container_of
+from tests.support.cluster.mixed import UNUSED, MixedCluster, conditioned, container_of
 from tests.support.cluster.programs import free_ports, needs_kubernetes
-from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.cri_daemons import IMAGE, needs_node
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import ZONE
 
@@ -30,6 +35,12 @@ pytestmark = [
 
 COUNTS = "n=0; while :; do n=$((n+1)); echo $n; sleep 0.2; done"
 SERVER = "mkdir /www; echo {name} >/www/index.html; echo serves; exec httpd -f -p {port} -h /www"
+AGENT = (
+    "ls /proc >/host/processes; mkdir /host/made; mount -t tmpfs made /host/made; echo done; "
+    "exec sleep 100000"
+)
+ROOM = 1 << 30
+"""Bytes by which others may use the disk meanwhile."""
 FOREVER = ("sh", "-c", "echo begins; exec sleep 100000")
 
 
@@ -51,23 +62,23 @@ def server(name: str, port: int) -> tuple[str, ...]:
     return "sh", "-c", SERVER.format(name=name, port=port)
 
 
-async def test_what_needs_the_host_runs_beside_zones(mixed: MixedCluster, tmp_path: Path) -> None:
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    """A folder of the host whose mounts are seen by others, as /var/lib/kubelet is on a real node."""
+    subprocess.run(["mount", "-t", "tmpfs", "shared", str(tmp_path)], check=True)
+    try:
+        subprocess.run(["mount", "--make-shared", str(tmp_path)], check=True)
+        yield tmp_path
+    finally:
+        subprocess.run(["umount", "-R", str(tmp_path)], check=True)
+
+
+async def test_what_needs_the_host_runs_beside_zones(mixed: MixedCluster, shared: Path) -> None:
     """A DaemonSet in the host's network, an agent as CNI plugins have them, an ordinary pod, two zones."""
     cluster = mixed.cluster
     (port,) = free_ports(1)
     proxy = await mixed.daemon_set("proxy", *server("proxy", port), hostNetwork=True)
-    marks = f"hostname >/host/mark; ls -d /proc/{mixed.delegate.pid}/fd >/host/sees; exec sleep 100000"
-    agent = await mixed.daemon_set(
-        "agent",
-        *("sh", "-c", marks),
-        hostNetwork=True,
-        hostPID=True,
-        volumes=[{"name": "host", "hostPath": {"path": str(tmp_path)}}],
-        container={
-            "securityContext": {"privileged": True},
-            "volumeMounts": [{"name": "host", "mountPath": "/host", "mountPropagation": "Bidirectional"}],
-        },
-    )
+    agent = await mixed.daemon_set("agent", "sh", "-c", AGENT, **agent_spec(shared))
     await cluster.create("ordinary", *server("ordinary", 8080), restartPolicy="Always")
     for name in ("zone-one", "zone-two"):
         await mixed.zone(name, *server(name, 8080), restartPolicy="Always")
@@ -77,21 +88,33 @@ async def test_what_needs_the_host_runs_beside_zones(mixed: MixedCluster, tmp_pa
     addresses = {name: pod["status"]["podIP"] for name, pod in found.items()}
     assert addresses[proxy] == addresses[agent] == found[proxy]["status"]["hostIP"]
     assert len({addresses[name] for name in names[1:]}) == 4
-    assert (tmp_path / "mark").read_text().strip() and str(mixed.delegate.pid) in (
-        tmp_path / "sees"
-    ).read_text()
-    for name, at in ((proxy, port), ("ordinary", 8080), ("zone-one", 8080)):
-        said = await cluster.logged(name, lambda log: "serves\n" in log)
-        assert said == "serves\n"
-        assert await cluster.exec(name, "cat", "/www/index.html") == f"{name.split('-')[0]}\n" or (
-            name == "zone-one"
-        )
+    await cluster.logged(agent, lambda log: "done\n" in log)
+    assert str(mixed.delegate.pid) in (shared / "processes").read_text().split(), "it sees the host's"
+    assert (shared / "made").is_mount(), "and mounts for the host"
+    for name, said, at in (
+        (proxy, "proxy", port),
+        ("ordinary", "ordinary", 8080),
+        ("zone-one", "zone-one", 8080),
+    ):
+        assert await cluster.logged(name, lambda log: "serves\n" in log) == "serves\n"
+        assert await cluster.exec(name, "cat", "/www/index.html") == f"{said}\n"
         await until_serves(cluster, name, at)
-        assert await mixed.fetched(name, at) in (name, "proxy")
+        assert await mixed.fetched(name, at) == said
     # One network: a zone reaches the ordinary pod, and the ordinary pod a zone.
     for one, other in (("zone-one", "ordinary"), ("ordinary", "zone-two")):
         await until_serves(cluster, other, 8080)
         assert await cluster.exec(one, "wget", "-q", "-O", "-", f"{addresses[other]}:8080") == f"{other}\n"
+
+
+def agent_spec(shared: Path) -> dict[str, Any]:
+    """Of a pod that has everything of the host."""
+    mount = {"name": "host", "mountPath": "/host", "mountPropagation": "Bidirectional"}
+    return {
+        "hostNetwork": True,
+        "hostPID": True,
+        "volumes": [{"name": "host", "hostPath": {"path": str(shared)}}],
+        "container": {"securityContext": {"privileged": True}, "volumeMounts": [mount]},
+    }
 
 
 async def until_serves(cluster: Cluster, name: str, port: int) -> None:
@@ -114,13 +137,15 @@ async def test_the_kubelets_figures_of_both(mixed: MixedCluster) -> None:
             while not _measured(pod := await kubelet.summary(name)):  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(0.5)
         (container,) = pod["containers"]
-        assert container["memory"]["workingSetBytes"] > 0 and container["rootfs"]["usedBytes"] > 0
+        assert container["memory"]["workingSetBytes"] > 0 and container["logs"]["usedBytes"] >= 0
         assert pod["memory"]["workingSetBytes"] > 0 and pod["network"]["rxBytes"] >= 0
 
 
 def _measured(pod: dict[str, Any]) -> bool:
-    containers = pod.get("containers") or [{}]
-    return "usageNanoCores" in containers[0].get("cpu", {}) and "usageNanoCores" in pod.get("cpu", {})
+    """Rates take two readings, and containerd looks for what a container has written now and then."""
+    container: dict[str, Any] = next(iter(pod.get("containers") or ()), {})
+    rates = "usageNanoCores" in container.get("cpu", {}) and "usageNanoCores" in pod.get("cpu", {})
+    return rates and container.get("rootfs", {}).get("usedBytes", 0) >= 8 << 20
 
 
 async def test_no_container_restarts_when_daemons_do(mixed: MixedCluster) -> None:
@@ -137,7 +162,7 @@ async def test_no_container_restarts_when_daemons_do(mixed: MixedCluster) -> Non
         await daemon.crash()
         await daemon.start()
         for name in names:
-            counted = await cluster.logged(name, lambda log, n=said[name]: len(lines(log)) > n + 5)
+            counted = await cluster.logged(name, partial(longer, said[name] + 5))
             assert lines(counted) == list(range(1, len(lines(counted)) + 1)), "no line is lost or repeated"
         await cluster.api.until(NODES, f"metadata.name={NODE}", conditioned("Ready", "True"))
         for name in names[:2]:
@@ -153,6 +178,10 @@ def identity(pod: dict[str, Any]) -> tuple[str, int]:
     """Of its container; the kubelet must see no other one later."""
     status = container_of(pod)
     return status["containerID"], status["restartCount"]
+
+
+def longer(count: int, log: str) -> bool:
+    return len(lines(log)) > count
 
 
 def lines(log: str) -> list[int]:
@@ -192,29 +221,35 @@ def taint_label(taint: dict[str, str]) -> dict[str, str]:
     return {taint["key"]: taint["value"]}
 
 
-async def test_eviction_removes_unused_images_and_then_pods_of_both(mixed: MixedCluster) -> None:
-    """The kubelet is told that a disk that is nearly empty is too full."""
+async def test_a_full_disk_takes_unused_images_and_then_pods_of_both(mixed: MixedCluster) -> None:
     cluster = mixed.cluster
+    await mixed.pull_unused()
     await cluster.create("host", *FOREVER)
     await mixed.zone("zone", *FOREVER)
     await cluster.started("host", "zone")
-    tight = {"nodefs.available": "100%", "imagefs.available": "100%"}
+    filling = cluster.folder / "filling"
+    least = shutil.disk_usage(cluster.folder).free - 2 * ROOM
+    tight = {"nodefs.available": str(least)}
     try:
-        await cluster.use_kubelet(
-            shipped=True,
-            wait=False,
-            evictionHard=tight,
-            evictionPressureTransitionPeriod="1s",
-            **mixed.settings,
-        )
-        await cluster.api.until(NODES, f"metadata.name={NODE}", conditioned("DiskPressure", "True"))
+        settings = mixed.settings | {"evictionHard": tight, "imageMinimumGCAge": "1s"}
+        kubelet = await cluster.use_kubelet(shipped=True, evictionPressureTransitionPeriod="1s", **settings)
+        async with asyncio.timeout(PATIENCE):
+            while len(json.loads(await kubelet.get("/pods"))["items"] or ()) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        with filling.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, 4 * ROOM)
         for name in ("host", "zone"):
             evicted = await cluster.until(name, lambda pod: pod["status"]["phase"] == "Failed")
-            assert evicted["status"]["reason"] == "Evicted", evicted["status"]
+            assert evicted["status"]["reason"] == "Evicted"
+            assert "ephemeral-storage" in evicted["status"]["message"], "it ran until then"
         async with asyncio.timeout(PATIENCE):
             while await cluster.zones() or mixed.delegate.shims():  # noqa: ASYNC110 - see above
                 await asyncio.sleep(0.1)
+        left = [name for names in await mixed.images() for name in names]
+        assert UNUSED not in left, "on neither side"
+        assert left.count(IMAGE) == 2, "pods of both had it"
     finally:
+        filling.unlink(missing_ok=True)
         await cluster.use_kubelet(shipped=True, **mixed.settings)
     await cluster.create("after-host", *FOREVER)
     await mixed.zone("after-zone", *FOREVER)

@@ -201,6 +201,17 @@ async def test_the_namespaces_own_stack_is_silent(pod_network: PodNetwork, guest
     assert "inet6" not in pod_network.ip("pod", f"addr show {guest.name}")
 
 
+async def test_a_link_local_address_is_the_guests_alone(pod_network: PodNetwork, guest: Guest) -> None:
+    """Two stacks with one MAC would announce the same one, each to every pod of the bridge."""
+    pod_network.ip("pod", "-6 route del default")
+    pod_network.ip("pod", "-6 addr flush dev eth0 scope global")
+    assert "fe80:" in pod_network.ip("pod", "-6 addr show eth0")
+    for _ in range(2):
+        found = await splice(guest.name, pod_network.path, "eth0")
+        assert found.addresses == ("10.77.0.5/24",)
+        assert "inet6" not in pod_network.ip("pod", "addr show eth0")
+
+
 async def test_a_redirect_to_something_gone_is_replaced(pod_network: PodNetwork, guest: Guest) -> None:
     await splice(guest.name, pod_network.path, "eth0")
     with Guest() as second:

@@ -18,6 +18,7 @@ from protect.model.toolstack import (
     DomainId,
     DomainKernel,
     DomainState,
+    Mode,
     ShutdownReason,
 )
 from protect.network.splice import splice, unsplice
@@ -89,6 +90,20 @@ async def test_another_kernel_or_a_word_about_it(stage: Stage, tmp_path: Path) -
     with pytest.raises(Invalid if own else Refused, match="no" if own else "share the host's kernel"):
         await stage.toolstack.create(wanted)
     assert await stage.info(wanted.uuid) is None
+
+
+async def test_it_runs_the_modes_that_it_says(stage: Stage) -> None:
+    can = stage.toolstack.capabilities()
+    assert can.hvm or not can.hap
+    assert can.hypervisor_version in (await stage.toolstack.physical_info()).version
+    for mode, possible in ((Mode.PV, can.pv), (Mode.PVH, can.hvm)):
+        wanted = stage.spec(mode=mode)
+        if possible:
+            await stage.toolstack.destroy(await stage.toolstack.create(wanted))
+        else:
+            with pytest.raises(Refused, match=f"cannot run {mode.value} guests"):
+                await stage.toolstack.create(wanted)
+        assert await stage.info(wanted.uuid) is None
 
 
 async def test_many_at_once(stage: Stage) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Refused, TooLate, Unreachable
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.toolstack import DiskSpec, DomainDeath, DomainState, ShutdownReason
+from protect.model.toolstack import Capabilities, DiskSpec, DomainDeath, DomainState, Mode, ShutdownReason
 from protect.network.splice import splice
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultKind, FaultPlan, InjectedFault
 from protect.toolstack.fake.domain import write_spec
@@ -53,6 +53,17 @@ def plan(stage: FakeStage, **fault: object) -> None:
 
 
 # -- what it says of itself
+
+
+async def test_it_has_what_its_settings_say(tmp_path: Path) -> None:
+    stage = FakeStage(tmp_path)
+    stage.settings = FakeSettings(hvm=True, hap=True, iommu=True, hypervisor_version="4.17")
+    await stage.open()
+    try:
+        assert stage.toolstack.capabilities() == Capabilities(True, True, True, True, "4.17")
+        await stage.create(mode=Mode.PVH)
+    finally:
+        await stage.close()
 
 
 async def test_it_says_that_it_has_no_security_boundary(

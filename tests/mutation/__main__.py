@@ -27,7 +27,7 @@ from tests.mutation.scratch import ROOT, TOO_LONG, Scratch
 
 PATHS = ("cri", "protect", "daemonkit")
 UNIT = ("tests/unit",)
-ROOTED = ("tests/contract", "tests/zone", "tests/integration", "tests/conformance")
+ROOTED = ("tests/contract", "tests/zone", "tests/integration", "tests/hostile", "tests/conformance")
 _MOST_IDS = 200
 """More tests than that are named by their files."""
 _MOST_ROOT = 24

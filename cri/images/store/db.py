@@ -16,6 +16,7 @@ from cri.images.errors import disk_full
 from cri.images.store import schema
 from daemonkit import disk_space
 from daemonkit.faults import Broken
+from daemonkit.lifecycle import private_database
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class ImageDb:
         self._lock = threading.Lock()
         self._file = file
         with self._told("open"):
+            private_database(file)
             self._db = sqlite3.connect(file, check_same_thread=False, isolation_level=None)
             self._prepare()
         disk_space.reserve(file, _LOG_BYTES)

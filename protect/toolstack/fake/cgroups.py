@@ -65,6 +65,7 @@ class Cgroups:
             group = parent / domain
             with self._making:  # a group without its controllers must not be taken for a finished one
                 _make(hierarchy, hierarchy.base, parent)
+                _let_inherit(hierarchy, parent)
             _make(hierarchy, parent, group)
             _limit(hierarchy, group, limits)
         return self.groups(domain)
@@ -178,6 +179,16 @@ def _make(hierarchy: Hierarchy, parent: Path, group: Path) -> None:
         for name in ("cpuset.cpus", "cpuset.mems"):
             if not _read(group / name).strip():
                 _write(group / name, _read(parent / name).strip())
+
+
+def _let_inherit(hierarchy: Hierarchy, parent: Path) -> None:
+    """Have all groups below a v1 cpuset, crun's too, begin with what it has.
+
+    To write it takes longer the more groups and tasks the host has: it plans its scheduling anew.
+    """
+    switch = parent / "cgroup.clone_children"
+    if "cpuset" in hierarchy.controllers and _read(switch).strip() != "1":
+        _write(switch, "1")
 
 
 def _enable(parent: Path) -> None:

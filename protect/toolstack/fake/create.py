@@ -10,8 +10,9 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Missing
+from daemonkit.faults import Missing, Refused
 from protect.model.errors import ToolstackError
+from protect.model.modes import refuse_impossible_mode
 from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.cgroups import CgroupLimits
@@ -25,6 +26,14 @@ from protect.toolstack.fake.settings import FakeSettings
 log = logging.getLogger(__name__)
 
 _MONITOR_SECONDS = 5.0
+
+
+def refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
+    """Refused for a kernel of its own, and for a mode that the settings do not have."""
+    if spec.kernel:
+        cause = f"the fake toolstack's zones share the host's kernel, and cannot boot {spec.kernel.name}"
+        raise Refused("create domain", spec.name, cause, "leave out the kernel, or use Xen")
+    refuse_impossible_mode("create domain", spec.name, spec.mode, settings.capabilities)
 
 
 async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:

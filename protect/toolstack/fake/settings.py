@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.config import Bytes, at_least, longer_than_nothing
-from protect.model.toolstack import PhysicalInfo
+from daemonkit.convert import WrongKey
+from protect.model.toolstack import Capabilities, PhysicalInfo
 
 MIB = 1 << 20
 _USERS = Path("/proc/self/ns/user")
@@ -17,10 +19,17 @@ _MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
 
 @dataclass(frozen=True, slots=True)
 class FakeSettings:
-    """``memory`` is what all zones may have together; 0 means this machine's less ``reserve``."""
+    """``memory`` is what all zones may have together; 0 means this machine's less ``reserve``.
+
+    ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version`` are what it says it has, for tests of what asks.
+    """
 
     memory: Bytes = Bytes(0)
     reserve: Bytes = Bytes(1024 * MIB)
+    hvm: bool = False
+    hap: bool = False
+    iommu: bool = False
+    hypervisor_version: str = ""
     pids_limit: int = 4096
     """Processes and threads that one zone may have."""
     launch_seconds: float = 30.0
@@ -29,6 +38,13 @@ class FakeSettings:
     def __post_init__(self) -> None:
         at_least(1, self, "pids_limit")
         longer_than_nothing(self, "launch_seconds")
+        if self.hypervisor_version and not re.fullmatch(r"\d{1,4}\.\d{1,4}", self.hypervisor_version):
+            raise WrongKey("hypervisor_version", f"{self.hypervisor_version!r:.80} is not <major>.<minor>")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Zones are namespaces, whatever mode they are made with."""
+        return Capabilities(True, self.hvm, self.hap, self.iommu, self.hypervisor_version)
 
     @property
     def zone_memory(self) -> int:

@@ -17,10 +17,11 @@ from pathlib import Path
 from uuid import UUID
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Exhausted, Exists, Invalid, Refused
+from daemonkit.faults import Exhausted, Exists, Invalid
 from daemonkit.tasks import join
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import (
+    Capabilities,
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -111,6 +112,9 @@ class FakeToolstack(Completing):
         free = 0 if self._faults.exhausted() else max(0, total - self._used())
         return physical_info(total, free, NOTICE)
 
+    def capabilities(self) -> Capabilities:
+        return self._settings.capabilities
+
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
         with _faults("create domain", spec.name):
@@ -160,8 +164,7 @@ class FakeToolstack(Completing):
         return [self._info(domain) for domain in self._domains.values()]
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
-        found = self._domains.get(uuid)
-        return self._info(found) if found else None
+        return self._info(found) if (found := self._domains.get(uuid)) else None
 
     # -- devices
 
@@ -261,9 +264,7 @@ class FakeToolstack(Completing):
         return next((found for found in self._domains.values() if found.id == domain), None)
 
     def _admit(self, spec: DomainSpec, exhausted: bool) -> None:
-        if spec.kernel:
-            cause = f"the fake toolstack's zones share the host's kernel, and cannot boot {spec.kernel.name}"
-            raise Refused("create domain", spec.name, cause, "leave out the kernel, or use Xen")
+        create.refuse_impossible(self._settings, spec)
         known = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
         if any(spec.name == other.name or spec.uuid == other.uuid for other in known):
             raise Exists("create domain", spec.name, "a domain of that name or uuid exists")

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from uuid import UUID
 
-from daemonkit.faults import Exhausted, Exists, Invalid, Refused
-from protect.model.toolstack import DomainSpec, Mode
+from daemonkit.faults import Exhausted, Exists, Invalid
+from protect.model.modes import refuse_impossible_mode
+from protect.model.toolstack import Capabilities, DomainSpec
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import overhead_bytes
 from protect.toolstack.libxl.workers import Workers
@@ -21,9 +22,9 @@ _MIB = 1 << 20
 class Admission:
     """Knows the host, and the domains that are being made."""
 
-    def __init__(self, workers: Workers, host: physinfo.PhysInfo) -> None:
+    def __init__(self, workers: Workers, capabilities: Capabilities) -> None:
         self._workers = workers
-        self._host = host
+        self._capabilities = capabilities
         self._creating: dict[UUID, str] = {}
 
     @asynccontextmanager
@@ -46,9 +47,7 @@ class Admission:
     def _check(self, spec: DomainSpec, boot: Boot) -> None:
         if spec.uuid in self._creating or spec.name in self._creating.values():
             raise _exists(spec)
-        if spec.mode is Mode.PVH and not self._host.pvh:
-            hint = "use pv, or enable virtualisation in the firmware"
-            raise Refused(_CREATE, spec.name, "this host cannot run pvh guests", hint)
+        refuse_impossible_mode(_CREATE, spec.name, spec.mode, self._capabilities)
         if spec.memory_bytes < boot.minimum_bytes:
             need = -(-boot.minimum_bytes // _MIB)
             cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"

@@ -1,4 +1,4 @@
-"""The domains we know, and their ends as libxl reports them."""
+"""The domains of zones, and their ends as libxl reports them.  Other virtual machines are not among them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,6 @@ class DomainRegistry:
         """Watch a domain, unless it is watched already."""
         known = self._domains.get(domid)
         if known is not None and known.uuid == uuid:
-            known.name = known.name or name  # one that is just being made may have had none
             return
         known = self._domains[domid] = Known(domid, uuid, name, next(self._numbers))
         self._watcher.watch(domid, known.watch)

@@ -14,6 +14,7 @@ from daemonkit.faults import Invalid
 from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import (
+    Capabilities,
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -23,6 +24,7 @@ from protect.model.toolstack import (
     PhysicalInfo,
     ShutdownReason,
     Transport,
+    is_zone_domain,
 )
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
@@ -86,7 +88,8 @@ class LibxlToolstack(Completing):
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         host = await self._workers.run(physinfo.physinfo)
-        self._admission = Admission(self._workers, host)
+        self._capabilities = Capabilities(host.pv, host.hvm, host.hap, host.iommu, host.release)
+        self._admission = Admission(self._workers, self._capabilities)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
@@ -96,7 +99,7 @@ class LibxlToolstack(Completing):
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
-        undo.callback(asyncio.ensure_future(self._trim_logs()).cancel)
+        undo.callback(asyncio.ensure_future(self._trim_for_ever()).cancel)
 
     async def close(self) -> None:
         await self.idle()
@@ -119,6 +122,9 @@ class LibxlToolstack(Completing):
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
+
+    def capabilities(self) -> Capabilities:
+        return self._capabilities
 
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
@@ -187,7 +193,8 @@ class LibxlToolstack(Completing):
             for info in await self._workers.run(xen.domains):
                 if info.domid == 0 or info.dying:  # a dying one only waits for others to give back its pages
                     continue
-                self._registry.add(info.domid, info.uuid, info.name)
+                if is_zone_domain(info.name, info.uuid):
+                    self._registry.add(info.domid, info.uuid, info.name)
                 listed.append(_info(info))
             for known in self._registry.vanished({info.uuid for info in listed}):
                 if not known.lock.locked():  # else it is being destroyed, by us
@@ -249,11 +256,14 @@ class LibxlToolstack(Completing):
 
     # -- inside
 
-    async def _trim_logs(self) -> None:
-        """A zone must not fill the host's disk by its console; xenconsoled takes 300 KB/s at most."""
+    async def trim_logs(self) -> None:
+        """Cut the logs of zones down: a zone must not fill the host's disk by its console."""
+        await asyncio.to_thread(self._logs.trim, self._registry.names())
+
+    async def _trim_for_ever(self) -> None:
         while True:
-            await asyncio.sleep(_TRIM_SECONDS)
-            await asyncio.to_thread(self._logs.trim, self._registry.names())
+            await asyncio.sleep(_TRIM_SECONDS)  # xenconsoled takes 300 KB/s at most
+            await self.trim_logs()
 
     def _living(self, operation: str, domain: DomainId) -> Known:
         """A domain that lives; DomainGone otherwise."""

@@ -1,12 +1,21 @@
-"""Handlers of cri.toml that cannot work here end the daemon at its start; the default one is always there."""
+"""Handlers of cri.toml that cannot work here end the daemon at its start; the default one is always there.
+
+A cluster is told of those that work.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import grpc
+import grpc.aio
 import pytest
 
+from localnode.client import Client
+from protect.cli.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.protect.daemons import DaemonFailed
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -65,3 +74,71 @@ async def test_ordinary_pods_run_whatever_other_handlers_there_are(node: CriNode
             )
             made = await client.runtime.RunPodSandbox(request, timeout=60)
             await client.remove_pod(made.pod_sandbox_id)
+
+
+async def _handlers(node: CriNode) -> dict[str, str]:
+    """What ``protect host`` says of each."""
+    sockets = ["--socket", str(node.protectd.daemon.socket), "--cri-socket", str(node.daemon.socket)]
+    shown = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "protect.cli", "host", *sockets, stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await shown.communicate()
+    assert shown.returncode == 0
+    rows = (line.strip().partition("  ") for line in output.decode().splitlines())
+    return {name.split()[1]: value.strip() for name, _, value in rows if name.startswith("handler ")}
+
+
+async def test_a_handler_that_this_host_cannot_honour_is_refused_until_it_can(node: CriNode) -> None:
+    """What it requires is no fault of the file, which is the same on many hosts."""
+    requires = ["hvm", "xen>=4.17", "label:sev-snp", "device:null"]
+    node.configure(handlers={"sev": {"mode": "pvh", "requires": requires}})
+    await node.daemon.start()
+    metadata = cri.PodSandboxMetadata(name="p", namespace="default", uid="u")
+    request = cri.RunPodSandboxRequest(config=cri.PodSandboxConfig(metadata=metadata), runtime_handler="sev")
+    async with node.client() as client:
+        reply = await client.runtime.Status(cri.StatusRequest(), timeout=60)
+        assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod"]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.runtime.RunPodSandbox(request, timeout=60)
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert all(f"requires {one}" in str(caught.value.details()) for one in requires)
+        said = await _handlers(node)
+        assert said["xenpod"] == "yes, pv" and said["sev"].startswith("no: requires hvm, and")
+        await node.protectd.daemon.stop()
+        node.protectd.configure(
+            fake={"hvm": True, "hypervisor_version": "4.17"},
+            host={"labels": ["sev-snp"], "devices": {"null": "/dev/null"}},
+        )
+        await node.protectd.daemon.start()
+        made = await _once_protectd_is_back(client, request)
+        await client.remove_pod(made)
+    assert (await _handlers(node))["sev"] == "yes, pvh"
+
+
+async def _once_protectd_is_back(client: Client, request: cri.RunPodSandboxRequest) -> str:
+    """xenpod-cri has to hear from the new one first; there is no event to wait for from outside."""
+    async with asyncio.timeout(60):
+        while True:
+            try:
+                return str((await client.runtime.RunPodSandbox(request, timeout=60)).pod_sandbox_id)
+            except grpc.aio.AioRpcError as error:
+                assert error.code() is grpc.StatusCode.UNAVAILABLE, error.details()
+                await asyncio.sleep(0.05)
+
+
+async def test_the_running_node_and_its_configuration_say_the_same_to_a_cluster(
+    node: CriNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.configure(
+        handlers={"fast": {"memory": "128MiB", "host_namespaces": "zone"}}, zone={"memory_overhead": "100MiB"}
+    )
+    await node.daemon.start()
+    said = []
+    for source in (("--cri-socket", node.daemon.socket), ("--config", node.daemon.config)):
+        command = ["generate", "classes", "keep-off-host", "cluster-api", *map(str, source)]
+        assert await asyncio.to_thread(main, command) == 0
+        said.append(capsys.readouterr())
+    assert said[0] == said[1]
+    assert "name: fast" in said[0].out and f"unix://{node.daemon.socket}" in said[0].out
+    assert 'object.spec.runtimeClassName in ["fast"]' in said[0].out
+    assert (said[0].out.count('memory: "128Mi"'), said[0].out.count('memory: "100Mi"')) == (1, 1)

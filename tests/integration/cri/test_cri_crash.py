@@ -67,6 +67,7 @@ class Bench:
 async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
     folder = tmp_path_factory.mktemp("crash")
     node = CriNode(folder)
+    node.configure(handlers={"xenpod": {"annotations": ["xenpod.dev/memory"]}})
     await node.start()
     try:
         async with pulled(node, folder / "registry") as image, node.client() as client:

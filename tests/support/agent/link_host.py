@@ -21,10 +21,10 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 class LogHost:
     """Owns a link and the log of the first container it lists."""
 
-    def __init__(self, directory: Path, path: Path, journal: Path) -> None:
+    def __init__(self, directory: Path, log: WorkloadLog) -> None:
         self._directory = directory
         self.link = Link("z1", self._dial, self)
-        self.log = WorkloadLog.open(str(path), journal)
+        self.log = log
         self.transport: Transport | None = None
         self.violations: list[str] = []
         self.exits: list[ProcessExited] = []
@@ -61,7 +61,7 @@ class LogHost:
 
 
 async def main(directory: Path, path: Path, journal: Path) -> None:
-    host = LogHost(directory, path, journal)
+    host = LogHost(directory, await WorkloadLog.open(str(path), journal))
     sys.stdout.write("begun\n")
     sys.stdout.flush()
     await host.link.open(60)

@@ -8,15 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localnode import registry
-from tests.support.cluster.api import Object
+from localnode import images, layers, registry
+from localnode.images import PushedImage
+from localnode.layers import LayerEntry
+from tests.support.cluster.api import PATIENCE, Object
 from tests.support.cluster.cgroups import control_group
 from tests.support.cluster.cluster import CLASSES, PODS, Cluster, controlled, pod
 from tests.support.cri.cri_daemons import IMAGE, CriNode
 from tests.support.delegate.containerd import Containerd, Surroundings, containerd
 from tests.support.delegate.mixed import PAUSE, ZONE, programs, push
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 DAEMONS = "/apis/apps/v1/namespaces/default/daemonsets"
+UNUSED = "registry.test/unused:1"
 NODE_MEMORY = 6 << 30
 """What all zones may have together."""
 
@@ -30,7 +34,7 @@ class MixedCluster:
     cgroup: str
 
     @property
-    def settings(self) -> dict[str, object]:
+    def settings(self) -> dict[str, Any]:
         """Of its kubelets: containerd has figures of pods that have control groups of their own."""
         return {"cgroupsPerQOS": True, "cgroupRoot": self.cgroup}
 
@@ -47,10 +51,10 @@ class MixedCluster:
         template["metadata"] = {"labels": labels}
         selector = {"selector": {"matchLabels": labels}, "template": template}
         await self.cluster.api.post(DAEMONS, {"metadata": {"name": name}, "spec": selector})
-        seen = await self.cluster.api.until(DAEMONS, f"metadata.name={name}", _available)
-        assert seen["status"]["desiredNumberScheduled"] == 1
+        await self.cluster.api.until(DAEMONS, f"metadata.name={name}", _scheduled)
         found = await self.cluster.api.get(f"{PODS}?labelSelector=app%3D{name}")
         (made,) = found["items"]
+        await self.cluster.started(made["metadata"]["name"])
         return str(made["metadata"]["name"])
 
     async def fetched(self, name: str, port: int, path: str = "/index.html") -> str:
@@ -63,6 +67,19 @@ class MixedCluster:
             return client.text("data").decode().partition("\r\n\r\n")[2].strip()
         finally:
             client.line.close()
+
+    async def pull_unused(self) -> None:
+        """An image that no pod has, to both runtimes."""
+        image = cri.ImageSpec(image=UNUSED, runtime_handler=ZONE)
+        async with self.cluster.node.client() as ours, self.delegate.client() as theirs:
+            await ours.image.PullImage(cri.PullImageRequest(image=image), timeout=PATIENCE)
+            await theirs.pull(UNUSED)
+
+    async def images(self) -> list[list[str]]:
+        """The names of each image, of both runtimes together and of containerd alone."""
+        async with self.cluster.node.client() as ours, self.delegate.client() as theirs:
+            lists = [await one.image.ListImages(cri.ListImagesRequest()) for one in (ours, theirs)]
+        return [list(image.repo_tags) for reply in lists for image in reply.images]
 
     async def tidy(self) -> None:
         """Remove all DaemonSets, pods and what is left of them."""
@@ -87,11 +104,12 @@ async def mixed_cluster(folder: Path) -> AsyncIterator[MixedCluster]:
         stack.push_async_callback(node.close)
         address = await stack.enter_async_context(registry.serve(folder / "registry"))
         push(address, folder)
+        images.push(address, UNUSED.partition("/")[2], PushedImage([layers.layer(LayerEntry("unused"))]))
         registry.mirror(node.certs, IMAGE.partition("/")[0], address)
         await delegate.start()
         stack.push_async_callback(delegate.revive)
         await node.start()
-        settings = {"cgroupsPerQOS": True, "cgroupRoot": cgroup}
+        settings: dict[str, Any] = {"cgroupsPerQOS": True, "cgroupRoot": cgroup}
         cluster = await stack.enter_async_context(controlled(node, folder, **settings))
         await cluster.api.post(CLASSES, {"metadata": {"name": ZONE}, "handler": ZONE})
         made = MixedCluster(cluster, delegate, cgroup)
@@ -99,8 +117,8 @@ async def mixed_cluster(folder: Path) -> AsyncIterator[MixedCluster]:
         yield made
 
 
-def _available(found: Object) -> bool:
-    return bool(found["status"].get("numberAvailable"))
+def _scheduled(found: Object) -> bool:
+    return bool(found["status"].get("currentNumberScheduled") == 1)
 
 
 def container_of(pod: Object) -> Object:

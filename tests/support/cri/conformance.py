@@ -215,7 +215,9 @@ async def until(true: Callable[[], bool], why: Callable[[], object] = lambda: ""
 async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
     """Both daemons, started; everything is removed at the end, and nothing may be left."""
     node = CriNode(folder)
-    node.configure(kernels={"allow": ["localhost/kernels/*"]}, handlers={"zone": {"host_namespaces": "zone"}})
+    chosen = {"annotations": ["xenpod.dev/memory", "xenpod.dev/kernel"]}
+    handlers = {"xenpod": chosen, "zone": {"host_namespaces": "zone"}}
+    node.configure(kernels={"allow": ["localhost/kernels/*"]}, handlers=handlers)
     if toolstack == "libxl":
         # For crash: Debian's kernels do not take that key from the host otherwise.
         node.protectd.configure(

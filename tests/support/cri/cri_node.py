@@ -12,7 +12,7 @@ from typing import Any
 import grpc.aio
 
 from cri.cni import pod
-from cri.config import CniConfig, CriConfig, HandlerConfig, HostNamespaces
+from cri.config import ANNOTATIONS, CniConfig, CriConfig, HandlerConfig, HostNamespaces
 from cri.daemon import delegation, running
 from cri.oci.values import RootImage
 from cri.rpc.runtime import runtime_service
@@ -182,7 +182,7 @@ def node_config(folder: Path) -> CriConfig:
         protect_socket=folder / "protect.sock",
         cni=CniConfig(conf_dir=folder / "net.d", netns_dir=folder / "netns"),
         handlers={
-            "xenpod": HandlerConfig(),
+            "xenpod": HandlerConfig(annotations=ANNOTATIONS),
             "xenpod-gpu": HandlerConfig(profile="gpu"),
             "xenpod-zone": HandlerConfig(host_namespaces=HostNamespaces.ZONE),
         },

@@ -46,6 +46,8 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         """What each zone says of itself."""
         self.workload_stats = pb.WorkloadStatsRow(cpu_usage_ns=5_000_000, pids_current=2)
         self.bounds: list[pb.ProfileBounds] = []
+        self.capabilities: pb.HostCapabilities | None = pb.HostCapabilities(pv=True)
+        """None: as a protectd that does not say."""
         self.silent: set[str] = set()
         """Zones that answer no question for statistics."""
         self.stats_requests: list[pb.ZoneStatsRequest] = []
@@ -262,6 +264,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             cpus=2,
             user_namespaces=self.user_namespaces,
             selinux=self.selinux,
+            capabilities=self.capabilities,
         )
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchEvent]:

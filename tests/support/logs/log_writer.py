@@ -59,7 +59,7 @@ async def main(path: Path, journal: Path, size: int, rotating: bool) -> None:
     wholes = {name: content(name, size) for name in ("stdout", "stderr")}
     sys.stdout.write("begun\n")
     sys.stdout.flush()
-    log = WorkloadLog.open(str(path), journal)
+    log = await WorkloadLog.open(str(path), journal)
     rotation = asyncio.create_task(rotate(log, path)) if rotating else None
     await asyncio.gather(*(feed(getattr(log, name), whole) for name, whole in wholes.items()))
     if rotation is not None:

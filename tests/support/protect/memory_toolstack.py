@@ -12,6 +12,7 @@ from daemonkit.faults import Exists
 from daemonkit.tasks import complete
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import (
+    Capabilities,
     DiskSpec,
     DomainDeath,
     DomainId,
@@ -53,6 +54,7 @@ class MemoryToolstack:
         self.entered: dict[str, asyncio.Event] = {}
         self.agent_ready = True
         """False: domains boot, but their agents never answer."""
+        self.can = Capabilities()
         self._last_id = 0
         self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
 
@@ -64,6 +66,9 @@ class MemoryToolstack:
 
     async def physical_info(self) -> PhysicalInfo:
         return PhysicalInfo(1 << 34, 1 << 33, 2, "memory 1", False, ("memory only",), user_namespaces=True)
+
+    def capabilities(self) -> Capabilities:
+        return self.can
 
     async def create(self, spec: DomainSpec) -> DomainId:
         return await complete(self._create(spec))

@@ -13,7 +13,7 @@ from uuid import UUID, uuid4
 
 from protect.channel.link import Link
 from protect.model.process import AgentHello, ProcessExited
-from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
+from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack, domain_name
 from protect.model.zone import GuestNetwork
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
 from tests.support.images import busybox
@@ -189,7 +189,7 @@ class _Common:
         uuid = uuid4()
         environment = {"XENPOD_ZONE": "contract"}
         values: dict[str, object] = {
-            "name": f"contract-{uuid.hex[:12]}",
+            "name": domain_name("contract", uuid),
             "memory_bytes": self.memory,
             "mode": self.mode,
         }

@@ -41,11 +41,11 @@ class Host:
     async def _connected(self) -> None:
         processes = (await self.link.call(LIST, 5)).processes.processes
         if processes and self.log is None:
-            self.adopt(processes[0].created)
+            await self.adopt(processes[0].created)
 
-    def adopt(self, created: pb.ProcessCreated) -> None:
+    async def adopt(self, created: pb.ProcessCreated) -> None:
         self.created = created
-        self.log = WorkloadLog.open(str(self.path), self._directory / "journal")
+        self.log = await WorkloadLog.open(str(self.path), self._directory / "journal")
         for number, sink in (
             (created.stdout_stream, self.log.stdout),
             (created.stderr_stream, self.log.stderr),
@@ -67,7 +67,7 @@ async def test_logs_are_whole_whatever_breaks(tmp_path: Path, seed: int) -> None
     host = Host(agent, tmp_path)
     await host.start()
     created = (await host.link.call(create("c1"), 5)).created
-    host.adopt(created)
+    await host.adopt(created)
     numbers = {"stdout": created.stdout_stream, "stderr": created.stderr_stream}
     written = dict.fromkeys(numbers, 0)
     while any(written[name] < SIZE for name in numbers):

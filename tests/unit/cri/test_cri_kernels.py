@@ -10,9 +10,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri.config import CriConfig, HandlerConfig
+from cri.config import KERNEL, CriConfig, HandlerConfig
 from cri.images.settings import KernelSettings
-from cri.sandbox.kernel import ANNOTATION
 from daemonkit.faults import Refused
 from tests.support.cri.cri_node import IMAGE, FakeImages, Rig, node_config, rig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -51,7 +50,7 @@ def _asked(node: Rig, pod: str) -> str:
 async def test_the_pods_choice_goes_before_its_handlers(
     node: Rig, handler: str, choice: str, expected: str
 ) -> None:
-    pod = await node.pod(handler=handler, annotations={ANNOTATION: choice} if choice else {})
+    pod = await node.pod(handler=handler, annotations={KERNEL: choice} if choice else {})
     assert _asked(node, pod) == (f"/kernels/sha256:{expected}/image" if expected else "")
     assert node.images.held == ({f"zone:{pod}": {f"sha256:{expected}"}} if expected else {})
     await node.cri.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
@@ -63,12 +62,12 @@ async def test_the_pods_choice_goes_before_its_handlers(
     [
         ("registry.example/other:1", grpc.StatusCode.PERMISSION_DENIED, "kernels.allow"),
         ("registry.example/kernels/absent:1", grpc.StatusCode.NOT_FOUND, "protect image pull"),
-        ("not a name", grpc.StatusCode.INVALID_ARGUMENT, ANNOTATION),
+        ("not a name", grpc.StatusCode.INVALID_ARGUMENT, KERNEL),
     ],
 )
 async def test_a_choice_that_is_refused(node: Rig, choice: str, code: grpc.StatusCode, text: str) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match=text) as caught:
-        await node.pod(annotations={ANNOTATION: choice})
+        await node.pod(annotations={KERNEL: choice})
     assert caught.value.code() is code
     assert node.images.held == {} and not node.network.attached and await node.pods() == []
 

@@ -126,6 +126,9 @@ def many(count: int) -> cri.ListPodSandboxResponse:
         (b"\x0a\xff\xff", "its answer is not CRI's"),
         (b"\x0a\x03\x0a\x01\xff", "its answer is not CRI's"),  # an id that is not UTF-8
         (b"\x0a" * 3, "its answer is not CRI's"),
+        (b"\x08\x01", "its answer is not CRI's"),  # items as a number
+        (b"\x0a\x05\x0a\x01x\x08\x01", "its answer is not CRI's"),  # a second id as a number
+        (b"\x0a\x07\x0a\x01x\x12\x02\x08\x01", "its answer is not CRI's"),  # the name in its metadata
         (many(ITEMS + 1), f"it lists {ITEMS + 1} items"),
         (b"\x0a\x80\x80\x80\x09" + b"\x12\xfb\xff\xff\x08" + bytes((18 << 20) - 5), "larger than 16 MiB"),
         (Status(grpc.StatusCode.INTERNAL, "a bug"), "INTERNAL: a bug"),

@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from cri.delegate.untrusted import ITEMS
 from daemonkit.config import Seconds
 from daemonkit.grpc_server import BATCH
 from tests.support.cri.cri_node import Rig
@@ -59,6 +60,7 @@ async def test_a_delegate_with_streams(mixed: Mixed) -> None:
     lies = cri.StreamPodSandboxesResponse(pod_sandboxes=[first, cri.PodSandbox(id=mine), cri.PodSandbox()])
     mixed.other.streams["StreamPodSandboxes"] = pods_of(mixed.other, lies)
     assert await streamed(mixed.ours) == [mine, first.id, second.id]
+    assert await streamed(mixed.ours, id=mine) == await streamed(mixed.ours, id=mine[:8]) == [mine]
     before = len(mixed.other.asked("ListPodSandbox"))
     await mixed.other.die()
     await becomes_ready(mixed.ours, False)
@@ -79,6 +81,20 @@ async def test_a_stream_that_breaks_off_or_falls_silent(
         del other.pods[second.id]
         other.streams["StreamPodSandboxes"] = pods_of(other, end)
         assert await streamed(ours) == [mine, first.id, second.id]
+
+
+async def test_a_stream_without_end(mixed: Mixed) -> None:
+    async def endless(request: bytes) -> AsyncIterator[Any]:
+        number = 0
+        while True:
+            number += 1000
+            items = [cri.PodSandbox(id=f"{number + one:064x}") for one in range(1000)]
+            yield cri.StreamPodSandboxesResponse(pod_sandboxes=items)
+
+    mine = await mixed.ours.pod("web", handler="xenpod")
+    mixed.other.streams["StreamPodSandboxes"] = endless
+    found = await streamed(mixed.ours)
+    assert found[0] == mine and 1 < len(found) <= ITEMS + 1
 
 
 @pytest.mark.parametrize(
@@ -159,6 +175,48 @@ async def test_events_are_taken_up_again(mixed: Mixed) -> None:
     mine = await mixed.ours.pod("web", handler="xenpod")
     assert [(await events.read()).container_id for _ in range(2)] == [mine, mine]
     await mixed.other.start()
+    told.said.put_nowait(event("second"))
+    assert (await events.read()).container_id == "second"
+
+
+async def test_what_changed_meanwhile_is_told(mixed: Mixed) -> None:
+    """The subscriber's stream goes on, so it has no other reason to look."""
+    other, told = mixed.other, Told(mixed.other)
+    pod, gone = other.has_pod("a" * 64), other.has_pod("b" * 64)
+    ended, same = other.has_container("c" * 64, pod.id), other.has_container("d" * 64, pod.id)
+    await mixed.ours.pods()
+    await mixed.ours.containers()
+    events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
+    told.said.put_nowait(event("first"))
+    assert (await events.read()).container_id == "first"
+    await other.die()
+    await becomes_ready(mixed.ours, False)
+    del other.pods[gone.id]
+    ended.state = cri.CONTAINER_EXITED
+    new = other.has_pod("e" * 64)
+
+    async def pod_status(request: bytes) -> Any:
+        asked = cri.PodSandboxStatusRequest.FromString(request).pod_sandbox_id
+        return cri.PodSandboxStatusResponse(status=cri.PodSandboxStatus(id=asked))
+
+    async def container_status(request: bytes) -> Any:
+        asked = cri.ContainerStatusRequest.FromString(request).container_id
+        if asked == same.id:
+            raise Status(grpc.StatusCode.NOT_FOUND, "gone since")
+        return cri.ContainerStatusResponse(status=cri.ContainerStatus(id=asked, exit_code=3))
+
+    other.answers |= {"PodSandboxStatus": pod_status, "ContainerStatus": container_status}
+    await other.start()
+    found = {(one := await events.read()).container_id: one for _ in range(3)}
+    kinds = {subject: one.container_event_type for subject, one in found.items()}
+    assert kinds == {
+        ended.id: cri.CONTAINER_STOPPED_EVENT,
+        gone.id: cri.CONTAINER_DELETED_EVENT,
+        new.id: cri.CONTAINER_STARTED_EVENT,
+    }
+    assert found[ended.id].pod_sandbox_status.id == pod.id
+    assert [one.exit_code for one in found[ended.id].containers_statuses] == [3]
+    assert not found[gone.id].HasField("pod_sandbox_status")
     told.said.put_nowait(event("second"))
     assert (await events.read()).container_id == "second"
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.config import CriConfig, HandlerConfig
+from cri.config import KERNEL, CriConfig, HandlerConfig
 from cri.images.kernels import kconfig, metadata
 from cri.images.kernels.metadata import Metadata
 from cri.images.settings import KernelSettings
-from cri.sandbox.kernel import ANNOTATION, chosen
+from cri.sandbox.kernel import chosen
 from daemonkit.faults import Denied, Invalid, Refused
 from tests.support.images.kernel_images import METADATA, config
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -88,7 +88,7 @@ def test_nothing_in_a_configuration_is_trusted(noise: bytes, at: int) -> None:
 
 
 def _pod(kernel: str | None = None) -> cri.PodSandboxConfig:
-    notes = {} if kernel is None else {ANNOTATION: kernel}
+    notes = {} if kernel is None else {KERNEL: kernel}
     return cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(name="p"), annotations=notes)
 
 
@@ -109,7 +109,7 @@ def test_no_pod_may_choose_unless_it_is_allowed() -> None:
 
 @pytest.mark.parametrize("name", ["", "x/UPPER", "a" * 64, "x y", "../x"])
 def test_a_choice_that_is_no_name(name: str) -> None:
-    with pytest.raises(Invalid, match=ANNOTATION):
+    with pytest.raises(Invalid, match=KERNEL):
         chosen(_pod(kernel=name), HandlerConfig(), KernelSettings(allow=("*",)))
 
 

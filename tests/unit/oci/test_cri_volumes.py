@@ -105,8 +105,8 @@ def test_each_is_shared_and_bound_from_there() -> None:
         ["rbind", "rslave", "rw"],
     ]
     assert volumes.mounts[1]["destination"] == "/etc/hosts"
-    flags = [(each.readonly, each.recursive_readonly, each.follow_host) for each in volumes.shared]
-    assert flags == [(False, False, False), (True, False, False), (True, True, False), (False, False, True)]
+    flags = [(each.readonly, each.follow_host) for each in volumes.shared]
+    assert flags == [(False, False), (True, False), (True, False), (False, True)]
     assert volumes.follows_host and not plan("c1", [mount()]).follows_host
     assert all(volume.create_directory for volume in volumes.shared)
 

@@ -194,7 +194,6 @@ REFUSED = [
     ({"volumes": [pb.Volume(name="a", host_path="/x/../y")]}, "absolute"),
     ({"volumes": [pb.Volume(name="a", host_path="/x")] * 2}, "two volumes"),
     ({"volumes": [pb.Volume(name=f"v{n}", host_path="/x") for n in range(257)]}, "257"),
-    ({"volumes": [pb.Volume(name="a", host_path="/x", recursive_readonly=True)]}, "wants readonly"),
     ({"memory_volumes": [pb.MemoryVolume(name="a/b", volume="v")]}, "volume id"),
     ({"memory_volumes": [pb.MemoryVolume(name="a", volume="v/w")]}, "file name"),
     ({"memory_volumes": [pb.MemoryVolume(name="a", volume="v", mode=0o10000)]}, "mode"),

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 async def test_lines_of_both_streams_and_an_unterminated_end(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
-    log = WorkloadLog.open(str(path), tmp_path / "j")
+    log = await WorkloadLog.open(str(path), tmp_path / "j")
     assert await log.stdout.write(b"one\ntw") == 4
     assert await log.stderr.write(b"err\n") == 4
     assert await log.stdout.write(b"o\nend") == 8
@@ -39,19 +39,19 @@ async def test_lines_of_both_streams_and_an_unterminated_end(tmp_path: Path) -> 
 
 async def test_offsets_survive_and_partial_lines_come_again(tmp_path: Path) -> None:
     path, journal = tmp_path / "0.log", tmp_path / "j"
-    log = WorkloadLog.open(str(path), journal)
+    log = await WorkloadLog.open(str(path), journal)
     await log.stdout.write(b"one\npart")
     # No close: the process is gone.
-    again = WorkloadLog.open(str(path), journal)
+    again = await WorkloadLog.open(str(path), journal)
     assert again.stdout.consumed == 4
     await again.stdout.write(b"partial\n")
     assert read_log(path)["stdout"] == b"one\npartial\n"
 
 
 async def test_an_empty_path_consumes_and_drops(tmp_path: Path) -> None:
-    log = WorkloadLog.open("", tmp_path / "j")
+    log = await WorkloadLog.open("", tmp_path / "j")
     assert await log.stdout.write(b"one\npart") == 4
-    again = WorkloadLog.open("", tmp_path / "j")
+    again = await WorkloadLog.open("", tmp_path / "j")
     assert again.stdout.consumed == 4
     with pytest.raises(Refused):
         await again.reopen()
@@ -62,29 +62,29 @@ async def test_an_empty_path_consumes_and_drops(tmp_path: Path) -> None:
 
 async def test_a_new_log_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="No such file"):
-        WorkloadLog.open(str(tmp_path / "missing" / "0.log"), tmp_path / "j")
+        await WorkloadLog.open(str(tmp_path / "missing" / "0.log"), tmp_path / "j")
     assert not (tmp_path / "j").exists()
 
 
 async def test_a_symbolic_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "0.log").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(Refused):
-        WorkloadLog.open(str(tmp_path / "0.log"), tmp_path / "j")
+        await WorkloadLog.open(str(tmp_path / "0.log"), tmp_path / "j")
     assert not (tmp_path / "elsewhere").exists()
 
 
 async def test_a_damaged_journal_is_broken(tmp_path: Path) -> None:
     (tmp_path / "j").write_bytes(b"x" * 4096)
     with pytest.raises(Broken):
-        WorkloadLog.open(str(tmp_path / "0.log"), tmp_path / "j")
+        await WorkloadLog.open(str(tmp_path / "0.log"), tmp_path / "j")
     (tmp_path / "j").write_bytes(b"")
     with pytest.raises(Broken):
-        WorkloadLog.open(str(tmp_path / "0.log"), tmp_path / "j")
+        await WorkloadLog.open(str(tmp_path / "0.log"), tmp_path / "j")
 
 
 async def test_rotation(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
-    log = WorkloadLog.open(str(path), tmp_path / "j")
+    log = await WorkloadLog.open(str(path), tmp_path / "j")
     await log.stdout.write(b"one\n")
     path.rename(tmp_path / "0.log.1")
     await log.stdout.write(b"two\n")
@@ -97,7 +97,7 @@ async def test_rotation(tmp_path: Path) -> None:
 async def test_a_failed_reopen_keeps_the_old_file(tmp_path: Path) -> None:
     directory = tmp_path / "pod"
     directory.mkdir()
-    log = WorkloadLog.open(str(directory / "0.log"), tmp_path / "j")
+    log = await WorkloadLog.open(str(directory / "0.log"), tmp_path / "j")
     directory.rename(tmp_path / "moved")
     with pytest.raises(Refused):
         await log.reopen()
@@ -108,12 +108,12 @@ async def test_a_failed_reopen_keeps_the_old_file(tmp_path: Path) -> None:
 async def test_a_known_log_whose_directory_is_gone_waits_for_it(tmp_path: Path) -> None:
     directory = tmp_path / "pod"
     directory.mkdir()
-    log = WorkloadLog.open(str(directory / "0.log"), tmp_path / "j")
+    log = await WorkloadLog.open(str(directory / "0.log"), tmp_path / "j")
     await log.stdout.write(b"one\n")
     await log.close()
     (directory / "0.log").unlink()
     directory.rmdir()
-    log = WorkloadLog.open(str(directory / "0.log"), tmp_path / "j")
+    log = await WorkloadLog.open(str(directory / "0.log"), tmp_path / "j")
     assert "No such file" in log.trouble
     writing = asyncio.create_task(log.stdout.write(b"two\n"))
     await asyncio.sleep(0.05)
@@ -154,7 +154,7 @@ async def test_killed_at_every_step(tmp_path: Path, seed: int) -> None:
                 raise Killed
 
         try:
-            log = WorkloadLog.open(str(path), journal, step)
+            log = await WorkloadLog.open(str(path), journal, step)
             at = {name: getattr(log, name).consumed for name in whole}
             while any(at[name] < len(whole[name]) for name in whole):
                 name = rng.choice([name for name in whole if at[name] < len(whole[name])])
@@ -191,14 +191,14 @@ async def test_killed_at_each_single_step(tmp_path: Path) -> None:
 
         killed = False
         try:
-            log = WorkloadLog.open(str(path), journal, step)
+            log = await WorkloadLog.open(str(path), journal, step)
             await log.stdout.write(whole[:4])
             await log.stdout.write(whole[4:])
             await log.reopen()
             await log.stdout.finish()
         except Killed:
             killed = True
-        log = WorkloadLog.open(str(path), journal)
+        log = await WorkloadLog.open(str(path), journal)
         await log.stdout.write(whole[log.stdout.consumed :])
         if not log.stdout.finished:
             await log.stdout.finish()
@@ -256,13 +256,13 @@ def _lives(folder: Path, size: int, rotating: bool, rng: random.Random) -> int:
 async def test_a_full_disk_holds_the_stream_back_and_loses_nothing(tmp_path: Path) -> None:
     """RLIMIT_FSIZE makes writes short and then fail, as a full disk does."""
     path = tmp_path / "0.log"
-    log = WorkloadLog.open(str(path), tmp_path / "j")
+    log = await WorkloadLog.open(str(path), tmp_path / "j")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
     try:
         await log.stdout.write(b"first\n")
         writing = asyncio.create_task(log.stdout.write(b"x" * 9000 + b"\n" + b"y" * 9000 + b"\n"))
-        other = WorkloadLog.open(str(tmp_path / "1.log"), tmp_path / "j1")
+        other = await WorkloadLog.open(str(tmp_path / "1.log"), tmp_path / "j1")
         assert await other.stdout.write(b"goes on\n") == 8
         await asyncio.sleep(0.05)
         assert not writing.done()
@@ -277,7 +277,7 @@ async def test_a_full_disk_holds_the_stream_back_and_loses_nothing(tmp_path: Pat
 
 async def test_cancelled_while_the_disk_is_full(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
-    log = WorkloadLog.open(str(path), tmp_path / "j")
+    log = await WorkloadLog.open(str(path), tmp_path / "j")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
@@ -289,14 +289,14 @@ async def test_cancelled_while_the_disk_is_full(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     await log.close()
-    again = WorkloadLog.open(str(path), tmp_path / "j")
+    again = await WorkloadLog.open(str(path), tmp_path / "j")
     assert again.stdout.consumed == 0
     await again.stdout.write(b"x" * 1000 + b"\n")
     assert read_log(path)["stdout"] == b"x" * 1000 + b"\n"
 
 
 async def test_live_readers(tmp_path: Path) -> None:
-    log = WorkloadLog.open("", tmp_path / "j")
+    log = await WorkloadLog.open("", tmp_path / "j")
     await log.stdout.write(b"before\n")
     reader = log.subscribe()
     await log.stdout.write(b"part")
@@ -307,7 +307,7 @@ async def test_live_readers(tmp_path: Path) -> None:
 
 
 async def test_a_slow_reader_is_cut_off_and_the_log_goes_on(tmp_path: Path) -> None:
-    log = WorkloadLog.open("", tmp_path / "j")
+    log = await WorkloadLog.open("", tmp_path / "j")
     slow, quick = log.subscribe(), log.subscribe()
     total = 0
     piece = b"x" * 65_535 + b"\n"
@@ -321,7 +321,7 @@ async def test_a_slow_reader_is_cut_off_and_the_log_goes_on(tmp_path: Path) -> N
 
 
 async def test_too_many_readers_are_refused(tmp_path: Path) -> None:
-    log = WorkloadLog.open("", tmp_path / "j")
+    log = await WorkloadLog.open("", tmp_path / "j")
     readers = [log.subscribe() for _ in range(16)]
     with pytest.raises(Exhausted):
         log.subscribe()

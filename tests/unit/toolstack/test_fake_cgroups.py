@@ -172,6 +172,8 @@ def test_a_v1_cpuset_has_what_its_parent_has(tmp_path: Path) -> None:
         (base / "xenpod-i" / name).read_text() for name in ("cpuset.cpus", "d/cpuset.cpus", "d/cpuset.mems")
     ]
     assert made == ["1\n", "1", "0"]
+    assert (base / "xenpod-i/cgroup.clone_children").read_text() == "1"
+    assert not (base / "cgroup.clone_children").exists(), "the host's own"
 
 
 async def test_groups_that_are_empty(tmp_path: Path) -> None:

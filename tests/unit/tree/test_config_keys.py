@@ -25,6 +25,7 @@ SOME = [*SIZE, "0"]
 COUNT = ["-1", "0", "1.5", "true", "'3'", str(10**30)]
 PATTERNS = ["['']", "['two words']", "['busybox']", "['a/[b']", "['a/\u00e9']", "[3]", "'a/b'"]
 TEXT = ["3", "true"]
+TEXT_OR_NUMBER = ["'yes'", "1"]
 
 CRI: Mapping[str, list[str]] = {
     "state_dir": PATH,
@@ -89,6 +90,13 @@ CRI: Mapping[str, list[str]] = {
     "handlers.x.vcpus": ["-1", "'2'", "1.5"],
     "handlers.x.host_namespaces": ["''", "'host'", "true"],
     "handlers.x.memory": SIZE,
+    "handlers.x.memory_min": SIZE,
+    "handlers.x.memory_max": SIZE,
+    "handlers.x.vcpus_max": ["-1", "1025", "'2'"],
+    "handlers.x.mode": ["''", "'hvm'", "true"],
+    "handlers.x.annotations": ["['memory']", "['xenpod.dev/memroy']", "'xenpod.dev/memory'", "[3]"],
+    "handlers.x.requires": ["['sev-snp']", "['xen>4.17']", "['xen>=4']", "['device:']", "['label:A B']",
+                            "'hvm'"],
 }  # fmt: skip
 
 PROTECTD: Mapping[str, list[str]] = {
@@ -100,12 +108,14 @@ PROTECTD: Mapping[str, list[str]] = {
     "log_level": ["'loud'", "''", "3"],
     "memory.total": SIZE,
     "memory.reserve": SIZE,
-    "profiles.x.mode": ["'hvm'", "''"],
+    "profiles.x.mode": ["'hvm'", "''", "true"],
     "profiles.x.memory": [*SOME, "'65GiB'"],
     "profiles.x.memory_min": [*SOME, "'512MiB'"],
     "profiles.x.memory_max": [*SIZE],
     "profiles.x.vcpus": [*COUNT, "65"],
     "profiles.x.vcpus_max": ["1025", "'all'"],
+    "host.labels": ["['SEV']", "['two words']", "['']", "'sev'", "[3]"],
+    "host.devices": ["'gpu0'", "{gpu = 'gpu'}", "{gpu = '01:00.0'}", "{'A B' = '/dev/null'}"],
     "limits.zones": COUNT,
     "limits.workloads_per_zone": [*COUNT, str(channel.LIMIT_CONTAINERS + 1)],
     "limits.disks_per_zone": [*COUNT, "677"],
@@ -125,6 +135,10 @@ PROTECTD: Mapping[str, list[str]] = {
     "libxl.stale_channel": DELAY,
     "fake.memory": SIZE,
     "fake.reserve": SIZE,
+    "fake.hvm": TEXT_OR_NUMBER,
+    "fake.hap": TEXT_OR_NUMBER,
+    "fake.iommu": TEXT_OR_NUMBER,
+    "fake.hypervisor_version": ["'4'", "'new'", "4.17"],
     "fake.pids_limit": COUNT,
     "fake.launch_seconds": ["0", "-1", "inf", "nan", "'1s'"],
     "faults.kill_at": TEXT,

@@ -14,7 +14,8 @@ PACKAGING = Path(__file__).resolve().parents[3] / "packaging"
 def test_protectds_example_is_its_defaults() -> None:
     shipped = load(protect.config.ProtectdConfig, PACKAGING / "protectd.toml")
     assert shipped.profile("") == protect.config.ProtectdConfig().profile("")
-    for name in ("run_dir", "state_dir", "guest_dir", "toolstack", "memory", "limits", "timeouts", "faults"):
+    compared = ("run_dir", "state_dir", "guest_dir", "toolstack", "memory", "host", "limits", "timeouts")
+    for name in (*compared, "fake", "faults"):
         assert getattr(shipped, name) == getattr(protect.config.ProtectdConfig(), name), name
 
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 
 from protect.host.loops import take_loop
-from protect.model.toolstack import DomainId, DomainSpec, Mode
+from protect.model.toolstack import DomainId, DomainSpec, Mode, domain_name
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernel import unpacked_kernel
@@ -51,8 +51,7 @@ def spec() -> MakeSpec:
 
     def make(test: str, mode: Mode = Mode.PV, interfaces: int = 0, memory: int = 80 * MIB) -> DomainSpec:
         uuid = uuid4()
-        name = f"test-{uuid.hex[:12]}"
-        return DomainSpec(uuid, name, memory, 1, mode, interfaces, {"TEST": test})
+        return DomainSpec(uuid, domain_name("test", uuid), memory, 1, mode, interfaces, {"TEST": test})
 
     return make
 

@@ -11,7 +11,15 @@ from uuid import uuid4
 import pytest
 
 from protect.channel.link import Link
-from protect.model.toolstack import DiskSpec, DomainId, DomainSpec, Mode, ShutdownReason, Transport
+from protect.model.toolstack import (
+    DiskSpec,
+    DomainId,
+    DomainSpec,
+    Mode,
+    ShutdownReason,
+    Transport,
+    domain_name,
+)
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.agent.link_owner import LIST, Collector, Owner
@@ -89,7 +97,7 @@ async def _finished(collector: Collector) -> bytes:
 async def test_the_whole_agent(zones: LibxlToolstack, image: Path, mode: Mode) -> None:
     uuid = uuid4()
     environment = {"XENPOD_ZONE": "z1", "XENPOD_CHANNEL": "vchan"}
-    spec = DomainSpec(uuid, f"agent-{uuid.hex[:12]}", 160 * MIB, 1, mode, 1, environment)
+    spec = DomainSpec(uuid, domain_name("agent", uuid), 160 * MIB, 1, mode, 1, environment)
     domain = await zones.create(spec)
     await zones.attach_disk(domain, DiskSpec("xvda", image))
     await zones.unpause(domain)

@@ -29,7 +29,8 @@ def test_physical_info(context: Context) -> None:
     info = physinfo.physinfo(context)
     assert info.version.startswith("Xen 4.")
     assert 0 < info.free_bytes < info.total_bytes
-    assert info.pv and info.pvh
+    assert info.pv and info.hvm and info.version.startswith(f"Xen {info.release}")
+    assert not info.iommu, "QEMU has none unless it is asked for"
     assert info.cpus >= 1
 
 

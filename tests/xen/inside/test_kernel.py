@@ -12,7 +12,7 @@ import pytest
 
 from daemonkit.faults import Fault, Invalid
 from protect.channel.link import Link
-from protect.model.toolstack import DiskSpec, DomainKernel, DomainSpec, Mode
+from protect.model.toolstack import DiskSpec, DomainKernel, DomainSpec, Mode, domain_name
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.agent.link_owner import Owner
@@ -44,7 +44,7 @@ async def test_a_zone_on_a_kernel_of_its_own(kernels: Path, tmp_path: Path, mode
     uuid = uuid4()
     environment = {"XENPOD_ZONE": "z1", "XENPOD_CHANNEL": "vchan"}
     spec = DomainSpec(
-        uuid, f"kernel-{uuid.hex[:12]}", 160 * MIB, 1, mode, environment=environment, kernel=mine
+        uuid, domain_name("kernel", uuid), 160 * MIB, 1, mode, environment=environment, kernel=mine
     )
     try:
         assert (await toolstack.physical_info()).kernels

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from daemonkit.faults import Exhausted, Invalid
 from protect.model.errors import DomainGone
 from protect.model.toolstack import DiskSpec, DomainDeath, DomainId, ShutdownReason, Transport
+from protect.toolstack.libxl.boot import Boot
+from protect.toolstack.libxl.config import domain_config
+from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console
+from tests.xen.inside.conftest import MIB, NO_SHARING, MakeSpec, until, until_console
+from xenbind import domain
+from xenbind.context import Context
 from xenbind.xenstore import Xenstore
 
 PATIENCE = 240.0
@@ -147,3 +154,33 @@ async def test_memory(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
     assert info.free_memory_bytes - after.free_memory_bytes >= wanted.memory_bytes
     assert abs(info.total_memory_bytes - after.total_memory_bytes) < 8 * MIB
     assert [found.memory_bytes for found in await toolstack.list() if found.id == domid] == [80 * MIB]
+
+
+async def _gone(toolstack: LibxlToolstack, domid: DomainId) -> bool:
+    return domid not in [info.id for info in await toolstack.list()]
+
+
+async def test_other_virtual_machines_are_left_alone(
+    toolstack: LibxlToolstack, context: Context, boot: Boot, spec: MakeSpec
+) -> None:
+    """They are listed, and nothing of theirs is touched: neither their logs nor themselves."""
+    theirs = replace(spec("mute"), name=f"database-{uuid4().hex[:12]}")
+    domid = DomainId(domain.create(context, domain_config(theirs, boot, "quiet", NO_SHARING)))
+    log = LibxlSettings().console_dir / f"guest-{theirs.name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_bytes(bytes(2 << 20))
+    try:
+        assert domid in [info.id for info in await toolstack.list()]
+        await toolstack.trim_logs()
+        assert log.stat().st_size >= 2 << 20
+        for asked in (toolstack.unpause(domid), toolstack.disks(domid), toolstack.console(domid, 10)):
+            with pytest.raises(DomainGone):
+                await asked
+        await toolstack.destroy(domid)
+        assert domid in [info.id for info in await toolstack.list()]
+        domain.destroy(context, domid)
+        await until(lambda: _gone(toolstack, domid), PATIENCE)
+        await toolstack.list()
+        assert log.stat().st_size >= 2 << 20
+    finally:
+        log.unlink()

@@ -107,7 +107,7 @@ async def test_a_log_is_whole_through_cuts_and_restarts(zone: Zone, tmp_path: Pa
 async def _broken_off(zone: Zone, path: Path, rng: random.Random) -> int:
     """Until the log is whole; how often the connection or the host ended before."""
     journal = path.with_suffix(".journal")
-    host = LogHost(zone.directory, path, journal)
+    host = LogHost(zone.directory, await WorkloadLog.open(str(path), journal))
     await host.link.open(60)
     breaks = 0
     while not host.done:
@@ -121,7 +121,7 @@ async def _broken_off(zone: Zone, path: Path, rng: random.Random) -> int:
             await host.link.close()
             assert host.violations == []
             # The old log is not closed: its process is gone.
-            host = LogHost(zone.directory, path, journal)
+            host = LogHost(zone.directory, await WorkloadLog.open(str(path), journal))
             await host.link.open(60)
     assert host.violations == []
     await host.link.close()
@@ -240,7 +240,7 @@ async def test_figures(zone: Zone, tmp_path: Path, capsys: pytest.CaptureFixture
         times.append((time.perf_counter() - began) * 1e6)
     size = 80 * 400_000
     created = await start(link, "c1", "sh", "-c", f"yes {'x' * 79} | head -c {size}")
-    log = WorkloadLog.open(str(tmp_path / "0.log"), tmp_path / "journal")
+    log = await WorkloadLog.open(str(tmp_path / "0.log"), tmp_path / "journal")
     began, cpu = time.perf_counter(), time.process_time()
     link.output(created.stdout_stream, log.stdout)
     await until(lambda: log.stdout.finished)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -89,6 +90,37 @@ def test_what_the_zone_uses(client: Client) -> None:
     assert 0 < zone.memory_available_bytes <= zone.memory_total_bytes
     assert zone.page_faults > before.page_faults and zone.memory_rss_bytes > 0 < zone.agent_rss_bytes
     assert zone.swap_usage_bytes <= max(zone.swap_total_bytes, 0) or zone.swap_usage_bytes == 0
+
+
+def test_its_files_stay_open(zone: Zone, client: Client) -> None:
+    """To open them would take longer than all else; another container of that name has other files."""
+
+    def opened() -> dict[str, str]:
+        links = Path(f"/proc/{zone.pid}/fd")
+        return {one.name: os.readlink(one) for one in links.iterdir() if "/workloads/" in os.readlink(one)}
+
+    for _ in range(2):
+        busy(client)
+        assert 8 * MIB < one(client).memory_usage_bytes
+        before = opened()
+        found = stats(client).containers[0]
+        assert opened() == before and len(before) >= 7
+        update(client, {"memory": {"limit": 128 * MIB}})
+        after = one(client)
+        assert (found.memory_limit_bytes, after.memory_limit_bytes) == (64 * MIB, 128 * MIB)
+        client.delete("c1")
+        assert not opened()
+        assert not stats(client).containers
+
+
+def test_more_containers_than_files_stay_open(zone: Zone, client: Client) -> None:
+    names = [f"c{number}" for number in range(12)]
+    for number, name in enumerate(names):
+        client.start(name, "sleep", "600", memory=(32 + number) * MIB)
+    for _ in range(2):
+        found = {row.id: row.memory_limit_bytes for row in stats(client).containers}
+        assert found == {name: (32 + number) * MIB for number, name in enumerate(names)}
+    assert len(list(Path(f"/proc/{zone.pid}/fd").iterdir())) < 72 + 8 + 4 * len(names)
 
 
 def test_the_zone_s_memory_is_what_its_group_may_have(client: Client, cgroups: list[Path]) -> None:

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sys/cgroup.h"
 #include "sys/reaper.h"
 
 static struct container *containers;
@@ -75,6 +76,7 @@ void container_free(struct container *container)
 	container_count--;
 	timer_stop(&container->delete_deadline);
 	answer_all(container->deletes);
+	cgroup_forget(container->id);
 	free(container);
 }
 

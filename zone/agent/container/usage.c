@@ -55,10 +55,6 @@ static void memory_v2(const char *group, struct usage *usage)
 	usage->memory = cgroup_number(group, "", "memory.current", "");
 	usage->memory_limit = cgroup_number(group, "", "memory.max", "");
 	usage->swap = cgroup_number(group, "", "memory.swap.current", "");
-	usage->swap_limit = cgroup_number(group, "", "memory.swap.max", "");
-	if (usage->swap_limit)
-		usage->swap_limit += usage->memory_limit;
-	usage->oom_kills = cgroup_number(group, "", "memory.events", "oom_kill");
 	if (!cgroup_read(group, "", "memory.stat", text, sizeof(text)))
 		return;
 	usage->rss = value_of(text, "anon");
@@ -70,12 +66,19 @@ static void memory_v2(const char *group, struct usage *usage)
 	usage->working_set = subtract(usage->memory, value_of(text, "inactive_file"));
 }
 
+static void limits_v2(const char *group, struct usage *usage)
+{
+	usage->swap_limit = cgroup_number(group, "", "memory.swap.max", "");
+	if (usage->swap_limit)
+		usage->swap_limit += usage->memory_limit;
+	usage->oom_kills = cgroup_number(group, "", "memory.events", "oom_kill");
+}
+
 static void cpu_v1(const char *group, struct usage *usage)
 {
 	const uint64_t tick_ns = SECOND_NS / (uint64_t)sysconf(_SC_CLK_TCK);
 	char text[TEXT_SIZE];
 
-	usage->cpu_ns = cgroup_number(group, "cpuacct", "cpuacct.usage", "");
 	if (cgroup_read(group, "cpuacct", "cpuacct.stat", text, sizeof(text))) {
 		usage->cpu_user_ns = value_of(text, "user") * tick_ns;
 		usage->cpu_system_ns = value_of(text, "system") * tick_ns;
@@ -87,14 +90,13 @@ static void cpu_v1(const char *group, struct usage *usage)
 	}
 }
 
-static void memory_v1(const char *group, struct usage *usage)
+static void figures_v1(const char *group, struct usage *usage)
 {
 	char text[TEXT_SIZE];
 
+	usage->cpu_ns = cgroup_number(group, "cpuacct", "cpuacct.usage", "");
 	usage->memory = cgroup_number(group, "memory", "memory.usage_in_bytes", "");
 	usage->memory_limit = limit_v1(cgroup_number(group, "memory", "memory.limit_in_bytes", ""));
-	usage->swap_limit = limit_v1(cgroup_number(group, "memory", "memory.memsw.limit_in_bytes", ""));
-	usage->oom_kills = cgroup_number(group, "memory", "memory.oom_control", "oom_kill");
 	if (!cgroup_read(group, "memory", "memory.stat", text, sizeof(text)))
 		return;
 	usage->rss = value_of(text, "total_rss");
@@ -104,6 +106,12 @@ static void memory_v1(const char *group, struct usage *usage)
 	usage->major_faults = value_of(text, "total_pgmajfault");
 	usage->swap = value_of(text, "total_swap");
 	usage->working_set = subtract(usage->memory, value_of(text, "total_inactive_file"));
+}
+
+static void limits_v1(const char *group, struct usage *usage)
+{
+	usage->swap_limit = limit_v1(cgroup_number(group, "memory", "memory.memsw.limit_in_bytes", ""));
+	usage->oom_kills = cgroup_number(group, "memory", "memory.oom_control", "oom_kill");
 }
 
 static void pressures(const char *group, struct usage *usage)
@@ -117,18 +125,33 @@ static void pressures(const char *group, struct usage *usage)
 					 pressure_parse(text, &usage->pressure[i]);
 }
 
-void usage_of_group(const char *group, struct usage *usage)
+static void shared_figures(const char *group, struct usage *usage)
 {
 	*usage = (struct usage){ 0 };
 	if (cgroup_is_v2()) {
 		cpu_v2(group, usage);
 		memory_v2(group, usage);
 	} else {
+		figures_v1(group, usage);
+	}
+	pressures(group, usage);
+}
+
+void usage_of_group(const char *group, struct usage *usage)
+{
+	shared_figures(group, usage);
+	if (cgroup_is_v2()) {
+		limits_v2(group, usage);
+	} else {
 		cpu_v1(group, usage);
-		memory_v1(group, usage);
+		limits_v1(group, usage);
 	}
 	usage->pids = cgroup_number(group, "pids", "pids.current", "");
-	pressures(group, usage);
+}
+
+void usage_of_zone(struct usage *usage)
+{
+	shared_figures(".", usage);
 }
 
 static bool line_parse(const char *text, const char *format, double *averages, uint64_t *total)

@@ -22,6 +22,8 @@ struct usage {
 
 /* `group` as in cgroup_name. */
 void usage_of_group(const char *group, struct usage *usage);
+/* Of the topmost group, what a zone shows: CPU time, memory, faults, swap and pressure.  The rest is 0. */
+void usage_of_zone(struct usage *usage);
 /* The figures that only a request for details gets: from the group's files, and from its processes one by one. */
 void usage_details(const char *group, ContainerStats *stats);
 /* False when the text is not that of a pressure file. */

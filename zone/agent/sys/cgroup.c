@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "sys/file.h"
+#include "sys/kept.h"
 #include "sys/name.h"
 
 static bool v2;
@@ -41,7 +42,7 @@ bool cgroup_read(const char *group, const char *controller, const char *name, ch
 	if (path_format(path, sizeof(path), CGROUP_ROOT "/%s%s%s/%s", v2 ? "" : controller, v2 ? "" : "/", group,
 		     name) < 0)
 		return false;
-	return file_read(path, text, size) >= 0;
+	return kept_read(path, text, size) >= 0;
 }
 
 uint64_t cgroup_number(const char *group, const char *controller, const char *name, const char *key)
@@ -70,6 +71,14 @@ uint64_t cgroup_oom_kills(const char *id)
 
 	cgroup_name(group, id);
 	return cgroup_number(group, "memory", v2 ? "memory.events" : "memory.oom_control", "oom_kill");
+}
+
+void cgroup_forget(const char *id)
+{
+	char group[GROUP_SIZE];
+
+	cgroup_name(group, id);
+	kept_forget(group);
 }
 
 static int send_all(FILE *processes, int number, size_t *count)

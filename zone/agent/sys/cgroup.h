@@ -17,7 +17,7 @@ void cgroup_use_v2(void);
 
 /* A container's group is "workloads/<id>", the zone's is "."; those of version 1 are below their controller. */
 void cgroup_name(char group[GROUP_SIZE], const char *id);
-/* Reads a file of a group. */
+/* Reads a file of a group, and keeps it open. */
 bool cgroup_read(const char *group, const char *controller, const char *name, char *text, size_t size);
 /* The number after `key` in a group's file ("" for a file that is one number); 0 if there is none. */
 uint64_t cgroup_number(const char *group, const char *controller, const char *name, const char *key);
@@ -26,6 +26,8 @@ FILE *cgroup_procs_open(const char *group);
 
 /* How often the OOM killer struck in a container; 0 if unknown. */
 uint64_t cgroup_oom_kills(const char *id);
+/* Closes what is open of a container's group. */
+void cgroup_forget(const char *id);
 /* Sends a signal to all processes of a container.  A group that is gone has none.  -1 with errno. */
 int cgroup_kill(const char *id, int number);
 

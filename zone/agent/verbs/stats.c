@@ -10,6 +10,7 @@
 #include "mounts/rootfs.h"
 #include "sys/cgroup.h"
 #include "sys/file.h"
+#include "sys/kept.h"
 #include "sys/loop.h"
 #include "verbs/verbs.h"
 
@@ -141,7 +142,7 @@ static uint64_t cpu_ns(void)
 	unsigned long long user, nice, system, idle, wait, irq, soft;
 	char text[512];
 
-	if (file_read("/proc/stat", text, sizeof(text)) < 0 ||
+	if (kept_read("/proc/stat", text, sizeof(text)) < 0 ||
 	    sscanf(text, "cpu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &wait, &irq,
 		   &soft) != 7)
 		return 0;
@@ -160,11 +161,15 @@ static uint64_t smaller(uint64_t value, uint64_t limit)
 	return limit && limit < value ? limit : value;
 }
 
+/* "<all> <resident> ...", in pages. */
 static uint64_t agent_rss(void)
 {
-	char text[4096];
+	unsigned long long pages;
+	char text[128];
 
-	return file_read("/proc/self/status", text, sizeof(text)) < 0 ? 0 : kilobytes(text, "VmRSS:");
+	if (kept_read("/proc/self/statm", text, sizeof(text)) < 0 || sscanf(text, "%*u %llu", &pages) != 1)
+		return 0;
+	return pages * (uint64_t)sysconf(_SC_PAGESIZE);
 }
 
 /* The zone's group has the figures, except the topmost group of version 2: it does not count memory in use, and the
@@ -173,7 +178,7 @@ static void zone_memory(ZoneStats *zone, const struct usage *usage)
 {
 	char text[4096];
 
-	if (file_read("/proc/meminfo", text, sizeof(text)) < 0)
+	if (kept_read("/proc/meminfo", text, sizeof(text)) < 0)
 		return;
 	zone->memory_total_bytes = smaller(kilobytes(text, "MemTotal:"), usage->memory_limit);
 	zone->memory_usage_bytes = usage->memory;
@@ -198,7 +203,7 @@ static void zone_faults(ZoneStats *zone, const struct usage *usage)
 
 	zone->page_faults = usage->faults;
 	zone->major_page_faults = usage->major_faults;
-	if (!usage->faults && file_read("/proc/vmstat", text, sizeof(text)) >= 0) {
+	if (!usage->faults && kept_read("/proc/vmstat", text, sizeof(text)) >= 0) {
 		text_find_number(text, "pgfault", &zone->page_faults);
 		text_find_number(text, "pgmajfault", &zone->major_page_faults);
 	}
@@ -209,7 +214,7 @@ static Pressure *zone_pressure(struct usage *usage, int which, const char *path)
 {
 	char text[512];
 
-	if (!usage->has_pressure[which] && file_read(path, text, sizeof(text)) >= 0)
+	if (!usage->has_pressure[which] && kept_read(path, text, sizeof(text)) >= 0)
 		usage->has_pressure[which] = pressure_parse(text, &usage->pressure[which]);
 	return usage->has_pressure[which] ? &usage->pressure[which] : NULL;
 }
@@ -221,7 +226,7 @@ static void add_zone(struct collected *all)
 
 	*zone = (ZoneStats)ZONE_STATS_INIT;
 	zone->timestamp_ns = wall_ns();
-	usage_of_group(".", usage);
+	usage_of_zone(usage);
 	zone->cpu_usage_ns = usage->cpu_ns ? usage->cpu_ns : cpu_ns();
 	zone_memory(zone, usage);
 	zone_faults(zone, usage);

@@ -49,6 +49,28 @@ ZONE_STATE_DEAD: ZoneState.ValueType  # 3
 ZONE_STATE_DESTROYING: ZoneState.ValueType  # 4
 Global___ZoneState: _TypeAlias = ZoneState  # noqa: Y015
 
+class _ZoneMode:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _ZoneModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ZoneMode.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ZONE_MODE_UNSPECIFIED: _ZoneMode.ValueType  # 0
+    ZONE_MODE_PV: _ZoneMode.ValueType  # 1
+    ZONE_MODE_PVH: _ZoneMode.ValueType  # 2
+    ZONE_MODE_AUTO: _ZoneMode.ValueType  # 3
+    """PVH where the host has hvm and hap, else PV; of requests and profiles, never of a zone."""
+
+class ZoneMode(_ZoneMode, metaclass=_ZoneModeEnumTypeWrapper):
+    """Virtualisation mode."""
+
+ZONE_MODE_UNSPECIFIED: ZoneMode.ValueType  # 0
+ZONE_MODE_PV: ZoneMode.ValueType  # 1
+ZONE_MODE_PVH: ZoneMode.ValueType  # 2
+ZONE_MODE_AUTO: ZoneMode.ValueType  # 3
+"""PVH where the host has hvm and hap, else PV; of requests and profiles, never of a zone."""
+Global___ZoneMode: _TypeAlias = ZoneMode  # noqa: Y015
+
 class _WorkloadState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -126,6 +148,7 @@ class CreateZoneRequest(_message.Message):
     NETNS_PATH_FIELD_NUMBER: _builtins.int
     ID_MAPPING_FIELD_NUMBER: _builtins.int
     KERNEL_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the pod sandbox id."""
     name: _builtins.str
@@ -139,6 +162,8 @@ class CreateZoneRequest(_message.Message):
     """Network namespace (path) that the host's end of the interface is put into from the beginning;
     "": the host's own.  ConnectNetwork moves it anyway, but that takes tens of milliseconds.
     """
+    mode: Global___ZoneMode.ValueType
+    """Not set: the profile's.  FAILED_PRECONDITION where the host cannot run it."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     @_builtins.property
@@ -166,10 +191,11 @@ class CreateZoneRequest(_message.Message):
         netns_path: _builtins.str = ...,
         id_mapping: Global___IdMapping | None = ...,
         kernel: Global___ZoneKernel | None = ...,
+        mode: Global___ZoneMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -256,6 +282,7 @@ class Zone(_message.Message):
     TOOLSTACK_FIELD_NUMBER: _builtins.int
     CHANNEL_CONNECTED_FIELD_NUMBER: _builtins.int
     KERNEL_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___ZoneState.ValueType
@@ -271,6 +298,7 @@ class Zone(_message.Message):
     """Whether the agent's channel is connected just now."""
     kernel: _builtins.str
     """The name of its kernel when it has one of its own."""
+    mode: Global___ZoneMode.ValueType
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     def __init__(
@@ -288,10 +316,11 @@ class Zone(_message.Message):
         toolstack: _builtins.str = ...,
         channel_connected: _builtins.bool = ...,
         kernel: _builtins.str = ...,
+        mode: Global___ZoneMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "id", b"id", "kernel", b"kernel", "name", b"name", "profile", b"profile", "resources", b"resources", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -607,7 +636,6 @@ class Volume(_message.Message):
     NAME_FIELD_NUMBER: _builtins.int
     HOST_PATH_FIELD_NUMBER: _builtins.int
     READONLY_FIELD_NUMBER: _builtins.int
-    RECURSIVE_READONLY_FIELD_NUMBER: _builtins.int
     FOLLOW_HOST_FIELD_NUMBER: _builtins.int
     CREATE_DIRECTORY_FIELD_NUMBER: _builtins.int
     MAP_IDS_FIELD_NUMBER: _builtins.int
@@ -615,15 +643,14 @@ class Volume(_message.Message):
     """A plain file name, the workload's only one."""
     host_path: _builtins.str
     """Absolute.  Symbolic links are followed once, when the workload is created.  FAILED_PRECONDITION for
-    sockets, pipes and devices.
+    sockets, pipes and devices, and for what is in proc, sysfs, cgroup, devtmpfs and their like.  Mounts of
+    these kinds below the path are left out.
     """
     readonly: _builtins.bool
-    """The host holds it so, whatever the zone does."""
-    recursive_readonly: _builtins.bool
-    """What is mounted below it is read-only too; wants readonly, and not follow_host."""
+    """The host holds it so, with all that is mounted below it, whatever the zone does."""
     follow_host: _builtins.bool
     """What is mounted below it later is seen, what is unmounted goes.  FAILED_PRECONDITION when the host's
-    mount is neither shared nor a slave.
+    mount is neither shared nor a slave.  Of a readonly volume what is mounted later is not seen.
     """
     create_directory: _builtins.bool
     """Where there is nothing, make a directory, mode 0755; else that is NOT_FOUND."""
@@ -637,14 +664,13 @@ class Volume(_message.Message):
         name: _builtins.str = ...,
         host_path: _builtins.str = ...,
         readonly: _builtins.bool = ...,
-        recursive_readonly: _builtins.bool = ...,
         follow_host: _builtins.bool = ...,
         create_directory: _builtins.bool = ...,
         map_ids: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_directory", b"create_directory", "follow_host", b"follow_host", "host_path", b"host_path", "map_ids", b"map_ids", "name", b"name", "readonly", b"readonly", "recursive_readonly", b"recursive_readonly"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_directory", b"create_directory", "follow_host", b"follow_host", "host_path", b"host_path", "map_ids", b"map_ids", "name", b"name", "readonly", b"readonly"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1787,6 +1813,7 @@ class InfoResponse(_message.Message):
     ZONE_KERNELS_FIELD_NUMBER: _builtins.int
     SELINUX_FIELD_NUMBER: _builtins.int
     PROFILE_BOUNDS_FIELD_NUMBER: _builtins.int
+    CAPABILITIES_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     toolstack: _builtins.str
     security_boundary: _builtins.bool
@@ -1815,6 +1842,10 @@ class InfoResponse(_message.Message):
     def profile_bounds(self) -> _containers.RepeatedCompositeFieldContainer[Global___ProfileBounds]:
         """Of each profile; empty from a protectd that does not say."""
 
+    @_builtins.property
+    def capabilities(self) -> Global___HostCapabilities:
+        """Not set by a protectd that does not say."""
+
     def __init__(
         self,
         *,
@@ -1831,18 +1862,71 @@ class InfoResponse(_message.Message):
         zone_kernels: _builtins.bool = ...,
         selinux: _builtins.bool = ...,
         profile_bounds: _abc.Iterable[Global___ProfileBounds] | None = ...,
+        capabilities: Global___HostCapabilities | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["memory", b"memory"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InfoResponse: _TypeAlias = InfoResponse  # noqa: Y015
 
 @_typing.final
+class HostCapabilities(_message.Message):
+    """What handlers can require of a host."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PV_FIELD_NUMBER: _builtins.int
+    HVM_FIELD_NUMBER: _builtins.int
+    HAP_FIELD_NUMBER: _builtins.int
+    IOMMU_FIELD_NUMBER: _builtins.int
+    HYPERVISOR_VERSION_FIELD_NUMBER: _builtins.int
+    DEVICES_FIELD_NUMBER: _builtins.int
+    ABSENT_DEVICES_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    pv: _builtins.bool
+    """Guests without and with hardware-assisted virtualisation, and the latter with hardware-assisted paging."""
+    hvm: _builtins.bool
+    hap: _builtins.bool
+    iommu: _builtins.bool
+    """An IOMMU that the hypervisor uses."""
+    hypervisor_version: _builtins.str
+    """Xen's "<major>.<minor>"; "" where there is none."""
+    @_builtins.property
+    def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names in [host.devices] of protectd.toml: those that are there now, and those that are not."""
+
+    @_builtins.property
+    def absent_devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """[host] labels of protectd.toml."""
+
+    def __init__(
+        self,
+        *,
+        pv: _builtins.bool = ...,
+        hvm: _builtins.bool = ...,
+        hap: _builtins.bool = ...,
+        iommu: _builtins.bool = ...,
+        hypervisor_version: _builtins.str = ...,
+        devices: _abc.Iterable[_builtins.str] | None = ...,
+        absent_devices: _abc.Iterable[_builtins.str] | None = ...,
+        labels: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "labels", b"labels", "pv", b"pv"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___HostCapabilities: _TypeAlias = HostCapabilities  # noqa: Y015
+
+@_typing.final
 class ProfileBounds(_message.Message):
-    """The sizes that zones of a profile can have."""
+    """The sizes that zones of a profile can have, and what they have when nobody says."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1850,10 +1934,17 @@ class ProfileBounds(_message.Message):
     MEMORY_MIN_BYTES_FIELD_NUMBER: _builtins.int
     MEMORY_MAX_BYTES_FIELD_NUMBER: _builtins.int
     VCPUS_MAX_FIELD_NUMBER: _builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: _builtins.int
+    VCPUS_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     memory_min_bytes: _builtins.int
     memory_max_bytes: _builtins.int
     vcpus_max: _builtins.int
+    memory_bytes: _builtins.int
+    """0 from a protectd that does not say."""
+    vcpus: _builtins.int
+    mode: Global___ZoneMode.ValueType
     def __init__(
         self,
         *,
@@ -1861,10 +1952,13 @@ class ProfileBounds(_message.Message):
         memory_min_bytes: _builtins.int = ...,
         memory_max_bytes: _builtins.int = ...,
         vcpus_max: _builtins.int = ...,
+        memory_bytes: _builtins.int = ...,
+        vcpus: _builtins.int = ...,
+        mode: Global___ZoneMode.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_max_bytes", b"memory_max_bytes", "memory_min_bytes", b"memory_min_bytes", "name", b"name", "vcpus_max", b"vcpus_max"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "memory_max_bytes", b"memory_max_bytes", "memory_min_bytes", b"memory_min_bytes", "mode", b"mode", "name", b"name", "vcpus", b"vcpus", "vcpus_max", b"vcpus_max"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

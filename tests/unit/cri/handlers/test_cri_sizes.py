@@ -10,7 +10,7 @@ import pytest
 
 import protect.config
 from cri.checks.handlers import trouble
-from cri.config import CriConfig, HandlerConfig
+from cri.config import ANNOTATIONS, MEMORY, VCPUS, CriConfig, HandlerConfig
 from daemonkit.config import Bytes, load
 from daemonkit.faults import Invalid
 from protect.server.host import bounds
@@ -33,7 +33,7 @@ async def sizes(node: Rig, handler: str = "sized") -> dict[str, tuple[int, int]]
         "cpu": cri.PodSandboxConfig(
             linux=cri.LinuxPodSandboxConfig(resources=resources(cpu_quota=50_000, cpu_period=100_000))
         ),
-        "noted": cri.PodSandboxConfig(annotations={"xenpod.dev/memory": "64Mi", "xenpod.dev/vcpus": "5"}),
+        "noted": cri.PodSandboxConfig(annotations={MEMORY: "64Mi", VCPUS: "5"}),
     }
     found = {}
     for name, ask in asks.items():
@@ -44,7 +44,8 @@ async def sizes(node: Rig, handler: str = "sized") -> dict[str, tuple[int, int]]
 
 
 async def test_a_handlers_size_is_for_pods_without_a_limit(tmp_path: Path) -> None:
-    config = replace(node_config(tmp_path), handlers={"xenpod": HandlerConfig(), "sized": SIZED})
+    sized = replace(SIZED, annotations=ANNOTATIONS)
+    config = replace(node_config(tmp_path), handlers={"xenpod": HandlerConfig(), "sized": sized})
     overhead = config.zone.memory_overhead // MIB
     async with rig(tmp_path, config=config) as node:
         assert await sizes(node) == {

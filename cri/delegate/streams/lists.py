@@ -48,50 +48,50 @@ class MergedListStream:
                 yield batch
             if self._list.only_ours(about):
                 return
-            seen: dict[str, Any] = {}
-            async with contextlib.aclosing(self._theirs(pending, raw, about, seen, context)) as found:
+            async with contextlib.aclosing(self._theirs(pending, raw, about, begun, context)) as found:
                 async for items in found:
-                    for part in batches(items):
+                    for part in batches(self._list.named(items, about)):
                         yield self._encoded(part)
         finally:
             if pending is not None:
                 pending.cancel()
-        if asks and not self._delegate.trouble:
-            self._note(about, seen, begun)
 
     async def _theirs(
         self,
         pending: PendingStream | None,
         raw: bytes,
         about: Any,
-        seen: dict[str, Any],
+        begun: float,
         context: _Context,
     ) -> AsyncGenerator[list[Any], None]:
         """The delegate's items; when it breaks off, the rest as it last said."""
+        seen: dict[str, Any] = {}
         try:
             if pending is not None:
                 try:
                     async for answer in pending.answers():
                         yield self._list.checked.batch(answer, seen)
+                    self._note(about, seen, begun)
                     return
                 except grpc.aio.AioRpcError as error:
                     if not lacks(error):
                         raise
                     self._lacking = self._delegate.introductions
             if not self._delegate.trouble and not self._list.lacking():
-                yield await self._listed(raw, seen, context)
+                found = await self._listed(raw, context)
+                self._note(about, found, begun)
+                yield list(found.values())
                 return
         except _ERRORS as error:
             self._list.failed(error)
         if self._list.last is not None:
             yield [one for one in self._list.last.selected(about) if self._kind.key(one) not in seen]
 
-    async def _listed(self, raw: bytes, seen: dict[str, Any], context: _Context) -> list[Any]:
+    async def _listed(self, raw: bytes, context: _Context) -> dict[str, Any]:
         """Requests of both forms have the same fields."""
         timeout = self._delegate.reads(remaining(context))
         answer = await self._delegate.call(RUNTIME + self._kind.method, raw, timeout)
-        seen.update(self._list.checked.whole(answer)[1])
-        return list(seen.values())
+        return self._list.checked.whole(answer)[1]
 
     def _note(self, about: Any, seen: dict[str, Any], begun: float) -> None:
         if self._list.last is not None and not about.ByteSize():

@@ -6,9 +6,9 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
 from pathlib import Path
 
+from cri.config.handlers import DEFAULT_HANDLER, HandlerConfig
 from cri.delegate.config import DelegateConfig
 from cri.images.globs import patterns
 from cri.images.registry import names
@@ -25,11 +25,8 @@ from daemonkit.config import (
     socket_path,
 )
 from daemonkit.convert import WrongKey
-from daemonkit.faults import Invalid
 
-DEFAULT_HANDLER = "xenpod"
 _HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of a RuntimeClass: a DNS label (RFC 1123)
-_PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _FILES = 1 << 20  # fs.nr_open of Linux, unless it is raised
 _PIDS = 1 << 22  # PID_MAX_LIMIT of Linux
 
@@ -50,41 +47,6 @@ class CniConfig:
         longer_than_nothing(self, "timeout")
         if not self.bin_dirs:
             raise WrongKey("bin_dirs", "it is empty")
-
-
-class HostNamespaces(Enum):
-    """What a pod gets that asks for the host's processes or IPC: an error, or its zone's."""
-
-    REFUSE = "refuse"
-    ZONE = "zone"
-
-
-@dataclass(frozen=True, slots=True)
-class HandlerConfig:
-    """A runtime handler: the protectd profile of its zones, the image of their kernel, and their size.
-
-    ``kernel`` is "" for protectd's own.  ``memory`` and ``vcpus`` are for pods that set no limit, 0 for the
-    profile's.
-    """
-
-    profile: str = "default"
-    kernel: str = ""
-    host_namespaces: HostNamespaces = HostNamespaces.REFUSE
-    reserve: str = "limit"
-    memory: Bytes = Bytes(0)
-    vcpus: int = 0
-
-    def __post_init__(self) -> None:
-        if not _PROFILE.fullmatch(self.profile):
-            raise WrongKey("profile", f"{self.profile!r:.80} is not 1 to 64 of [a-z0-9-]")
-        _check_reserve(self.reserve)
-        at_least(0, self, "memory", "vcpus")
-        at_most(1024, self, "vcpus")
-        if self.kernel:
-            try:
-                names.parse(self.kernel)
-            except Invalid as fault:
-                raise WrongKey("kernel", str(fault)) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,14 +247,3 @@ class CriConfig:
     def listen(self) -> Path:
         """The CRI socket."""
         return self.socket or self.run_dir / "cri.sock"
-
-
-def _check_reserve(reserve: str) -> None:
-    if reserve == "request":
-        raise WrongKey(
-            "reserve",
-            '"request" is for zones that grow while they run, and these cannot yet: a pod would never get'
-            ' more than its request. Use "limit"',
-        )
-    if reserve != "limit":
-        raise WrongKey("reserve", f'{reserve!r:.80} is neither "limit" nor "request"')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
 from typing import Any, TypeAlias
 
 import grpc.aio
@@ -14,6 +15,8 @@ from cri.delegate.kinds import parsed
 from cri.delegate.link import RUNTIME, Delegate, passed_on, said
 from cri.delegate.lists import lacks
 from cri.delegate.owners import Owners
+from cri.delegate.streams.missed import MissedEvents
+from cri.delegate.untrusted import read
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault, Unsupported
 from daemonkit.logs import fields
@@ -26,14 +29,16 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _METHOD = "GetContainerEvents"
 _WAITING = 64
 """Events of the delegate's that a subscriber has not taken yet; beyond them its stream is not read."""
+_LONGEST = 2.0
 
 
 class MergedEvents:
     """GetContainerEvents.
 
-    The delegate's stream is taken up again for as long as the subscriber stays.  Without events of the
-    delegate, which containerd before 1.7 does not have, there are none of ours either (UNIMPLEMENTED): the
-    kubelet would rely on them for all pods.  Then it lists, as it would with that delegate alone.
+    The delegate's stream is taken up again for as long as the subscriber stays, and what changed meanwhile is
+    told.  Without events of the delegate, which containerd before 1.7 does not have, there are none of ours
+    either (UNIMPLEMENTED): the kubelet would rely on them for all pods.  It lists then, as it would with that
+    delegate alone.
     """
 
     def __init__(
@@ -42,11 +47,13 @@ class MergedEvents:
         ours: Callable[[Any, Any], AsyncIterator[Message]],
         pods: Owners,
         containers: Owners,
+        missed: MissedEvents,
     ) -> None:
         self._delegate = delegate
         self._ours = ours
         self._pods = pods
         self._containers = containers
+        self._missed = missed
 
     async def events(self, raw: bytes, context: _Context) -> AsyncGenerator[bytes | Message, None]:
         """Each as soon as it comes."""
@@ -76,32 +83,40 @@ class MergedEvents:
 
     async def _follow(self, raw: bytes, metadata: Any, inbox: asyncio.Queue[bytes]) -> None:
         """Into ``inbox``, for ever; Unsupported when the delegate has no events."""
-        backoff = Backoff(longest=2.0)
+        backoff, before = Backoff(longest=_LONGEST), None
         while True:
             try:
-                async for untrusted in self._delegate.stream(RUNTIME + _METHOD, raw, None, metadata):
-                    backoff.reset()
-                    if self._is_theirs(untrusted):
-                        await inbox.put(untrusted)
+                call = await self._delegate.stream(RUNTIME + _METHOD, raw, None, metadata)
+                async with aclosing(call.answers()) as answers:
+                    if before is not None:
+                        for missed in await self._missed.since(before):
+                            await inbox.put(missed)
+                        before = None
+                    async for untrusted in answers:
+                        backoff.reset()
+                        if (event := self._checked(untrusted)) is not None:
+                            await inbox.put(event)
             except (grpc.aio.AioRpcError, Fault) as error:
                 if lacks(error):
                     cause = "it has no events, so there are none of this node"
                     raise Unsupported(_METHOD, self._delegate.endpoint, cause) from None
                 log.info("no events of the delegate: %s", said(error))
+            if before is None:
+                before = self._missed.known()
             await asyncio.sleep(backoff.delay())
 
-    def _is_theirs(self, untrusted: bytes) -> bool:
-        """Whether it can be read, and is not about a pod or container of ours."""
+    def _checked(self, untrusted: bytes) -> bytes | None:
+        """What to tell; None when it cannot be read, or is about a pod or container of ours."""
         try:
-            event = cri.ContainerEventResponse.FromString(untrusted)
+            readable, event = read(cri.ContainerEventResponse, untrusted)
         except DecodeError:
             log.warning("an event of the delegate that is not CRI's: left out")
-            return False
+            return None
         named = (event.container_id, event.pod_sandbox_status.id)
         if any(self._pods.ours(one) or self._containers.ours(one) for one in named):
             log.warning("an event of the delegate about what is ours: left out", extra=fields(ids=named))
-            return False
-        return True
+            return None
+        return readable
 
 
 async def _next(items: AsyncIterator[Any]) -> Any:

@@ -1,0 +1,22 @@
+"""Annotations of pods that are ours: an operator says for each handler which of them its pods may carry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cri.checks.fields import PREFIX, RUN
+from cri.config import ANNOTATIONS, HandlerConfig
+from daemonkit.faults import Denied, Invalid
+
+
+def check_annotations(pod: str, notes: Mapping[str, str], name: str, handler: HandlerConfig) -> None:
+    """Invalid for one that is unknown; Denied for one that handler ``name`` does not list."""
+    for key in notes:
+        if not key.startswith(PREFIX):
+            continue
+        if key not in ANNOTATIONS:
+            raise Invalid("read annotation", key[:200], "unknown", f"known here: {', '.join(ANNOTATIONS)}")
+        if key not in handler.annotations:
+            cause = f"the annotation {key} is not allowed to pods of runtime handler {name}"
+            hint = f"handlers.{name}.annotations in cri.toml has those that are"
+            raise Denied(RUN, pod, cause, hint)

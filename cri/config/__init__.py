@@ -1,0 +1,43 @@
+"""The configuration file of xenpod-cri; every key is explained in packaging/cri.toml."""
+
+from cri.config.file import (
+    CniConfig,
+    ContainerDefaults,
+    CriConfig,
+    ImagesConfig,
+    StreamingConfig,
+    TlsConfig,
+    ZoneDefaults,
+)
+from cri.config.handlers import (
+    ANNOTATIONS,
+    DEFAULT_HANDLER,
+    KERNEL,
+    MEMORY,
+    VCPUS,
+    HandlerConfig,
+    HandlerMode,
+    HostNamespaces,
+)
+from cri.config.requirements import Requirement, RequirementKind, version
+
+__all__ = [
+    "ANNOTATIONS",
+    "DEFAULT_HANDLER",
+    "KERNEL",
+    "MEMORY",
+    "VCPUS",
+    "CniConfig",
+    "ContainerDefaults",
+    "CriConfig",
+    "HandlerConfig",
+    "HandlerMode",
+    "HostNamespaces",
+    "ImagesConfig",
+    "Requirement",
+    "RequirementKind",
+    "StreamingConfig",
+    "TlsConfig",
+    "ZoneDefaults",
+    "version",
+]

@@ -1,0 +1,118 @@
+"""Runtime handlers (``[handlers.NAME]`` of cri.toml): what a RuntimeClass means on this host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+from cri.config.requirements import Requirement, RequirementKind, requirement
+from cri.images.registry import names
+from daemonkit.config import Bytes, at_least, at_most
+from daemonkit.convert import WrongKey
+from daemonkit.faults import Invalid
+
+DEFAULT_HANDLER = "xenpod"
+MEMORY = "xenpod.dev/memory"
+VCPUS = "xenpod.dev/vcpus"
+KERNEL = "xenpod.dev/kernel"
+ANNOTATIONS = (MEMORY, VCPUS, KERNEL)
+"""All annotations of pods that there are."""
+
+_PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_MOST_VCPUS = 1024
+
+
+class HostNamespaces(Enum):
+    """What a pod gets that asks for the host's processes or IPC: an error, or its zone's."""
+
+    REFUSE = "refuse"
+    ZONE = "zone"
+
+
+class HandlerMode(Enum):
+    """Virtualisation mode of zones: the profile's, one of the two, or PVH where the host can and else PV."""
+
+    PROFILE = "profile"
+    PV = "pv"
+    PVH = "pvh"
+    AUTO = "auto"
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerConfig:
+    """The zones of a runtime handler: mode, kernel, size, what pods may choose, what the host must have.
+
+    ``kernel`` is "" for protectd's own.  ``memory`` and ``vcpus`` are for pods that set no limit; they and
+    the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.
+    """
+
+    profile: str = "default"
+    mode: HandlerMode = HandlerMode.PROFILE
+    kernel: str = ""
+    host_namespaces: HostNamespaces = HostNamespaces.REFUSE
+    reserve: str = "limit"
+    memory: Bytes = Bytes(0)
+    memory_min: Bytes = Bytes(0)
+    memory_max: Bytes = Bytes(0)
+    vcpus: int = 0
+    vcpus_max: int = 0
+    annotations: tuple[str, ...] = (KERNEL,)
+    requires: tuple[str, ...] = ()
+
+    NOT_YET: ClassVar[Mapping[str, str]] = {
+        "devices": (
+            "zones cannot be given devices of the host yet."
+            ' requires = ["device:NAME"] keeps a handler to hosts that have one'
+        ),
+        "sharing": "there is one way in which zones share the host's files, and nothing to choose",
+    }
+
+    def __post_init__(self) -> None:
+        if not _PROFILE.fullmatch(self.profile):
+            raise WrongKey("profile", f"{self.profile!r:.80} is not 1 to 64 of [a-z0-9-]")
+        _check_reserve(self.reserve)
+        self._check_sizes()
+        if self.kernel:
+            try:
+                names.parse(self.kernel)
+            except Invalid as fault:
+                raise WrongKey("kernel", str(fault)) from None
+        for key in self.annotations:
+            if key not in ANNOTATIONS:
+                raise WrongKey("annotations", f"{key!r:.80} is none of {', '.join(ANNOTATIONS)}")
+        try:
+            tuple(map(requirement, self.requires))
+        except ValueError as error:
+            raise WrongKey("requires", str(error)) from None
+
+    def _check_sizes(self) -> None:
+        at_least(0, self, "memory", "memory_min", "memory_max", "vcpus", "vcpus_max")
+        at_most(_MOST_VCPUS, self, "vcpus", "vcpus_max")
+        pairs = (("memory_min", "memory"), ("memory", "memory_max"), ("memory_min", "memory_max"))
+        for less, more in (*pairs, ("vcpus", "vcpus_max")):
+            if 0 < getattr(self, more) < getattr(self, less):
+                raise WrongKey(less, f"{getattr(self, less)} is more than {more}, {getattr(self, more)}")
+
+    @property
+    def requirements(self) -> tuple[Requirement, ...]:
+        """``requires``, read."""
+        return tuple(map(requirement, self.requires))
+
+    @property
+    def needs_devices(self) -> bool:
+        """Whether it requires devices, which come and go while the host runs."""
+        return any(one.kind is RequirementKind.DEVICE for one in self.requirements)
+
+
+def _check_reserve(reserve: str) -> None:
+    if reserve == "request":
+        raise WrongKey(
+            "reserve",
+            '"request" is for zones that grow while they run, and these cannot yet: a pod would never get'
+            ' more than its request. Use "limit"',
+        )
+    if reserve != "limit":
+        raise WrongKey("reserve", f'{reserve!r:.80} is neither "limit" nor "request"')

@@ -1,0 +1,47 @@
+"""What a handler may require of a host (``requires`` of ``[handlers.NAME]``)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+FORMS = 'hvm, hap, iommu, "xen>=4.17", "device:NAME" and "label:NAME"'
+
+_NAME = r"[a-z0-9](?:[a-z0-9._-]{0,61}[a-z0-9])?"  # as in [host] of protectd.toml
+_FORM = re.compile(
+    rf"(?P<feature>hvm|hap|iommu)|xen ?>= ?(?P<xen>[0-9]{{1,4}}\.[0-9]{{1,4}})"
+    rf"|device:(?P<device>{_NAME})|label:(?P<label>{_NAME})"
+)
+
+
+class RequirementKind(Enum):
+    """What is asked about: a feature of the hypervisor, its version, or what an operator has named."""
+
+    FEATURE = "feature"
+    XEN = "xen"
+    DEVICE = "device"
+    LABEL = "label"
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """``value``: the feature (hvm, hap, iommu), the least version ("4.17"), or a name in ``[host]``."""
+
+    kind: RequirementKind
+    value: str
+
+
+def requirement(text: str) -> Requirement:
+    """One entry of ``requires``; ValueError when it is none."""
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r:.80} is none of {FORMS}")
+    kind = str(match.lastgroup)
+    return Requirement(RequirementKind(kind), match[kind])
+
+
+def version(text: str) -> tuple[int, int]:
+    """``"4.17"`` in an order that can be compared."""
+    major, minor = text.split(".")
+    return int(major), int(minor)

@@ -1,0 +1,95 @@
+"""Files that a caller names: they may be no files at all, and be on a file system that never answers."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_SELF = Path("/proc/self/fd")
+
+
+def open_plain(path: str | Path, flags: int, mode: int = 0o600, *, follow: bool = False) -> int:
+    """A descriptor of a plain file; OSError (EINVAL) for pipes, devices, sockets and directories.
+
+    These are not even opened: that alone has effects on a pipe or a device.  ``flags``: as open(2) has them;
+    with O_CREAT the file is made if it is not there.  ``follow``: whether the last part of the path may be a
+    symbolic link.
+    """
+    links = 0 if follow else os.O_NOFOLLOW
+    create = flags & os.O_CREAT
+    rest = flags & ~os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC | links)
+    except FileNotFoundError:
+        if not create:
+            raise
+        return os.open(path, rest | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+    try:
+        if not stat.S_ISREG(os.fstat(place).st_mode):
+            raise OSError(errno.EINVAL, "it is not a plain file", str(path))
+        return os.open(_SELF / str(place), rest)
+    finally:
+        os.close(place)
+
+
+class HostCalls:
+    """Runs calls that a file system may hold, each in a thread of its own, and waits for a limited time.
+
+    A call that does not come back keeps its thread, and no other call with the same key is begun meanwhile.
+    """
+
+    def __init__(self, seconds: float = 10.0, most: int = 64) -> None:
+        """``seconds``: how long to wait for each; ``most``: calls that may be under way."""
+        self._seconds = seconds
+        self._most = most
+        self._under_way: set[str] = set()
+
+    async def run(self, key: str, work: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
+        """What ``work`` returns or raises.
+
+        OSError: ETIMEDOUT when it does not come back, EBUSY when an earlier one, or too many, have not.
+
+        ``late`` is given a result that nobody waits for any more.
+        """
+        if key in self._under_way or len(self._under_way) >= self._most:
+            raise OSError(errno.EBUSY, "an earlier call to its file system has not come back", key)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[T] = loop.create_future()
+
+        def take(result: T | None, error: BaseException | None) -> None:
+            self._under_way.discard(key)
+            if answer.done():
+                if error is None and late is not None:
+                    late(result)  # type: ignore[arg-type]  # it is one, as there is no error
+            elif error is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(result)  # type: ignore[arg-type]
+
+        def call() -> None:
+            result, failure = None, None
+            try:
+                result = work()
+            except BaseException as error:  # it is raised where it is waited for
+                failure = error
+            with suppress(RuntimeError):  # the loop has ended, and with it the daemon
+                loop.call_soon_threadsafe(take, result, failure)
+
+        self._under_way.add(key)
+        # Not of a pool, which waits for its threads at the end of the program.
+        threading.Thread(target=call, name="host call", daemon=True).start()
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await answer
+        except TimeoutError:
+            cause = f"its file system did not answer within {self._seconds:g} s"
+            raise OSError(errno.ETIMEDOUT, cause, key) from None

@@ -1,0 +1,91 @@
+"""``protect host``: what protectd says of the host, and which of xenpod-cri's handlers it can honour."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import grpc.aio
+from google.protobuf import json_format
+
+from daemonkit.grpc_server import channel
+from protect.cli import show
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.cri.v1 import runtime_pb2_grpc as cri_grpc
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2_grpc
+
+_TIMEOUT = 60.0
+
+Handlers = Mapping[str, Mapping[str, Any]]
+"""By name, what ``handlers`` of a verbose CRI Status says."""
+
+
+async def host(options: argparse.Namespace) -> None:
+    """Without xenpod-cri the host is shown all the same, without handlers."""
+    async with channel(options.socket) as link:
+        stub = protect_pb2_grpc.HostStub(link)
+        answer = await stub.Info(pb.InfoRequest(), timeout=_TIMEOUT)
+    handlers = await _handlers(options)
+    if options.output == "json":
+        whole = json_format.MessageToDict(
+            answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+        )
+        sys.stdout.write(json.dumps(whole | {"handlers": handlers}, indent=2) + "\n")
+    else:
+        show.pairs([*_rows(answer), *_handler_rows(handlers or {})])
+
+
+async def _handlers(options: argparse.Namespace) -> Handlers | None:
+    """None, and a remark, when xenpod-cri does not say."""
+    try:
+        async with channel(options.cri_socket) as link:
+            stub = cri_grpc.RuntimeServiceStub(link)
+            reply = await stub.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT)
+        found: Handlers = json.loads(reply.info.get("handlers", "{}"))
+    except grpc.aio.AioRpcError as error:
+        show.note(f"xenpod-cri does not tell its handlers: {error.details()}")
+        return None
+    return found
+
+
+def _rows(answer: pb.InfoResponse) -> list[tuple[str, str]]:
+    memory = answer.memory
+    return [
+        ("version", answer.version),
+        ("toolstack", f"{answer.toolstack} ({answer.xen_version})"),
+        ("security boundary", "yes" if answer.security_boundary else "NO"),
+        ("cpus", str(answer.cpus)),
+        ("zone memory", f"{show.mib(memory.total_bytes)}, free {show.mib(memory.free_bytes)}"),
+        ("profiles", ", ".join(answer.profiles)),
+        ("kernels from images", "yes" if answer.zone_kernels else "no"),
+        *_capabilities(answer),
+        *(("notice", notice) for notice in answer.notices),
+        *(("unknown domain", domain) for domain in answer.unknown_domains),
+    ]
+
+
+def _capabilities(answer: pb.InfoResponse) -> list[tuple[str, str]]:
+    if not answer.HasField("capabilities"):
+        return []
+    can = answer.capabilities
+    features = [name for name in ("pv", "hvm", "hap", "iommu") if getattr(can, name)]
+    return [
+        ("capabilities", ", ".join(features)),
+        ("devices", ", ".join([*can.devices, *(f"{name} (absent)" for name in can.absent_devices)])),
+        ("labels", ", ".join(can.labels)),
+    ]
+
+
+def _handler_rows(handlers: Handlers) -> list[tuple[str, str]]:
+    return [(f"handler {show.plain(name)}", show.plain(_verdict(one))) for name, one in handlers.items()]
+
+
+def _verdict(handler: Mapping[str, Any]) -> str:
+    if why := handler.get("error"):
+        return f"no: {why}"
+    said = [text for text in (handler.get("mode"), handler.get("notice")) if text]
+    return ", ".join(["yes", *said])

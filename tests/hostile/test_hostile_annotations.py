@@ -1,0 +1,98 @@
+"""A tenant annotates its pod to take more of the node than its limits say."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from localnode.client import Client
+from tests.support.cri.cri_daemons import CriNode, needs_node
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2_grpc as protect
+
+pytestmark = [pytest.mark.root, needs_node]
+
+MIB, GIB = 1 << 20, 1 << 30
+MEMORY, VCPUS = "xenpod.dev/memory", "xenpod.dev/vcpus"
+SMALL = cri.LinuxContainerResources(memory_limit_in_bytes=64 * MIB, cpu_quota=50_000, cpu_period=100_000)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[CriNode]:
+    """Zones may have 20 GiB together; one handler lets pods choose their size within bounds."""
+    made = CriNode(tmp_path)
+    made.protectd.configure(fake={"memory": "20GiB"})
+    bounds = {"memory_max": "512MiB", "vcpus_max": 2}
+    made.configure(handlers={"sized": {"annotations": [MEMORY, VCPUS], **bounds}})
+    await made.start()
+    yield made
+    await made.close()
+
+
+def _pod(
+    name: str, annotations: Mapping[str, str] | None = None, resources: cri.LinuxContainerResources = SMALL
+) -> cri.PodSandboxConfig:
+    return cri.PodSandboxConfig(
+        metadata=cri.PodSandboxMetadata(name=name, uid=name, namespace="default"),
+        annotations=annotations or {},
+        linux=cri.LinuxPodSandboxConfig(resources=resources),
+    )
+
+
+async def _run(client: Client, config: cri.PodSandboxConfig, handler: str = "") -> str:
+    request = cri.RunPodSandboxRequest(config=config, runtime_handler=handler)
+    return str((await client.runtime.RunPodSandbox(request, timeout=60)).pod_sandbox_id)
+
+
+async def _denied(client: Client, config: cri.PodSandboxConfig, handler: str = "") -> str:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await _run(client, config, handler)
+    assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert await client.pods() == []
+    return str(caught.value.details())
+
+
+async def test_a_small_pod_does_not_take_the_node(node: CriNode) -> None:
+    async with node.client() as client:
+        said = await _denied(client, _pod("thief", {MEMORY: "18Gi"}))
+        assert MEMORY in said and "handlers.xenpod.annotations" in said
+        said = await _denied(client, _pod("thief", {VCPUS: "64"}))
+        assert VCPUS in said and "handlers.xenpod.annotations" in said
+        large = cri.LinuxContainerResources(memory_limit_in_bytes=4 * GIB)
+        await client.remove_pod(await _run(client, _pod("next-tenant", resources=large)))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "most"),
+    [(MEMORY, "18Gi", "more than the 160 MiB"), (VCPUS, "2", "more than the 1")],
+)
+async def test_where_limits_exist_an_annotation_only_lowers(
+    node: CriNode, key: str, value: str, most: str
+) -> None:
+    async with node.client() as client:
+        said = await _denied(client, _pod("thief", {key: value}), "sized")
+        assert key in said and most in said
+        async with node.protectd.daemon.channel() as link:
+            lowered = await _run(client, _pod("modest", {MEMORY: "100Mi", VCPUS: "1"}), "sized")
+            zone = await protect.ZonesStub(link).GetZone(pb.GetZoneRequest(id=lowered), timeout=60)
+        assert (zone.resources.memory_bytes, zone.resources.vcpus) == (100 * MIB, 1)
+        await client.remove_pod(lowered)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "bound"),
+    [(MEMORY, "18Gi", "handlers.sized.memory_max"), (VCPUS, "3", "handlers.sized.vcpus_max")],
+)
+async def test_without_limits_the_handlers_bounds_hold(
+    node: CriNode, key: str, value: str, bound: str
+) -> None:
+    async with node.client() as client:
+        said = await _denied(client, _pod("thief", {key: value}, cri.LinuxContainerResources()), "sized")
+        assert key in said and bound in said
+        fits = _pod("modest", {MEMORY: "512Mi", VCPUS: "2"}, cri.LinuxContainerResources())
+        await client.remove_pod(await _run(client, fits, "sized"))

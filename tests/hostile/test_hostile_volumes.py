@@ -1,0 +1,138 @@
+"""Volumes as a way to the host: what is mounted below them, what they are on, what comes later."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from protect.host import mounts, mountspace
+from tests.support.images import busybox
+from tests.support.protect.disk_source import DiskSource
+from tests.support.protect.zones import Zones, failing, needs_protectd
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+pytestmark = [pytest.mark.root, needs_protectd]
+
+
+@pytest.fixture
+async def zone(zones: Zones) -> Zones:
+    await zones.create_zone()
+    return zones
+
+
+@pytest.fixture
+def below(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own in ``tmp_path / "top"``."""
+    place = tmp_path / "top/below"
+    place.mkdir(parents=True)
+    mounts.tmpfs(place, "size=64k")
+    yield place
+    while mounts.unmount(place):
+        pass
+
+
+async def _started(zones: Zones, *volumes: pb.Volume) -> None:
+    """A workload with the volumes at /v0, /v1, ...; its own kernel restricts it no further than asked."""
+    binds = [
+        busybox.bind(
+            f"/run/xenpod/shared/w1/{each.name}",
+            f"/v{number}",
+            "rbind",
+            "rslave",
+            "ro" if each.readonly else "rw",
+        )
+        for number, each in enumerate(volumes)
+    ]
+    config = busybox.config("w1", ["/bin/sleep", "1000"], mounts=binds, follows=True)
+    await zones.run(workload_id="w1", oci_config=config, volumes=volumes)
+
+
+async def _sh(zones: Zones, script: str) -> tuple[int, str]:
+    stdout, stderr, code = await zones.exec("/bin/sh", "-c", script, workload_id="w1")
+    return code, (stdout + stderr).decode()
+
+
+def _volume(path: Path | str, *, name: str = "v", readonly: bool = True, follow: bool = False) -> pb.Volume:
+    return pb.Volume(name=name, host_path=str(path), readonly=readonly, follow_host=follow)
+
+
+async def test_what_is_mounted_below_is_read_only_too(zone: Zones, below: Path) -> None:
+    (below / "host").write_text("the host's")
+    await _started(zone, _volume(below.parent))
+    for way in ("echo > /v0/below/new", "echo > /v0/below/host", "rm /v0/below/host", "chmod 0 /v0/below"):
+        code, said = await _sh(zone, way)
+        assert code != 0 and "Read-only" in said, way
+    assert (below / "host").read_text() == "the host's"
+
+
+async def test_what_is_mounted_later_cannot_be_written(zone: Zones, source: DiskSource) -> None:
+    mounts.propagate(source.path, mounts.MS_SHARED)
+    later = source.path / "later"
+    later.mkdir()
+    await _started(zone, _volume(source.path, follow=True))
+    mounts.tmpfs(later, "size=64k")
+    try:
+        assert (await _sh(zone, "echo > /v0/later/new"))[0] != 0
+        assert not os.listdir(later)
+    finally:
+        assert mounts.unmount(later)
+
+
+@pytest.mark.parametrize("readonly", [True, False])
+@pytest.mark.parametrize("path", ["/proc", "/proc/sys/kernel", "/proc/self/environ", "/sys", "/sys/kernel"])
+async def test_the_kernel_of_the_host_is_no_volume(zone: Zones, path: str, readonly: bool) -> None:
+    async with failing(grpc.StatusCode.FAILED_PRECONDITION) as said:
+        await _started(zone, _volume(path, readonly=readonly))
+    assert "out of a zone's reach" in said[0]
+
+
+async def test_links_to_the_kernel_of_the_host_are_followed_and_refused(zone: Zones, tmp_path: Path) -> None:
+    (tmp_path / "innocent").symlink_to("/proc/sys")
+    async with failing(grpc.StatusCode.FAILED_PRECONDITION) as said:
+        await _started(zone, _volume(tmp_path / "innocent"))
+    assert "proc of the host" in said[0]
+
+
+async def test_the_root_of_the_host_comes_without_its_kernel(zone: Zones) -> None:
+    """With a read-only volume ``/`` a pod could have changed what the host runs at each crash."""
+    await _started(zone, _volume("/"))
+    shown = "ls -A /v0/proc /v0/sys; test ! -e /v0/dev/kmsg && cat /v0/etc/hostname"
+    assert await _sh(zone, shown) == (0, f"/v0/proc:\n\n/v0/sys:\n{Path('/etc/hostname').read_text()}")
+
+
+async def test_below_a_volume_the_kernel_of_the_host_is_left_out(zone: Zones, below: Path) -> None:
+    for name, kind in (("proc", "proc"), ("sys", "sysfs"), ("cgroup", "cgroup2")):
+        (below / name).mkdir()
+        subprocess.run(["mount", "-t", kind, kind, below / name], check=True)
+    (below / "plain").mkdir()
+    mounts.tmpfs(below / "plain", "size=64k")
+    (below / "plain/file").write_text("seen")
+    await _started(zone, _volume(below.parent, readonly=False))
+    assert await _sh(zone, "cat /v0/below/plain/file; ls /v0/below/proc /v0/below/sys /v0/below/cgroup") == (
+        0,
+        "seen/v0/below/cgroup:\n\n/v0/below/proc:\n\n/v0/below/sys:\n",
+    )
+    # It is so in the zone alone.
+    assert (below / "proc/self").is_symlink() and (below / "sys/kernel").is_dir()
+    before = (below / "proc").stat().st_dev
+    again = below.parent.parent / "again"
+    again.mkdir()
+    subprocess.run(["mount", "--bind", below / "proc", again], check=True)  # refused if it were unbindable
+    assert again.stat().st_dev == before
+    assert mounts.unmount(again)
+
+
+async def test_programs_and_devices_of_a_volume_give_no_rights(zone: Zones, below: Path) -> None:
+    """What a zone makes set-user-ID, or a device, must not work for whoever else the host shares it with."""
+    await _started(zone, _volume(below.parent, readonly=False), _volume(below, name="w"))
+    namespace = zone.protectd.run_dir / "volumes/z1/namespace"
+    for place, readonly in (("/w1/v", 0), ("/w1/v/below", 0), ("/w1/w", os.ST_RDONLY)):
+        flags = mountspace.inside(namespace, lambda place=place: os.statvfs(place).f_flag)
+        assert flags & (os.ST_NOSUID | os.ST_NODEV | os.ST_RDONLY) == os.ST_NOSUID | os.ST_NODEV | readonly, (
+            place
+        )

@@ -1,0 +1,230 @@
+"""What handlers require of a host: listed where it is there; refused by name, and said, where it is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from cri.checks.handlers import falls_back, trouble, unmet, zone_mode
+from cri.config import CriConfig, HandlerConfig, HandlerMode
+from daemonkit.config import Bytes, load
+from daemonkit.faults import Invalid
+from tests.support.cri.cri_node import Rig, node_config, rig
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+MIB = 1 << 20
+BARE = pb.HostCapabilities(pv=True)
+WHOLE = pb.HostCapabilities(
+    pv=True,
+    hvm=True,
+    hap=True,
+    iommu=True,
+    hypervisor_version="4.17",
+    devices=["gpu0"],
+    absent_devices=["gpu1"],
+    labels=["sev-snp"],
+)
+
+
+def _host(can: pb.HostCapabilities | None, mode: pb.ZoneMode.ValueType = pb.ZONE_MODE_PV) -> pb.InfoResponse:
+    bounds = pb.ProfileBounds(
+        name="default", memory_min_bytes=MIB, memory_max_bytes=512 * MIB, vcpus_max=4,
+        memory_bytes=256 * MIB, vcpus=2, mode=mode,
+    )  # fmt: skip
+    return pb.InfoResponse(profiles=["default"], profile_bounds=[bounds], capabilities=can)
+
+
+@pytest.mark.parametrize(
+    ("requires", "why"),
+    [
+        ("hvm", "this host has none"),
+        ("hap", "this host has none"),
+        ("iommu", "this host has none"),
+        ("xen>=4.17", "this host runs no Xen"),
+        ("device:gpu0", "[host.devices] of protectd.toml has none of that name"),
+        ("label:sev-snp", "[host] labels of protectd.toml lacks it"),
+    ],
+)
+def test_each_requirement(requires: str, why: str) -> None:
+    handler = HandlerConfig(requires=(requires,))
+    assert unmet(handler, _host(WHOLE)) == ""
+    assert unmet(handler, _host(BARE)) == f"requires {requires}, and {why}"
+
+
+@pytest.mark.parametrize(
+    ("has", "wanted", "lacking"),
+    [
+        ("4.17", "xen>=4.9", ""),
+        ("4.17", "xen >= 4.17", ""),
+        ("4.17", "xen>=4.18", "requires xen>=4.18, and this host runs 4.17"),
+        ("4.17", "xen>=5.0", "requires xen>=5.0, and this host runs 4.17"),
+        ("5.0", "xen>=4.18", ""),
+    ],
+)
+def test_versions_are_numbers(has: str, wanted: str, lacking: str) -> None:
+    can = pb.HostCapabilities(pv=True, hypervisor_version=has)
+    assert unmet(HandlerConfig(requires=(wanted,)), _host(can)) == lacking
+
+
+def test_all_that_is_missing_is_said() -> None:
+    handler = HandlerConfig(requires=("hvm", "device:gpu1", "label:tdx"))
+    said = unmet(handler, _host(WHOLE))
+    assert said == (
+        "requires device:gpu1, and what [host.devices] of protectd.toml has under that name is not there;"
+        " requires label:tdx, and [host] labels of protectd.toml lacks it"
+    )
+
+
+PV, PVH, AUTO = pb.ZONE_MODE_PV, pb.ZONE_MODE_PVH, pb.ZONE_MODE_AUTO
+NO_HAP = pb.HostCapabilities(pv=True, hvm=True)
+NO_PV = pb.HostCapabilities(hvm=True, hap=True)
+
+
+@pytest.mark.parametrize(
+    ("mode", "profile", "can", "zones", "falls", "lacking"),
+    [
+        (HandlerMode.PROFILE, PV, BARE, PV, False, ""),
+        (HandlerMode.PROFILE, PVH, WHOLE, PVH, False, ""),
+        (HandlerMode.PROFILE, PVH, BARE, PVH, False, "requires hvm"),
+        (HandlerMode.PROFILE, AUTO, BARE, PV, True, ""),
+        (HandlerMode.PVH, PV, WHOLE, PVH, False, ""),
+        (HandlerMode.PVH, PV, BARE, PVH, False, "requires hvm"),
+        (HandlerMode.PV, PVH, WHOLE, PV, False, ""),
+        (HandlerMode.PV, PVH, NO_PV, PV, False, "hypervisor runs none"),
+        (HandlerMode.AUTO, PV, WHOLE, PVH, False, ""),
+        (HandlerMode.AUTO, PV, NO_HAP, PV, True, ""),
+        (HandlerMode.AUTO, PV, NO_PV, PVH, False, ""),
+        (HandlerMode.AUTO, PV, pb.HostCapabilities(), PV, True, "hypervisor runs none"),
+    ],
+)
+def test_modes(
+    mode: HandlerMode,
+    profile: pb.ZoneMode.ValueType,
+    can: pb.HostCapabilities,
+    zones: pb.ZoneMode.ValueType,
+    falls: bool,
+    lacking: str,
+) -> None:
+    handler, host = HandlerConfig(mode=mode), _host(can, profile)
+    assert (zone_mode(handler, host), falls_back(handler, host)) == (zones, falls)
+    assert lacking in unmet(handler, host) and bool(lacking) is bool(unmet(handler, host))
+
+
+def test_an_older_protectd_meets_no_requirement() -> None:
+    older = _host(None)
+    assert unmet(HandlerConfig(), older) == ""
+    for handler in (HandlerConfig(requires=("hvm",)), HandlerConfig(mode=HandlerMode.PV)):
+        assert "older" in unmet(handler, older)
+
+
+def test_bounds_are_within_the_profile_and_hold_its_size() -> None:
+    host = _host(BARE)
+    for key, size, cause in (
+        ("memory_min", 600, "memory_min of 600 MiB is not between the 1 and 512 MiB"),
+        ("memory_max", 600, "memory_max of 600 MiB is not between"),
+        ("memory_max", 128, "256 MiB of its profile are not within"),
+        ("memory_min", 300, "256 MiB of its profile are not within"),
+    ):
+        wrong = trouble(replace(HandlerConfig(), **{key: Bytes(size * MIB)}), host)
+        assert wrong is not None and cause in wrong.cause
+    for count, cause in ((5, "5 vcpus are more than the 4"), (1, "the 2 of its profile are more than")):
+        wrong = trouble(HandlerConfig(vcpus_max=count), host)
+        assert wrong is not None and cause in wrong.cause
+    fits = HandlerConfig(memory=Bytes(128 * MIB), memory_max=Bytes(128 * MIB), vcpus=1, vcpus_max=1)
+    assert trouble(fits, host) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ('devices = ["gpu0"]', 'zones cannot be given devices of the host yet. requires = ["device:NAME"]'),
+        ('sharing = "9p"', "nothing to choose"),
+        ('colour = "blue"', "unknown key 'handlers.fast.colour'; known here: annotations"),
+        ('memory = "2GiB"\nmemory_max = "1GiB"', "is more than memory_max"),
+        ('memory_min = "2GiB"\nmemory_max = "1GiB"', "is more than memory_max"),
+        ("vcpus = 3\nvcpus_max = 2", "is more than vcpus_max"),
+    ],
+)
+def test_what_cannot_be_is_said_at_the_start(tmp_path: Path, line: str, cause: str) -> None:
+    path = tmp_path / "cri.toml"
+    path.write_text(f"[handlers.fast]\n{line}\n")
+    with pytest.raises(Invalid) as raised:
+        load(CriConfig, path)
+    assert cause in str(raised.value) and "handlers.fast." in str(raised.value)
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[Rig]:
+    handlers = {
+        "xenpod": HandlerConfig(),
+        "fast": HandlerConfig(mode=HandlerMode.AUTO),
+        "sev": HandlerConfig(mode=HandlerMode.PVH, requires=("label:sev-snp",)),
+        "gpu": HandlerConfig(requires=("device:gpu0",)),
+    }
+    async with rig(tmp_path, config=replace(node_config(tmp_path), handlers=handlers)) as node:
+        node.protect.capabilities = BARE
+        yield node
+
+
+async def _listed(node: Rig) -> list[str]:
+    reply = await node.cri.Status(cri.StatusRequest())
+    return [handler.name for handler in reply.runtime_handlers]
+
+
+async def test_status_lists_what_this_host_can_honour(node: Rig) -> None:
+    reply = await node.cri.Status(cri.StatusRequest(verbose=True))
+    assert [handler.name for handler in reply.runtime_handlers] == ["", "fast", "xenpod"]
+    conditions = {condition.type: condition for condition in reply.status.conditions}
+    assert conditions["RuntimeReady"].status and not conditions["HandlersReady"].status
+    assert "handler sev: requires label:sev-snp, and" in conditions["HandlersReady"].message
+    shown = json.loads(reply.info["handlers"])
+    assert shown["fast"]["mode"] == "pv" and "auto" in shown["fast"]["notice"]
+    assert "label:sev-snp" in shown["sev"]["error"] and shown["sev"]["requires"] == ["label:sev-snp"]
+
+
+async def test_a_pod_for_another_is_refused_and_nothing_is_made(node: Rig) -> None:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await node.pod(handler="sev")
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    said = str(caught.value.details())
+    assert "runtime handler sev: requires label:sev-snp" in said and "its zones are pvh" in said
+    assert await node.pods() == [] and node.protect.zones == {} and node.network.attached == {}
+
+
+async def test_a_device_that_comes_and_goes_is_seen(node: Rig) -> None:
+    assert "gpu" not in await _listed(node)
+    node.protect.capabilities = WHOLE
+    assert "gpu" in await _listed(node)
+    pod = await node.pod(handler="gpu")
+    assert node.protect.zone_requests[pod].mode == pb.ZONE_MODE_UNSPECIFIED
+    node.protect.capabilities = BARE
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await node.pod("late", handler="gpu")
+    assert "requires device:gpu0" in str(caught.value.details())
+
+
+async def test_the_handlers_mode_is_asked_for(node: Rig) -> None:
+    node.protect.capabilities = WHOLE
+    await node.cri.Status(cri.StatusRequest(verbose=True))
+    modes = {
+        name: node.protect.zone_requests[await node.pod(name, handler=name)].mode
+        for name in ("xenpod", "fast", "sev")
+    }
+    assert modes == {"xenpod": pb.ZONE_MODE_UNSPECIFIED, "fast": AUTO, "sev": PVH}
+
+
+async def test_without_what_the_default_handler_requires_no_ordinary_pod_can_run(tmp_path: Path) -> None:
+    config = replace(node_config(tmp_path), handlers={"xenpod": HandlerConfig(requires=("hvm",))})
+    async with rig(tmp_path, config=config) as node:
+        reply = await node.cri.Status(cri.StatusRequest())
+        ready = {condition.type: condition for condition in reply.status.conditions}["RuntimeReady"]
+        assert not ready.status and "requires hvm" in ready.message
+        assert ready.reason == "DefaultHandlerNotReady"
+        assert not reply.runtime_handlers

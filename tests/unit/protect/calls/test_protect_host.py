@@ -1,0 +1,121 @@
+"""What protectd says that this host can, and the mode that zones get by it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from daemonkit.faults import Refused
+from daemonkit.grpc_server import channel, serve_unix
+from protect.config import HostConfig, Profile
+from protect.host.devices import present
+from protect.model.modes import WantedMode, choose, refuse_impossible_mode
+from protect.model.toolstack import Capabilities, Mode
+from protect.server import services
+from tests.support.protect.memory_toolstack import MemoryToolstack
+from tests.support.protect.protect_node import running
+from tests.support.protect.zones import failing
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.protect.v1 import protect_pb2_grpc as rpc
+
+WHOLE = Capabilities(pv=True, hvm=True, hap=True, iommu=True, hypervisor_version="4.17")
+NO_HARDWARE = Capabilities()
+
+
+@asynccontextmanager
+async def serving(
+    folder: Path, can: Capabilities, **config: object
+) -> AsyncIterator[tuple[rpc.HostAsyncStub, rpc.ZonesAsyncStub]]:
+    toolstack = MemoryToolstack()
+    toolstack.can = can
+    async with running(folder, toolstack) as manager:
+        manager.config = replace(manager.config, **config)  # type: ignore[arg-type]
+        add = functools.partial(services.add, manager)
+        async with serve_unix(folder / "s", add, name="p", grace=0.1):
+            async with channel(folder / "s") as link:
+                yield rpc.HostStub(link), rpc.ZonesStub(link)
+
+
+async def test_it_tells_what_the_host_can(tmp_path: Path) -> None:
+    devices = {"null": "/dev/null", "lost": "0000:ff:1f.7"}
+    host = HostConfig(labels=("sev-snp",), devices=devices)
+    async with serving(tmp_path, WHOLE, host=host) as (service, _):
+        info = await service.Info(pb.InfoRequest(), timeout=60)
+    assert info.capabilities == pb.HostCapabilities(
+        pv=True,
+        hvm=True,
+        hap=True,
+        iommu=True,
+        hypervisor_version="4.17",
+        devices=["null"],
+        absent_devices=["lost"],
+        labels=["sev-snp"],
+    )
+
+
+def test_devices_are_those_that_are_there(tmp_path: Path) -> None:
+    (tmp_path / "0000:65:00.0").mkdir()
+    named = {"card": "0000:65:00.0", "gone": "0000:65:00.1", "null": "/dev/null", "folder": "/dev/shm"}
+    assert present(named, tmp_path) == {"card", "null"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "can", "mode"),
+    [
+        (WantedMode.AUTO, WHOLE, Mode.PVH),
+        (WantedMode.AUTO, replace(WHOLE, hap=False), Mode.PV),
+        (WantedMode.AUTO, NO_HARDWARE, Mode.PV),
+        (WantedMode.PV, WHOLE, Mode.PV),
+        (WantedMode.PVH, NO_HARDWARE, Mode.PVH),
+    ],
+)
+def test_auto_is_pvh_where_the_host_can(wanted: WantedMode, can: Capabilities, mode: Mode) -> None:
+    assert choose(wanted, can) is mode
+
+
+def test_a_mode_that_the_host_cannot_run() -> None:
+    for mode, can in ((Mode.PVH, NO_HARDWARE), (Mode.PV, replace(WHOLE, pv=False))):
+        with pytest.raises(Refused, match=f"this host cannot run {mode.value} guests"):
+            refuse_impossible_mode("create zone", "z", mode, can)
+    for mode in Mode:
+        refuse_impossible_mode("create zone", "z", mode, WHOLE)
+
+
+async def test_the_requests_mode_goes_before_the_profiles(tmp_path: Path) -> None:
+    profiles = {"default": Profile(mode=WantedMode.AUTO), "pv": Profile(mode=WantedMode.PV)}
+    async with serving(tmp_path, WHOLE, profiles=profiles) as (_, zones):
+
+        async def mode(zone: str, **asked: object) -> str:
+            request = pb.CreateZoneRequest(id=zone, **asked)  # type: ignore[arg-type]
+            return pb.ZoneMode.Name((await zones.CreateZone(request, timeout=60)).mode)
+
+        assert await mode("a") == "ZONE_MODE_PVH"
+        assert await mode("b", mode=pb.ZONE_MODE_PV) == "ZONE_MODE_PV"
+        assert await mode("c", profile="pv") == "ZONE_MODE_PV"
+        assert await mode("d", profile="pv", mode=pb.ZONE_MODE_AUTO) == "ZONE_MODE_PVH"
+        async with failing(grpc.StatusCode.INVALID_ARGUMENT) as said:
+            await mode("e", mode=9)
+        assert "mode 9" in said[0]
+
+
+async def test_auto_without_the_hardware_is_said(tmp_path: Path) -> None:
+    profiles = {"default": Profile(), "some": Profile(mode=WantedMode.AUTO)}
+    async with serving(tmp_path, NO_HARDWARE, profiles=profiles) as (service, zones):
+        info = await service.Info(pb.InfoRequest(), timeout=60)
+        assert [notice for notice in info.notices if "mode auto" in notice] == [
+            "profile some: mode auto gives PV zones, as this host lacks hardware-assisted virtualisation or"
+            " its paging (hvm, hap)"
+        ]
+        modes = {bounds.name: pb.ZoneMode.Name(bounds.mode) for bounds in info.profile_bounds}
+        assert modes == {"default": "ZONE_MODE_PV", "some": "ZONE_MODE_AUTO"}
+        async with failing(grpc.StatusCode.FAILED_PRECONDITION) as said:
+            await zones.CreateZone(pb.CreateZoneRequest(id="z", mode=pb.ZONE_MODE_PVH), timeout=60)
+        assert "this host cannot run pvh guests" in said[0]
+        assert not (await zones.ListZones(pb.ListZonesRequest(), timeout=60)).zones

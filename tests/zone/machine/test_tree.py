@@ -1,0 +1,42 @@
+"""The zone's root tree: what crun loads there."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+
+def _loaded(tree: Path) -> dict[str, Path]:
+    """Libraries by name, as the loader in the tree finds them for crun."""
+    command = ["chroot", str(tree), "/lib64/ld-linux-x86-64.so.2", "--list", "/usr/bin/crun"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return {name: tree / path[1:] for name, path in re.findall(r"(\S+) => (/\S+)", listed)}
+
+
+@pytest.mark.root
+def test_crun_loads_little(root: Path) -> None:
+    """To load libsystemd and what that needs takes as long as all else of a short command."""
+    loaded = _loaded(root)
+    assert {name.partition(".")[0] for name in loaded} <= {
+        "libsystemd",
+        "libseccomp",
+        "libcap",
+        "libyajl",
+        "libc",
+    }
+    assert all(path.is_file() for path in loaded.values())
+
+
+@pytest.mark.root
+def test_what_stands_in_for_libsystemd_refuses(root: Path) -> None:
+    path = _loaded(root)["libsystemd.so.0"]
+    assert path.stat().st_size < 16384
+    needed = subprocess.run(["readelf", "-d", str(path)], capture_output=True, text=True, check=True).stdout
+    assert "NEEDED" not in needed
+    # Each of its functions is asked for by crun, which the loader has just found to be whole.
+    assert ctypes.CDLL(str(path)).sd_notify(0, None) == -errno.ENOSYS

@@ -1,0 +1,92 @@
+#include "sys/kept.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Enough for the files of the zone and some five containers; a path's place is one of TRIES from its hash on. */
+enum { KEPT_MAX = 64, TRIES = 8 };
+
+struct kept {
+	char *path; /* NULL: free */
+	int fd;
+};
+
+static struct kept table[KEPT_MAX + TRIES - 1];
+
+static size_t hash(const char *path)
+{
+	uint32_t sum = 2166136261U; /* FNV-1a */
+
+	for (; *path; path++)
+		sum = (sum ^ (unsigned char)*path) * 16777619U;
+	return sum % KEPT_MAX;
+}
+
+static void drop(struct kept *kept)
+{
+	close(kept->fd);
+	free(kept->path);
+	kept->path = NULL;
+}
+
+/* The place that has the path, or else a free one, or else the first. */
+static struct kept *place_of(const char *path)
+{
+	struct kept *places = &table[hash(path)];
+	struct kept *empty = NULL;
+
+	for (int i = 0; i < TRIES; i++) {
+		if (places[i].path && strcmp(places[i].path, path) == 0)
+			return &places[i];
+		if (!places[i].path && !empty)
+			empty = &places[i];
+	}
+	return empty ? empty : places;
+}
+
+static ssize_t read_again(int fd, char *text, size_t size)
+{
+	size_t length = 0;
+	ssize_t n = 0;
+
+	while (length < size - 1 && (n = pread(fd, text + length, size - 1 - length, (off_t)length)) > 0)
+		length += (size_t)n;
+	text[length] = '\0';
+	return n < 0 ? -1 : (ssize_t)length;
+}
+
+ssize_t kept_read(const char *path, char *text, size_t size)
+{
+	struct kept *place = place_of(path);
+	ssize_t n;
+	int fd;
+
+	if (place->path && strcmp(place->path, path) == 0) {
+		n = read_again(place->fd, text, size);
+		if (n >= 0)
+			return n;
+	}
+	/* Another file's place, or its group is gone: there may be a new one of that name. */
+	if (place->path)
+		drop(place);
+	fd = open(path, O_RDONLY | O_CLOEXEC);
+	if (fd < 0)
+		return -1;
+	n = read_again(fd, text, size);
+	place->path = n < 0 ? NULL : strdup(path);
+	place->fd = fd;
+	if (!place->path)
+		close(fd);
+	return n;
+}
+
+void kept_forget(const char *part)
+{
+	for (size_t i = 0; i < sizeof(table) / sizeof(table[0]); i++)
+		if (table[i].path && strstr(table[i].path, part))
+			drop(&table[i]);
+}
