@@ -41,7 +41,7 @@ $(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbi
 
 # Daemons start in half the time; in an environment where Python writes no bytecode itself, too.
 compiled: $(BIN)/.installed
-	@$(PY) -m compileall -q cri protect daemonkit xenbind localnode proto
+	@$(PY) -m compileall -q cri protect daemonkit xenbind localnode labeller proto
 
 check: parts  ## linters, types, import rules, the order of the C, stub drift, sizes: all of them tests
 	$(PYTEST) -q tests/unit/tree

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from daemonkit.faults import Fault
 from daemonkit.grpc_server import channel
-from protect.cli import show
+from protect.cli import manifests, show
 from protect.cli.errors import CommandFailed
 from protect.generate import nodes, output, platforms, policies, syntax
 from protect.generate.output import GenerateOptions
@@ -59,6 +59,7 @@ def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_s
     verb.add_argument("--output", choices=("yaml", "json"), default="yaml")
     text = "write a file for each kind of object into this folder"
     verb.add_argument("--to", type=Path, metavar="DIR", help=text)
+    manifests.add_arguments(verb)
 
 
 def _releases(verb: argparse.ArgumentParser) -> None:
@@ -80,7 +81,10 @@ async def generate(options: argparse.Namespace) -> None:
         nodes=options.node,
     )
     _check_usage(options, wanted.what)
+    changing = manifests.check_usage(options)
     try:
+        if changing:
+            return manifests.change(options, [] if options.critical else await _platforms(options))
         found = [_changed(one, options) for one in await _platforms(options)]
         objects, texts = output.objects(found, wanted), output.texts(found, wanted)
     except Fault as fault:
