@@ -332,6 +332,18 @@ async def test_an_error_of_its_removal_is_said_after_ours(node: MixedNode) -> No
     assert not node.here(image.id)
 
 
+async def test_an_answer_to_its_removal_that_cannot_be_read_is_said_after_ours(
+    node: MixedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = _image(36)
+    node.containerd.add(image, "registry.example/garbled:1")
+    await node.create(ZONE, image.id)
+    monkeypatch.setattr(node.containerd, "garbled", "RemoveImage")
+    with pytest.raises(grpc.aio.AioRpcError, match="its answer is not CRI's"):
+        await node.images.RemoveImage(cri.RemoveImageRequest(image=cri.ImageSpec(image=image.id)))
+    assert not node.here(image.id)
+
+
 async def test_while_the_delegate_is_away(node: MixedNode, registry: Registry) -> None:
     mine, both = _image(22), _image(23)
     name = _pushed(node, registry, mine, "mixed/away")
@@ -348,6 +360,7 @@ async def test_while_the_delegate_is_away(node: MixedNode, registry: Registry) -
     await node.create(ZONE, mine.id)
     # Its images are as it last said, and what it may have is not half removed.
     assert {image.id for image in await node.listed()} == {image.id for image in before} | {again.id}
+    assert [image.id for image in await node.listed("registry.example/both:1")] == [both.id]
     with pytest.raises(grpc.aio.AioRpcError, match="it is being upgraded"):
         await node.images.RemoveImage(cri.RemoveImageRequest(image=cri.ImageSpec(image=both.id)))
     assert node.here(both.id)
