@@ -60,6 +60,8 @@ class ImageManager:
         self._taker = Taker(self._puller, self.store)
         self._repairer = Repairer(self.store, self._puller, settings, self._threads)
         self._tasks = Background()
+        self.on_pulled: Callable[[Reference], None] = lambda _: None
+        """Called after each pull by name, whoever asked for it."""
 
     async def start(self) -> None:
         """Sweep what a killed run left."""
@@ -92,7 +94,9 @@ class ImageManager:
         # Who may not pull an image must not get it by asking at the same time as one who may.
         key = (str(reference), credentials.fingerprint())
         work = partial(self._puller.pull, reference, credentials)
-        return await self.pulls.run(key, str(reference), work, watch)
+        image = await self.pulls.run(key, str(reference), work, watch)
+        self.on_pulled(reference)
+        return image
 
     async def import_layout(self, path: Path, name: Reference | None) -> list[tuple[StoredImage, str]]:
         """The images of a layout on this host, each with the name it got ("": none); see Importer.run."""

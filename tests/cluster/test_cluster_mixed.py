@@ -15,9 +15,11 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from protect.cli.__main__ import parser
+from protect.cli.generate import generate
 from tests.support.cluster import mixed as support
-from tests.support.cluster.api import PATIENCE
-from tests.support.cluster.cluster import CLASSES, NODE, NODES, PODS, Cluster
+from tests.support.cluster.api import PATIENCE, ApiRefused
+from tests.support.cluster.cluster import CLASSES, NODE, NODES, PODS, Cluster, pod
 from tests.support.cluster.mixed import UNUSED, MixedCluster, conditioned, container_of
 from tests.support.cluster.programs import free_ports, needs_kubernetes
 from tests.support.cri.cri_daemons import IMAGE, needs_node
@@ -39,6 +41,14 @@ AGENT = (
     "ls /proc >/host/processes; mkdir /host/made; mount -t tmpfs made /host/made; echo done; "
     "exec sleep 100000"
 )
+_ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+POLICIES = {
+    name: f"{_ADMISSION}/{name.replace('policy', 'policies') if name.endswith('y') else name + 's'}"
+    for name in (
+        *("mutatingadmissionpolicy", "mutatingadmissionpolicybinding"),
+        *("validatingadmissionpolicy", "validatingadmissionpolicybinding"),
+    )
+}
 ROOM = 1 << 30
 """Bytes by which others may use the disk meanwhile."""
 FOREVER = ("sh", "-c", "echo begins; exec sleep 100000")
@@ -189,36 +199,68 @@ def lines(log: str) -> list[int]:
     return [int(line) for line in log[: log.rfind("\n") + 1].split()]
 
 
-async def test_a_taint_keeps_ordinary_pods_off_and_the_class_brings_zones(mixed: MixedCluster) -> None:
+async def test_a_taint_keeps_ordinary_pods_off_and_the_class_brings_zones(
+    mixed: MixedCluster, tmp_path: Path
+) -> None:
+    """With what ``protect generate`` makes of this node."""
     cluster = mixed.cluster
-    node = f"{NODES}/{NODE}"
-    taint = {"key": "xenpod.dev/zones", "value": "only", "effect": "NoSchedule"}
-    scheduling = {
-        "nodeSelector": {"xenpod.dev/zones": "only"},
-        "tolerations": [{"key": "xenpod.dev/zones", "operator": "Exists", "effect": "NoSchedule"}],
-    }
-    await cluster.api.post(CLASSES, {"metadata": {"name": "pool"}, "handler": ZONE, "scheduling": scheduling})
+    made = await generated(cluster, tmp_path)
+    await cluster.create("early", *FOREVER, runtimeClassName=ZONE)
+    await cluster.event("early", "didn't match Pod's node affinity/selector")
+    label, taint = (line.split()[-1] for line in made["labels.sh"].splitlines())
+    key, _, rest = taint.partition("=")
+    value, _, effect = rest.partition(":")
+    tainted = {"spec": {"taints": [{"key": key, "value": value, "effect": effect}]}}
+    node, default = f"{NODES}/{NODE}", "/api/v1/namespaces/default"
     try:
-        await cluster.create("zone", *FOREVER, runtimeClassName="pool")
-        await cluster.event("zone", "didn't match Pod's node affinity/selector")
-        labels = {"metadata": {"labels": taint_label(taint)}, "spec": {"taints": [taint]}}
-        await cluster.api.patch(node, labels)
+        await cluster.api.patch(node, {"metadata": {"labels": dict([label.split("=")])}} | tainted)
         await cluster.create("ordinary", *FOREVER)
         await cluster.event("ordinary", "untolerated taint")
-        (zone,) = await cluster.started("zone")
-        assert zone["spec"]["runtimeClassName"] == "pool" and len(await cluster.zones()) == 1
+        await cluster.started("early")
+        assert len(await cluster.zones()) == 1
+        # The namespace's label gives a pod the class, and whoever has it gets nothing of the host.
+        await cluster.api.patch(default, {"metadata": {"labels": {"xenpod.dev/runtime-class": ZONE}}})
+        await until_assigned(cluster)
+        await cluster.create("assigned", *FOREVER)
+        (pod,) = await cluster.started("assigned")
+        assert pod["spec"]["runtimeClassName"] == ZONE and len(await cluster.zones()) == 2
+        with pytest.raises(ApiRefused, match="hostNetwork"):
+            await cluster.create("greedy", *FOREVER, hostNetwork=True)
         assert (await cluster.api.get(f"{PODS}/ordinary"))["status"]["phase"] == "Pending"
         await cluster.api.patch(node, {"spec": {"taints": None}})
         await cluster.started("ordinary")
+        assert len(mixed.delegate.shims()) == 1
     finally:
-        await cluster.api.patch(
-            node, {"metadata": {"labels": {taint["key"]: None}}, "spec": {"taints": None}}
-        )
-        await cluster.api.delete(f"{CLASSES}/pool")
+        await cluster.api.patch(default, {"metadata": {"labels": {"xenpod.dev/runtime-class": None}}})
+        await cluster.api.patch(node, {"spec": {"taints": None}})
+        for path in POLICIES.values():
+            await cluster.api.delete(path)
+        await mixed.plain_class()
 
 
-def taint_label(taint: dict[str, str]) -> dict[str, str]:
-    return {taint["key"]: taint["value"]}
+async def generated(cluster: Cluster, folder: Path) -> dict[str, str]:
+    """The files that ``protect generate`` makes of the running node; its objects are applied."""
+    words = ["generate", "classes", "assign-class", "keep-off-host", "labels", f"--node={NODE}"]
+    words += [f"--cri-socket={cluster.node.daemon.socket}", f"--to={folder}"]
+    await generate(parser().parse_args(words))
+    made = {path.name: path.read_text() for path in folder.iterdir()}
+    await cluster.api.delete(f"{CLASSES}/{ZONE}")
+    for name, path in {"runtimeclass": CLASSES, **POLICIES}.items():
+        for text in made[f"{name}.yaml"].split("---\n"):
+            await cluster.api.post(path, text)
+    return made
+
+
+async def until_assigned(cluster: Cluster) -> None:
+    """A policy acts a moment after it is there."""
+    asked = pod("asked", "true", hostNetwork=True)
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                await cluster.api.post(f"{PODS}?dryRun=All", asked)
+            except ApiRefused:
+                return
+            await asyncio.sleep(0.1)
 
 
 async def test_a_full_disk_takes_unused_images_and_then_pods_of_both(mixed: MixedCluster) -> None:

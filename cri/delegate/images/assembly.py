@@ -14,7 +14,7 @@ from cri.delegate.images.service import IsOurs, MixedImages
 from cri.delegate.images.theirs import DelegateImages
 from cri.delegate.images.transfer import ImageTransfer
 from cri.delegate.link import Delegate
-from cri.delegate.owners import Ensure
+from cri.delegate.owners import Ensure, Owner
 from cri.images.manager import ImageManager
 from cri.images.rpc.service import ImageService
 from daemonkit.grpc_server import channel
@@ -32,6 +32,7 @@ async def mixed_images(
     # Its own connection: a layer that is read slowly must not hold up calls of CRI.
     stores = channel(config.path)
     theirs, memory = DelegateImages(delegate, config.keep), PullMemory()
+    manager.on_pulled = lambda reference: memory.moved(reference, Owner.OURS)
     transfer = ImageTransfer(manager, theirs, memory, stores)
     try:
         service = MixedImages(config, handlers, ImageService(manager), theirs, memory, is_ours)

@@ -40,12 +40,16 @@ class PullMemory:
             reference = names.parse(name)
         except Invalid:
             return
-        self._sides.put(str(reference), side)
+        self.moved(reference, side)
         # A public image says nothing about what is private beside it.
         if 0 < auth.ByteSize() <= SECRET_BYTES:
             kept = cri.AuthConfig()
             kept.CopyFrom(auth)
             self._secrets.put(reference.name, _Secret(kept, self._clock() + LIFETIME))
+
+    def moved(self, reference: Reference, side: Owner) -> None:
+        """A name means what was just pulled on one side."""
+        self._sides.put(str(reference), side)
 
     def side(self, name: str) -> Owner:
         """Where a name was pulled last; ours when that is not known."""

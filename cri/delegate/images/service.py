@@ -20,7 +20,7 @@ from cri.delegate.owners import Owner
 from cri.delegate.routes import Answer, Behaviour, end_with, unary
 from cri.images.digests import is_digest
 from cri.images.rpc.service import ImageService
-from daemonkit.faults import Broken, Fault, Invalid
+from daemonkit.faults import Broken, Fault, Invalid, TooLate, Unreachable
 from daemonkit.grpc_server import MESSAGE_LIMIT, batches
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -129,10 +129,12 @@ class MixedImages:
         image_id = await self._meant(request.image, context, metadata)
         if not image_id:
             return cri.RemoveImageResponse()
-        refusal: grpc.aio.AioRpcError | None = None
+        refusal: Exception | None = None
         try:
             await self._theirs.remove(image_id, metadata)
-        except grpc.aio.AioRpcError as error:
+        except (Unreachable, TooLate):
+            raise
+        except (grpc.aio.AioRpcError, Fault) as error:
             refusal = error
         # An id in another form is the delegate's alone: lists have ours beside it.
         if is_digest(image_id):
@@ -203,8 +205,11 @@ class MixedImages:
         own = await self._ours.ListImages(cri.ListImagesRequest(), context)
         theirs = await self._theirs.images(metadata)
         images = union.joined(own.images, theirs, self._memory.side)
-        if not asked.image.image:
+        if not (name := asked.image.image):
             return images
+        named = [image for image in images if name in (image.id, *image.repo_tags, *image.repo_digests)]
+        if named:
+            return named
         wanted = await self._meant(asked.image, context, metadata)
         return [image for image in images if image.id == wanted]
 

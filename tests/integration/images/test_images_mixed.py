@@ -14,6 +14,8 @@ import pytest
 
 from cri.delegate.config import Unnamed
 from cri.delegate.owners import Owner
+from cri.images.registry import names
+from cri.images.registry.credentials import ANONYMOUS
 from cri.images.settings import ImageSettings
 from daemonkit.faults import Refused, Unreachable
 from tests.support.images import registry as registries
@@ -271,6 +273,15 @@ async def test_a_tag_that_moved_means_the_last_pull(node: MixedNode, registry: R
     assert node.manager.store.resolve(name).id == newer.id
 
 
+async def test_a_tag_that_an_operator_pulled_means_that_image(node: MixedNode, registry: Registry) -> None:
+    older, newer = _image(34), _image(35)
+    name = _pushed(node, registry, older, "mixed/operator")
+    await node.pull(name, zone=False)
+    _pushed(node, registry, newer, "mixed/operator")
+    await node.manager.pull(names.parse(name), ANONYMOUS)
+    assert (await node.status(name)).id == newer.id
+
+
 async def test_lists_have_each_image_once(node: MixedNode, registry: Registry) -> None:
     both, only_ours, only_theirs = _image(16), _image(17), _image(18)
     name = _pushed(node, registry, both, "mixed/both")
@@ -321,6 +332,18 @@ async def test_an_error_of_its_removal_is_said_after_ours(node: MixedNode) -> No
     assert not node.here(image.id)
 
 
+async def test_an_answer_to_its_removal_that_cannot_be_read_is_said_after_ours(
+    node: MixedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = _image(36)
+    node.containerd.add(image, "registry.example/garbled:1")
+    await node.create(ZONE, image.id)
+    monkeypatch.setattr(node.containerd, "garbled", "RemoveImage")
+    with pytest.raises(grpc.aio.AioRpcError, match="its answer is not CRI's"):
+        await node.images.RemoveImage(cri.RemoveImageRequest(image=cri.ImageSpec(image=image.id)))
+    assert not node.here(image.id)
+
+
 async def test_while_the_delegate_is_away(node: MixedNode, registry: Registry) -> None:
     mine, both = _image(22), _image(23)
     name = _pushed(node, registry, mine, "mixed/away")
@@ -337,6 +360,7 @@ async def test_while_the_delegate_is_away(node: MixedNode, registry: Registry) -
     await node.create(ZONE, mine.id)
     # Its images are as it last said, and what it may have is not half removed.
     assert {image.id for image in await node.listed()} == {image.id for image in before} | {again.id}
+    assert [image.id for image in await node.listed("registry.example/both:1")] == [both.id]
     with pytest.raises(grpc.aio.AioRpcError, match="it is being upgraded"):
         await node.images.RemoveImage(cri.RemoveImageRequest(image=cri.ImageSpec(image=both.id)))
     assert node.here(both.id)

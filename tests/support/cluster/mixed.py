@@ -11,7 +11,7 @@ from typing import Any
 from localnode import images, layers, registry
 from localnode.images import PushedImage
 from localnode.layers import LayerEntry
-from tests.support.cluster.api import PATIENCE, Object
+from tests.support.cluster.api import PATIENCE, ApiRefused, Object
 from tests.support.cluster.cgroups import control_group
 from tests.support.cluster.cluster import CLASSES, PODS, Cluster, controlled, pod
 from tests.support.cri.cri_daemons import IMAGE, CriNode
@@ -68,6 +68,12 @@ class MixedCluster:
         finally:
             client.line.close()
 
+    async def plain_class(self) -> None:
+        """The RuntimeClass of zones is for any node, whatever it was."""
+        with contextlib.suppress(ApiRefused):
+            await self.cluster.api.delete(f"{CLASSES}/{ZONE}")
+        await self.cluster.api.post(CLASSES, {"metadata": {"name": ZONE}, "handler": ZONE})
+
     async def pull_unused(self) -> None:
         """An image that no pod has, to both runtimes."""
         image = cri.ImageSpec(image=UNUSED, runtime_handler=ZONE)
@@ -111,8 +117,8 @@ async def mixed_cluster(folder: Path) -> AsyncIterator[MixedCluster]:
         await node.start()
         settings: dict[str, Any] = {"cgroupsPerQOS": True, "cgroupRoot": cgroup}
         cluster = await stack.enter_async_context(controlled(node, folder, **settings))
-        await cluster.api.post(CLASSES, {"metadata": {"name": ZONE}, "handler": ZONE})
         made = MixedCluster(cluster, delegate, cgroup)
+        await made.plain_class()
         stack.push_async_callback(made.tidy)
         yield made
 

@@ -36,7 +36,8 @@ class ScriptedContainerd:
     """images: by id; blobs: by digest; targets: by name or id; offers: what its registries have, by name.
 
     before: awaited at each call of CRI, with its name; it may abort.  slow: the same for one blob,
-    by digest.  breaks_off: writes end without an answer.  calls: the requests of CRI.
+    by digest.  breaks_off: writes end without an answer.  garbled: the method of CRI whose answers nobody
+    can read.  calls: the requests of CRI.
     """
 
     def __init__(self) -> None:
@@ -52,6 +53,7 @@ class ScriptedContainerd:
         self.before: _Before | None = None
         self.slow: dict[str, _Before] = {}
         self.breaks_off = False
+        self.garbled = ""
 
     def add(self, image: BuiltImage, *names: str, blobs: bool = True, size: int = 100) -> None:
         """What a pull of names leaves here; blobs: the layers, too (not after discard_unpacked_layers)."""
@@ -207,10 +209,23 @@ class _Leases(leases_pb2_grpc.LeasesServicer):
         return leases_pb2.google_dot_protobuf_dot_empty__pb2.Empty()
 
 
+class _Garbling(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not generic at run time
+    def __init__(self, own: ScriptedContainerd) -> None:
+        self._own = own
+
+    async def intercept_service(self, continuation: Any, details: Any) -> Any:  # type: ignore[override]
+        handler = await continuation(details)
+        if not self._own.garbled or not details.method.endswith(f"/{self._own.garbled}"):
+            return handler
+        return grpc.unary_unary_rpc_method_handler(
+            handler.unary_unary, handler.request_deserializer, lambda _: b"\xff\xff\xff"
+        )
+
+
 @asynccontextmanager
 async def serving(own: ScriptedContainerd, path: Path, stores: bool = True) -> AsyncIterator[None]:
     """It serves on a socket while the block runs; stores: also what is behind CRI, as containerd does."""
-    server = grpc.aio.server()
+    server = grpc.aio.server(interceptors=[_Garbling(own)])
     rpc.add_ImageServiceServicer_to_server(_Cri(own), server)
     rpc.add_RuntimeServiceServicer_to_server(_Runtime(own), server)
     if stores:
