@@ -57,6 +57,11 @@ class ListKind:
     """Whether a filter, as requests have it, selects an item."""
 
     @property
+    def patience(self) -> int:
+        """In times of ``delegate.timeout``: containerd takes 2 s for the figures of 100 pods."""
+        return 1 if self.tracked else 6
+
+    @property
     def field(self) -> str:
         """The name of field 1 of the answer."""
         return METHODS[self.method].output_type.fields_by_number[1].name

@@ -76,9 +76,13 @@ class Delegate:
         for told in self._lost:
             told()
 
-    def reads(self, remaining: float | None) -> float:
-        """The deadline of a call that only reads, for a caller who has ``remaining`` seconds."""
-        return self.timeout if remaining is None else min(self.timeout, remaining)
+    def reads(self, remaining: float | None, times: int = 1) -> float:
+        """The deadline of a call that only reads, for a caller who has ``remaining`` seconds.
+
+        ``times``: so many times ``timeout`` at most, for what takes a runtime longer.
+        """
+        most = self.timeout * times
+        return most if remaining is None else min(most, remaining)
 
     async def call(
         self, method: str, request: bytes, timeout: float | None, metadata: Metadata = ()

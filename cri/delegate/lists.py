@@ -52,7 +52,7 @@ class MergedList:
         metadata = passed_on(context)
         begun, pending = time.monotonic(), None
         if not self.only_ours(about) and not self._delegate.trouble and not self.lacking():
-            timeout = self._delegate.reads(remaining(context))
+            timeout = self._delegate.reads(remaining(context), self.kind.patience)
             pending = self._delegate.begin(RUNTIME + self.kind.method, raw, timeout, metadata)
         try:
             own = await self._ours(request, context)

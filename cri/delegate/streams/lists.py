@@ -41,7 +41,7 @@ class MergedListStream:
         metadata, begun, pending = passed_on(context), time.monotonic(), None
         asks = not self._list.only_ours(about) and not self._delegate.trouble
         if asks and self._lacking != self._delegate.introductions:
-            timeout = self._delegate.reads(remaining(context))
+            timeout = self._delegate.reads(remaining(context), self._kind.patience)
             pending = self._delegate.open(RUNTIME + self._kind.stream, raw, timeout, metadata)
         try:
             async for batch in self._ours(request, context):
@@ -89,7 +89,7 @@ class MergedListStream:
 
     async def _listed(self, raw: bytes, context: _Context) -> dict[str, Any]:
         """Requests of both forms have the same fields."""
-        timeout = self._delegate.reads(remaining(context))
+        timeout = self._delegate.reads(remaining(context), self._kind.patience)
         answer = await self._delegate.call(RUNTIME + self._kind.method, raw, timeout)
         return self._list.checked.whole(answer)[1]
 

@@ -186,6 +186,14 @@ async def test_figures_of_both(mixed: Mixed) -> None:
     assert len((await mixed.ours.cri.ListPodSandboxStats(filtered)).stats) == 1
 
 
+async def test_figures_may_take_longer_than_lists(mixed: Mixed) -> None:
+    await mixed.ours.cri.ListPodSandboxStats(cri.ListPodSandboxStatsRequest())
+    await mixed.ours.pods()
+    (figures,), lists = mixed.other.asked("ListPodSandboxStats"), mixed.other.asked("ListPodSandbox")
+    assert figures.remaining is not None and figures.remaining > 120
+    assert lists and all(one.remaining is not None and one.remaining < 70 for one in lists)
+
+
 async def test_a_delegate_without_figures_is_asked_once(mixed: Mixed) -> None:
     ours = await mixed.ours.pod("web", handler="xenpod")
     for _ in range(3):
