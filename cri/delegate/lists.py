@@ -25,6 +25,11 @@ log = logging.getLogger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Ours = Callable[[Any, Any], Awaitable[bytes | Message]]
+Adapt = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+
+
+async def _as_they_are(items: Sequence[Any]) -> Sequence[Any]:
+    return items
 
 
 class MergedList:
@@ -44,6 +49,8 @@ class MergedList:
         self._owners = pods if kind.pods else containers
         self.checked = Checked(kind, delegate.endpoint, self._owners.ours)
         self._lacking = -1
+        self.adapt: Adapt = _as_they_are
+        """Makes the delegate's items fit what else we say of both."""
 
     async def answer(self, raw: bytes, context: _Context) -> bytes:
         """The joined list, encoded."""
@@ -100,6 +107,9 @@ class MergedList:
             return self.recall(about)
         try:
             data, items = self.checked.whole(await pending.answer())
+            found = list(items.values())
+            if (fitting := await self.adapt(found)) is not found:
+                data = encoded_items(self.kind.method, self.kind.field, fitting)
             if len(data) > room:
                 cause = f"its list and ours together are larger than {MESSAGE_LIMIT >> 20} MiB"
                 raise Broken(self.kind.method, self._delegate.endpoint, cause)
@@ -108,7 +118,7 @@ class MergedList:
             return self.recall(about)
         if self.last is not None and not about.ByteSize():
             self.last.heard(data, items, begun)
-        chosen = self.named(list(items.values()), about)
+        chosen = self.named(fitting, about)
         if len(chosen) == len(items):
             return data
         return encoded_items(self.kind.method, self.kind.field, chosen)

@@ -15,12 +15,13 @@ import grpc.aio
 
 from cri.delegate.config import DelegateConfig
 from cri.delegate.follow import DelegateFollower
-from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, PODS, ListKind, parsed
+from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, POD_METRICS, PODS, ListKind, parsed
 from cri.delegate.last_word import LastWord
 from cri.delegate.lifecycle import Change, CreateContainer, RunPod
 from cri.delegate.link import Delegate, said
 from cri.delegate.lists import MergedList
 from cri.delegate.met import Met
+from cri.delegate.metrics import MetricLabels
 from cri.delegate.owners import Ensure, Owners, OwnRecords
 from cri.delegate.routes import (
     CONTAINER_CALLS,
@@ -77,6 +78,8 @@ class Delegation:
     def service(self) -> grpc.GenericRpcHandler[Any, Any]:
         """RuntimeService, for a server."""
         status = MergedStatus(self._config, self.delegate, self._servicer, self._met, self._handlers)
+        labels = MetricLabels(self.delegate, self._servicer)
+        self._lists[POD_METRICS].adapt = labels.adapted
         behaviours: dict[str, Behaviour] = {
             **{method: self._by_id(method).call for method in (*POD_CALLS, *CONTAINER_CALLS)},
             **{kind.method: one.answer for kind, one in self._lists.items()},
@@ -86,7 +89,7 @@ class Delegation:
             "Status": status.status,
             "RuntimeConfig": status.runtime_config,
             "UpdateRuntimeConfig": status.update,
-            "ListMetricDescriptors": status.descriptors,
+            "ListMetricDescriptors": labels.descriptors,
             "Version": self._version,
         }
         missed = MissedEvents(self.delegate, self._lists[PODS], self._lists[CONTAINERS])

@@ -26,7 +26,6 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 log = logging.getLogger(__name__)
 
 CONDITION = "DelegateReady"
-_DESCRIPTORS = 4096
 _HANDLERS = 256
 _CONFIG_BYTES = 4096
 _INFO_BYTES = 8 * 1024 * 1024
@@ -35,7 +34,7 @@ INFO = "delegate."
 
 
 class MergedStatus:
-    """Status, RuntimeConfig, UpdateRuntimeConfig, ListMetricDescriptors.
+    """Status, RuntimeConfig, UpdateRuntimeConfig.
 
     RuntimeReady and NetworkReady stay those of zones.  The kubelet takes a node without either for NotReady:
     it then evicts pods, zones too, and without the network starts none but those of the host's.  So the
@@ -112,30 +111,6 @@ class MergedStatus:
             if lacks(error):
                 return mine
             raise
-
-    async def descriptors(self, raw: bytes, context: _Context) -> Message:
-        """ListMetricDescriptors: by name once, ours first."""
-        request = parsed("ListMetricDescriptors", cri.ListMetricDescriptorsRequest, raw)
-        metadata = passed_on(context)
-        reply: cri.ListMetricDescriptorsResponse = await self._servicer.ListMetricDescriptors(
-            request, context
-        )
-        if self._delegate.trouble:
-            return reply
-        timeout = self._delegate.reads(remaining(context))
-        try:
-            answer = await self._delegate.call(RUNTIME + "ListMetricDescriptors", raw, timeout, metadata)
-            _, theirs = read(cri.ListMetricDescriptorsResponse, answer)
-        except (grpc.aio.AioRpcError, Fault, DecodeError) as error:
-            if not lacks(error):
-                log.warning("the delegate has no descriptors of metrics: %s", said(error))
-            return reply
-        known = {one.name for one in reply.descriptors}
-        for one in theirs.descriptors[:_DESCRIPTORS]:
-            if one.name not in known:
-                known.add(one.name)
-                reply.descriptors.append(one)
-        return reply
 
     async def _theirs(self, pending: PendingCall) -> tuple[cri.StatusResponse | None, str]:
         """Its Status, or what is wrong with it."""

@@ -50,7 +50,7 @@ class MergedListStream:
                 return
             async with contextlib.aclosing(self._theirs(pending, raw, about, begun, context)) as found:
                 async for items in found:
-                    for part in batches(self._list.named(items, about)):
+                    for part in batches(self._list.named(await self._list.adapt(items), about)):
                         yield self._encoded(part)
         finally:
             if pending is not None:

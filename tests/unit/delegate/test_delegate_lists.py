@@ -211,3 +211,39 @@ async def test_descriptors_by_name_once(mixed: Mixed) -> None:
     found = await mixed.ours.cri.ListMetricDescriptors(cri.ListMetricDescriptorsRequest())
     assert [one.name for one in found.descriptors] == [*(one.name for one in alone.descriptors), "new"]
     assert found.descriptors[0].help != "theirs"
+
+
+async def test_labels_of_metrics_that_both_have(mixed: Mixed) -> None:
+    """Values come without names, in the order of descriptors: ours count, for the delegate's, too."""
+    ours, theirs = await both(mixed)
+    alone = await mixed.ours.cri.ListMetricDescriptors(cri.ListMetricDescriptorsRequest())
+    first, second = alone.descriptors[0], alone.descriptors[1]
+    assert list(first.label_keys)[:6] == ["container", "id", "image", "name", "namespace", "pod"]
+    mixed.other.answers["ListMetricDescriptors"] = cri.ListMetricDescriptorsResponse(
+        descriptors=[
+            cri.MetricDescriptor(name=first.name, label_keys=["pod", "namespace", "container"]),
+            cri.MetricDescriptor(name=second.name, label_keys=["pod", "unheard"]),
+            cri.MetricDescriptor(name="new", label_keys=["pod", "unheard"]),
+        ]
+    )
+    labelled = [
+        cri.Metric(name=first.name, label_values=["web", "default", "main"]),
+        cri.Metric(name=first.name, label_values=["too", "few"]),
+        cri.Metric(name=second.name, label_values=["web", "x"]),
+        cri.Metric(name="new", label_values=["web", "x"]),
+    ]
+    container = cri.ContainerMetrics(container_id=whole("e"), metrics=labelled)
+    pod = cri.PodSandboxMetrics(pod_sandbox_id=theirs, container_metrics=[container], metrics=labelled)
+    mixed.other.answers["ListPodSandboxMetrics"] = cri.ListPodSandboxMetricsResponse(pod_metrics=[pod])
+    listed = await mixed.ours.cri.ListPodSandboxMetrics(cri.ListPodSandboxMetricsRequest())
+    streamed = [
+        one
+        async for part in mixed.ours.cri.StreamPodSandboxMetrics(cri.StreamPodSandboxMetricsRequest())
+        for one in part.pod_sandbox_metrics
+    ]
+    expected = [(first.name, ["main", "", "", "", "default", "web"]), ("new", ["web", "x"])]
+    for found in (listed.pod_metrics, streamed):
+        (adapted,) = [one for one in found if one.pod_sandbox_id == theirs]
+        for metrics in (adapted.metrics, adapted.container_metrics[0].metrics):
+            assert [(one.name, list(one.label_values)[:6]) for one in metrics] == expected
+    assert ours in [one.pod_sandbox_id for one in listed.pod_metrics]
