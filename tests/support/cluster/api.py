@@ -42,6 +42,10 @@ class Api:
         """Make an object; a text is YAML."""
         return await self.call("POST", path, body)
 
+    async def patch(self, path: str, body: Object) -> Any:
+        """Change an object by a merge patch (RFC 7386)."""
+        return json.loads(await self.text("PATCH", path, body))
+
     async def delete(self, path: str) -> Any:
         return await self.call("DELETE", path)
 
@@ -92,7 +96,8 @@ class Api:
         self, method: str, path: str, body: Object | str | None
     ) -> AsyncGenerator[bytes, None]:
         """The parts of the answer's body as they come."""
-        kind = "yaml" if isinstance(body, str) else "json"
+        patch = "merge-patch+" if method == "PATCH" else ""
+        kind = "yaml" if isinstance(body, str) else f"{patch}json"
         content = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=_trust())
         try:
