@@ -12,7 +12,7 @@ from typing import Any
 
 import h11
 
-from tests.support.cri.stream_client import Ws, websocket
+from tests.support.cri.stream_client import Spdy, Ws, spdy, websocket
 
 PATIENCE = 120.0
 """Seconds for anything to become true."""
@@ -82,6 +82,15 @@ class Api:
             *self._headers(),
             tls=_trust(),
         )
+
+    async def forward(self, path: str, port: int) -> tuple[Spdy, int]:
+        """A connection to a port of a pod, as kubectl makes one: the client, and the number of its stream."""
+        base = f"https://127.0.0.1:{self.port}"
+        url = f"{base}{path}/portforward"
+        client = await spdy(base, url, "portforward.k8s.io", *self._headers(), tls=_trust())
+        about = {"port": str(port), "requestid": "0"}
+        await client.open(streamtype="error", **about)
+        return client, await client.open(streamtype="data", **about)
 
     async def _watched(self, path: str) -> AsyncGenerator[Object, None]:
         """Objects as they are and become."""
