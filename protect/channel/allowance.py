@@ -31,7 +31,7 @@ class Allowance:
         return True
 
 
-class Ignored:
+class IgnoredFrames:
     """Frames that are legal and have no effect; more than an honest agent can send are a violation.
 
     What was under way when a stream was given up is ``earned``, byte by byte: the sender's credit bounds it,

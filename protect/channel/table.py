@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from daemonkit.faults import Missing
-from protect.channel.allowance import Ignored
+from protect.channel.allowance import IgnoredFrames
 from protect.channel.frames import Frame, credit_values, data_offset, violation
 from protect.channel.inputs import InputStream
 from protect.channel.outputs import OutputStream
@@ -28,7 +28,7 @@ class StreamTable:
     def __init__(self, share: Share) -> None:
         """``share``: the zone's, in which what goes out to sinks takes its turns."""
         self._share = share
-        self._ignored = Ignored()
+        self._ignored = IgnoredFrames()
         self._inputs: dict[int, InputStream] = {}
         self._outputs: dict[int, OutputStream] = {}
         self._used = NumberSet()

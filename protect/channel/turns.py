@@ -130,6 +130,13 @@ class _Stepped(Generic[T]):
         self._work = work
 
     def __await__(self) -> Generator[Any, None, T]:
+        try:
+            return (yield from self._steps())
+        except GeneratorExit:
+            self._work.close()
+            raise
+
+    def _steps(self) -> Generator[Any, None, T]:
         share, turns = self._share, self._share.turns
         thrown: BaseException | None = None
         while True:
@@ -137,6 +144,8 @@ class _Stepped(Generic[T]):
                 turn = turns.wait(share)
                 try:
                     yield from turn
+                except GeneratorExit:
+                    raise
                 except BaseException as error:
                     thrown = error
             began = share.begin()
@@ -150,5 +159,7 @@ class _Stepped(Generic[T]):
             thrown = None
             try:
                 yield wanted
+            except GeneratorExit:
+                raise
             except BaseException as error:
                 thrown = error

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from protect.channel import frames, reply_rules
-from protect.channel.allowance import MOST_EARNED, Allowance, Ignored
+from protect.channel.allowance import MOST_EARNED, Allowance, IgnoredFrames
 from protect.channel.frames import WINDOW, Frame, FrameDecoder, Side, Type
 from protect.channel.link import Link
 from protect.model.errors import ProtocolViolation
@@ -37,31 +37,31 @@ def test_a_bucket_fills_up_to_its_size() -> None:
 
 
 def test_what_was_under_way_is_free_byte_by_byte() -> None:
-    ignored = Ignored(Clock())
+    ignored = IgnoredFrames(Clock())
     ignored.earn(WINDOW)
     for _ in range(WINDOW):
         ignored.frame("DATA")
-    for _ in range(int(Ignored.BURST)):
+    for _ in range(int(IgnoredFrames.BURST)):
         ignored.frame("DATA")
     with pytest.raises(ProtocolViolation, match="without effect; last: DATA"):
         ignored.frame("DATA")
 
 
 def test_large_frames_use_up_what_is_earned_sooner() -> None:
-    ignored = Ignored(Clock())
+    ignored = IgnoredFrames(Clock())
     ignored.earn(WINDOW)
-    for _ in range(4 + int(Ignored.BURST)):
+    for _ in range(4 + int(IgnoredFrames.BURST)):
         ignored.frame("DATA", WINDOW // 4)
     with pytest.raises(ProtocolViolation):
         ignored.frame("DATA", WINDOW // 4)
 
 
 def test_what_is_earned_is_bounded_and_ends_with_the_connection() -> None:
-    ignored = Ignored(Clock())
+    ignored = IgnoredFrames(Clock())
     for _ in range(1000):
         ignored.earn(WINDOW)
     ignored.frame("DATA", MOST_EARNED)
-    for _ in range(int(Ignored.BURST)):
+    for _ in range(int(IgnoredFrames.BURST)):
         ignored.frame("DATA")
     ignored.earn(WINDOW)
     ignored.disconnected()
@@ -83,7 +83,7 @@ async def test_a_whole_window_of_single_bytes_is_no_violation() -> None:
     await until(lambda: not agent.backlog)
     await link.call(LIST, 30)
     assert owner.violations == []
-    for _ in range(int(Ignored.BURST) + 100):
+    for _ in range(int(IgnoredFrames.BURST) + 100):
         agent.send(frames.credit(created.stdin_stream, 0, WINDOW))
     await until(lambda: bool(owner.violations))
     assert "without effect" in owner.violations[0]
@@ -98,7 +98,7 @@ async def test_credit_for_streams_that_are_not_named_yet_is_not_free() -> None:
     owner.on_connected = lambda: asyncio.sleep(3600)
     opening = asyncio.create_task(link.open(60))
     await until(lambda: bool(owner.hellos))
-    for _ in range(int(Ignored.BURST) + 100):
+    for _ in range(int(IgnoredFrames.BURST) + 100):
         agent.send(frames.credit(77, 0, WINDOW))
     with pytest.raises(ProtocolViolation, match="CREDIT before the list"):
         await opening

@@ -179,3 +179,19 @@ async def test_shares_begin_where_the_others_are() -> None:
     all_turns.free(first)
     second: Share = all_turns.share()
     assert second.used <= first.used
+
+
+def test_work_that_is_thrown_away_is_closed() -> None:
+    """As at the end of a loop that was stopped in the midst of it."""
+    closed = []
+
+    async def work() -> None:
+        try:
+            await asyncio.sleep(0)
+        finally:
+            closed.append(True)
+
+    running = Turns().share().run(work)
+    running.send(None)
+    running.close()
+    assert closed == [True]
