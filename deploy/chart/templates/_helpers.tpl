@@ -36,7 +36,7 @@
 {{- define "xenpod.toleration" -}}
 {{- $parts := regexSplit ":" . -1 -}}
 {{- $pair := regexSplit "=" (first $parts) -1 -}}
-key: {{ first $pair }}
+key: {{ first $pair | quote }}
 {{- if and (eq (len $pair) 2) (last $pair) }}
 operator: Equal
 value: {{ last $pair | quote }}
@@ -48,7 +48,7 @@ effect: {{ last $parts }}
 
 {{/* Metadata of an object of the cluster.  Takes a list of the root and the name. */}}
 {{- define "xenpod.metadata" -}}
-name: {{ index . 1 }}
+name: {{ index . 1 | quote }}
 {{- with (index . 0).Values.labels }}
 labels: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -88,7 +88,7 @@ mutations:
 {{/* Metadata of an object of the labeller, with its own label, which the chart's may not replace. */}}
 {{- define "xenpod.labeller" -}}
 name: xenpod-labels
-namespace: {{ .Release.Namespace }}
+namespace: {{ .Release.Namespace | quote }}
 labels: {{- merge (dict "app.kubernetes.io/name" "xenpod-labels") .Values.labels | toYaml | nindent 2 }}
 {{- end }}
 
