@@ -5,12 +5,23 @@
 {{- if $platform.name -}}{{ $handler }}-{{ $platform.name }}{{- else -}}{{ $handler }}{{- end -}}
 {{- end }}
 
-{{/* The names of all classes, as a list in CEL.  It ends here if a name is there twice. */}}
+{{/* The names of all classes, as a list in CEL.  It ends here if they or what is said of their handlers cannot be. */}}
 {{- define "xenpod.classes" -}}
 {{- $names := list -}}
 {{- range $platform := .Values.platforms -}}
 {{- range .handlers -}}
-{{- $names = append $names (include "xenpod.class" (list . $platform) | quote) -}}
+{{- $name := include "xenpod.class" (list . $platform) -}}
+{{- if gt (len $name) 63 -}}
+{{- fail (printf "platforms: the class %s is longer than 63, and no namespace could have it as a label" $name) -}}
+{{- end -}}
+{{- $names = append $names ($name | quote) -}}
+{{- end -}}
+{{- range $key, $handlers := dict "overheads" (keys (.overheads | default dict)) "ownNamespaces" (.ownNamespaces | default list) -}}
+{{- range $handlers -}}
+{{- if not (has . $platform.handlers) -}}
+{{- fail (printf "platforms: %s: %s is not one of the handlers %s" $key . (join ", " $platform.handlers)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if ne (len $names) (len (uniq $names)) -}}

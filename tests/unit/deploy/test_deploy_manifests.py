@@ -258,9 +258,23 @@ def test_the_chart_says_what_cannot_be(kubernetes: str, sets: tuple[str, ...], s
 
 
 @needs_helm
-def test_the_chart_refuses_two_classes_of_one_name(tmp_path: Path) -> None:
-    (tmp_path / "values.yaml").write_text(
-        "platforms: [{name: b-c, handlers: [a], labels: {d: e}}, {name: c, handlers: [a-b], labels: {f: g}}]"
-    )
-    with pytest.raises(ToolRefused, match="the same name"):
-        chart(tmp_path / "values.yaml")
+@pytest.mark.parametrize("policy", ["true", "false"])
+@pytest.mark.parametrize(
+    ("platforms", "said"),
+    [
+        (
+            "{name: b-c, handlers: [a], labels: {d: e}}, {name: c, handlers: [a-b], labels: {f: g}}",
+            "same name",
+        ),
+        (f"{{name: {'n' * 30}, handlers: [{'h' * 33}], labels: {{d: e}}}}", "longer than 63"),
+        ("{handlers: [a], ownNamespaces: [b], labels: {d: e}}", "ownNamespaces: b is not one of"),
+        ("{name: c, handlers: [a], overheads: {b: {}}, labels: {d: e}}", "overheads: b is not one of"),
+    ],
+)
+def test_the_chart_refuses_classes_that_cannot_be(
+    platforms: str, said: str, policy: str, tmp_path: Path
+) -> None:
+    """As ``protect generate`` does; a namespace's label has at most 63 characters."""
+    (tmp_path / "values.yaml").write_text(f"platforms: [{platforms}]")
+    with pytest.raises(ToolRefused, match=said):
+        chart(tmp_path / "values.yaml", sets=[f"keepOffHost.enabled={policy}"])
