@@ -28,7 +28,7 @@ SPARSE = ((0, 512), (1 << 20, 512))
 
 def _read(data: bytes, chunk_bytes: int = 700, header_bytes: int = 1 << 20) -> list[TarEntry]:
     chunks = (data[at : at + chunk_bytes] for at in range(0, len(data), chunk_bytes))
-    return list(tarstream.entries(PlainStream(chunks, "layer"), header_bytes))
+    return list(tarstream.entries(PlainStream(chunks, "layer"), header_bytes, lambda _: None))
 
 
 @pytest.mark.parametrize("form", [tarfile.PAX_FORMAT, tarfile.GNU_FORMAT])
@@ -175,7 +175,7 @@ def test_a_header_larger_than_allowed_is_not_read() -> None:
             yield bytes(1 << 16)
 
     with pytest.raises(Oversized):
-        list(tarstream.entries(PlainStream(endless(), "layer"), 1 << 20))  # type: ignore[arg-type]
+        list(tarstream.entries(PlainStream(endless(), "layer"), 1 << 20, lambda _: None))  # type: ignore[arg-type]
 
 
 def test_many_headers_are_not_read_for_ever() -> None:
@@ -366,7 +366,7 @@ def test_sparse_maps_of_too_many_parts(form: str) -> None:
         stream = PlainStream(iter([_sparse_parts(form, parts) + bytes(1024)]), "layer")
         if refused:
             with pytest.raises(Unpackable, match=f"{MAX_EXTENTS}"):
-                list(tarstream.entries(stream, 8 << 20))
+                list(tarstream.entries(stream, 8 << 20, lambda _: None))
         else:
-            (entry,) = tarstream.entries(stream, 8 << 20)
+            (entry,) = tarstream.entries(stream, 8 << 20, lambda _: None)
             assert (entry.name, entry.size, entry.extents) == (b"f", 0, ())
