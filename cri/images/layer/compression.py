@@ -139,7 +139,8 @@ def _member(rest: _Rest, subject: str) -> Iterator[bytes]:
     while not inflater.eof:
         piece, most = _next(rest, most, subject), min(2 * most, _LEAST)
         yield inflater.decompress(piece, CHUNK)
-        while inflater.unconsumed_tail:
+        # At the end zlib may leave as unconsumed what it also calls unused.
+        while inflater.unconsumed_tail and not inflater.eof:
             yield inflater.decompress(inflater.unconsumed_tail, CHUNK)
     rest.put_back(len(inflater.unused_data))
 

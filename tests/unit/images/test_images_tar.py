@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
 import itertools
 import tarfile
@@ -229,6 +230,22 @@ def test_compressions_are_told_by_their_first_bytes(how: str, chunk_bytes: int) 
     packed_data = _squeezed(how, data[:9000]) + _squeezed(how, data[9000:])
     chunks = [packed_data[at : at + chunk_bytes] for at in range(0, len(packed_data), chunk_bytes)]
     assert b"".join(compression.plain(chunks, "layer")) == data
+
+
+@pytest.mark.parametrize(
+    "sizes", [(5, 40 << 20, 7, 0, 3), (0, 0, 1 << 20, 9 << 20), (3 << 20, 1, 5 << 20, 1)]
+)
+@pytest.mark.parametrize("chunk_bytes", [7, 4000, 1 << 20])
+def test_gzip_members_of_all_sizes(sizes: tuple[int, ...], chunk_bytes: int) -> None:
+    """Short ones and those after them are inflated by another library, and ends of members lie anywhere."""
+    members = [gzip.compress(bytes([number]) * size, mtime=0) for number, size in enumerate(sizes)]
+    stream = b"".join(members)
+    chunks = [stream[at : at + chunk_bytes] for at in range(0, len(stream), chunk_bytes)]
+    found = hashlib.sha256()
+    for chunk in compression.plain(chunks, "layer"):
+        found.update(chunk)
+    expected = b"".join(bytes([number]) * size for number, size in enumerate(sizes))
+    assert found.hexdigest() == hashlib.sha256(expected).hexdigest()
 
 
 def test_skippable_zstd_frames_are_passed_over() -> None:
