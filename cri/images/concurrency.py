@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Generic, TypeVar
@@ -39,6 +39,12 @@ class CancelToken:
         """Raise Cancelled once the thread is to stop."""
         if self._event.is_set():
             raise Cancelled
+
+    def passing(self, items: Iterable[T]) -> Iterator[T]:
+        """The same items; raises Cancelled before the next one once the thread is to stop."""
+        for item in items:
+            self.check()
+            yield item
 
     def sleep(self, seconds: float) -> None:
         """Sleep, or raise Cancelled at once."""

@@ -92,9 +92,10 @@ def _read(
     token: CancelToken,
 ) -> None:
     for number, layer in enumerate(layers):
-        index = read_layer(chunks(layer.path, tree.subject, token), layer.size, layer.diff_id, limits)
+        packed = chunks(layer.path, tree.subject, token)
+        index = read_layer(packed, layer.size, layer.diff_id, limits, token=token)
         budget.spend(index.cost)
-        tree.apply(number, index.entries)
+        tree.apply(number, token.passing(index.entries))
 
 
 def name_of(image: StoredImage) -> str:

@@ -63,7 +63,7 @@ def _from_layer(
     """Extract from one layer, which is verified again: it may have changed since the plan was made."""
     algorithm, _, digest = layer.diff_id.partition(":")
     whole = hashlib.new(algorithm)
-    plain = compression.plain(chunks(layer.path, subject, token), subject)
+    plain = token.passing(compression.plain(chunks(layer.path, subject, token), subject))
     stream = PlainStream(_hashed(plain, whole), subject)
     for name, content in wanted:
         stream.skip(content.offset - stream.offset)

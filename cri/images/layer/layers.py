@@ -16,6 +16,7 @@ from cri.images.layer.tarstream import TarEntry
 from cri.images.settings import OPTIONAL, ImageLimits
 
 CHUNK = 1 << 20
+_NEVER = CancelToken()
 
 
 # What an entry and its inode take in memory at most, beside the bytes of names and attributes; a directory
@@ -126,19 +127,30 @@ EntryReader = Callable[[TarEntry, PlainStream], None]
 
 
 def read_layer(
-    chunks: Iterable[bytes], size: int, diff_id: str, limits: ImageLimits, reader: EntryReader | None = None
+    chunks: Iterable[bytes],
+    size: int,
+    diff_id: str,
+    limits: ImageLimits,
+    reader: EntryReader | None = None,
+    token: CancelToken = _NEVER,
 ) -> LayerIndex:
     """Read a compressed layer to its end and index it.
 
     size: its compressed length, which bounds the plain one where a ratio is configured; reader: is given each
-    entry. Raises Corrupt, Unpackable, Oversized, and what the reader raises.
+    entry; token: is checked at each plain chunk, since a small compressed one may become gigabytes. Raises
+    Corrupt, Unpackable, Oversized, Cancelled, and what the reader raises.
     """
     algorithm, _, wanted = diff_id.partition(":")
-    counted = _Counted(compression.plain(chunks, diff_id), algorithm, _bound(size, diff_id, limits))
+    plain = token.passing(compression.plain(chunks, diff_id))
+    counted = _Counted(plain, algorithm, _bound(size, diff_id, limits))
     stream = PlainStream(iter(counted), diff_id)
     found = EntryList()
     names = memory = 0
-    for entry in tarstream.entries(stream, limits.header_bytes):
+
+    def weigh(headers: int) -> None:
+        check(Cost(memory=memory + headers), diff_id, limits)
+
+    for entry in tarstream.entries(stream, limits.header_bytes, weigh):
         found.add(entry)
         text = _text_bytes(entry)
         names += text
@@ -187,5 +199,5 @@ def file_chunks(path: Path, token: CancelToken) -> Iterator[bytes]:
 
 
 def plain_stream(path: Path, subject: str, token: CancelToken) -> PlainStream:
-    """A kept blob's plain bytes, once more."""
-    return PlainStream(compression.plain(file_chunks(path, token), subject), subject)
+    """A kept blob's plain bytes, once more; raises Cancelled."""
+    return PlainStream(token.passing(compression.plain(file_chunks(path, token), subject)), subject)

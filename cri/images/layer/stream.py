@@ -21,12 +21,16 @@ class PlainStream:
         """Up to size bytes; fewer only at the end of the stream."""
         data = self._chunk[self._at : self._at + size]
         self._at += len(data)
-        while len(data) < size and self._refill():
-            more = self._chunk[: size - len(data)]
-            self._at = len(more)
-            data += more
         self.offset += len(data)
-        return data
+        if len(data) == size:
+            return data
+        pieces, left = [data], size - len(data)
+        while left and self._refill():
+            pieces.append(self._chunk[:left])
+            self._at = len(pieces[-1])
+            self.offset += self._at
+            left -= self._at
+        return b"".join(pieces)
 
     def exactly(self, size: int) -> bytes:
         """Exactly size bytes; raises Unpackable when the stream ends earlier."""

@@ -15,6 +15,10 @@ Extents = tuple[tuple[int, int], ...]
 MAX_EXTENTS = 60_000
 _BLOCK = 512
 _MAX_SIZE = 1 << 62
+# The digits of a number below _MAX_SIZE.
+_DIGITS = 19
+# The blocks after its header that a map of the old form has at most, with 21 parts each.
+_OLD_BLOCKS = MAX_EXTENTS // 21 + 1
 
 
 def old_gnu_map(block: bytes, stream: PlainStream) -> tuple[Extents, int]:
@@ -23,8 +27,11 @@ def old_gnu_map(block: bytes, stream: PlainStream) -> tuple[Extents, int]:
     pairs: list[int] = []
     _old_pairs(block[386:482], pairs, stream)
     more = block[482]
+    blocks = 0
     while more:
-        if len(pairs) > 2 * MAX_EXTENTS:
+        blocks += 1
+        # Blocks without parts count as full ones.
+        if len(pairs) > 2 * MAX_EXTENTS or blocks > _OLD_BLOCKS:
             raise _bad(stream, f"more than {MAX_EXTENTS} parts")
         block = stream.exactly(_BLOCK)
         _old_pairs(block[:504], pairs, stream)
@@ -35,30 +42,33 @@ def old_gnu_map(block: bytes, stream: PlainStream) -> tuple[Extents, int]:
 def pax_map(pax: dict[bytes, bytes], pairs: Sequence[bytes], stream: PlainStream) -> tuple[Extents, int]:
     """The map of PAX 0.1 (one record) or 0.0 (a record for each number)."""
     size = _decimal(pax.get(b"GNU.sparse.size") or pax.get(b"GNU.sparse.realsize") or b"", stream)
-    texts = pax[b"GNU.sparse.map"].split(b",") if b"GNU.sparse.map" in pax else pairs
-    if len(texts) > 2 * MAX_EXTENTS:
+    flat = pax.get(b"GNU.sparse.map")
+    if (len(pairs) if flat is None else flat.count(b",") + 1) > 2 * MAX_EXTENTS:
         raise _bad(stream, f"more than {MAX_EXTENTS} parts")
+    texts = pairs if flat is None else flat.split(b",")
     return _checked([_decimal(text, stream) for text in texts], size, stream), size
 
 
 def stored_map(pax: dict[bytes, bytes], stored: int, stream: PlainStream) -> tuple[Extents, int, int]:
     """The map of PAX 1.0, which lies before the data; also how many bytes it took."""
     size = _decimal(pax.get(b"GNU.sparse.realsize", b""), stream)
-    start, text = stream.offset, b""
+    start, begun = stream.offset, b""
+    numbers: list[int] = []
     wanted = 1
-    while text.count(b"\n") < wanted:
+    while len(numbers) < wanted:
         if stream.offset - start + _BLOCK > stored:
             raise _bad(stream, "ends inside its map")
-        text += stream.exactly(_BLOCK)
-        if wanted == 1 and b"\n" in text:
-            parts = _decimal(text.partition(b"\n")[0], stream)
-            if parts > MAX_EXTENTS:
-                raise _bad(stream, f"{parts} parts, more than {MAX_EXTENTS}")
-            wanted = 1 + 2 * parts
-        elif wanted == 1 and len(text) > 20:
-            raise _bad(stream, "has no count")
-    numbers = [_decimal(line, stream) for line in text.split(b"\n")[1:wanted]]
-    return _checked(numbers, size, stream), size, stream.offset - start
+        *lines, begun = (begun + stream.exactly(_BLOCK)).split(b"\n")
+        # What follows the last number is padding.
+        numbers += [_decimal(line, stream) for line in lines[: wanted - len(numbers)]]
+        if wanted == 1 and numbers:
+            if numbers[0] > MAX_EXTENTS:
+                raise _bad(stream, f"{numbers[0]} parts, more than {MAX_EXTENTS}")
+            wanted = 1 + 2 * numbers[0]
+            numbers += [_decimal(line, stream) for line in lines[1:wanted]]
+        if len(numbers) < wanted and len(begun) > _DIGITS:
+            raise _bad(stream, "a number that is not decimal")
+    return _checked(numbers[1:], size, stream), size, stream.offset - start
 
 
 def _old_pairs(field: bytes, pairs: list[int], stream: PlainStream) -> None:
@@ -96,7 +106,7 @@ def _octal(field: bytes, stream: PlainStream) -> int:
 
 
 def _decimal(text: bytes, stream: PlainStream) -> int:
-    if not text.isdigit() or len(text) > 19:
+    if not text.isdigit() or len(text) > _DIGITS:
         raise _bad(stream, "a number that is not decimal")
     return int(text)
 

@@ -10,25 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from cri.images.errors import Unpackable, oversized
+from cri.images.errors import Unpackable
 from cri.images.layer import losses
 from cri.images.layer.stream import PlainStream
+from cri.images.layer.tarextras import ACL_TEXTS, Extras, HeaderBudget, Weigh, read_pax
 from cri.images.layer.tarsparse import Extents, old_gnu_map, pax_map, stored_map
 
 BLOCK = 512
 # Linux's limit: no file can be reached by a longer path.
 PATH_MAX = 4096
-# All PAX and long-name headers of a layer, as multiples of the bound on one.
-HEADERS = 256
 _ZERO = bytes(BLOCK)
 FILE, LINK, SYMLINK, CHAR, BLOCKDEV, DIR, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
 _KINDS = {b"0": FILE, b"\0": FILE, b"7": FILE, b"S": FILE} | {
     k: k for k in (LINK, SYMLINK, CHAR, BLOCKDEV, DIR, FIFO)
 }
-_XATTR = b"SCHILY.xattr."
-# What star and libarchive call the same, in words; Go's archive/tar and so other runtimes pass them over.
-_ACL_TEXTS = (b"SCHILY.acl.access", b"SCHILY.acl.default")
-_TEXT = (b"path", b"linkpath", b"GNU.sparse.name")
 
 
 class TarEntry(NamedTuple):
@@ -54,26 +49,13 @@ class TarEntry(NamedTuple):
     lost: int = 0
 
 
-class _Extras:
-    """What PAX and GNU headers say about the entry that follows them."""
-
-    __slots__ = ("link", "name", "pax", "sparse_pairs", "xattrs")
-
-    def __init__(self) -> None:
-        self.name: bytes | None = None
-        self.link: bytes | None = None
-        self.pax: dict[bytes, bytes] = {}
-        self.xattrs: dict[bytes, bytes] = {}
-        self.sparse_pairs: list[bytes] = []
-
-
-def entries(stream: PlainStream, header_bytes: int) -> Iterator[TarEntry]:
+def entries(stream: PlainStream, header_bytes: int, weigh: Weigh) -> Iterator[TarEntry]:
     """The entries in their order; until the next one is asked for, the caller may read an entry's data.
 
-    header_bytes: the bound on one PAX or long-name header. Raises Unpackable and Oversized.
+    header_bytes: the bound on one PAX or long-name header. Raises Unpackable, Oversized, and what weigh does.
     """
-    extras = _Extras()
-    left = HEADERS * header_bytes
+    extras = Extras()
+    budget = HeaderBudget(header_bytes, weigh, stream.subject)
     while True:
         block = stream.take(BLOCK)
         if not block or block == _ZERO:
@@ -86,36 +68,25 @@ def entries(stream: PlainStream, header_bytes: int) -> Iterator[TarEntry]:
         if size < 0:
             raise _bad(stream, "a negative size")
         if kind in (b"x", b"g", b"L", b"K"):
-            left -= size
-            if left < 0:
-                cause = f"its headers have more than {HEADERS} times {header_bytes} bytes"
-                raise oversized("read layer", stream.subject, cause, "header_bytes")
-            data = _extra_header(stream, size, header_bytes)
+            budget.take(size, extras)
+            data = stream.exactly(size)
+            stream.skip(-size % BLOCK)
             if kind == b"x":
-                _read_pax(data, extras, stream)
+                read_pax(data, extras, stream, budget.weigh)
             elif kind == b"L":
                 extras.name = data.split(b"\0", 1)[0]
             elif kind == b"K":
                 extras.link = data.split(b"\0", 1)[0]
             continue
         entry = _entry(block, kind, size, extras, stream)
-        extras = _Extras()
+        extras = Extras()
         # Headers and sparse maps are whole blocks, so the data begins on one.
         end = stream.offset + entry.stored + -entry.stored % BLOCK
         yield entry
         stream.skip(end - stream.offset)
 
 
-def _extra_header(stream: PlainStream, size: int, header_bytes: int) -> bytes:
-    if size > header_bytes:
-        cause = f"a header of {size} bytes, more than {header_bytes}"
-        raise oversized("read layer", stream.subject, cause, "header_bytes")
-    data = stream.exactly(size)
-    stream.skip(-size % BLOCK)
-    return data
-
-
-def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: PlainStream) -> TarEntry:
+def _entry(block: bytes, kind: bytes, size: int, extras: Extras, stream: PlainStream) -> TarEntry:
     pax = extras.pax
     name, link = _names(block, extras)
     # The last one is of sparse files alone.
@@ -146,7 +117,7 @@ def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: PlainS
     if extents is not None and sum(length for _, length in extents) != size:
         raise _bad(stream, f"the sparse map of {shown(name)} does not match its data")
     mtime, lost = _mtime(pax.get(b"mtime"), block[136:148], stream)
-    if any(key in pax for key in _ACL_TEXTS):
+    if any(key in pax for key in ACL_TEXTS):
         lost |= losses.ACL
     return TarEntry(
         name,
@@ -166,7 +137,7 @@ def _entry(block: bytes, kind: bytes, size: int, extras: _Extras, stream: PlainS
     )
 
 
-def _names(block: bytes, extras: _Extras) -> tuple[bytes, bytes]:
+def _names(block: bytes, extras: Extras) -> tuple[bytes, bytes]:
     name = block[:100].split(b"\0", 1)[0]
     if block[257:265] == b"ustar\x0000":
         prefix = block[345:500].split(b"\0", 1)[0]
@@ -178,31 +149,6 @@ def _names(block: bytes, extras: _Extras) -> tuple[bytes, bytes]:
     if extras.link is not None:
         link = extras.link
     return extras.pax.get(b"path", name), extras.pax.get(b"linkpath", link)
-
-
-def _read_pax(data: bytes, extras: _Extras, stream: PlainStream) -> None:
-    at = 0
-    while at < len(data):
-        space = data.find(b" ", at, at + 20)
-        digits = data[at:space]
-        if space < 0 or not digits.isdigit():
-            raise _bad(stream, "a malformed PAX record")
-        end = at + int(digits)
-        key, equals, value = data[space + 1 : end - 1].partition(b"=")
-        if end > len(data) or end <= space + 1 or data[end - 1 : end] != b"\n" or not equals or not key:
-            raise _bad(stream, "a malformed PAX record")
-        at = end
-        if key.startswith(_XATTR):
-            extras.xattrs[key[len(_XATTR) :]] = value
-        elif key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
-            extras.sparse_pairs.append(value)
-        elif key in _TEXT and b"\0" in value:
-            raise _bad(stream, "a name with a zero byte")
-        elif value:
-            extras.pax[key] = value
-        else:
-            # An empty value takes a record back (pax, "pax Extended Header").
-            extras.pax.pop(key, None)
 
 
 def _checksum_fits(block: bytes) -> bool:

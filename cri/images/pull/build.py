@@ -131,8 +131,9 @@ class FilesystemBuilder:
             await self._threads.run(partial(_apply, planner, index))
             # What a layer brings is in the tree now, and needed nowhere else.
             del index, coming
-        plan = await self._threads.run(lambda _: planner.plan())
-        content = await self._threads.run(lambda _: content_id(plan, image.diff_ids, contents))
+        plan = await self._threads.run(planner.plan)
+        name = partial(content_id, plan, image.diff_ids, contents)
+        content = await self._threads.run(name)
         contents.add(content.value)
         start = part.end - count
         layers = _digests(image.layers[start : part.end])
@@ -268,8 +269,8 @@ class FilesystemBuilder:
         return path.is_file() and path.stat().st_size == layer.size
 
 
-def _apply(planner: Planner, index: LayerIndex, _: CancelToken) -> None:
-    planner.apply(index.entries)
+def _apply(planner: Planner, index: LayerIndex, token: CancelToken) -> None:
+    planner.apply(token.passing(index.entries))
 
 
 def _digests(layers: Sequence[Descriptor]) -> tuple[str, ...]:

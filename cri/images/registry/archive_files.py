@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol
 
 from cri.images.concurrency import CancelToken
-from cri.images.errors import Corrupt, Oversized, Unpackable
+from cri.images.errors import Corrupt, Oversized, Unpackable, oversized
 from cri.images.layer import compression, tarstream
 from cri.images.layer.layers import file_chunks
 from cri.images.layer.stream import PlainStream
@@ -69,7 +69,13 @@ class ArchiveFiles:
         self.subject = stream.subject
         self._members: dict[str, tuple[int, int]] = {}
         self._links: dict[str, str] = {}
-        for entry in tarstream.entries(stream, limits.header_bytes):
+
+        def weigh(headers: int) -> None:
+            if headers > limits.memory_bytes:
+                cause = f"its headers take more than {limits.memory_bytes} bytes of memory"
+                raise oversized("import", self.subject, cause, "memory_bytes")
+
+        for entry in tarstream.entries(stream, limits.header_bytes, weigh):
             self._add(entry)
 
     def _add(self, entry: tarstream.TarEntry) -> None:
@@ -154,7 +160,7 @@ def _unpacking(
     size = 0
     with work.open("wb", buffering=0) as out:
         try:
-            for chunk in compression.plain(file_chunks(path, token), str(path)):
+            for chunk in token.passing(compression.plain(file_chunks(path, token), str(path))):
                 size += len(chunk)
                 if size > limits.unpacked_bytes:
                     cause = f"it becomes more than {limits.unpacked_bytes} bytes"

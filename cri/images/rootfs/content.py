@@ -12,6 +12,7 @@ import marshal
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from cri.images.concurrency import CancelToken
 from cri.images.digests import digest_of
 from cri.images.layer.inode import InodeRecord, identity
 from cri.images.layer.packed import MARSHAL
@@ -19,6 +20,7 @@ from cri.images.rootfs.plan import FilesystemPlan
 
 # To be changed with the order of the stream, which convert() writes.
 _FORM = b"1\n"
+_NEVER = CancelToken()
 
 
 class FilesDigest:
@@ -43,7 +45,12 @@ class ContentId(NamedTuple):
     first: bytes
 
 
-def content_id(plan: FilesystemPlan, diff_ids: Sequence[str], below: Collection[str] = ()) -> ContentId:
+def content_id(
+    plan: FilesystemPlan,
+    diff_ids: Sequence[str],
+    below: Collection[str] = (),
+    token: CancelToken = _NEVER,
+) -> ContentId:
     """The name of what a plan makes. diff_ids: of the image's layers, lowest first.
 
     below: the names of the filesystems that it lies over. None of them is given again: a stack has no
@@ -53,13 +60,13 @@ def content_id(plan: FilesystemPlan, diff_ids: Sequence[str], below: Collection[
     first = b""
     for layer in plan.order:
         digest = FilesDigest(diff_ids[layer])
-        for path, record in plan.files[layer].records():
+        for path, record in token.passing(plan.files[layer].records()):
             digest.add(path, record)
         first = first or digest.value()
         running.update(digest.value())
-    for path, record in plan.bare.records():
+    for path, record in token.passing(plan.bare.records()):
         running.update(marshal.dumps((path, identity(record)), MARSHAL))
-    for link in plan.links:
+    for link in token.passing(plan.links):
         running.update(marshal.dumps(link, MARSHAL))
     value = f"sha256:{running.hexdigest()}"
     while value in below:

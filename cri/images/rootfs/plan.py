@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from cri.images.concurrency import CancelToken
 from cri.images.errors import Unpackable, oversized
 from cri.images.layer import tarstream
 from cri.images.layer.inode import Inode, InodeRecord, recorded, restored
@@ -19,6 +20,7 @@ from cri.images.settings import OPTIONAL, ImageLimits
 
 # squashfs names owners by an index of 16 bits.
 MAX_OWNERS = 0xFFFF
+_NEVER = CancelToken()
 # Kept in the index, to look users up by name and to recognise kernel images without opening a filesystem.
 ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
 
@@ -132,8 +134,11 @@ class Planner:
         self._tree.apply(self._layers, entries)
         self._layers += 1
 
-    def plan(self) -> FilesystemPlan:
-        """Plan the filesystem of the layers applied since the last one; raises Unpackable, Oversized."""
+    def plan(self, token: CancelToken = _NEVER) -> FilesystemPlan:
+        """Plan the filesystem of the layers applied since the last one.
+
+        Raises Unpackable, Oversized, Cancelled.
+        """
         bare, files, links = NamedInodes(), _Files(), PackedRecords()
         # Of inodes with several names, the main one.
         first: dict[int, bytes] = {}
@@ -141,11 +146,14 @@ class Planner:
         directories: list[Inode] = []
         losses = LossCount()
         before = self._names, self._bytes
-        for path, node in self._tree.difference():
+        for path, node in token.passing(self._tree.difference()):
             self._spend(len(path), 0)
             if self._tree.has_several_names(node):
                 # All names of a file are in one filesystem; under this one its layer has the data.
-                main = first.setdefault(node.serial, self._tree.main_name(node) or path)
+                main = first.get(node.serial)
+                if main is None:
+                    # Once for each inode: a file may have a million names, and its main one a long path.
+                    main = first[node.serial] = self._tree.main_name(node) or path
                 if main != path:
                     links.add((path, main))
                     continue

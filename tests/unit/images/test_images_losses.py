@@ -22,7 +22,7 @@ def _acl(*entries: tuple[int, int], version: int = 2) -> bytes:
 def _planned(*layers: Layer) -> FilesystemPlan:
     planner = Planner("image", ImageLimits())
     for layer in layers:
-        planner.apply(tarstream.entries(PlainStream(iter([layer.tar()]), "layer"), 1 << 20))
+        planner.apply(tarstream.entries(PlainStream(iter([layer.tar()]), "layer"), 1 << 20, lambda _: None))
     return planner.plan()
 
 
@@ -69,7 +69,7 @@ def test_a_file_of_several_names_counts_once() -> None:
 )
 def test_times(said: str, seconds: int, lost: int) -> None:
     tar = Layer().file("f", pax_headers={"mtime": said}).tar()
-    (entry,) = tarstream.entries(PlainStream(iter([tar]), "layer"), 1 << 20)
+    (entry,) = tarstream.entries(PlainStream(iter([tar]), "layer"), 1 << 20, lambda _: None)
     assert (entry.mtime, entry.lost) == (seconds, lost)
 
 

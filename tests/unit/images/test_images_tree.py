@@ -20,7 +20,10 @@ from tests.support.images.images import Layer
 def _tree(*layers: Layer, limits: ImageLimits = ImageLimits()) -> MergedTree:  # noqa: B008
     tree = MergedTree("image", limits)
     for number, layer in enumerate(layers):
-        tree.apply(number, list(tarstream.entries(PlainStream(iter([layer.tar()]), "layer"), 1 << 20)))
+        tree.apply(
+            number,
+            list(tarstream.entries(PlainStream(iter([layer.tar()]), "layer"), 1 << 20, lambda _: None)),
+        )
     return tree
 
 
@@ -40,7 +43,9 @@ def _paths(tree: MergedTree) -> dict[str, str]:
 def _planned(limits: ImageLimits, *layers: Layer) -> Planner:
     planner = Planner("image", limits)
     for layer in layers:
-        planner.apply(list(tarstream.entries(PlainStream(iter([layer.tar()]), "layer"), 1 << 20)))
+        planner.apply(
+            list(tarstream.entries(PlainStream(iter([layer.tar()]), "layer"), 1 << 20, lambda _: None))
+        )
     return planner
 
 
@@ -195,7 +200,12 @@ def test_a_file_larger_than_allowed() -> None:
     tree = MergedTree("image", ImageLimits(unpacked_bytes=100))
     with pytest.raises(Oversized):
         tree.apply(
-            0, list(tarstream.entries(PlainStream(iter([Layer().file("f", b"x" * 101).tar()]), ""), 1 << 20))
+            0,
+            list(
+                tarstream.entries(
+                    PlainStream(iter([Layer().file("f", b"x" * 101).tar()]), ""), 1 << 20, lambda _: None
+                )
+            ),
         )
 
 

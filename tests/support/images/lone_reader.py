@@ -1,0 +1,91 @@
+"""A program that reads one layer with a bound on its CPU time, and tells what came of it.
+
+One JSON object comes in as its argument, one goes out: see Task and Reading.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from cri.images.layer import compression
+from cri.images.layer.layers import CHUNK, read_layer
+from cri.images.rootfs.plan import Planner
+from cri.images.settings import ImageLimits
+from daemonkit.faults import Fault
+
+ROOT = Path(__file__).parents[3]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A layer in a file. cpu: seconds after which the program is killed; plan: also plan its filesystem."""
+
+    path: str
+    diff_id: str
+    cpu: int = 20
+    plan: bool = False
+    limits: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """fault: the class of what was raised, "": nothing; took: bytes that were inflated; peak: of memory."""
+
+    fault: str
+    text: str
+    entries: int
+    took: int
+    peak: int
+
+
+def read_alone(task: Task) -> Reading:
+    """Run the program; fails when it takes more time than it may."""
+    command = [sys.executable, "-m", "tests.support.images.lone_reader", json.dumps(asdict(task))]
+    done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+    return Reading(**json.loads(done.stdout))
+
+
+def main() -> None:
+    """Carry out the task."""
+    task = Task(**json.loads(sys.argv[1]))
+    resource.setrlimit(resource.RLIMIT_CPU, (task.cpu, task.cpu))
+    took = [0]
+    plain = compression.plain
+
+    def counted(*given: object) -> Iterator[bytes]:
+        for chunk in plain(*given):  # type: ignore[arg-type]
+            took[0] += len(chunk)
+            yield chunk
+
+    compression.plain = counted  # type: ignore[assignment]
+    before = _peak()
+    fault, text, entries = "", "", 0
+    limits = ImageLimits(**task.limits)
+    try:
+        with open(task.path, "rb", buffering=0) as file:
+            size = Path(task.path).stat().st_size
+            index = read_layer(iter(lambda: file.read(CHUNK), b""), size, task.diff_id, limits)
+        entries = len(index.entries)
+        if task.plan:
+            planner = Planner("image", limits)
+            planner.apply(index.entries)
+            planner.plan()
+    except Fault as raised:
+        fault, text = type(raised).__name__, str(raised)
+    sys.stdout.write(json.dumps(asdict(Reading(fault, text, entries, took[0], _peak() - before))))
+
+
+def _peak() -> int:
+    """Of this program alone: what getrusage(2) says may be of whoever started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) * 1024
+
+
+if __name__ == "__main__":
+    main()
