@@ -76,7 +76,7 @@ class Owners:
         return Owner.OURS
 
     def _note(self, before: Any, after: Any) -> None:
-        """Remember what is removed: who still asks about it must not wait for the delegate, nor believe it."""
+        """Remember what is removed: whoever still asks neither waits for the delegate nor believes it."""
         if before is None or after is not None:
             return
         self._removed[before.id] = None

@@ -54,7 +54,7 @@ async def test_its_pods_are_listed_as_it_last_said(mixed: Mixed) -> None:
 
 
 async def test_what_we_removed_stays_ours(mixed: Mixed) -> None:
-    """The kubelet asks once more about what it has just removed: the delegate, there or not, does not matter."""
+    """The kubelet asks once more about what it has just removed; the delegate has no say in that."""
     pod = await mixed.ours.pod("web", handler="xenpod")
     container = await mixed.ours.started(pod)
     service = mixed.ours.cri

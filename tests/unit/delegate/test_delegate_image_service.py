@@ -13,7 +13,6 @@ from cri.delegate.images.memory import PullMemory
 from cri.delegate.images.service import MixedImages
 from cri.delegate.images.theirs import DelegateImages
 from cri.delegate.link import Delegate
-from cri.delegate.owners import Owner
 from cri.delegate.untrusted import ITEMS
 from daemonkit.config import Seconds
 from daemonkit.faults import Broken, TooLate, Unreachable
