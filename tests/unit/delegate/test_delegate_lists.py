@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,8 +12,9 @@ import pytest
 from google.protobuf.message import DecodeError
 
 from cri.delegate.untrusted import ITEMS, has_more_items
-from tests.support.cri.mixed_rig import Mixed
-from tests.support.cri.other_runtime import Status
+from daemonkit.config import Seconds
+from tests.support.cri.mixed_rig import Mixed, becomes_ready, in_front_of
+from tests.support.cri.other_runtime import OtherRuntime, Status
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 UNKNOWN = b"\xfa\x3e\x05extra"
@@ -205,6 +207,24 @@ async def test_figures_may_take_longer_than_lists(mixed: Mixed) -> None:
     (figures,), lists = mixed.other.asked("ListPodSandboxStats"), mixed.other.asked("ListPodSandbox")
     assert figures.remaining is not None and figures.remaining > 120
     assert lists and all(one.remaining is not None and one.remaining < 70 for one in lists)
+
+
+async def test_figures_that_hang_are_not_waited_for_again_at_once(
+    short_path: Path, other: OtherRuntime
+) -> None:
+    """One process that does not answer containerd holds up all of its figures, though not its lists."""
+    async with in_front_of(short_path, other.path, timeout=Seconds(0.5)) as ours:
+        await becomes_ready(ours)
+        container = await ours.started(await ours.pod("web", handler="xenpod"))
+        other.hanging |= {"ListContainerStats"}
+        for _ in range(3):
+            reply = await ours.cri.ListContainerStats(cri.ListContainerStatsRequest())
+            assert [one.attributes.id for one in reply.stats] == [container]
+            streamed = ours.cri.StreamContainerStats(cri.StreamContainerStatsRequest())
+            found = [one.attributes.id async for batch in streamed for one in batch.container_stats]
+            assert found == [container]
+        assert len(other.asked("ListContainerStats")) == 1
+        assert other.asked("ListPodSandbox")
 
 
 async def test_a_delegate_without_figures_is_asked_once(mixed: Mixed) -> None:
