@@ -24,7 +24,7 @@ from daemonkit.logs import fields
 log = logging.getLogger(__name__)
 
 REST = 60.0
-"""Seconds in which figures that were not given in time are not asked for: those of zones come without them."""
+"""Seconds in which figures that did not come in time are not asked for: those of zones come without them."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Ours = Callable[[Any, Any], Awaitable[bytes | Message]]

@@ -96,11 +96,12 @@ class DelegateImages:
         try:
             self._is_there("RemoveImage")
             data = request.SerializeToString()
-            await self._delegate.call(f"{IMAGES}RemoveImage", data, timeout, metadata)
+            answer = await self._delegate.call(f"{IMAGES}RemoveImage", data, timeout, metadata)
         except (Unreachable, TooLate) as fault:
             if name in self._recalled(fault):
                 raise
             return
+        parsed_answer(cri.RemoveImageResponse, answer, "RemoveImage", self.name)
         if self._listed is not None:
             self._listed.pop(name, None)
 
