@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
+from daemonkit.hostfiles import HostCalls
 from daemonkit.tasks import complete
 from protect.host.idmap import user_namespace
 from protect.host.lookup import Lookups
@@ -18,6 +20,10 @@ from protect.model.volume import Volume, VolumeSource, close_all
 from protect.model.zone import ZoneIdMapping
 from protect.volumes.area import Area
 from protect.volumes.source import OPERATION, take
+
+_SECONDS = 30.0
+"""Within which mounts come and go, and usually within milliseconds."""
+_AT_ONCE = 1024
 
 
 class HostVolumes:
@@ -29,18 +35,19 @@ class HostVolumes:
     def __init__(self, root: Path, program: Path) -> None:
         self._root = root
         self._lookups = Lookups(program)
+        self._calls = HostCalls(_SECONDS, _AT_ONCE)
 
     def shared(self, zone_id: str) -> Path:
         return self._area(zone_id).namespace
 
     async def open(self, zone_id: str) -> None:
         with _faults("make volumes of zone", zone_id):
-            await complete(asyncio.to_thread(self._area(zone_id).make))
+            await self._run(zone_id, self._area(zone_id).make)
         checkpoint("volumes.area-made")
 
     async def close(self, zone_id: str) -> None:
         with _faults("remove volumes of zone", zone_id):
-            await complete(asyncio.to_thread(self._area(zone_id).remove))
+            await self._run(zone_id, self._area(zone_id).remove)
         checkpoint("volumes.area-removed")
 
     def zones(self) -> list[str]:
@@ -82,13 +89,18 @@ class HostVolumes:
     async def attach(self, zone_id: str, workload_id: str, sources: Sequence[VolumeSource]) -> None:
         if sources:
             with _faults("attach volumes of", workload_id):
-                attaching = asyncio.to_thread(_attach, self._area(zone_id), workload_id, tuple(sources))
-                await complete(attaching)
+                attach = functools.partial(_attach, self._area(zone_id), workload_id, tuple(sources))
+                await self._run(f"{zone_id}/{workload_id}", attach)
 
     async def detach(self, zone_id: str, workload_id: str) -> None:
         with _faults("detach volumes of", workload_id):
-            await complete(asyncio.to_thread(self._area(zone_id).detach, workload_id))
+            detach = functools.partial(self._area(zone_id).detach, workload_id)
+            await self._run(f"{zone_id}/{workload_id}", detach)
         checkpoint("volumes.detached")
+
+    async def _run(self, key: str, work: Callable[[], None]) -> None:
+        """Not in the threads that all share: the last unmount of a file system may wait for its server."""
+        await complete(self._calls.run(key, work))
 
     def _area(self, zone_id: str) -> Area:
         return Area(self._root / zone_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from protect.config import ZoneLimits
 from protect.model.container import MemoryVolume
 from protect.model.volume import Volume
 from protect.server import requests
+from protect.volumes.area import Area
 from protect.volumes.host import HostVolumes
 from protect.workloads import control, create, delete, start
 from protect.zones import destroy, launch
@@ -199,6 +201,24 @@ async def test_one_who_looks_that_cannot(tmp_path: Path, does: str | None, said:
     with pytest.raises(Broken, match=said):
         await volumes.take("z1", VOLUMES, 60)
     await until(lambda: descriptors() == before)
+
+
+async def test_unmounts_that_hang_hold_up_no_other_zone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def detach(area: Area, workload: str) -> None:
+        assert workload == "quick" or go_on.wait(60)
+
+    monkeypatch.setattr(Area, "detach", detach)
+    volumes = HostVolumes(tmp_path, tmp_path / "lookup")
+    stuck = [asyncio.create_task(volumes.detach(f"z{number}", "stuck")) for number in range(40)]
+    await asyncio.sleep(0)
+    await asyncio.wait_for(volumes.detach("honest", "quick"), 60)
+    assert not any(each.done() for each in stuck)
+    go_on.set()
+    await asyncio.gather(*stuck)
 
 
 FINE = pb.Filesystem(path="/x", type="squashfs")
