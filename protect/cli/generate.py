@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from daemonkit.faults import Fault
 from daemonkit.grpc_server import channel
-from protect.cli import show
+from protect.cli import manifests, show
 from protect.cli.errors import CommandFailed
 from protect.generate import nodes, output, platforms, policies, syntax
 from protect.generate.output import GenerateOptions
@@ -23,11 +23,13 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc
 COMMAND = "generate"
 
 _TIMEOUT = 60.0
+_DEFAULTS = GenerateOptions()
 _WHAT = (
     "classes: RuntimeClasses. assign-class: the policy that gives pods of labelled namespaces a class. "
-    "keep-off-host: the policy that refuses pods with zones what is the host's. labels: kubectl commands "
-    "for labels and taints of nodes. kubelet-flags: the same as flags. cluster-api, cloud-init: the same "
-    "for new nodes. "
+    "keep-off-host: the policy that refuses pods with zones what is the host's. labeller: the DaemonSet "
+    "that labels nodes with what they can. labels: kubectl commands for labels and taints of nodes. "
+    "kubelet-flags: the same as flags. cluster-api, cloud-init: the same for new nodes. "
+    "chart-values: of the Helm chart. "
     f"Default: {' '.join(output.FOR_CLUSTER)}"
 )
 
@@ -56,13 +58,18 @@ def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_s
     _releases(verb)
     text = "whose commands labels gives; may be repeated"
     verb.add_argument("--node", action="append", type=_node, default=[], metavar="NAME", help=text)
+    text = "that the labeller runs, with its registry and tag"
+    verb.add_argument("--image", type=_image, default=_DEFAULTS.image, metavar="NAME", help=text)
+    text = "of the labeller"
+    verb.add_argument("--namespace", type=_namespace, default=_DEFAULTS.namespace, metavar="NAME", help=text)
     verb.add_argument("--output", choices=("yaml", "json"), default="yaml")
     text = "write a file for each kind of object into this folder"
     verb.add_argument("--to", type=Path, metavar="DIR", help=text)
+    manifests.add_arguments(verb)
 
 
 def _releases(verb: argparse.ArgumentParser) -> None:
-    kubernetes, known = GenerateOptions().kubernetes, _typed(version)
+    kubernetes, known = _DEFAULTS.kubernetes, _typed(version)
     text = f"release of the cluster; default: {kubernetes}"
     verb.add_argument("--kubernetes", type=known, default=kubernetes, metavar="1.NN", help=text)
     text = "assign classes by Kyverno, of this release, instead of the API server's own policy"
@@ -78,9 +85,14 @@ async def generate(options: argparse.Namespace) -> None:
         kyverno=options.kyverno,
         cluster_api=options.cluster_api,
         nodes=options.node,
+        image=options.image,
+        namespace=options.namespace,
     )
     _check_usage(options, wanted.what)
+    changing = manifests.check_usage(options)
     try:
+        if changing:
+            return manifests.change(options, [] if options.critical else await _platforms(options))
         found = [_changed(one, options) for one in await _platforms(options)]
         objects, texts = output.objects(found, wanted), output.texts(found, wanted)
     except Fault as fault:
@@ -186,6 +198,18 @@ def _what(text: str) -> str:
 @_typed
 def _node(text: str) -> str:
     syntax.dns_subdomain(text)
+    return text
+
+
+@_typed
+def _namespace(text: str) -> str:
+    syntax.dns_label(text)
+    return text
+
+
+@_typed
+def _image(text: str) -> str:
+    syntax.image(text)
     return text
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from protect.generate import classes, kyverno, nodes, policies, yamltext
+from protect.generate import chart, classes, kyverno, labeller, nodes, policies, yamltext
 from protect.generate.classes import Object
 from protect.generate.platforms import NodePlatform
 from protect.generate.versions import Version
@@ -14,10 +14,13 @@ from protect.generate.versions import Version
 FOR_CLUSTER = ("classes", "assign-class", "keep-off-host")
 """What ``kubectl apply`` takes, for the cluster in which the nodes are."""
 
-FOR_NODES = ("labels", "kubelet-flags", "cloud-init")
+FOR_SOME = ("labeller", "cluster-api")
+"""Objects, too: they need what not every cluster has, an image and Cluster API."""
+
+FOR_NODES = ("labels", "kubelet-flags", "cloud-init", "chart-values")
 """Texts, not objects."""
 
-WHAT = (*FOR_CLUSTER, "cluster-api", *FOR_NODES)
+WHAT = (*FOR_CLUSTER, *FOR_SOME, *FOR_NODES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,8 @@ class GenerateOptions:
     kyverno: Version | None = None
     cluster_api: str = nodes.CLUSTER_API[0]
     nodes: Sequence[str] = field(default=())
+    image: str = field(default_factory=labeller.image)
+    namespace: str = labeller.NAMESPACE
 
 
 def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[Object]:
@@ -42,6 +47,8 @@ def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[
         found += policies.assign(wanted.kubernetes)
     if "keep-off-host" in wanted.what:
         found += policies.keep_off_host(platforms)
+    if "labeller" in wanted.what:
+        found += labeller.labeller(platforms, wanted.image, wanted.namespace)
     if "cluster-api" in wanted.what:
         found += [nodes.kubeadm_config_template(one, wanted.cluster_api) for one in platforms]
     return found
@@ -50,6 +57,8 @@ def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[
 def texts(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> dict[str, str]:
     """What is wanted and a text, by the name of its file."""
     found: dict[str, str] = {}
+    if "chart-values" in wanted.what:
+        found["values.yaml"] = yamltext.document(chart.values(platforms))
     for one in platforms:
         suffix = f"-{one.name}" if one.name else ""
         if "labels" in wanted.what:

@@ -19,6 +19,8 @@ _QUANTITY_LIMIT = 2**63
 _DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_DNS_LABEL.pattern}(\.{_DNS_LABEL.pattern})*")
 _WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_IMAGE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._/:-]{{0,254}}(:{_TAG}|@[a-z0-9]+:[a-f0-9]{{32,128}})")
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?")
 _SCALE = {
     "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
@@ -62,6 +64,12 @@ def dns_subdomain(text: str) -> None:
     """RFC 1123: DNS labels with dots between them, as names of nodes are."""
     if not _SUBDOMAIN.fullmatch(text) or len(text) > _SUBDOMAIN_LIMIT:
         raise ValueError(f"{text!r:.80} is not a DNS name: 1 to 253 of [a-z0-9.-]")
+
+
+def image(text: str) -> None:
+    """A name of an image with a tag or a digest, as containers have it: without a tag, it might change."""
+    if not _IMAGE.fullmatch(text):
+        raise ValueError(f"{text!r:.80} is no name of an image with a tag or a digest")
 
 
 def label_key(text: str) -> None:

@@ -40,7 +40,10 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         operation = "connect network"
         zone_id = checks.identifier(operation, "zone", request.zone_id)
         netns = checks.path(operation, "network namespace", request.netns_path)
-        await connect.connect(self._manager, zone_id, netns, checks.interface(operation, request.interface))
+        interface = checks.interface(operation, request.interface)
+        await connect.connect(
+            self._manager, zone_id, netns, interface, spoof_check=not request.no_spoof_check
+        )
         return pb.ConnectNetworkResponse()
 
     @read_only

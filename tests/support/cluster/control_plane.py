@@ -43,7 +43,7 @@ class Serving:
 
 
 @contextlib.asynccontextmanager
-async def api_server(folder: Path, *flags: str) -> AsyncIterator[Serving]:
+async def api_server(folder: Path, *flags: str, authorization: str = "AlwaysAllow") -> AsyncIterator[Serving]:
     """Serve the API while the block runs.  Nobody acts on what it has.  ``folder`` holds all files."""
     folder.mkdir(parents=True)
     clients, peers, port = free_ports(3)
@@ -56,7 +56,12 @@ async def api_server(folder: Path, *flags: str) -> AsyncIterator[Serving]:
         serving = Serving(api, kubeconfig, key, folder, running)
         started = await serving.run("etcd", *etcd(folder / "etcd", clients, peers))
         await _until(lambda: _listens(clients), *started)
-        started = await serving.run("kube-apiserver", *_apiserver(folder, clients, port, key, tokens), *flags)
+        command = (
+            *_apiserver(folder, clients, port, key, tokens),
+            f"--authorization-mode={authorization}",
+            *flags,
+        )
+        started = await serving.run("kube-apiserver", *command)
         await _until(lambda: _ready(api), *started)
         yield serving
 
@@ -82,7 +87,7 @@ def _apiserver(folder: Path, etcd_port: int, port: int, key: Path, tokens: Path)
         program("kube-apiserver"),
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
         *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={folder / 'certificates'}"),
-        *("--authorization-mode=AlwaysAllow", f"--token-auth-file={tokens}", "--allow-privileged"),
+        *(f"--token-auth-file={tokens}", "--allow-privileged"),
         *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
         "--service-account-issuer=https://kubernetes.default.svc",
         "--service-cluster-ip-range=198.51.100.0/24",

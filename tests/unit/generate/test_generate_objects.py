@@ -274,22 +274,28 @@ def test_every_kind_has_a_file_and_every_platform_its_texts() -> None:
         "mutatingadmissionpolicybinding.yaml",
         "validatingadmissionpolicy.yaml",
         "validatingadmissionpolicybinding.yaml",
+        "serviceaccount.yaml",
+        "clusterrole.yaml",
+        "clusterrolebinding.yaml",
+        "daemonset.yaml",
         "kubeadmconfigtemplate.yaml",
     ]
     assert files["runtimeclass.yaml"].count("\n---\n") == 1
     texts = output.texts([METAL, BARE], wanted)
     kinds = ("labels{}.sh", "kubelet-flags{}.txt", "cloud-init{}.cfg")
-    assert list(texts) == [kind.format(name) for name in ("-metal", "-bare") for kind in kinds]
-    assert list(output.texts([NODE], wanted)) == [kind.format("") for kind in kinds]
+    each = [kind.format(name) for name in ("-metal", "-bare") for kind in kinds]
+    assert list(texts) == ["values.yaml", *each]
+    assert list(output.texts([NODE], wanted)) == ["values.yaml", *(kind.format("") for kind in kinds)]
 
 
 @pytest.mark.parametrize("yaml", ["1.1", "1.2"])
 def test_readers_of_any_yaml_see_the_objects(yaml: str) -> None:
     wanted = GenerateOptions(output.WHAT)
-    made = output.objects([NODE, METAL, BARE], wanted)
+    node = dataclasses.replace(NODE, cri_socket=METAL.cri_socket)
+    made = output.objects([node, METAL, BARE], wanted)
     text = output.stream(made, "yaml")
     assert read(text, yaml) == made
-    assert text == output.stream(output.objects([NODE, METAL, BARE], wanted), "yaml")
+    assert text == output.stream(output.objects([node, METAL, BARE], wanted), "yaml")
     assert "&id" not in text
 
 

@@ -152,7 +152,7 @@ def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (
             ["classs"],
-            "argument WHAT: 'classs' is not one of classes, assign-class, keep-off-host, cluster-api,",
+            "argument WHAT: 'classs' is not one of classes, assign-class, keep-off-host, labeller, ",
         ),
         (["--overhead", "memory=96MiB"], "argument --overhead: '96MiB' is not a quantity of Kubernetes"),
         (["--overhead", "96Mi"], "argument --overhead: '96Mi' is not one of cpu, memory"),
@@ -170,6 +170,10 @@ def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
         (["classes", "labels"], "labels and objects cannot share standard output: use --to"),
         (["labels", "kubelet-flags"], "kubelet-flags and labels cannot share standard output: use --to"),
         (["labels", "--output", "json"], "labels cannot be JSON"),
+        (["labeller", "--image", "a"], "argument --image: 'a' is no name of an image with a tag or a digest"),
+        (["labeller", "--image", "a b:c"], "argument --image: 'a b:c' is no name of an image"),
+        (["labeller", "--image", "a:1/b"], "argument --image: 'a:1/b' is no name of an image"),
+        (["labeller", "--namespace", "A"], "argument --namespace: 'A' is not a DNS label"),
     ],
 )
 def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], cause: str) -> None:
@@ -282,3 +286,11 @@ def test_nobody_serves(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> No
         3,
         f"protect: nobody serves {tmp_path}/cri.sock: start the daemon, or name its socket\n",
     )
+
+
+@pytest.mark.parametrize("image", ["registry.example:5000/a/b:v1", f"a/b@sha256:{'0' * 64}"])
+def test_the_labeller_runs_the_image_that_is_named(capsys: pytest.CaptureFixture[str], image: str) -> None:
+    arguments = ("labeller", "--config", CONFIG, "--image", image, "--namespace", "zones")
+    *_, daemon_set = documents(generate(capsys, *arguments)[1])
+    assert daemon_set["metadata"]["namespace"] == "zones"
+    assert [one["image"] for one in daemon_set["spec"]["template"]["spec"]["containers"]] == [image]
