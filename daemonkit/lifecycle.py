@@ -7,6 +7,7 @@ import contextlib
 import faulthandler
 import fcntl
 import gc
+import io
 import logging
 import os
 import resource
@@ -31,7 +32,8 @@ def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
     """
     _raise_file_limit()
     # The service manager's watchdog ends a daemon that hangs with SIGABRT: it then says where.
-    faulthandler.enable()
+    with contextlib.suppress(io.UnsupportedOperation):  # stderr may be no file
+        faulthandler.enable()
     # Imported modules stay for good: a full collection need not walk them, which takes some 30 ms.
     gc.freeze()
     try:
