@@ -97,7 +97,7 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         logs=lambda path, journal: WorkloadLog.open(path, journal),
         splice=splice,
         ledger=Ledger(total),
-        volumes=HostVolumes(config.run_dir / "volumes"),
+        volumes=HostVolumes(config.run_dir / "volumes", config.guest_dir / "lookup"),
     )
 
 

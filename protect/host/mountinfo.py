@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,9 +26,9 @@ class Mount:
     unbindable: bool
 
 
-def mounts() -> Mapping[int, Mount]:
-    """All mounts, by their number."""
-    lines = (_SELF / "mountinfo").read_bytes().splitlines()
+def mounts(proc: Path = _SELF) -> Mapping[int, Mount]:
+    """All mounts that a process or thread sees, by their number."""
+    lines = (proc / "mountinfo").read_bytes().splitlines()
     return {mount.number: mount for mount in map(_parsed, lines)}
 
 
@@ -49,6 +49,18 @@ def below(known: Mapping[int, Mount], top: int) -> Iterator[Mount]:
     while waiting:
         for mount in children.pop(waiting.pop(), ()):
             waiting.append(mount.number)
+            yield mount
+
+
+def highest(known: Mapping[int, Mount], top: int, wanted: Callable[[Mount], bool]) -> Iterator[Mount]:
+    """Those of ``below`` that are wanted, and have no wanted one above them."""
+    found: set[int] = set()
+    # A mount comes after the one that it is on.
+    for mount in below(known, top):
+        if mount.parent in found:
+            found.add(mount.number)
+        elif wanted(mount):
+            found.add(mount.number)
             yield mount
 
 

@@ -14,6 +14,7 @@ from typing import IO, BinaryIO
 from cri.images.concurrency import CancelToken
 from cri.images.errors import disk_full
 from cri.images.settings import ImageSettings
+from daemonkit.children import settle
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Refused
 
@@ -133,7 +134,7 @@ def _start(settings: ImageSettings, target: int, errors: IO[bytes]) -> subproces
     # Without SOURCE_DATE_EPOCH the file's own times are 0, whatever the daemon's environment.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*command, f"/proc/self/fd/{target}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -146,6 +147,8 @@ def _start(settings: ImageSettings, target: int, errors: IO[bytes]) -> subproces
         raise Refused(
             "build filesystem image", "", f"no {TOOL} on the PATH", "install squashfs-tools-ng"
         ) from error
+    settle(process.pid)
+    return process
 
 
 def _disk_full(file: IO[bytes]) -> bool:
