@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cri.state.attachment import Json
-from daemonkit.children import settle
 from daemonkit.faults import Broken, Exhausted, Fault, Invalid, Refused, TooLate, Unreachable
+from daemonkit.host.children import settle
 from daemonkit.tasks import complete, gather
 
 _OUTPUT = 1024 * 1024

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from daemonkit.children import settle
+from daemonkit.host.children import settle
 from protect.model.zone import ZoneIdMapping
 
 _SERVER = 2**32 - 2

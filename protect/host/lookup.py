@@ -18,13 +18,13 @@ import socket
 import struct
 import subprocess
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemonkit.children import settle
 from daemonkit.faults import Broken
+from daemonkit.host.children import settle
 from daemonkit.tasks import complete
 
 _ANSWER = struct.Struct("=II")
@@ -74,21 +74,29 @@ class Lookup:
         """
         return await self._ask("d" if make else "o", path)
 
-    async def copied(self) -> Place:
+    async def copied(self, *, follow: bool) -> Place:
         """What was found last, in a new copy of the mount namespace, which the process is in from then on.
 
-        It must be a directory.
+        It must be a directory.  ``follow``: what the host mounts and unmounts later, it does in the copy too.
         """
-        return await self._ask("c")
+        return await self._ask("f" if follow else "c")
 
-    async def make_unbindable(self, places: Iterable[tuple[int, str]]) -> None:
-        """Mounts of the last copy, by number and path; those that others are mounted over are passed over."""
-        lines = [b"%d %s\0" % (number, _encoded(path)) for number, path in places]
+    async def make_unbindable(self, places: Mapping[int, str]) -> bool:
+        """Mounts of the last copy, paths by number; those that others are mounted over are passed over.
+
+        False: there was nothing at one of the paths, or the mount there was gone in the same moment.
+        """
+        all_there = True
+        lines = [b"%d %s\0" % (number, _encoded(path)) for number, path in places.items()]
         while lines:
             request = b"u"
             while lines and len(request) + len(lines[-1]) <= _REQUEST:
                 request += lines.pop()
-            await self._answer(request, "")
+            try:
+                await self._answer(request, "")
+            except FileNotFoundError:
+                all_there = False
+        return all_there
 
     async def _ask(self, what: str, path: str = "") -> Place:
         mode, descriptors = await self._answer(what.encode() + _encoded(path), path)

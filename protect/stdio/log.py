@@ -15,7 +15,7 @@ from pathlib import Path
 
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Refused
-from daemonkit.hostfiles import HostCalls
+from daemonkit.host.files import HostCalls
 from protect.stdio.disk import LogDisk
 from protect.stdio.fanout import FanOut, LiveReader
 from protect.stdio.journal import Journal

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
-from daemonkit.hostfiles import HostCalls
+from daemonkit.host.files import HostCalls
 from daemonkit.tasks import complete
 from protect.host.idmap import user_namespace
 from protect.host.lookup import Lookups

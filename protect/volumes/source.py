@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from daemonkit.faults import Broken, Fault, Invalid, Missing, Refused
+from daemonkit.host import mountinfo
 from daemonkit.tasks import complete
-from protect.host import mountinfo, mounts, mountspace
+from protect.host import mounts, mountspace
 from protect.host.lookup import Lookup, Place
 from protect.model.volume import Volume, VolumeSource
 
@@ -27,7 +28,6 @@ _KINDS = {
     stat.S_IFBLK: "a device",
 }
 _NOT_BOUND = "it is in a mount that cannot be bound elsewhere"
-_TRIES = 10
 COMMANDING = frozenset(
     "proc sysfs cgroup cgroup2 devtmpfs devpts debugfs tracefs securityfs configfs efivarfs bpf pstore xenfs"
     " nsfs selinuxfs binfmt_misc fusectl nfsd rpc_pipefs mqueue".split()
@@ -58,7 +58,7 @@ async def take(volume: Volume, lookup: Lookup, users: int, taken: list[VolumeSou
                 return
             unbindable = frozenset(each.place for each in below if each.unbindable)
             # To be left out they are marked, and must not be so for the host.
-            with await lookup.copied() as copied:
+            with await lookup.copied(follow=volume.follow_host) as copied:
                 await _take_copied(volume, lookup, copied, unbindable, users, taken)
     except OSError as error:
         raise _fault(volume, error) from error
@@ -68,7 +68,7 @@ async def _take_copied(
     volume: Volume,
     lookup: Lookup,
     copied: Place,
-    unbindable: frozenset[Path],
+    unbindable: frozenset[str],
     users: int,
     taken: list[VolumeSource],
 ) -> None:
@@ -78,16 +78,16 @@ async def _take_copied(
     """
     home = Path(f"/proc/{lookup.pid}")
     top = mountinfo.number_of(copied.descriptor)
-    for tries_left in reversed(range(_TRIES)):
+    tried: set[int] = set()
+    while True:
         known = await _step(mountinfo.mounts, home)
-        marks = mountinfo.highest(known, top, lambda at: at.kind in COMMANDING or at.place in unbindable)
-        try:
-            await lookup.make_unbindable([(each.number, str(each.place)) for each in marks])
+        found = mountinfo.highest(known, top, lambda at: at.kind in COMMANDING or at.place in unbindable)
+        marks = {at.number: at.place for at in found if not at.unbindable}
+        # Those that cannot be marked are gone at the next look (a copy that follows the host changes
+        # with every pod), or below another mount and out of reach.
+        if tried == marks.keys() or await lookup.make_unbindable(marks):
             break
-        except FileNotFoundError:
-            # Other pods come and go: the host unmounts what it had for them, here too.
-            if not tries_left:
-                raise
+        tried = set(marks)
     await _step(mountspace.inside, home / "ns/mnt", lambda: _copy(volume, copied, users, taken))
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit import children
+from daemonkit.host import children
 from tests.support.cri.cri_daemons import CNI_BIN, CriNode, needs_node, pulled
 from tests.support.protect.silent_server import SilentServer
 from tests.support.protect.zones import until

@@ -118,10 +118,14 @@ async def test_a_file_server_is_asked_for_what_a_path_leads_to_and_no_more(
     silent.abort()
 
 
-async def test_pods_that_come_and_go_fail_no_volume(tmp_path: Path) -> None:
+@pytest.mark.parametrize("follow", [False, True])
+async def test_pods_that_come_and_go_fail_no_volume(tmp_path: Path, follow: bool) -> None:
     """Their network namespaces are mounts that are left out of volumes, and may go meanwhile."""
     volumes = HostVolumes(tmp_path / "volumes", GUEST / "lookup")
+    volume = Volume("v", str(tmp_path / "shared"), follow_host=follow)
     (tmp_path / "shared").mkdir()
+    mounts.bind(tmp_path, tmp_path)
+    mounts.propagate(tmp_path, mounts.MS_SHARED)
     ending = False
 
     def come_and_go() -> None:
@@ -136,7 +140,8 @@ async def test_pods_that_come_and_go_fail_no_volume(tmp_path: Path) -> None:
     coming = asyncio.create_task(asyncio.to_thread(come_and_go))
     try:
         for _ in range(50):
-            close_all(await volumes.take("z1", [Volume("v", str(tmp_path / "shared"))], 60))
+            close_all(await volumes.take("z1", [volume], 60))
     finally:
         ending = True
         await coming
+        assert mounts.unmount(tmp_path)

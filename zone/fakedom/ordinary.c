@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* As daemonkit/children.py has it. */
+/* As daemonkit/host/children.py has it. */
 static const char SCORE[] = "100";
 
 void ordinary_process(void)

@@ -6,8 +6,9 @@
  *   o PATH   what is there: symbolic links are followed, automounts made
  *   d PATH   the same; a directory is made if there is nothing, with those above it
  *   c        the descriptor that was found last, in a new copy of the mount namespace
+ *   f        the same; the copy follows what the host mounts and unmounts from then on
  *   u LIST   make mounts of the last copy unbindable: each "<number> <path>", ended by a null character.  One that
- *            another one is mounted over is passed over
+ *            another one is mounted over is passed over; one that has gone is too, and the answer is then ENOENT
  *
  * without the first blank.  The answer is a number of errno and the type of a file, both as uint32_t, and for all but
  * the last of them a descriptor (O_PATH) if the number is 0.  The process ends with its caller's end of the socket. */
@@ -84,14 +85,19 @@ static int go_home(struct place *place)
 }
 
 /* A copied namespace takes along the current directory, on the copy of its mount: nothing is looked up again. */
-static int copy(struct place *place)
+static int copy(struct place *place, bool follow)
 {
+	struct mount_attr alone = { .propagation = MS_PRIVATE };
+
 	if (go_home(place) < 0 || fchdir(place->found) < 0 || unshare(CLONE_NEWNS) < 0)
 		return -1;
 	place->away = true;
+	if (!follow && mount_setattr(AT_FDCWD, "/", AT_RECURSIVE, &alone, sizeof(alone)) < 0)
+		return -1;
 	return open_tree(AT_FDCWD, "", AT_EMPTY_PATH | OPEN_TREE_CLOEXEC);
 }
 
+/* ENOENT: it has gone. */
 static int make_unbindable(uint64_t number, const char *path)
 {
 	struct mount_attr wanted = { .propagation = MS_UNBINDABLE };
@@ -102,8 +108,12 @@ static int make_unbindable(uint64_t number, const char *path)
 	if (found < 0)
 		return -1;
 	result = statx(found, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &seen);
-	if (result == 0 && seen.stx_mnt_id == number)
+	if (result == 0 && seen.stx_mnt_id == number) {
 		result = mount_setattr(found, "", AT_EMPTY_PATH, &wanted, sizeof(wanted));
+		/* What it is asked of a mount, by its own descriptor, is wrong once that is mounted nowhere. */
+		if (result < 0 && errno == EINVAL)
+			errno = ENOENT;
+	}
 	close(found);
 	return result;
 }
@@ -111,16 +121,21 @@ static int make_unbindable(uint64_t number, const char *path)
 /* 0, or the number of an error. */
 static uint32_t make_all_unbindable(const char *list, const char *end)
 {
+	uint32_t gone = 0;
+
 	for (; list < end; list += strlen(list) + 1) {
 		char *blank;
 		uint64_t number = strtoumax(list, &blank, 10);
 
 		if (*blank != ' ')
 			return EINVAL;
-		if (make_unbindable(number, blank + 1) < 0)
+		if (make_unbindable(number, blank + 1) == 0)
+			continue;
+		if (errno != ENOENT)
 			return (uint32_t)errno;
+		gone = ENOENT;
 	}
-	return 0;
+	return gone;
 }
 
 static int serve(struct place *place, char *request)
@@ -133,7 +148,9 @@ static int serve(struct place *place, char *request)
 	case 'd':
 		return go_home(place) < 0 ? -1 : find_or_make(path);
 	case 'c':
-		return copy(place);
+		return copy(place, false);
+	case 'f':
+		return copy(place, true);
 	}
 	errno = EINVAL;
 	return -1;

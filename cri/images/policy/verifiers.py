@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import IO
 
 from cri.images.concurrency import CancelToken
-from daemonkit.children import settle
 from daemonkit.faults import Refused
+from daemonkit.host.children import settle
 from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)

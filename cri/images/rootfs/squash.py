@@ -14,9 +14,9 @@ from typing import IO, BinaryIO
 from cri.images.concurrency import CancelToken
 from cri.images.errors import disk_full
 from cri.images.settings import ImageSettings
-from daemonkit.children import settle
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Refused
+from daemonkit.host.children import settle
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10

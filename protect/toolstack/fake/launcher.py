@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from daemonkit.children import settle
+from daemonkit.host.children import settle
 from protect.model.errors import ToolstackError
 from protect.toolstack.fake.process import PidfdProcess
 

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
-from daemonkit.children import settle
 from daemonkit.faults import Broken, Invalid, Missing
+from daemonkit.host.children import settle
 
 _SETUP_SECTS, _MAGIC, _VERSION, _PAYLOAD = 0x1F1, 0x202, 0x20E, 0x248
 _HEADER = 32768  # the setup code, which has the version, is at most 64 sectors long

@@ -91,7 +91,7 @@ def test_pages_name_files_that_exist(page: str) -> None:
 
 
 def test_whoever_starts_a_process_settles_it() -> None:
-    """See daemonkit/children.py."""
+    """See daemonkit/host/children.py."""
     starts = re.compile(
         r"\b(subprocess\.(run|Popen|call|check_\w+)|create_subprocess_\w+|os\.(fork|posix_spawn\w*))\("
     )
@@ -102,7 +102,7 @@ def test_whoever_starts_a_process_settles_it() -> None:
 
 
 def test_c_and_python_agree_on_what_a_child_is() -> None:
-    from daemonkit.children import SCORE
+    from daemonkit.host.children import SCORE
 
     text = (ROOT / "zone/fakedom/ordinary.c").read_text()
     assert f'SCORE[] = "{SCORE}"' in text

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit import children
+from daemonkit.host import cgroups, children
 
 V1 = "40 30 0:35 / {root}/{name} rw,relatime - cgroup cgroup rw,{name}\n"
 V2 = "41 30 0:36 / {root}/unified rw,relatime - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -31,7 +31,7 @@ def test_groups_of_a_process(tmp_path: Path, mountinfo: str, cgroup: str, found:
     root = tmp_path / "sys"
     (tmp_path / "mountinfo").write_text(mountinfo.replace("{root}", str(root)))
     (tmp_path / "cgroup").write_text(cgroup)
-    assert [str(group.relative_to(root)) for group in children.own_groups(tmp_path)] == found
+    assert [str(group.relative_to(root)) for group in cgroups.own_groups(tmp_path)] == found
 
 
 def test_one_that_has_ended_is_no_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -18,7 +18,7 @@ _SELF = Path("/proc/self/fd")
 
 
 def open_plain(path: str | Path, flags: int, mode: int = 0o600, *, follow: bool = False) -> int:
-    """A descriptor of a plain file; OSError (EINVAL) for pipes, devices, sockets and directories.
+    """A descriptor of a plain file; OSError for directories (EISDIR), pipes, devices and sockets (EINVAL).
 
     These are not even opened: that alone has effects on a pipe or a device.  ``flags``: as open(2) has them;
     with O_CREAT the file is made if it is not there.  ``follow``: whether the last part of the path may be a
@@ -34,7 +34,10 @@ def open_plain(path: str | Path, flags: int, mode: int = 0o600, *, follow: bool 
             raise
         return os.open(path, rest | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
-        if not stat.S_ISREG(os.fstat(place).st_mode):
+        mode = os.fstat(place).st_mode
+        if not stat.S_ISREG(mode):
+            if stat.S_ISDIR(mode):
+                raise OSError(errno.EISDIR, "it is a directory, not a plain file", str(path))
             raise OSError(errno.EINVAL, "it is not a plain file", str(path))
         return os.open(_SELF / str(place), rest)
     finally:

@@ -7,7 +7,7 @@ The group is ``children`` in the group that was delegated to the daemon, if one 
 enabled for it: then the daemon may stay in the group above it, and systemd can start the next one there while
 children of the last one still live.
 
-Sources: proc_pid_oom_score_adj(5), Documentation/admin-guide/cgroup-v2.rst, systemd CGROUP_DELEGATION.md.
+Sources: proc_pid_oom_score_adj(5), systemd CGROUP_DELEGATION.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from daemonkit.host import cgroups
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +71,8 @@ def _children(pid: int) -> Iterator[int]:
 def _groups() -> tuple[Path, ...]:
     """Made once: the daemon's own group does not change."""
     made = []
-    for own in own_groups():
-        if not _delegated(own):
+    for own in cgroups.own_groups():
+        if not cgroups.delegated(own):
             continue
         group = own / GROUP
         try:
@@ -80,31 +82,6 @@ def _groups() -> tuple[Path, ...]:
             continue
         made.append(group)
     return tuple(made)
-
-
-def own_groups(proc: Path = Path("/proc/self")) -> Iterator[Path]:
-    """The directories of the groups that the process is in: one of version 2, and those of version 1."""
-    places: dict[frozenset[str], Path] = {}
-    for line in (proc / "mountinfo").read_text(errors="surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        kind, _, options = after.split()[:3]
-        if kind in ("cgroup", "cgroup2"):
-            # By what names the hierarchy in /proc/self/cgroup: its controllers, or nothing.
-            named = () if kind == "cgroup2" else options.split(",")
-            places.setdefault(frozenset(named) - {"rw", "ro", "xattr"}, Path(before.split()[4]))
-    for line in (proc / "cgroup").read_text(errors="surrogateescape").splitlines():
-        _, controllers, group = line.split(":", 2)
-        place = places.get(frozenset(controllers.split(",")) - {""})
-        if place is not None:
-            yield place / group.lstrip("/")
-
-
-def _delegated(group: Path) -> bool:
-    for name in ("trusted.delegate", "user.delegate"):
-        with suppress(OSError):
-            if os.getxattr(group, name) == b"1":
-                return True
-    return False
 
 
 def _write(place: Path, text: str) -> None:

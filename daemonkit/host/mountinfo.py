@@ -2,34 +2,45 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 _SELF = Path("/proc/thread-self")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
     """One line of mountinfo.
 
-    ``place`` is where it is mounted, as the thread's root directory has it.  ``tells``: mounts and unmounts
-    below it are told to copies of it, because it is shared or a slave.  ``unbindable``: it is left out of
-    copies of what is above it.
+    ``root`` is the part of the file system that is mounted, ``place`` where, as the reader's root directory
+    has it; ``device`` is ``<major>:<minor>``.  ``options`` are the file system's own.  ``tells``: mounts and
+    unmounts below it are told to copies of it, because it is shared or a slave.  ``unbindable``: it is left
+    out of copies of what is above it.
     """
 
     number: int
     parent: int
-    place: Path
+    device: str
+    root: str
+    place: str
     kind: str
+    options: frozenset[str]
     tells: bool
     unbindable: bool
 
 
+def read(file: Path) -> list[Mount]:
+    """The mounts in a mountinfo file, in its order: of two at one place the last is on top."""
+    lines = file.read_text(errors="surrogateescape").split("\n")
+    return [_parsed(line) for line in lines if line]
+
+
 def mounts(proc: Path = _SELF) -> Mapping[int, Mount]:
     """All mounts that a process or thread sees, by their number."""
-    lines = (proc / "mountinfo").read_bytes().splitlines()
-    return {mount.number: mount for mount in map(_parsed, lines)}
+    return {mount.number: mount for mount in read(proc / "mountinfo")}
 
 
 def number_of(descriptor: int) -> int:
@@ -64,14 +75,22 @@ def highest(known: Mapping[int, Mount], top: int, wanted: Callable[[Mount], bool
             yield mount
 
 
-def _parsed(line: bytes) -> Mount:
-    fields = line.split(b" ")
-    end = fields.index(b"-", 6)
+def _parsed(line: str) -> Mount:
+    before, _, after = line.partition(" - ")
+    number, parent, device, root, place, _, *optional = before.split(" ")
+    kind, _, options = after.split(" ")[:3]  # between them is the source, which may be empty
     return Mount(
-        number=int(fields[0]),
-        parent=int(fields[1]),
-        place=Path(fields[4].decode("unicode_escape").encode("latin-1").decode(errors="surrogateescape")),
-        kind=fields[end + 1].decode(errors="replace"),
-        tells=any(each.startswith((b"shared:", b"master:")) for each in fields[6:end]),
-        unbindable=b"unbindable" in fields[6:end],
+        number=int(number),
+        parent=int(parent),
+        device=device,
+        root=_plain(root),
+        place=_plain(place),
+        kind=kind,
+        options=frozenset(options.split(",")),
+        tells=any(each.startswith(("shared:", "master:")) for each in optional),
+        unbindable="unbindable" in optional,
     )
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)
