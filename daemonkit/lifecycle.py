@@ -38,8 +38,8 @@ def run(serve: Callable[[asyncio.Event], Awaitable[None]]) -> int:
         faulthandler.enable()
     # Imported modules stay for good: a full collection need not walk them, which takes some 30 ms.
     gc.freeze()
-    # Statistics of 100 pods make some 10,000 objects that soon go by themselves: by default (700) they would be
-    # looked at 15 times, and then all else too, since what is frozen does not count as old.
+    # Statistics of 100 pods make some 10,000 objects that soon go by themselves. By default (700) they would
+    # be looked at 15 times, and then all else too, since what is frozen does not count as old.
     gc.set_threshold(_OBJECTS)
     try:
         asyncio.run(_supervise(serve))
