@@ -25,7 +25,7 @@ _LENGTH, _VLAN_PRESENT = 0, 20  # of struct __sk_buff
 _LOADS = {1: 0x30, 2: 0x28, 4: 0x20}  # BPF_LD | BPF_ABS of so many bytes, into r0
 
 _ATTEMPTS = 5
-"""The kernel gives up the check of a program when a signal is pending (EAGAIN; do_check() of its verifier)."""
+"""The kernel gives up checking a program when a signal is pending (EAGAIN; do_check() of its verifier)."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
