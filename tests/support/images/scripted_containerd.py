@@ -1,4 +1,4 @@
-"""A containerd as far as images are concerned: CRI's ImageService, and the stores behind it, in memory.
+"""The image part of a containerd, in memory: CRI's ImageService, and the stores behind it.
 
 It does what the real one does, until a test changes what it has or how it answers.
 """
@@ -71,7 +71,7 @@ class ScriptedContainerd:
             )
 
     def resolve(self, name: str) -> cri.Image | None:
-        """By id or name."""
+        """Find an image by id or name."""
         found = (one for one in self.images.values() if name in (one.id, *one.repo_tags, *one.repo_digests))
         return next(found, None)
 
