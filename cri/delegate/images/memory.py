@@ -48,11 +48,11 @@ class PullMemory:
             self._secrets.put(reference.name, _Secret(kept, self._clock() + LIFETIME))
 
     def moved(self, reference: Reference, side: Owner) -> None:
-        """A name means what was just pulled on one side."""
+        """A name means what it has just been given to on one side."""
         self._sides.put(str(reference), side)
 
     def side(self, name: str) -> Owner:
-        """Where a name was pulled last; ours when that is not known."""
+        """Where a name got its image last; ours when that is not known."""
         try:
             return self._sides.get(str(names.parse(name))) or Owner.OURS
         except Invalid:
