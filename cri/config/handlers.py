@@ -19,14 +19,14 @@ MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
 KERNEL = "xenpod.dev/kernel"
 ANNOTATIONS = (MEMORY, VCPUS, KERNEL)
-"""All annotations of pods that there are."""
+"""All our annotations of pods."""
 
 _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _MOST_VCPUS = 1024
 
 
 class HostNamespaces(Enum):
-    """What a pod gets that asks for the host's processes or IPC: an error, or its zone's."""
+    """What a pod gets that asks for the host's processes or IPC: an error, or those of its zone."""
 
     REFUSE = "refuse"
     ZONE = "zone"
@@ -100,7 +100,7 @@ class HandlerConfig:
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
-        """``requires``, read."""
+        """``requires`` as requirements."""
         return tuple(map(requirement, self.requires))
 
     @property

@@ -1,4 +1,4 @@
-"""Which virtualisation mode a zone gets: what is asked for, and what the host can."""
+"""Chooses a zone's virtualisation mode, by what is asked for and what the host can do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protect.model.toolstack import Capabilities, Mode
 
 
 class WantedMode(Enum):
-    """What a configuration or a request may ask for; AUTO: PVH where the host can, else PV."""
+    """The mode that a configuration or a request asks for; AUTO: PVH if the host can run it, else PV."""
 
     PV = "pv"
     PVH = "pvh"
@@ -17,7 +17,7 @@ class WantedMode(Enum):
 
 
 def choose(wanted: WantedMode, capabilities: Capabilities) -> Mode:
-    """The mode of a zone.  AUTO wants hardware-assisted paging too: without it PVH is slower than PV."""
+    """Choose a zone's mode.  AUTO chooses PVH only with hardware-assisted paging: PV is faster without."""
     if wanted is WantedMode.AUTO:
         return Mode.PVH if capabilities.hvm and capabilities.hap else Mode.PV
     return Mode(wanted.value)

@@ -1,4 +1,4 @@
-"""protect.v1.Host."""
+"""The gRPC service protect.v1.Host."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class HostServicer(protect_pb2_grpc.HostServicer):
-    """Facts of the host, and a stream of changes."""
+    """Answers with facts of the host, and a stream of changes."""
 
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager
@@ -65,7 +65,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
 
 
 def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
-    """The sizes that zones can have and their mode, by profile."""
+    """The bounds of each profile: sizes of zones, and their mode."""
     profiles = {name: config.profile(name) for name in config.profile_names()}
     return [
         pb.ProfileBounds(
@@ -82,7 +82,7 @@ def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
 
 
 def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:
-    """One for each profile whose zones are PV for want of hardware."""
+    """A notice for each profile whose zones are PV because the host lacks hardware for PVH."""
     return [
         f"profile {name}: mode auto gives PV zones, as this host lacks hardware-assisted virtualisation or"
         " its paging (hvm, hap)"
@@ -92,7 +92,7 @@ def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str
 
 
 async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
-    """Devices come and go; the rest stays."""
+    """What the host can do; only its devices change while it runs."""
     there = await asyncio.to_thread(devices.present, config.devices)
     return pb.HostCapabilities(
         pv=can.pv,

@@ -502,7 +502,7 @@ async def test_a_store_that_takes_nothing(tmp_path: Path, how: str) -> None:
 
         node.containerd.slow = {digest(image.layers[0].data): fail}
         node.containerd.breaks_off = how == "breaks off"
-        words = {"refuses": "no space left", "breaks off": "without a word", "is silent": "no answer for"}
+        words = {"refuses": "no space left", "breaks off": "without an answer", "is silent": "no answer for"}
         with pytest.raises(Refused, match=f"{words[how]}.*no name with a digest"):
             await node.create(HOST, image.id)
         assert node.containerd.leases == set() and node.containerd.images == {}
