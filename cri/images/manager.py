@@ -19,7 +19,7 @@ from cri.images.pull.pull import Puller
 from cri.images.pull.pulls import MAX_PULLS, Pulls
 from cri.images.pull.repair import Outcome, Repair, Repairer, name_of
 from cri.images.pull.taking import OfferedImage, Taker
-from cri.images.registry import manifests
+from cri.images.registry import manifests, names
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
@@ -60,8 +60,8 @@ class ImageManager:
         self._taker = Taker(self._puller, self.store)
         self._repairer = Repairer(self.store, self._puller, settings, self._threads)
         self._tasks = Background()
-        self.on_pulled: Callable[[Reference], None] = lambda _: None
-        """Called after each pull by name, whoever asked for it."""
+        self.on_named: Callable[[Reference], None] = lambda _: None
+        """Called when a name has got its image by a pull, an import or a tag, whoever asked for it."""
 
     async def start(self) -> None:
         """Sweep what a killed daemon left."""
@@ -95,12 +95,16 @@ class ImageManager:
         key = (str(reference), credentials.fingerprint())
         work = partial(self._puller.pull, reference, credentials)
         image = await self.pulls.run(key, str(reference), work, watch)
-        self.on_pulled(reference)
+        self.on_named(reference)
         return image
 
     async def import_layout(self, path: Path, name: Reference | None) -> list[tuple[StoredImage, str]]:
         """The images of a layout on this host, each with the name it got ("": none); see Importer.run."""
-        return await self.pulls.run(object(), str(path), partial(self._importer.run, path, name))
+        images = await self.pulls.run(object(), str(path), partial(self._importer.run, path, name))
+        for _, given in images:
+            if given:
+                self.on_named(names.parse(given))
+        return images
 
     async def take(self, offered: OfferedImage) -> StoredImage:
         """Take an image over from another store on this host; see Taker.run."""
@@ -162,6 +166,7 @@ class ImageManager:
         kind = manifests.kind_of(manifests.parse_json(manifest, image.id), "", image.id)
         await policy.check_content(reference, Descriptor(kind, image.manifest_digest, len(manifest)), "tag")
         before = await self.run(lambda: self.store.tag(image.id, str(reference)))
+        self.on_named(reference)
         log.info(
             "%s is now a name of %s%s", reference, image.id, f", no longer of {before}" if before else ""
         )

@@ -23,6 +23,8 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc
 COMMAND = "generate"
 
 _TIMEOUT = 60.0
+_APPLIED = (".json", ".yaml", ".yml")
+"""What ``kubectl apply --filename DIR`` takes."""
 _DEFAULTS = GenerateOptions()
 _WHAT = (
     "classes: RuntimeClasses. assign-class: the policy that gives pods of labelled namespaces a class. "
@@ -48,7 +50,7 @@ def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_s
     source.add_argument("--config", type=Path, metavar="PATH", help="a cri.toml instead")
     source.add_argument("--platforms", type=Path, metavar="FILE", help="a file of several platforms instead")
     verb.add_argument("--platform", metavar="NAME", help="only this one of FILE")
-    text = "replaces what the nodes say: memory=96Mi, cpu=100m; may be repeated"
+    text = "instead of what the nodes say of this resource: memory=96Mi, cpu=100m; may be repeated"
     verb.add_argument("--overhead", action="append", type=_overhead, metavar="RESOURCE=QUANTITY", help=text)
     text = f"of the node; may be repeated; default: {platforms.ZONES_LABEL}=true"
     verb.add_argument("--label", action="append", type=_typed(syntax.label), metavar="KEY=VALUE", help=text)
@@ -152,7 +154,9 @@ async def _platforms(options: argparse.Namespace) -> Sequence[NodePlatform]:
 def _changed(platform: NodePlatform, options: argparse.Namespace) -> NodePlatform:
     """The platform with what the command line overrides."""
     if options.overhead:
-        platform = replace(platform, overhead=dict(options.overhead), overheads={})
+        said = dict(options.overhead)
+        overheads = {name: {**measured, **said} for name, measured in platform.overheads.items()}
+        platform = replace(platform, overhead={**platform.overhead, **said}, overheads=overheads)
     if options.label:
         platform = replace(platform, labels=dict(options.label))
     if options.taint or options.no_taint:
@@ -169,8 +173,13 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
         for name, text in files.items():
             (folder / name).write_text(text)
             sys.stdout.write(f"{folder / name}\n")
+        others = {path.name for path in folder.iterdir() if path.suffix in _APPLIED} - files.keys()
     except OSError as error:
         raise CommandFailed(f"write {error.filename or folder}: {error.strerror or error}") from None
+    if others:
+        show.note(
+            f"{folder} has other files, which kubectl would apply with these: {', '.join(sorted(others))}"
+        )
 
 
 def _titled(texts: Mapping[str, str]) -> list[str]:

@@ -35,7 +35,7 @@ async def mixed_images(
     # A connection of its own: a layer that is read slowly must not hold up CRI's calls.
     stores = channel(config.path)
     theirs, memory = DelegateImages(delegate, config.keep), PullMemory()
-    manager.on_pulled = lambda reference: memory.moved(reference, Owner.OURS)
+    manager.on_named = lambda reference: memory.moved(reference, Owner.OURS)
     transfer = ImageTransfer(manager, theirs, memory, stores)
     try:
         service = MixedImages(config, handlers, ImageService(manager), theirs, memory, is_ours)

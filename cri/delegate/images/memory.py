@@ -48,11 +48,11 @@ class PullMemory:
             self._secrets.put(reference.name, _Secret(kept, self._clock() + LIFETIME))
 
     def moved(self, reference: Reference, side: Owner) -> None:
-        """Note that a name now means the image that was just pulled on this side."""
+        """Note that a name now means the image that this side has just got for it."""
         self._sides.put(str(reference), side)
 
     def side(self, name: str) -> Owner:
-        """The side that pulled a name last; ours when that is not known."""
+        """The side on which a name got its image last; ours when that is not known."""
         try:
             return self._sides.get(str(names.parse(name))) or Owner.OURS
         except Invalid:

@@ -83,6 +83,9 @@ def test_the_command_line_goes_before_what_the_node_says(capsys: pytest.CaptureF
     _, out, _ = generate(capsys, "classes", "--config", CONFIG, *mine, "--overhead", "cpu=20m")
     (made,) = documents(out)
     assert made["overhead"] == {"podFixed": {"memory": "1Gi", "cpu": "20m"}}
+    measured = documents(generate(capsys, "classes", "--config", CONFIG)[1])[0]["overhead"]["podFixed"]
+    _, out, _ = generate(capsys, "classes", "--config", CONFIG, "--overhead", "cpu=20m")
+    assert documents(out)[0]["overhead"] == {"podFixed": {**measured, "cpu": "20m"}}
     assert made["scheduling"] == {
         "nodeSelector": {"a": "b", "c": ""},
         "tolerations": [{"key": "d", "operator": "Exists", "effect": "NoExecute"}],
@@ -125,6 +128,14 @@ def test_all_of_it_in_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert len(out.splitlines()) == 6 + 2 * 3
     assert kinds((folder / "runtimeclass.yaml").read_text()) == ["RuntimeClass"] * 3
     assert (folder / "cloud-init-cloud.cfg").read_text().startswith("#cloud-config\n")
+
+
+def test_what_else_is_in_the_folder_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ["--config", CONFIG, "--to", str(tmp_path)]
+    assert generate(capsys, "classes", "keep-off-host", "labels", *asked)[2] == ""
+    _, _, err = generate(capsys, "classes", *asked)
+    others = "validatingadmissionpolicy.yaml, validatingadmissionpolicybinding.yaml"
+    assert err == f"{tmp_path} has other files, which kubectl would apply with these: {others}\n"
 
 
 def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
