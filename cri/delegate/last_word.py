@@ -103,7 +103,7 @@ class LastWord:
         A delegate that has never been there has no items.
         """
         if not self.heard_at:
-            if self._delegate.met:
+            if self._delegate.ever_answered:
                 raise self._unknown("what it runs is not known")
             return []
         age = time.monotonic() - self.heard_at

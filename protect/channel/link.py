@@ -153,7 +153,7 @@ class Link:
 
     def _note(self, failure: Exception) -> None:
         cause = failure.cause if isinstance(failure, Fault) else str(failure) or type(failure).__name__
-        # Once until it has been up for a while: what comes next is tried again, and fails again.
+        # Logged once until the link has been up for a while: the retries may fail in the same way.
         level = logging.DEBUG if self._told else logging.INFO
         self._told = True
         log.log(level, "zone %s: channel down, connecting again: %s", self._zone_id, cause)

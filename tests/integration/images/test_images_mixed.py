@@ -398,7 +398,7 @@ async def test_a_list_that_is_too_old_is_none(tmp_path: Path) -> None:
 
 async def test_a_delegate_that_never_was_there_has_no_images(node: MixedNode) -> None:
     node.delegate.lost("it has not answered yet")
-    node.delegate.met = False
+    node.delegate.ever_answered = False
     assert await node.listed() == []
 
 
@@ -437,7 +437,7 @@ async def test_a_delegate_that_lies(node: MixedNode) -> None:
     listed = await node.listed()
     assert [(one.id, one.size) for one in listed] == [(image.id, 100)]
     node.containerd.images |= {str(number): cri.Image(id=f"{number}") for number in range(20_000)}
-    node.delegate.met = True
+    node.delegate.ever_answered = True
     listed = await node.listed()
     # As it last said, when that was believable.
     assert [one.id for one in listed] == [image.id]

@@ -93,7 +93,7 @@ async def mixed_node(
     delegate, zones = Delegate(config), set[str]()
     try:
         async with serving(other, config.path, stores=stores), running(settings) as manager:
-            delegate.trouble, delegate.met = "", True
+            delegate.trouble, delegate.ever_answered = "", True
             parts = mixed_images(config, delegate, manager, HANDLERS, lambda pod: pod.uid in zones)
             async with parts as (service, ensure):
 

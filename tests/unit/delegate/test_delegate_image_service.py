@@ -54,7 +54,7 @@ class OurImages:
 def there(path: Path, **fields: object) -> Delegate:
     """A client of a delegate that has answered."""
     delegate = Delegate(delegate_config(path, **fields))
-    delegate.trouble, delegate.met = "", True
+    delegate.trouble, delegate.ever_answered = "", True
     return delegate
 
 
