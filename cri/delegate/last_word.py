@@ -74,7 +74,7 @@ class LastWord:
         return [key for key, item in items if self.kind.pod(item) == pod_id]
 
     def states(self) -> dict[str, tuple[int, str]]:
-        """By id: the state, and the id of the pod (of a pod: its own)."""
+        """The state, and the id of the pod (of a pod: its own), by id."""
         made = ((key, item) for key, (_, item) in self._made.items())
         items = {key: item for key, item in (*self._listed.items(), *made) if key not in self._gone}
         return {key: (item.state, self.kind.pod(item) or key) for key, item in items.items()}
