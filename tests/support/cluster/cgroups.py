@@ -14,7 +14,7 @@ _TREE = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def control_group(owner: Path) -> Iterator[str]:
-    """Its name, as the kubelet's ``cgroupRoot`` has it; it goes with all that is below it.
+    """Make a group, which is removed with all below it: its name for the kubelet's ``cgroupRoot``.
 
     An AssertionError names the processes that were still in it; they are killed.
     """

@@ -213,7 +213,7 @@ async def until(true: Callable[[], bool], why: Callable[[], object] = lambda: ""
 
 @contextlib.asynccontextmanager
 async def staged(folder: Path, toolstack: str) -> AsyncIterator[Stage]:
-    """Both daemons, started; everything is removed at the end, and nothing may be left."""
+    """Start both daemons; everything is removed at the end, and nothing may be left."""
     node = CriNode(folder)
     chosen = {"annotations": ["xenpod.dev/memory", "xenpod.dev/kernel"]}
     handlers = {"xenpod": chosen, "zone": {"host_namespaces": "zone"}}

@@ -105,7 +105,7 @@ class FakeImages:
         self.held.pop(container_id, None)
 
     def collect(self) -> None:
-        """Nothing was ever removed."""
+        """Do nothing: no image was ever removed."""
 
     async def kernel(self, image_id: str) -> pb.ZoneKernel:
         return pb.ZoneKernel(name=image_id, image_path=f"/kernels/{image_id}/image")

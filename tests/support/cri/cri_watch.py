@@ -69,7 +69,7 @@ class Events:
 
 @contextlib.asynccontextmanager
 async def watched(folder: Path) -> AsyncIterator[Watched]:
-    """Both daemons, started; everything is removed at the end."""
+    """Start both daemons; everything is removed at the end."""
     node = CriNode(folder)
     await node.start()
     try:

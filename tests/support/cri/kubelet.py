@@ -49,7 +49,7 @@ _NOT_YET = ("unable to find data in memory cache", 'unknown container "/"')
 
 
 class KubeletRefused(Exception):
-    """Its server answered with an error, whose text this is."""
+    """The kubelet's server answered with an error, which is the text."""
 
 
 @dataclass

@@ -126,7 +126,7 @@ async def started(
 
 
 async def exited(client: Client, container: str) -> cri.ContainerStatus:
-    """Its status once it has ended."""
+    """Wait for the container's end: its status."""
     async with asyncio.timeout(_TIMEOUT):
         while True:
             status = await container_status(client, container)

@@ -224,7 +224,7 @@ class _Garbling(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
 
 @asynccontextmanager
 async def serving(own: ScriptedContainerd, path: Path, stores: bool = True) -> AsyncIterator[None]:
-    """It serves on a socket while the block runs; stores: also what is behind CRI, as containerd does."""
+    """Serve on a socket while the block runs; ``stores``: serve containerd's own API too."""
     server = grpc.aio.server(interceptors=[_Garbling(own)])
     rpc.add_ImageServiceServicer_to_server(_Cri(own), server)
     rpc.add_RuntimeServiceServicer_to_server(_Runtime(own), server)
