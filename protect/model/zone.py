@@ -69,6 +69,8 @@ class ZoneSpec:
     """Id mapping of the user namespace that its workloads can have."""
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
+    seclabel: str = ""
+    """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
 
 
 @dataclass(frozen=True, slots=True)
