@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 
 from localnode.client import Client, Pod
-from tests.support.cri.cri_daemons import CriNode, container_status, pulled
+from tests.support.cri.cri_daemons import CriNode, broken, container_status, pulled
 from tests.support.protect.daemons import Daemon
 from tests.xen import machine
 from tests.xen.inside.conftest import until
@@ -245,7 +245,7 @@ async def _kill_at(bench: Bench, step: str) -> None:
 async def _serves(bench: Bench) -> None:
     async def ready() -> bool:
         reply = await bench.client.runtime.Status(cri.StatusRequest(), timeout=PATIENCE, wait_for_ready=True)
-        return all(condition.status for condition in reply.status.conditions)
+        return not broken(reply)
 
     await until(ready, PATIENCE)
 
