@@ -1,4 +1,4 @@
-"""``xenpod-labels``: labels of this node, of what it can, for schedulers.
+"""``xenpod-labels``: labels this node with what it can do, for schedulers.
 
 Exit status: 0 stopped or done, 1 it failed (with --once or --remove), 2 wrong usage.
 """
@@ -48,7 +48,7 @@ async def _serve(options: argparse.Namespace, sink: LabelSink, stop: asyncio.Eve
 
 
 def parser() -> argparse.ArgumentParser:
-    text = "Keeps labels of this node true: what it can."
+    text = "Labels this node with what it can do, and keeps the labels up to date."
     top = argparse.ArgumentParser(prog="xenpod-labels", description=text)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri")
@@ -71,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _node_name() -> str:
-    """As the kubelet names its node."""
+    """The name that the kubelet gives its node."""
     return os.environ.get("NODE_NAME") or socket.gethostname().lower()
 
 

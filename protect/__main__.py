@@ -1,4 +1,4 @@
-"""``protectd --config FILE``: builds the real collaborators, and serves until it is told to stop."""
+"""``protectd --config FILE``: assembles the daemon, and serves until it is told to stop."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
-    """Adopt what there is, serve, and leave the zones running when it ends."""
+    """Adopt the existing zones and serve; the zones go on running when this returns."""
     config.check_host()
     async with AsyncExitStack() as stack:
         claim(config, stack)
@@ -70,7 +70,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
 
 
 def build_toolstack(config: ProtectdConfig) -> Toolstack:
-    """The one place that knows which there are."""
+    """Build the configured toolstack.  Only this function knows which toolstacks exist."""
     if config.toolstack is ToolstackKind.FAKE:
         from protect.toolstack.fake import FakeToolstack
 
@@ -114,7 +114,7 @@ def check_modes(config: ProtectdConfig, capabilities: Capabilities) -> None:
 
 
 def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:
-    """One protectd for each of its directories: it removes what it does not know in both."""
+    """Lock both directories of this protectd: a second one would remove what it does not know there."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
     for what, lock in (
         ("state directory", config.state_dir / "lock"),
@@ -125,7 +125,7 @@ def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:
 
 
 async def _wait(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
-    """Wait for ``stop``; Broken when the watch for ends of zones fails, which only a restart can repair."""
+    """Wait for ``stop``.  Broken: the watch for ends of zones has failed, which only a restart repairs."""
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait([stopped, watching], return_when=asyncio.FIRST_COMPLETED)
     if not stopped.done():

@@ -12,9 +12,9 @@ RUN = "run pod sandbox"
 """The operations that refuse a request, as faults name them."""
 
 PREFIX = "xenpod.dev/"
-"""Of our own annotations."""
+"""Prefix of our own annotations."""
 ELSEWHERE = "leave it out, or run the pod on a node with another runtime"
-"""The hint of a refusal that only the host's kernel could help."""
+"""The hint when only the host's own kernel could do what is asked."""
 
 # Names go into CNI arguments, log lines and file names, and must not be able to break out of any of them.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")

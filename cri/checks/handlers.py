@@ -1,4 +1,4 @@
-"""Checks of the configured runtime handlers against what protectd has, and what this host can."""
+"""Checks the configured runtime handlers against protectd's profiles and what this host can do."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MIB = 1 << 20
 
 
 def trouble(handler: HandlerConfig, host: pb.InfoResponse) -> WrongKey | None:
-    """Which of its keys protectd's profile makes wrong, and why; None when they fit."""
+    """The handler's key that does not fit protectd's profile, and why; None if all fit."""
     if handler.profile not in host.profiles:
         known = ", ".join(sorted(host.profiles))
         return WrongKey("profile", f"protectd has no profile {handler.profile!r} (there are: {known})")
@@ -44,7 +44,7 @@ def unmet(handler: HandlerConfig, host: pb.InfoResponse) -> str:
 
 
 def zone_mode(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ZoneMode.ValueType:
-    """PV or PVH, as the handler's zones are on this host; UNSPECIFIED where protectd does not say."""
+    """The mode of the handler's zones on this host, PV or PVH; UNSPECIFIED if protectd does not say."""
     wanted = _wanted_mode(handler, host)
     if wanted != pb.ZONE_MODE_AUTO:
         return wanted
@@ -75,7 +75,7 @@ def mode_name(mode: pb.ZoneMode.ValueType) -> str:
 
 
 def _bounds(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ProfileBounds | None:
-    """Of its profile; None from a protectd that does not say."""
+    """The bounds of the handler's profile; None if protectd does not say."""
     return next((one for one in host.profile_bounds if one.name == handler.profile), None)
 
 
@@ -149,7 +149,7 @@ def _size_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey 
 
 
 def _usual_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey | None:
-    """Pods without limits have the profile's size when the handler has none: it is within the bounds."""
+    """The trouble with the size of pods without limits, which is the profile's if the handler has none."""
     memory = 0 if handler.memory else bounds.memory_bytes
     if memory and not handler.memory_min <= memory <= (handler.memory_max or memory):
         cause = f"the {memory // _MIB} MiB of its profile are not within memory_min and memory_max: set it"

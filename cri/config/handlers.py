@@ -19,7 +19,7 @@ MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
 KERNEL = "xenpod.dev/kernel"
 ANNOTATIONS = (MEMORY, VCPUS, KERNEL)
-"""All annotations of pods that there are."""
+"""All our annotations of pods."""
 
 _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SECLABEL = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,-]+){2,4}")
@@ -27,7 +27,7 @@ _MOST_VCPUS = 1024
 
 
 class HostNamespaces(Enum):
-    """What a pod gets that asks for the host's processes or IPC: an error, or its zone's."""
+    """What a pod gets that asks for the host's processes or IPC: an error, or those of its zone."""
 
     REFUSE = "refuse"
     ZONE = "zone"
@@ -105,7 +105,7 @@ class HandlerConfig:
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
-        """``requires``, read."""
+        """``requires`` as requirements."""
         return tuple(map(requirement, self.requires))
 
     @property

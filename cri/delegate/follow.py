@@ -1,4 +1,7 @@
-"""Keeps the delegate's last word fresh, and finds out when it is back: until then nobody waits for it."""
+"""Keeps the lists remembered of the delegate fresh, and notices when it is back.
+
+While the delegate is away nobody else waits for it.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ from daemonkit.logs import fields
 log = logging.getLogger(__name__)
 
 FRESH = 10.0
-"""Seconds after which its lists are asked for, if nobody else has."""
+"""Seconds after which a list is asked for again, if no caller has asked for it."""
 _LONGEST = 2.0
 
 
 class DelegateFollower:
-    """A background task."""
+    """A background task that asks for stale lists, and for a sign of life while the delegate is away."""
 
     def __init__(self, delegate: Delegate, lists: tuple[MergedList, ...], met: Met) -> None:
         self._delegate = delegate
@@ -34,7 +37,7 @@ class DelegateFollower:
         delegate.on_lost(self._wake.set)
 
     async def run(self) -> None:
-        """For ever."""
+        """Follow the delegate until cancelled."""
         while True:
             self._wake.clear()
             if await self.look():
@@ -44,7 +47,7 @@ class DelegateFollower:
                 await asyncio.sleep(self._backoff.delay())
 
     async def look(self) -> bool:
-        """Ask for what is not fresh; whether the delegate answers."""
+        """Ask for the lists that are stale; returns whether the delegate answers."""
         before = self._delegate.trouble
         try:
             if before:

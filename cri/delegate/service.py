@@ -1,4 +1,4 @@
-"""RuntimeService in front of two runtimes: assembles the routes, and runs what they need."""
+"""RuntimeService in front of two runtimes: assembles the routes, and runs the delegate's follower."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ _Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
 
 class Delegation:
-    """What of a daemon with a delegate is for its assembly, and for images."""
+    """Everything that serves RuntimeService with a delegate.
+
+    ``servicer``: our own RuntimeService; ``handlers``: the names of our runtime handlers.
+    """
 
     def __init__(
         self,
@@ -76,7 +79,7 @@ class Delegation:
         self.follower = DelegateFollower(self.delegate, tracked, self._met)
 
     def service(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """RuntimeService, for a server."""
+        """The RuntimeService to add to a server."""
         status = MergedStatus(self._config, self.delegate, self._servicer, self._met, self._handlers)
         labels = MetricLabels(self.delegate, self._servicer)
         self._lists[POD_METRICS].adapt = labels.adapted
@@ -150,15 +153,15 @@ class Delegation:
         return lambda prefix: self._lists[kind].begins(prefix)
 
     async def _version(self, raw: bytes, context: Any) -> Any:
-        """Ours: the kubelet and crictl speak to us."""
+        """Our own Version, since the kubelet and crictl talk to us."""
         return await self._servicer.Version(parsed("Version", cri.VersionRequest, raw), context)
 
 
 @contextlib.asynccontextmanager
 async def delegating(delegation: Delegation) -> AsyncIterator[None]:
-    """Follow the delegate while the block runs.  One that is not there is waited for in the background.
+    """Follow the delegate while the block runs; a delegate that is away is looked for in the background.
 
-    WrongKey when it is a xenpod-cri.
+    WrongKey: the delegate is itself a xenpod-cri.
     """
     delegate = delegation.delegate
     async with contextlib.AsyncExitStack() as undo:

@@ -1,4 +1,4 @@
-"""Runtime handlers: which can be used, and why others cannot."""
+"""Finds the runtime handlers that can be used, and why others cannot."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 def troubles(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, WrongKey]:
-    """By name, which key of a handler is wrong here; unmet requirements are no such."""
+    """The wrong key of each handler that has one, by name; unmet requirements do not count."""
     found = {name: trouble(handler, host) for name, handler in config.handlers.items()}
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
 def unusable(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, str]:
-    """By name, why no pod can have a handler: a wrong key, or what this host lacks."""
+    """The reasons why handlers cannot be used, by name: a wrong key, or what this host lacks."""
     wrong = {name: one.cause for name, one in troubles(config, host).items()}
     found = {name: wrong.get(name) or unmet(handler, host) for name, handler in config.handlers.items()}
     return {name: why for name, why in found.items() if why}
@@ -47,7 +47,7 @@ def fallbacks(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, str]:
 
 
 def details(config: CriConfig, host: pb.InfoResponse | None) -> dict[str, object]:
-    """All handlers, for people; for those that cannot be used, the reason."""
+    """Details of all handlers, for people; an unusable one has the reason."""
     found = {handler.name: handler.features for handler in usable(config, host)}
     wrong = unusable(config, host) if host is not None else {}
     shown: dict[str, object] = {}

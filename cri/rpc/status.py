@@ -51,7 +51,7 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
 
 
 async def _host(runtime: Runtime, *, fresh: bool) -> tuple[pb.InfoResponse | None, str]:
-    """The host, or why it is not known.  Cached where it does not change: the kubelet asks all the time."""
+    """The host's facts, or why they are not known; cached where constant, since they are asked often."""
     try:
         return await runtime.host.info(fresh=fresh), ""
     except Fault as fault:
@@ -77,7 +77,7 @@ def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:
 
 
 def _info(runtime: Runtime, host: pb.InfoResponse | None) -> dict[str, str]:
-    """Each value is JSON, as crictl expects."""
+    """The verbose information, whose values are JSON, as crictl expects."""
     return {
         "config": json.dumps(asdict(runtime.config), default=_plain),
         "versions": json.dumps(_versions(host)),
@@ -136,7 +136,7 @@ def _toolstack(host: pb.InfoResponse | None) -> dict[str, object]:
 
 
 def _capabilities(host: pb.InfoResponse) -> dict[str, bool]:
-    """What handlers can require, by name, with the labels that the operator has declared."""
+    """The capabilities of the host that handlers can require, and the operator's labels."""
     if not host.HasField("capabilities"):
         return {}
     known = host.capabilities

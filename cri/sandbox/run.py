@@ -1,4 +1,4 @@
-"""RunPodSandbox: CNI attaches a network namespace, protectd boots a zone and connects it to the namespace."""
+"""RunPodSandbox: CNI makes the pod's network, protectd boots a zone and connects it to the network."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ async def _create_zone(
 
 
 async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Unsupported when the toolstack's own kernel lacks what the pod asks for."""
+    """Unsupported: the toolstack's own kernel lacks what the pod asks for."""
     # A zone with a kernel of its own says for itself what that cannot do.
     if sandbox.kernel:
         return
@@ -125,7 +125,7 @@ async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
 
 
 async def _check_requirements(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Refused when this host lacks what the pod's handler requires; others do not wait for protectd."""
+    """Refused: this host lacks what the handler requires.  Without requirements protectd is not asked."""
     handler = runtime.config.handlers[sandbox.handler]
     if not handler.asks_host:
         return

@@ -1,4 +1,4 @@
-"""ContainerStats: counters from the zones, and a CPU rate from two of our readings."""
+"""Makes ContainerStats from the zones' counters; the CPU rate is from two readings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 async def stats(runtime: Runtime, rates: Rates, containers: list[Container]) -> list[cri.ContainerStats]:
-    """Statistics of the live ones; those of a silent zone are left out."""
+    """Statistics of live containers; those of a silent zone are left out."""
     wanted = {container.id: container for container in containers if container.live}
     if not wanted:
         return []
@@ -24,7 +24,7 @@ async def stats(runtime: Runtime, rates: Rates, containers: list[Container]) -> 
 
 
 async def one(runtime: Runtime, rates: Rates, container: Container) -> cri.ContainerStats:
-    """Statistics of one; only its attributes when it does not run; Unreachable when its zone is silent."""
+    """Statistics of a container; only attributes if it does not run.  Unreachable: its zone is silent."""
     if not container.live:
         return cri.ContainerStats(attributes=attributes(container))
     found = await stats(runtime, rates, [container])
@@ -34,7 +34,7 @@ async def one(runtime: Runtime, rates: Rates, container: Container) -> cri.Conta
 
 
 def forget_others(runtime: Runtime, rates: Rates) -> None:
-    """Drop the rates of what does not run any more."""
+    """Forget the rates of containers that do not run any more."""
     live = [container.id for container in runtime.containers.all() if container.live]
     rates.keep(
         [*live, *(sandbox.id for sandbox in runtime.sandboxes.all() if sandbox.phase is SandboxPhase.READY)]
@@ -42,7 +42,7 @@ def forget_others(runtime: Runtime, rates: Rates) -> None:
 
 
 def attributes(container: Container) -> cri.ContainerAttributes:
-    """The container that statistics are of."""
+    """The attributes of the container whose statistics these are."""
     return cri.ContainerAttributes(
         id=container.id,
         metadata=container.config.metadata,
@@ -54,7 +54,7 @@ def attributes(container: Container) -> cri.ContainerAttributes:
 def message(
     container: Container, row: pb.WorkloadStatsRow, rates: Rates, runtime: Runtime
 ) -> cri.ContainerStats:
-    """One container's statistics as a message."""
+    """The message of one container's statistics."""
     when = row.timestamp_ns
     return cri.ContainerStats(
         attributes=attributes(container),
@@ -91,7 +91,7 @@ def _memory(row: pb.WorkloadStatsRow) -> cri.MemoryUsage:
 
 
 def _swap(row: pb.WorkloadStatsRow) -> cri.SwapUsage:
-    """Available is known where memory and swap together have a limit."""
+    """Statistics of swap; what is available is known only if memory and swap have a common limit."""
     limit = max(0, row.memory_swap_limit_bytes - row.memory_limit_bytes)
     known = row.memory_swap_limit_bytes and row.memory_limit_bytes
     return cri.SwapUsage(

@@ -1,4 +1,4 @@
-"""PodSandboxStats: the zone's own figures, with its kernel and agent, and its containers'."""
+"""Makes PodSandboxStats from the figures of the whole zone, and of its containers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def stats(runtime: Runtime, rates: Rates, sandboxes: list[Sandbox]) -> lis
 
 
 async def one(runtime: Runtime, rates: Rates, sandbox: Sandbox) -> cri.PodSandboxStats:
-    """Statistics of one pod; Refused when it does not run, Unreachable when its zone is silent."""
+    """Statistics of one pod.  Refused: it does not run; Unreachable: its zone is silent."""
     if sandbox.phase is not SandboxPhase.READY:
         raise Refused("read stats of pod", sandbox.id, f"it is {sandbox.phase.value}")
     found = await stats(runtime, rates, [sandbox])
@@ -96,7 +96,7 @@ def _memory(row: pb.ZoneStatsRow) -> cri.MemoryUsage:
 
 
 def _network(sandbox: Sandbox, row: pb.ZoneStatsRow) -> cri.NetworkUsage | None:
-    """The default interface is CNI's; the others are listed without it.
+    """Network statistics: the default interface, which is CNI's, and the others.
 
     None without a default one: the kubelet uses that unseen (addCRIPodNetworkStats), and would crash.
     """

@@ -1,4 +1,4 @@
-"""Convert numbers into CRI's messages."""
+"""Converts numbers into CRI's messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def known(number: int | None) -> cri.UInt64Value | None:
 
 
 def psi(pressure: pb.Pressure) -> cri.PsiStats:
-    """Pressure as CRI has it; both have totals in microseconds and averages in percent."""
+    """The message of a pressure: totals in microseconds, averages in percent."""
     return cri.PsiStats(
         Full=cri.PsiData(
             Total=pressure.full_total_us,
@@ -45,7 +45,7 @@ def memory_psi(row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> cri.PsiStats | Non
 
 
 def io(row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> cri.IoUsage | None:
-    """None where the zone's kernel does not measure it."""
+    """The message of I/O statistics; None if the zone's kernel does not measure it."""
     if not row.HasField("io_pressure"):
         return None
     return cri.IoUsage(timestamp=row.timestamp_ns, psi=psi(row.io_pressure))

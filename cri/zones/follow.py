@@ -1,4 +1,4 @@
-"""Follow protectd's stream of changes for as long as the daemon runs."""
+"""Follows protectd's stream of changes for as long as the daemon runs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Follower:
         self._on_synced = on_synced
         self.synced = asyncio.Event()
         self.syncs = 0
-        """How often ``synced`` was set; a new number may mean that protectd was restarted."""
+        """Number of times that ``synced`` was set; a new one may mean that protectd was restarted."""
         self.trouble = "protectd has not answered yet"
 
     async def run(self) -> None:

@@ -1,6 +1,6 @@
-"""``protect``: looks at protectd, and removes what nobody else does.
+"""``protect``: shows zones, workloads and images, manages images, and makes a cluster's objects.
 
-Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon serves, 130 interrupted.
+Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon answers, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _CRI_SOCKET = Path("/run/xenpod/cri.sock")
 _INTERRUPTED = 130
 _PROBE = 5.0
 _USERNAME = "at the registry; the password is asked for, or read from stdin"
-_ID = "or an unambiguous beginning of it"
+_ID = "or an unambiguous prefix of it"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         if "username" in options:
-            # Not in the event loop, which would keep an interrupt from whoever is typing.
+            # Outside the event loop, in which Ctrl-C would not interrupt the prompt.
             options.password = password(options)
         asyncio.run(COMMANDS[options.command](options))
     except CheckFailed:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads any more, as in ``protect watch | head``.
+        # The reader of our output has gone, as in ``protect watch | head``.
         sys.stderr.close()
     return 0
 
@@ -76,7 +76,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Images are xenpod-cri's: these verbs have another socket."""
+    """Add the verbs about images, which ask xenpod-cri instead of protectd."""
     common = argparse.ArgumentParser(add_help=False)
     _cri_socket(common)
     common.add_argument("--output", choices=("table", "json"), default="table")
@@ -151,9 +151,9 @@ def _verb(
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
-    # "host" has both, and does without xenpod-cri.
+    # "host" has both sockets, but fails only for protectd's.
     path = options.socket if "socket" in options else options.cri_socket
-    # UNAVAILABLE is also what a daemon says of others: a registry, or a silent zone.
+    # A daemon also answers UNAVAILABLE, when a registry or a zone does not answer it.
     nobody = error.code() is grpc.StatusCode.UNAVAILABLE and not _is_served(path)
     if nobody and not path.exists():
         sys.stderr.write(f"protect: nobody serves {path}: start the daemon, or name its socket\n")
@@ -163,7 +163,7 @@ def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
 
 
 def _is_served(path: Path) -> bool:
-    """Whether somebody accepts connections at the socket."""
+    """Whether anything accepts connections on the socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_PROBE)
         try:

@@ -1,4 +1,4 @@
-"""Which virtualisation mode a zone gets: what is asked for, and what the host can."""
+"""Chooses a zone's virtualisation mode, by what is asked for and what the host can do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _BOOTED_BY = {Mode.PV: "CONFIG_XEN_PV", Mode.PVH: "CONFIG_XEN and CONFIG_PVH"}
 
 
 class WantedMode(Enum):
-    """What a configuration or a request may ask for; AUTO: PVH where the host can, else PV."""
+    """The mode that a configuration or a request asks for; AUTO: PVH if the host can run it, else PV."""
 
     PV = "pv"
     PVH = "pvh"
@@ -19,7 +19,7 @@ class WantedMode(Enum):
 
 
 def choose(wanted: WantedMode, capabilities: Capabilities, *, own_kernel: bool = True) -> Mode:
-    """The mode of a zone; ``own_kernel``: it boots the toolstack's own kernel."""
+    """Choose a zone's mode; ``own_kernel``: it boots the toolstack's own kernel."""
     if wanted is WantedMode.AUTO:
         return Mode.PV if pvh_lacks(capabilities, own_kernel=own_kernel) else Mode.PVH
     return Mode(wanted.value)

@@ -1,4 +1,4 @@
-"""protect.v1.Host."""
+"""The gRPC service protect.v1.Host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class HostServicer(protect_pb2_grpc.HostServicer):
-    """Facts of the host, and a stream of changes."""
+    """Answers with facts of the host, and a stream of changes."""
 
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager
@@ -77,7 +77,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
 
 
 def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
-    """The sizes that zones can have and their mode, by profile."""
+    """The bounds of each profile: sizes of zones, and their mode."""
     profiles = {name: config.profile(name) for name in config.profile_names()}
     return [
         pb.ProfileBounds(
@@ -94,14 +94,14 @@ def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
 
 
 def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:
-    """One for each profile whose zones are PV because something that PVH needs is not there."""
+    """A notice for each profile whose zones are PV because something that PVH needs is not there."""
     why = pvh_lacks(capabilities)
     automatic = [name for name in config.profile_names() if config.profile(name).mode is WantedMode.AUTO]
     return [f"profile {name}: mode auto gives pv zones, as {why}" for name in automatic if why]
 
 
 async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
-    """Devices come and go; the rest stays."""
+    """What the host can do; only its devices change while it runs."""
     there = await asyncio.to_thread(devices.present, config.devices)
     return pb.HostCapabilities(
         pv=can.pv,

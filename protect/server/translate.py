@@ -1,4 +1,4 @@
-"""protect.v1 messages from values."""
+"""Makes protect.v1 messages from values."""
 
 from __future__ import annotations
 

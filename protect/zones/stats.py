@@ -1,4 +1,4 @@
-"""Statistics of zones and workloads: one question for each zone, all at once; silent ones are left out."""
+"""Statistics of zones and workloads: asks all zones at once, and leaves out those that do not answer."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from protect.state.runtime import StatsQuestion, WorkloadRuntime, ZoneRuntime
 log = logging.getLogger(__name__)
 
 QUIET_TIMEOUT = 0.5
-"""Seconds without any answer after which those that are still missing are not waited for."""
+"""Seconds without any answer after which the missing ones are not waited for."""
 KEPT = 10.0
-"""Seconds for which the last answer stands in for one that is late."""
+"""Seconds for which the last answer of a zone is used if the next one is late."""
 
 
 async def gather(
@@ -57,7 +57,7 @@ def _lives(runtime: WorkloadRuntime) -> bool:
 
 
 def _ask(zone: ZoneRuntime, kind: StatsKind) -> StatsQuestion:
-    """The question under way, or a new one."""
+    """Join the call that is under way, or begin a new one."""
     question = zone.stats.open.get(kind)
     if question is None:
         task = asyncio.get_running_loop().create_task(_asked(zone, kind), name=f"stats {zone.id}")
@@ -77,7 +77,7 @@ async def _asked(zone: ZoneRuntime, kind: StatsKind) -> ZoneStats | None:
 
 
 async def _some(questions: list[StatsQuestion], longest: float) -> None:
-    """Until all are answered, or none was for ``QUIET_TIMEOUT``; a single one may take ``longest``."""
+    """Wait until all are answered, or none was for ``QUIET_TIMEOUT``; a single one may take ``longest``."""
     pending = {question.task for question in questions if not question.task.done()}
     if not pending:
         return

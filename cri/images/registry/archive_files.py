@@ -1,4 +1,4 @@
-"""The files of a layout: in a directory, or in a tar archive that may be compressed."""
+"""Reads the files of a layout, in a directory or in a tar archive that may be compressed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an exec or attach ended, in the form of Kubernetes' error streams."""
+"""The status of an exec or attach, in the form of Kubernetes' error streams."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Create a domain, find it again after a restart, and remove it."""
+"""Creates domains, finds them again after a restart, and removes them."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _MONITOR_SECONDS = 5.0
 
 
 def refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
-    """Refused for a kernel of its own, and for a mode or FLASK that the settings do not have.
+    """Refused: the spec has a kernel of its own, or a mode or FLASK that the settings do not have.
 
-    Invalid for a label that they lack.
+    Invalid: they lack its label.
     """
     if spec.kernel:
         cause = f"the fake toolstack's zones share the host's kernel, and cannot boot {spec.kernel.name}"
@@ -90,7 +90,7 @@ def find_processes(home: Home, spec: DomainSpec) -> Domain | None:
 
 
 def _monitor_of(process: PidfdProcess, directory: Path) -> PidfdProcess | None:
-    """Its parent, if that is fakedom; after a kill of the monitor it is some reaper."""
+    """The monitor: the parent process, if that is fakedom, and not some reaper after a kill."""
     stat = process.stat()
     monitor = PidfdProcess.open(stat.parent) if stat else None
     if stat is None or monitor is None:
@@ -103,7 +103,7 @@ def _monitor_of(process: PidfdProcess, directory: Path) -> PidfdProcess | None:
 
 
 async def _kill(domain: Domain) -> None:
-    """Kill it, wait for its end, and release what we hold of it."""
+    """Kill a process, wait for its end, and release what we hold of it."""
     if domain.process is not None:
         domain.process.kill()
         await wait_for_end(domain)

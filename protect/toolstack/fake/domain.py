@@ -1,4 +1,4 @@
-"""One fake domain: what is written down of it, and what a running daemon holds of it.
+"""A fake domain: its files, and what a running daemon holds of it.
 
 Its directory ``<run_dir>/domains/<uuid>/`` has ``spec.json`` (written first, before any side
 effect), ``lock`` (held while fakedom starts it), what fakedom writes (``pid``, ``channel.sock``,
@@ -32,7 +32,7 @@ _REASONS = {
 
 @dataclass(slots=True)
 class Domain:
-    """What the daemon holds of a domain.  ``loops`` by vdev; a disk on a block device has None."""
+    """What the daemon holds of a domain.  ``loops`` is by vdev; a disk on a block device has None."""
 
     spec: DomainSpec
     directory: Path
@@ -107,7 +107,7 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
 
 
 async def read_spec(directory: Path) -> DomainSpec | None:
-    """None when it was not written to its end: then nothing else was done either."""
+    """Read the spec; None if it was not written completely: then nothing else was done either."""
     try:
         async with aiofiles.open(directory / "spec.json") as file:
             values = json.loads(await file.read())
@@ -141,7 +141,7 @@ async def read_console(directory: Path, limit: int) -> bytes:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """All or nothing, also for a reader at the same time.  Not synced: it need not outlive a boot."""
+    """Write a file atomically, also for readers.  It is not synced: it need not survive a boot."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text)
     os.rename(temporary, path)

@@ -1,4 +1,4 @@
-"""Settings of the fake toolstack (``[fake]`` in protectd.toml), and what this machine has for its zones."""
+"""Settings of the fake toolstack (``[fake]`` in protectd.toml), and facts of this machine for it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class FakeSettings:
     hypervisor_version: str = ""
     seclabels: tuple[str, ...] = ()
     pids_limit: int = 4096
-    """Processes and threads that one zone may have."""
+    """Most processes and threads of one zone."""
     launch_seconds: float = 30.0
-    """How long the start of a zone's first process may take before it counts as failed."""
+    """Seconds within which a zone's first process must have started."""
 
     def __post_init__(self) -> None:
         at_least(1, self, "pids_limit")
@@ -52,7 +52,7 @@ class FakeSettings:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Zones are namespaces, whatever mode they are made with."""
+        """What this toolstack claims it can do; zones are namespaces in every mode."""
         flask = bool(self.seclabels)
         return Capabilities(True, self.hvm, self.hap, self.iommu, self.hypervisor_version, flask=flask)
 
@@ -64,7 +64,7 @@ class FakeSettings:
 
 
 def physical_info(total: int, free: int, notice: str) -> PhysicalInfo:
-    """This machine; ``total`` and ``free`` are bytes of memory for zones."""
+    """Facts of this machine; ``total`` and ``free`` are bytes of memory for zones."""
     return PhysicalInfo(
         total,
         free,
@@ -78,5 +78,5 @@ def physical_info(total: int, free: int, notice: str) -> PhysicalInfo:
 
 
 def _user_namespaces() -> bool:
-    """Whether this kernel has any to give (namespaces(7))."""
+    """Whether this kernel allows user namespaces (namespaces(7))."""
     return _USERS.exists() and int(_MOST_USERS.read_text()) > 0

@@ -1,4 +1,4 @@
-"""Refuses domains that cannot work, before libxl tries for seconds."""
+"""Refuses domains that cannot work, which would take libxl seconds to find out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Admission:
 
     @asynccontextmanager
     async def admit(self, spec: DomainSpec, boot: Boot) -> AsyncIterator[None]:
-        """Check the spec; while the domain is being made, its name and uuid are taken."""
+        """Check the spec, and reserve its name and uuid while the domain is being made."""
         self._check(spec, boot)
         self._creating[spec.uuid] = spec.name
         try:
@@ -72,7 +72,7 @@ class Admission:
             raise Invalid(_CREATE, spec.name, cause, "load a policy that has it (xl loadpolicy)")
 
     async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
-        """Say so if others have taken the memory while libxl was at work."""
+        """Raise Exhausted if others have taken the memory while libxl was at work."""
         try:
             await self._check_memory(spec)
         except Exhausted as exhausted:

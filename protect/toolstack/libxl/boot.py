@@ -56,7 +56,7 @@ def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
 
 
 def needs(kernel: Path, initramfs: Path) -> int:
-    """Bytes: both are loaded, then the initramfs is unpacked beside itself."""
+    """Bytes needed to boot: both files are loaded, then the initramfs is unpacked beside itself."""
     return kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK
 
 

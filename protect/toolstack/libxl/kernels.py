@@ -1,4 +1,4 @@
-"""What domains boot: the toolstack's own kernel, or others, unpacked and kept for the next domain."""
+"""The kernels that domains boot, the toolstack's own and others, unpacked and cached."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.kernel import unpacked_kernel
 
 ADDONS = "xvdzz"
-"""The disk of a kernel's addons: the last name there is, so that no other disk comes to it."""
+"""The disk of a kernel's addons: the last possible name, which no other disk reaches."""
 
 _KEPT = 4
 _Identity: TypeAlias = tuple[tuple[int, int, int, int], ...]
@@ -39,7 +39,7 @@ class KernelCache:
         self._used: Counter[_Identity] = Counter()
 
     def prepare(self) -> None:
-        """Remove what an earlier run has left; before the first domain.  OSError."""
+        """Remove what an earlier run has left; call it before the first domain.  OSError."""
         if self._cache.exists():
             shutil.rmtree(self._cache)
 

@@ -1,4 +1,4 @@
-"""port.Toolstack on Xen."""
+"""The ``Toolstack`` on Xen."""
 
 from __future__ import annotations
 
@@ -277,7 +277,7 @@ class LibxlToolstack(Completing):
             await self.trim_logs()
 
     def _living(self, operation: str, domain: DomainId) -> Known:
-        """A domain that lives; DomainGone otherwise."""
+        """A domain that is alive; DomainGone otherwise."""
         known = self._registry.get(domain)
         if known is None or known.reason is not None:
             raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
@@ -286,7 +286,7 @@ class LibxlToolstack(Completing):
 
 @contextmanager
 def _faults(operation: str, subject: str) -> Iterator[None]:
-    """Errors of Xen and of the system as faults."""
+    """Raise errors of Xen and of the system as faults."""
     try:
         yield
     except errors.DomainNotFound as error:

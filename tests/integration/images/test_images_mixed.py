@@ -282,6 +282,22 @@ async def test_a_tag_that_an_operator_pulled_means_that_image(node: MixedNode, r
     assert (await node.status(name)).id == newer.id
 
 
+async def test_a_tag_that_an_operator_gave_means_that_image(
+    node: MixedNode, registry: Registry, tmp_path: Path
+) -> None:
+    theirs, imported, tagged = _image(36), _image(37), _image(38)
+    name = _pushed(node, registry, theirs, "mixed/given")
+    await node.pull(name, zone=False)
+    assert (await node.status(name)).id == theirs.id
+    await node.manager.import_layout(write_layout(tmp_path / "imported", imported), names.parse(name))
+    assert (await node.status(name)).id == imported.id
+    await node.pull(name, zone=False)
+    assert (await node.status(name)).id == theirs.id
+    ((stored, _),) = await node.manager.import_layout(write_layout(tmp_path / "tagged", tagged), None)
+    await node.manager.tag(stored, names.parse(name))
+    assert (await node.status(name)).id == tagged.id
+
+
 async def test_lists_have_each_image_once(node: MixedNode, registry: Registry) -> None:
     both, only_ours, only_theirs = _image(16), _image(17), _image(18)
     name = _pushed(node, registry, both, "mixed/both")
@@ -486,7 +502,7 @@ async def test_a_store_that_takes_nothing(tmp_path: Path, how: str) -> None:
 
         node.containerd.slow = {digest(image.layers[0].data): fail}
         node.containerd.breaks_off = how == "breaks off"
-        words = {"refuses": "no space left", "breaks off": "without a word", "is silent": "no answer for"}
+        words = {"refuses": "no space left", "breaks off": "without an answer", "is silent": "no answer for"}
         with pytest.raises(Refused, match=f"{words[how]}.*no name with a digest"):
             await node.create(HOST, image.id)
         assert node.containerd.leases == set() and node.containerd.images == {}

@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from protect.channel import frames
@@ -64,6 +64,10 @@ class Line:
                     raise OSError("no credit")
             return self.limits[stream][1]
 
+    def leave(self) -> None:
+        """Nobody answers any more, not even a new connection."""
+        self._zone.stop()
+
     def close(self) -> None:
         self.ended = True
         for one in (self._host, self._agent):
@@ -96,6 +100,8 @@ class Line:
             return False
         operation = pb.Request.FromString(frame.payload).WhichOneof("op") or ""
         self._asked[frame.stream] = operation
+        if operation in SILENT.get(self._zone.attack, ()):
+            return True
         answer = ANSWERS.get(self._zone.attack, {}).get(operation)
         if answer is not None:
             self.send(frames.encode(Frame(Type.REPLY, frame.stream, answer)))
@@ -220,6 +226,10 @@ def _hang_up(line: Line) -> None:
     line.close()
 
 
+def _gone(line: Line) -> None:
+    line.leave()
+
+
 def _nothing(line: Line) -> None:
     """It is its answers that are hostile."""
 
@@ -246,12 +256,18 @@ ATTACKS: Mapping[str, Callable[[Line], None]] = {
     "pieces": lambda line: crumbs(line, b"x" * 64),
     "events": events,
     "hang-up": _hang_up,
+    "gone": _gone,
+    "silent": _nothing,
     "stats": _nothing,
     "rows": _nothing,
 }
 LEGAL = ("crumbs", "pieces", "events", "hang-up", "rows")
 """What no rule forbids: only turns and bounds are against it."""
 OWN_OUTPUT = ("crumbs", "pieces")
+SILENT: Mapping[str, Sequence[str]] = {
+    "silent": ("signal_process", "delete_container", "delete_exec", "exec_process", "get_stats", "get_facts"),
+}
+"""Calls that never get an answer."""
 ANSWERS: Mapping[str, Mapping[str, bytes]] = {
     "stats": {
         "get_stats": _field(

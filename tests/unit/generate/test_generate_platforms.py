@@ -93,30 +93,30 @@ LONG = "a" * 64
         ("[platforms.a]\nhandlers = 'x'", "key 'platforms.a.handlers': want an array, got a string"),
         ("[platforms.a]\nhandlers = ['x', 'X']", "key 'platforms.a.handlers[1]': 'X' is not a DNS label"),
         ("[platforms.a]\nhandlers = ['x', 'x']", "key 'platforms.a.handlers[1]': 'x' is there twice"),
-        ("[platforms.a]\nlabels = {'a b' = 'c'}", "key 'platforms.a.labels': 'a b' is no key of a label"),
+        ("[platforms.a]\nlabels = {'a b' = 'c'}", "key 'platforms.a.labels': 'a b' is not a label key"),
         (
             "[platforms.a]\nlabels = {'A/b' = 'c'}",
-            "key 'platforms.a.labels': 'A/b' is no key of a label: before",
+            "key 'platforms.a.labels': 'A/b' is not a label key: its prefix",
         ),
         (
             "[platforms.a]\nlabels = {'/b' = 'c'}",
-            "key 'platforms.a.labels': '/b' is no key of a label: before",
+            "key 'platforms.a.labels': '/b' is not a label key: its prefix",
         ),
         (
             f"[platforms.a]\nlabels = {{{LONG} = 'c'}}",
-            f"key 'platforms.a.labels': '{LONG}' is no key of a label",
+            f"key 'platforms.a.labels': '{LONG}' is not a label key",
         ),
-        ("[platforms.a]\nlabels = {b = '-c'}", "key 'platforms.a.labels': '-c' is no value of a label"),
+        ("[platforms.a]\nlabels = {b = '-c'}", "key 'platforms.a.labels': '-c' is not a label value"),
         ("[platforms.a]\nlabels = {b = 3}", "key 'platforms.a.labels.b': want a string, got an integer"),
         ("[platforms.a]\ntaints = ['a=b']", "key 'platforms.a.taints': 'a=b' is not KEY[=VALUE]:EFFECT"),
         (
             "[platforms.a]\ntaints = ['a:Never']",
             "key 'platforms.a.taints': 'a:Never' is not KEY[=VALUE]:EFFECT",
         ),
-        ("[platforms.a]\ntaints = ['=b:NoExecute']", "key 'platforms.a.taints': '' is no key of a label"),
+        ("[platforms.a]\ntaints = ['=b:NoExecute']", "key 'platforms.a.taints': '' is not a label key"),
         (
             "[platforms.a]\ntaints = ['a=b=c:NoExecute']",
-            "key 'platforms.a.taints': 'b=c' is no value of a label",
+            "key 'platforms.a.taints': 'b=c' is not a label value",
         ),
         (
             "[platforms.a]\ntaints = ['a=b:NoExecute', 'a:NoExecute']",

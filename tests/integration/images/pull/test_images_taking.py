@@ -268,7 +268,7 @@ async def test_who_is_cancelled_leaves_nothing_behind(node: _Node) -> None:
 async def test_a_proper_target_is_asked_for(node: _Node) -> None:
     assert await target_of(node.channel, "sha256:" + "0" * 64) is None
     node.containerd.targets["odd"] = images_pb2.Descriptor(digest="md5:1", size=1)
-    with pytest.raises(Refused, match="no proper digest"):
+    with pytest.raises(Refused, match="no valid digest"):
         await target_of(node.channel, "odd")
 
 
