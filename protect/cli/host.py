@@ -87,5 +87,6 @@ def _handler_rows(handlers: Handlers) -> list[tuple[str, str]]:
 def _verdict(handler: Mapping[str, Any]) -> str:
     if why := handler.get("error"):
         return f"no: {why}"
-    said = [text for text in (handler.get("mode"), handler.get("notice")) if text]
+    label = f"label {handler['seclabel']}" if handler.get("seclabel") else ""
+    said = [text for text in (handler.get("mode"), label, handler.get("notice")) if text]
     return ", ".join(["yes", *said])
