@@ -10,7 +10,6 @@ from typing import Any
 
 from grpc import GenericRpcHandler
 
-from cri.checks.handlers import falls_back
 from cri.cni import template
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
@@ -121,9 +120,8 @@ async def check_profiles(runtime: Runtime) -> None:
         raise WrongKey(f"handlers.{name}.{wrong.key}", wrong.cause)
     for name, lacking in handlers.unusable(runtime.config, host).items():
         log.warning("this host cannot honour a handler", extra=fields(handler=name, cause=lacking))
-    for name, handler in runtime.config.handlers.items():
-        if falls_back(handler, host):
-            log.warning("mode auto gives pv zones: no hvm, or no hap", extra=fields(handler=name))
+    for name, why in handlers.fallbacks(runtime.config, host).items():
+        log.warning("%s", why, extra=fields(handler=name))
 
 
 @contextlib.asynccontextmanager
@@ -180,7 +178,7 @@ async def _runtime(
         changes=changes,
         images=images,
         events=Events(sandboxes, containers, now_ns),
-        host=HostInfo(zones, follower),
+        host=HostInfo(zones, follower, [handler.seclabel for handler in config.handlers.values()]),
         unfinished=unfinished,
     )
     await _adopt(runtime, store)

@@ -18,7 +18,8 @@ from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
 from protect.channel.turns import Turns
 from protect.config import ProtectdConfig, ToolstackKind
-from protect.model.toolstack import Toolstack
+from protect.model.modes import choose, kernel_lacks
+from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
 from protect.server import services
 from protect.server.host import mode_notices
@@ -87,7 +88,9 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         total = Bytes((await toolstack.physical_info()).total_memory_bytes - config.memory.reserve)
     if total <= 0:
         raise WrongKey("memory.reserve", f"{config.memory.reserve} is all the memory that zones could have")
-    for notice in mode_notices(config, toolstack.capabilities()):
+    can = toolstack.capabilities()
+    check_modes(config, can)
+    for notice in mode_notices(config, can):
         log.warning("%s", notice)
     return ZoneManager(
         config=config,
@@ -99,6 +102,15 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         ledger=Ledger(total),
         volumes=HostVolumes(config.run_dir / "volumes", config.guest_dir / "lookup"),
     )
+
+
+def check_modes(config: ProtectdConfig, capabilities: Capabilities) -> None:
+    """WrongKey for a profile whose zones would have a mode in which their kernel cannot boot."""
+    for name in config.profile_names():
+        mode = choose(config.profile(name).mode, capabilities)
+        if mode not in capabilities.kernel_modes:
+            cause = f"its zones are {mode.value}, and their kernel cannot boot so: {kernel_lacks(mode)}"
+            raise WrongKey(f"profiles.{name}.mode", f"{cause} (set another mode, or libxl.kernel)")
 
 
 def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:

@@ -53,7 +53,7 @@ class Memory:
 class Profile:
     """The virtualisation mode of zones, and defaults and limits of their size."""
 
-    mode: WantedMode = WantedMode.PV
+    mode: WantedMode = WantedMode.AUTO
     memory: Bytes = Bytes(256 * _MIB)
     memory_min: Bytes = Bytes(64 * _MIB)
     memory_max: Bytes = Bytes(64 * 1024 * _MIB)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 from cri.config import HandlerConfig, HandlerMode, Requirement, RequirementKind, version
@@ -33,9 +34,13 @@ def unmet(handler: HandlerConfig, host: pb.InfoResponse) -> str:
     """
     if not host.HasField("capabilities"):
         # An older protectd: it would ignore the mode, too.
-        silent = handler.requires or handler.mode is not HandlerMode.PROFILE
-        return "protectd is older, and does not say what this host can" if silent else ""
-    return "; ".join([*_lacking(handler, host.capabilities), *_mode_lacking(handler, host)])
+        return "protectd is older, and does not say what this host can" if handler.asks_host else ""
+    lacking = (
+        _lacking(handler, host.capabilities),
+        _mode_lacking(handler, host),
+        _label_lacking(handler, host),
+    )
+    return "; ".join(itertools.chain.from_iterable(lacking))
 
 
 def zone_mode(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ZoneMode.ValueType:
@@ -43,13 +48,30 @@ def zone_mode(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ZoneMode.Valu
     wanted = _wanted_mode(handler, host)
     if wanted != pb.ZONE_MODE_AUTO:
         return wanted
-    can = host.capabilities
-    return pb.ZONE_MODE_PVH if can.hvm and can.hap else pb.ZONE_MODE_PV
+    return pb.ZONE_MODE_PV if _pvh_lacks(handler, host.capabilities) else pb.ZONE_MODE_PVH
 
 
-def falls_back(handler: HandlerConfig, host: pb.InfoResponse) -> bool:
-    """Whether its zones are PV because this host lacks what PVH needs."""
-    return _wanted_mode(handler, host) == pb.ZONE_MODE_AUTO and zone_mode(handler, host) == pb.ZONE_MODE_PV
+def fallback(handler: HandlerConfig, host: pb.InfoResponse) -> str:
+    """Why its zones are PV though PVH goes before it, for people; "" where that is not so."""
+    if _wanted_mode(handler, host) != pb.ZONE_MODE_AUTO:
+        return ""
+    why = _pvh_lacks(handler, host.capabilities)
+    return f"mode auto gives pv zones, as this host lacks {why}" if why else ""
+
+
+def _pvh_lacks(handler: HandlerConfig, can: pb.HostCapabilities) -> str:
+    """As protectd chooses; a kernel from an image is not known before a zone boots it."""
+    if not can.hvm:
+        return "hvm (VT-x or AMD-V)"
+    if not can.hap:
+        return "hap (EPT or NPT)"
+    own = pb.ZONE_MODE_PVH in can.kernel_lacks and not handler.kernel
+    return "a kernel for zones that boots as pvh (CONFIG_PVH)" if own else ""
+
+
+def mode_name(mode: pb.ZoneMode.ValueType) -> str:
+    """``"pv"`` or ``"pvh"``."""
+    return pb.ZoneMode.Name(mode).removeprefix("ZONE_MODE_").lower()
 
 
 def _bounds(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ProfileBounds | None:
@@ -95,6 +117,20 @@ def _mode_lacking(handler: HandlerConfig, host: pb.InfoResponse) -> Iterator[str
         yield "its zones are pvh, which requires hvm, and this host has none"
     if mode == pb.ZONE_MODE_PV and not can.pv:
         yield "its zones are pv, and this host's hypervisor runs none"
+    if mode in can.kernel_lacks and not handler.kernel:
+        yield f"its zones are {mode_name(mode)}, and protectd's kernel for zones does not boot so"
+
+
+def _label_lacking(handler: HandlerConfig, host: pb.InfoResponse) -> Iterator[str]:
+    if not handler.seclabel:
+        return
+    if not host.capabilities.flask:
+        yield (
+            f"its zones have the label {handler.seclabel}, and this host's hypervisor has no FLASK"
+            " (a Xen with XSM, booted with xsm=flask)"
+        )
+    elif handler.seclabel in host.unknown_seclabels:
+        yield f"its zones have the label {handler.seclabel}, which the hypervisor's policy lacks"
 
 
 def _size_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey | None:

@@ -6,7 +6,7 @@ DeleteWorkload wait there for what is under way, so undoing with them is safe at
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 
 import grpc.aio
@@ -155,10 +155,10 @@ class Zones:
         """Connect to a port of the zone's loopback for the time of the block; Refused when nobody listens."""
         return dialled(self._zones.Dial(None), pb.DialStart(zone_id=zone_id, port=port))
 
-    async def info(self) -> pb.InfoResponse:
-        """Get facts about the host."""
+    async def info(self, seclabels: Sequence[str] = ()) -> pb.InfoResponse:
+        """Get facts about the host, and which of the labels it does not know."""
         with _faults("ask protectd about", "the host"):
-            return await self._host.Info(pb.InfoRequest(), timeout=_READ)
+            return await self._host.Info(pb.InfoRequest(seclabels=seclabels), timeout=_READ)
 
     async def watch(self) -> AsyncIterator[pb.WatchEvent]:
         """Yield everything there is, SYNCED, then changes.  Waits for protectd; Unreachable when it goes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cri.zones.client import Zones
@@ -92,9 +92,13 @@ class Follower:
 
 
 class HostInfo:
-    """protectd's facts about the host, cached for as long as the stream of changes goes on."""
+    """protectd's facts about the host, cached for as long as the stream of changes goes on.
 
-    def __init__(self, zones: Zones, follower: Follower) -> None:
+    ``seclabels``: those of all handlers, of which protectd says whether the hypervisor knows them.
+    """
+
+    def __init__(self, zones: Zones, follower: Follower, seclabels: Sequence[str] = ()) -> None:
+        self._seclabels = sorted({*seclabels} - {""})
         self._zones = zones
         self._follower = follower
         self._kept: tuple[int, pb.InfoResponse] | None = None
@@ -108,5 +112,5 @@ class HostInfo:
             raise Unreachable("ask protectd about", "the host", self._follower.trouble)
         age = self._follower.syncs
         if fresh or self._kept is None or self._kept[0] != age:
-            self._kept = (age, await self._zones.info())
+            self._kept = (age, await self._zones.info(self._seclabels))
         return self._kept[1]

@@ -72,7 +72,7 @@ def _capabilities(answer: pb.InfoResponse) -> list[tuple[str, str]]:
     if not answer.HasField("capabilities"):
         return []
     can = answer.capabilities
-    features = [name for name in ("pv", "hvm", "hap", "iommu") if getattr(can, name)]
+    features = [name for name in ("pv", "hvm", "hap", "iommu", "flask") if getattr(can, name)]
     return [
         ("capabilities", ", ".join(features)),
         ("devices", ", ".join([*can.devices, *(f"{name} (absent)" for name in can.absent_devices)])),
@@ -87,5 +87,6 @@ def _handler_rows(handlers: Handlers) -> list[tuple[str, str]]:
 def _verdict(handler: Mapping[str, Any]) -> str:
     if why := handler.get("error"):
         return f"no: {why}"
-    said = [text for text in (handler.get("mode"), handler.get("notice")) if text]
+    label = f"label {handler['seclabel']}" if handler.get("seclabel") else ""
+    said = [text for text in (handler.get("mode"), label, handler.get("notice")) if text]
     return ", ".join(["yes", *said])

@@ -45,6 +45,7 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
         ("profile", answer.profile),
         ("mode", pb.ZoneMode.Name(answer.mode).removeprefix("ZONE_MODE_").lower() if answer.mode else ""),
         ("kernel image", answer.kernel),
+        ("label", answer.seclabel),
         ("memory", mib(answer.resources.memory_bytes)),
         ("vcpus", str(answer.resources.vcpus)),
         ("created", when(answer.created_at_ns)),

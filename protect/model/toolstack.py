@@ -89,6 +89,8 @@ class DomainSpec:
     kernel: DomainKernel | None = None
     """None: the toolstack's own.  Refused where PhysicalInfo.kernels is false; its files are read until the
     domain is gone."""
+    seclabel: str = ""
+    """A security context of the hypervisor's policy; "": the one that the hypervisor gives."""
 
 
 class DomainState(Enum):
@@ -168,7 +170,8 @@ class Capabilities:
 
     ``hvm``: guests with hardware-assisted virtualisation (PVH); ``hap``: such guests with hardware-assisted
     paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
-    "<major>.<minor>" of Xen, "" where there is none.
+    "<major>.<minor>" of Xen, "" where there is none.  ``kernel_modes``: in which the toolstack's own kernel
+    can boot.  ``flask``: the hypervisor has that security module, so domains can have labels.
     """
 
     pv: bool = True
@@ -176,6 +179,8 @@ class Capabilities:
     hap: bool = False
     iommu: bool = False
     hypervisor_version: str = ""
+    kernel_modes: frozenset[Mode] = frozenset(Mode)
+    flask: bool = False
 
 
 class Transport(Protocol):
@@ -222,12 +227,17 @@ class Toolstack(Protocol):
         """What the hypervisor can do; known once ``start`` has returned."""
         ...
 
+    async def has_seclabel(self, label: str) -> bool:
+        """Whether the policy that the hypervisor has now knows the label; false where there is no FLASK."""
+        ...
+
     async def create(self, spec: DomainSpec) -> DomainId:
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
         Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there; Invalid: its kernel is none; Refused: it can have no other kernel, or the
-        host cannot run its mode (``capabilities``).
+        ``shared`` is not there; Invalid: its kernel is none, or cannot boot in its mode, or the policy lacks
+        its label; Refused: it can have no other kernel, or no label, or the host cannot run its mode
+        (``capabilities``).
         """
         ...
 

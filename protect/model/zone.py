@@ -69,6 +69,8 @@ class ZoneSpec:
     """Id mapping for workloads that have a user namespace."""
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
+    seclabel: str = ""
+    """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
 
 
 @dataclass(frozen=True, slots=True)

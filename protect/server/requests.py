@@ -18,7 +18,7 @@ from protect.model.container import (
     Stack,
     WorkloadSpec,
 )
-from protect.model.modes import WantedMode, choose, refuse_impossible_mode
+from protect.model.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.volume import Volume
 from protect.model.zone import ZoneIdMapping, ZoneSpec
@@ -50,8 +50,11 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
     if request.interfaces > 1:
         raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
     memory, vcpus = _size(operation, zone_id, profile, request.resources)
-    mode = choose(_wanted(operation, zone_id, profile, request), capabilities)
+    wanted = _wanted(operation, zone_id, profile, request)
+    mode = choose(wanted, capabilities, own_kernel=not request.HasField("kernel"))
     refuse_impossible_mode(operation, zone_id, mode, capabilities)
+    seclabel = checks.seclabel(operation, request.seclabel)
+    refuse_impossible_label(operation, zone_id, seclabel, capabilities)
     return ZoneSpec(
         id=zone_id,
         name=checks.name(operation, request.name),
@@ -67,6 +70,7 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
         if request.HasField("id_mapping")
         else None,
         kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
+        seclabel=seclabel,
     )
 
 

@@ -115,4 +115,5 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
         environment={"XENPOD_ZONE": spec.id},
         shared=shared,
         kernel=spec.kernel,
+        seclabel=spec.seclabel,
     )

@@ -10,9 +10,9 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Missing, Refused
+from daemonkit.faults import Invalid, Missing, Refused
 from protect.model.errors import ToolstackError
-from protect.model.modes import refuse_impossible_mode
+from protect.model.modes import refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.cgroups import CgroupLimits
@@ -29,11 +29,17 @@ _MONITOR_SECONDS = 5.0
 
 
 def refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
-    """Refused: the spec has a kernel of its own, or a mode that the settings do not have."""
+    """Refused: the spec has a kernel of its own, or a mode or FLASK that the settings do not have.
+
+    Invalid: they lack its label.
+    """
     if spec.kernel:
         cause = f"the fake toolstack's zones share the host's kernel, and cannot boot {spec.kernel.name}"
         raise Refused("create domain", spec.name, cause, "leave out the kernel, or use Xen")
     refuse_impossible_mode("create domain", spec.name, spec.mode, settings.capabilities)
+    refuse_impossible_label("create domain", spec.name, spec.seclabel, settings.capabilities)
+    if spec.seclabel and spec.seclabel not in settings.seclabels:
+        raise Invalid("create domain", spec.name, f"the hypervisor's policy lacks the label {spec.seclabel}")
 
 
 async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:

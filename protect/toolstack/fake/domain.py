@@ -18,7 +18,7 @@ from uuid import UUID
 import aiofiles
 
 from protect.host.loops import Loop
-from protect.model.toolstack import DomainId, DomainSpec, DomainState, Mode, ShutdownReason
+from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainState, Mode, ShutdownReason
 from protect.toolstack.console import read_tail
 from protect.toolstack.fake.process import PidfdProcess
 
@@ -65,6 +65,19 @@ class Domain:
             return ShutdownReason.CRASH
         return _REASONS.get(text, ShutdownReason.UNKNOWN)
 
+    def info(self, cpu_time_ns: int) -> DomainInfo:
+        """As the port shows it."""
+        return DomainInfo(
+            id=self.id,
+            uuid=self.spec.uuid,
+            name=self.spec.name,
+            state=self.state,
+            memory_bytes=self.spec.memory_bytes,
+            vcpus=self.spec.vcpus,
+            cpu_time_ns=cpu_time_ns,
+            shutdown_reason=self.reason,
+        )
+
     def release(self) -> None:
         """Close our descriptors; the domain goes on."""
         for process in (self.process, self.monitor):
@@ -88,6 +101,7 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "environment": dict(spec.environment),
         "netns": spec.netns,
         "shared": str(spec.shared) if spec.shared else "",
+        "seclabel": spec.seclabel,
     }
     write_atomically(directory / "spec.json", json.dumps(values))
 
@@ -109,6 +123,7 @@ async def read_spec(directory: Path) -> DomainSpec | None:
         environment=values["environment"],
         netns=values.get("netns", ""),
         shared=Path(values["shared"]) if values.get("shared") else None,
+        seclabel=values.get("seclabel", ""),
     )
 
 

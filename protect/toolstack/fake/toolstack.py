@@ -115,6 +115,9 @@ class FakeToolstack(Completing):
     def capabilities(self) -> Capabilities:
         return self._settings.capabilities
 
+    async def has_seclabel(self, label: str) -> bool:
+        return label in self._settings.seclabels
+
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
         with _faults("create domain", spec.name):
@@ -279,16 +282,7 @@ class FakeToolstack(Completing):
         return sum(spec.memory_bytes for spec in specs)
 
     def _info(self, domain: Domain) -> DomainInfo:
-        return DomainInfo(
-            id=domain.id,
-            uuid=domain.spec.uuid,
-            name=domain.spec.name,
-            state=domain.state,
-            memory_bytes=domain.spec.memory_bytes,
-            vcpus=domain.spec.vcpus,
-            cpu_time_ns=self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)),
-            shutdown_reason=domain.reason,
-        )
+        return domain.info(self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)))
 
 
 @contextmanager

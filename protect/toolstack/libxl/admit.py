@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from daemonkit.faults import Exhausted, Exists, Invalid
-from protect.model.modes import refuse_impossible_mode
+from protect.model.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainSpec
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import overhead_bytes
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
-from xenbind import errors, physinfo
+from xenbind import errors, flask, physinfo
 
 _CREATE = "create domain"
 _MIB = 1 << 20
@@ -37,6 +37,7 @@ class Admission:
             if any(spec.uuid == info.uuid or spec.name == info.name for info in existing):
                 raise _exists(spec)
             await self._check_memory(spec)
+            await self._check_label(spec)
             yield
         except errors.XenError as error:
             await self._explain(spec, error)
@@ -48,6 +49,11 @@ class Admission:
         if spec.uuid in self._creating or spec.name in self._creating.values():
             raise _exists(spec)
         refuse_impossible_mode(_CREATE, spec.name, spec.mode, self._capabilities)
+        refuse_impossible_label(_CREATE, spec.name, spec.seclabel, self._capabilities)
+        if spec.mode not in boot.modes:
+            kernel = spec.kernel.name if spec.kernel else boot.kernel.name
+            cause = f"the kernel {kernel} is no {spec.mode.value} guest: {kernel_lacks(spec.mode)}"
+            raise Invalid(_CREATE, spec.name, cause, "choose another mode, or another kernel")
         if spec.memory_bytes < boot.minimum_bytes:
             need = -(-boot.minimum_bytes // _MIB)
             cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"
@@ -59,6 +65,11 @@ class Admission:
         if need > free:
             cause = f"needs {need} bytes of memory with what Xen takes for it, {free} are free"
             raise Exhausted(_CREATE, spec.name, cause)
+
+    async def _check_label(self, spec: DomainSpec) -> None:
+        if spec.seclabel and not await self._workers.ask(flask.knows, spec.seclabel):
+            cause = f"the hypervisor's policy lacks the label {spec.seclabel}"
+            raise Invalid(_CREATE, spec.name, cause, "load a policy that has it (xl loadpolicy)")
 
     async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
         """Raise Exhausted if others have taken the memory while libxl was at work."""

@@ -15,8 +15,8 @@ from typing import TypeAlias
 from daemonkit.faults import Missing
 from protect.model.errors import ToolstackError
 from protect.model.toolstack import DomainKernel
-from protect.toolstack.libxl.boot import Boot, needs
-from protect.toolstack.libxl.kernel import has_user_namespaces, unpacked_kernel
+from protect.toolstack.libxl.boot import Boot
+from protect.toolstack.libxl.kernel import unpacked_kernel
 
 ADDONS = "xvdzz"
 """The disk of a kernel's addons: the last possible name, which no other disk reaches."""
@@ -85,7 +85,7 @@ class KernelCache:
             if kernel.initramfs:
                 initramfs = folder / "initramfs"
                 concatenate((kernel.initramfs, self._guest), initramfs)
-            return Boot(image, initramfs, needs(image, initramfs), has_user_namespaces(image))
+            return Boot.of(image, initramfs)
         except BaseException:
             shutil.rmtree(folder)
             raise

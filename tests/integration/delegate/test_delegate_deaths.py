@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from localnode.client import Client, Pod
-from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.cri_daemons import broken, needs_node
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, mixed
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -144,8 +144,8 @@ async def test_containerd_is_not_there_at_the_start(both: Mixed) -> None:
         reply = await client.runtime.Status(cri.StatusRequest(), timeout=PATIENCE, wait_for_ready=True)
         conditions = {one.type: one for one in reply.status.conditions}
         assert conditions["RuntimeReady"].status
-        (broken,) = [one for one in reply.status.conditions if not one.status]
-        assert str(both.delegate.socket) in broken.message
+        (delegate,) = broken(reply)
+        assert str(both.delegate.socket) in delegate.message
     assert await both.output(made[ZONE][1], "echo hello") == "hello"
     pod = await both.pod("beside", ZONE)
     container = await both.started(pod)
@@ -162,15 +162,14 @@ async def test_containerd_is_not_there_at_the_start(both: Mixed) -> None:
 
 
 async def answers(client: Client) -> None:
-    """Wait until both runtimes are ready again."""
-    conditions: list[Any] = []
+    """Wait until nothing is wrong with either runtime."""
+    left: list[Any] = []
     try:
         async with asyncio.timeout(PATIENCE):
             while True:
                 reply = await client.runtime.Status(cri.StatusRequest(), wait_for_ready=True)
-                conditions = list(reply.status.conditions)
-                if all(one.status for one in conditions):
+                if not (left := broken(reply)):
                     return
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise AssertionError(f"still so: {conditions}") from None
+        raise AssertionError(f"still so: {left}") from None

@@ -48,6 +48,8 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.bounds: list[pb.ProfileBounds] = []
         self.capabilities: pb.HostCapabilities | None = pb.HostCapabilities(pv=True)
         """None: protectd does not say."""
+        self.seclabels: set[str] = set()
+        """Those of the hypervisor's policy."""
         self.silent: set[str] = set()
         """Zones that do not answer calls for statistics."""
         self.stats_requests: list[pb.ZoneStatsRequest] = []
@@ -265,6 +267,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             user_namespaces=self.user_namespaces,
             selinux=self.selinux,
             capabilities=self.capabilities,
+            unknown_seclabels=[label for label in request.seclabels if label not in self.seclabels],
         )
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchEvent]:
