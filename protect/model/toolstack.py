@@ -226,7 +226,7 @@ class Toolstack(Protocol):
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
         Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there; Invalid: its kernel is none; Refused: it can have no other kernel, or the
+        ``shared`` is not there; Invalid: its kernel is not one; Refused: it can have no other kernel, or the
         host cannot run its mode (``capabilities``).
         """
         ...
