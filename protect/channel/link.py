@@ -233,7 +233,7 @@ class Link:
         try:
             await self._events.connected(hello, new_boot)
         except asyncio.CancelledError as error:
-            # One from inside the set-up must not leave us half set up; our own reaches whoever waits for us.
+            # A cancellation from inside the set-up must not leave us half set up; our own reaches our caller.
             raise LinkDown("reach", f"zone {self._zone_id}", "its set-up was cancelled") from error
         self._streams.resume()
         connection.calls.resume()

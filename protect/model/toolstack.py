@@ -235,8 +235,8 @@ class Toolstack(Protocol):
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
         Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there; Invalid: its kernel is none, or cannot boot in its mode, or the policy lacks
-        its label; Refused: it can have no other kernel, or no label, or the host cannot run its mode
+        ``shared`` is not there; Invalid: its kernel is not one, or cannot boot in its mode, or the policy
+        lacks its label; Refused: it can have no other kernel, or no label, or the host cannot run its mode
         (``capabilities``).
         """
         ...

@@ -38,7 +38,7 @@ class ZoneRuntime:
     def __init__(self, zone: Zone, call_timeout: float) -> None:
         self.zone = zone
         self.lock = asyncio.Lock()
-        """Held by whoever changes the zone as a whole."""
+        """Held while the zone changes as a whole."""
         self.end = End()
         self.client = AgentClient(zone.id, self.end, call_timeout, self._streams_taken)
         self.workloads: dict[str, WorkloadRuntime] = {}
@@ -79,7 +79,7 @@ class WorkloadRuntime:
         self.workload = workload
         self.zone = zone
         self.lock = asyncio.Lock()
-        """Held by whoever changes the workload."""
+        """Held while the workload changes."""
         self.outputs: Outputs | None = None
         self.stdin: Input | None = None
         self.exit: WorkloadExit | None = None
