@@ -1,4 +1,4 @@
-"""A daemon's process: the event loop, signals, the exit status, its directories, its service manager."""
+"""The process of a daemon: event loop, signals, exit status, directories, service manager."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def stopping() -> bool:
 
 
 def _watchdog_seconds() -> float:
-    """How often the service manager wants to hear from us: half of what it allows; 0 when it does not.
+    """Seconds between two messages to the service manager's watchdog, half of its limit; 0: it has none.
 
     Source: sd_watchdog_enabled(3).
     """
@@ -121,7 +121,7 @@ def _watchdog_seconds() -> float:
 
 
 async def _feed_watchdog() -> None:
-    """By the event loop, and nothing else: a daemon whose loop hangs is to be ended and started again."""
+    """Feed the watchdog from the event loop alone, so that a daemon whose loop hangs is restarted."""
     seconds = _watchdog_seconds()
     while seconds > 0:
         _notify("WATCHDOG=1")
@@ -175,7 +175,7 @@ async def _supervise(serve: Callable[[asyncio.Event], Awaitable[None]]) -> None:
 
 
 def _faults(error: BaseException) -> list[Fault]:
-    """The faults in an error, unwrapped from task groups; none when it holds anything else as well."""
+    """The faults in an error, unwrapped from task groups; none if it also holds anything else."""
     if isinstance(error, Fault):
         return [error]
     if not isinstance(error, BaseExceptionGroup):

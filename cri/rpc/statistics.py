@@ -20,7 +20,7 @@ _Context = grpc.aio.ServicerContext[object, object]
 
 
 class StatisticsRpcs:
-    """A part of the RuntimeService."""
+    """The methods of RuntimeService about statistics and metrics."""
 
     def __init__(self, runtime: Runtime, rates: Rates) -> None:
         self._runtime = runtime

@@ -1,4 +1,4 @@
-"""ContainerStats: counters from the zones, and a CPU rate from two of our readings."""
+"""Makes ContainerStats from the zones' counters; the CPU rate is from two readings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 async def stats(
     runtime: Runtime, rates: Rates, containers: list[Container]
 ) -> cri.ListContainerStatsResponse:
-    """Statistics of the live ones; those of a silent zone are left out."""
+    """Statistics of live containers; those of a silent zone are left out."""
     found = cri.ListContainerStatsResponse()
     wanted = {container.id: container for container in containers if container.live}
     if not wanted:
@@ -30,7 +30,7 @@ async def stats(
 
 
 async def one(runtime: Runtime, rates: Rates, container: Container) -> cri.ContainerStats:
-    """Statistics of one; only its attributes when it does not run; Unreachable when its zone is silent."""
+    """Statistics of a container; only attributes if it does not run.  Unreachable: its zone is silent."""
     if not container.live:
         ended = cri.ContainerStats()
         attributes(ended.attributes, container)
@@ -42,7 +42,7 @@ async def one(runtime: Runtime, rates: Rates, container: Container) -> cri.Conta
 
 
 def forget_others(runtime: Runtime, rates: Rates) -> None:
-    """Drop the rates of what does not run any more."""
+    """Forget the rates of containers that do not run any more."""
     live = [container.id for container in runtime.containers.all() if container.live]
     rates.keep(
         [*live, *(sandbox.id for sandbox in runtime.sandboxes.all() if sandbox.phase is SandboxPhase.READY)]
@@ -50,7 +50,7 @@ def forget_others(runtime: Runtime, rates: Rates) -> None:
 
 
 def attributes(target: cri.ContainerAttributes, container: Container) -> None:
-    """The container that statistics are of."""
+    """Say which container the statistics are of."""
     config = container.config
     target.id = container.id
     target.metadata.CopyFrom(config.metadata)
@@ -77,7 +77,7 @@ def fill(
 
 
 def _swap(target: cri.SwapUsage, row: pb.WorkloadStatsRow) -> None:
-    """Available is known where memory and swap together have a limit."""
+    """Put statistics of swap; what is available is known only if memory and swap have a common limit."""
     target.timestamp = row.timestamp_ns
     put(target.swap_usage_bytes, row.swap_usage_bytes)
     if row.memory_swap_limit_bytes and row.memory_limit_bytes:

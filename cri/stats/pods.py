@@ -1,4 +1,4 @@
-"""PodSandboxStats: the zone's own figures, with its kernel and agent, and its containers'."""
+"""Makes PodSandboxStats from the figures of the whole zone, and of its containers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def stats(runtime: Runtime, rates: Rates, sandboxes: list[Sandbox]) -> cri
 
 
 async def one(runtime: Runtime, rates: Rates, sandbox: Sandbox) -> cri.PodSandboxStats:
-    """Statistics of one pod; Refused when it does not run, Unreachable when its zone is silent."""
+    """Statistics of one pod.  Refused: it does not run; Unreachable: its zone is silent."""
     if sandbox.phase is not SandboxPhase.READY:
         raise Refused("read stats of pod", sandbox.id, f"it is {sandbox.phase.value}")
     found = await stats(runtime, rates, [sandbox])
@@ -77,7 +77,7 @@ def _fill(
 
 
 def _network(linux: cri.LinuxPodSandboxStats, sandbox: Sandbox, row: pb.ZoneStatsRow) -> None:
-    """The default interface is CNI's; the others are listed without it.
+    """Put network statistics: the default interface, which is CNI's, and the others.
 
     Nothing without a default one: the kubelet uses that unseen (addCRIPodNetworkStats), and would crash.
     """

@@ -19,7 +19,7 @@ def put(field: cri.UInt64Value, number: int) -> None:
 
 
 def pressure(target: cri.PsiStats, measured: pb.Pressure) -> None:
-    """Pressure as CRI has it; both have totals in microseconds and averages in percent."""
+    """Put pressure as CRI has it; both have totals in microseconds and averages in percent."""
     full, some = target.Full, target.Some
     full.Total, some.Total = measured.full_total_us, measured.some_total_us
     full.Avg10, some.Avg10 = measured.full_avg10, measured.some_avg10
@@ -28,7 +28,7 @@ def pressure(target: cri.PsiStats, measured: pb.Pressure) -> None:
 
 
 def cpu(target: cri.CpuUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow, nano_cores: int | None) -> None:
-    """CPU time; the rate is unset where it is not known, and pressure where the zone's kernel has none."""
+    """Put CPU time; the rate is unset if it is not known, and pressure if the zone's kernel has none."""
     target.timestamp = row.timestamp_ns
     put(target.usage_core_nano_seconds, row.cpu_usage_ns)
     if nano_cores is not None:
@@ -38,7 +38,7 @@ def cpu(target: cri.CpuUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow, nano_c
 
 
 def memory(target: cri.MemoryUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> None:
-    """Memory, but for what is available, which zones and their workloads know in different ways."""
+    """Put memory, but for what is available, which zones and their workloads know in different ways."""
     target.timestamp = row.timestamp_ns
     put(target.working_set_bytes, row.memory_working_set_bytes)
     put(target.usage_bytes, row.memory_usage_bytes)
@@ -52,7 +52,7 @@ def memory(target: cri.MemoryUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow) 
 def io(
     target: cri.LinuxPodSandboxStats | cri.ContainerStats, row: pb.WorkloadStatsRow | pb.ZoneStatsRow
 ) -> None:
-    """Unset where the zone's kernel does not measure it."""
+    """Put statistics of I/O; they stay unset where the zone's kernel does not measure it."""
     if row.HasField("io_pressure"):
         target.io.timestamp = row.timestamp_ns
         pressure(target.io.psi, row.io_pressure)

@@ -19,11 +19,11 @@ class AgentLink(Protocol):
     def connected(self) -> bool: ...
 
     async def open(self, timeout: float) -> AgentHello:
-        """The first connection; TooLate, DomainGone, ProtocolViolation."""
+        """Connect for the first time.  TooLate, DomainGone, ProtocolViolation."""
         ...
 
     async def call(self, request: channel_pb2.Request, timeout: float) -> channel_pb2.Reply:
-        """One call; the agent's refusal as a fault, LinkDown, TooLate."""
+        """Make one call.  Raises the agent's refusal as its fault, LinkDown, or TooLate."""
         ...
 
     def ask(self, request: channel_pb2.Request) -> asyncio.Future[channel_pb2.Reply]:
@@ -43,4 +43,4 @@ class AgentLink(Protocol):
 
 Dial = Callable[[], Awaitable[Transport]]
 LinkFactory = Callable[[str, Dial, LinkEvents], AgentLink]
-"""(zone id, dial, events) to a link that is not open yet."""
+"""Makes a link, which is not open yet, from zone id, dial and events."""

@@ -1,4 +1,4 @@
-"""Messages to the agent, from values."""
+"""Makes messages to the agent from values."""
 
 from __future__ import annotations
 

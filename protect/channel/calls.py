@@ -128,11 +128,11 @@ class CallTable:
         return call_id, call
 
     def resume(self) -> None:
-        """The old streams are listed."""
+        """Let calls that make streams begin: the old streams have been listed."""
         self._resumed.set()
 
     def close(self, call_id: int) -> None:
-        """The call was answered, or never sent."""
+        """Free the id of a call that was answered, or never sent."""
         call = self._open.pop(call_id, None)
         if call is not None and not call.question:
             self._slots.release()

@@ -1,4 +1,4 @@
-"""The end of a life: of a zone, or of the daemon."""
+"""The end of a zone or of the daemon, for work that must not go on beyond it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from daemonkit.faults import Fault, Refused
 
 
 class End:
-    """Declared once; from then on no work goes on in what has ended."""
+    """An end that is declared once; from then on no work goes on in what has ended."""
 
     def __init__(self, kind: type[Fault] = Refused) -> None:
         self.cause = ""
@@ -22,7 +22,7 @@ class End:
         """Answers that will not come after the end, with operation and subject."""
 
     def declare(self, cause: str) -> None:
-        """The first cause stays."""
+        """Declare the end; the first cause stays."""
         if not self._declared.is_set():
             self.cause = cause
             self._declared.set()
@@ -39,13 +39,13 @@ class End:
         await self._declared.wait()
 
     async def raised(self, operation: str, subject: str) -> NoReturn:
-        """Wait for the end, then raise its fault: the rival of work that must not outlive it (``race``)."""
+        """Wait for the end, then raise its fault; for ``race`` against work that must not outlive it."""
         await self._declared.wait()
         raise self.fault(operation, subject)
 
     @asynccontextmanager
     async def bounding(self, operation: str, subject: str) -> AsyncIterator[None]:
-        """Run the body, but not beyond the end: it is cut off then, and the end's fault raised.
+        """Run the body; at the end it is cancelled, and the end's fault raised.
 
         A timeout without a time of its own: much cheaper than a rival task for each call.
         """
@@ -68,10 +68,10 @@ class End:
         answer.add_done_callback(self._waited.pop)
 
     def check(self, operation: str, subject: str) -> None:
-        """Raise its fault once it is declared."""
+        """Raise the fault if the end has been declared."""
         if self:
             raise self.fault(operation, subject)
 
     def fault(self, operation: str, subject: str) -> Fault:
-        """The fault for callers who want to go on."""
+        """The fault to raise to callers after the end."""
         return self._kind(operation, subject, self.cause)

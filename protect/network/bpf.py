@@ -1,4 +1,4 @@
-"""Programs for the kernel's traffic control: their instructions, and the call that loads them.
+"""Assembles BPF programs for the kernel's traffic control, and loads them.
 
 Sources: bpf(2); linux/bpf.h, linux/bpf_common.h; Documentation/bpf/standardization/instruction-set.rst.
 """
@@ -31,7 +31,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Program:
-    """What happens to a frame, written from its beginning to its end; jumps lead forward, to labels.
+    """A program that decides what happens to a frame; jumps lead forward, to labels.
 
     A frame is sent out (``redirect``) or dropped (``drop``).  The kernel gives a frame that is shorter than
     what is looked at to the host itself, so ``at_least`` comes first.
@@ -75,11 +75,11 @@ class Program:
         self._add(0x05)
 
     def label(self, name: str) -> None:
-        """Here is where jumps to this name lead."""
+        """Set a label here, for jumps to this name."""
         self._labels[name] = len(self._code) // _INSTRUCTION.size
 
     def drop(self) -> None:
-        """The frame ends here."""
+        """Drop the frame."""
         self._add(0xB7, 0x00, 0, _SHOT)
         self._add(0x95)
 
@@ -91,7 +91,7 @@ class Program:
         self._add(0x95)
 
     def encoded(self) -> bytes:
-        """The instructions, jumps resolved."""
+        """The instructions with jumps resolved."""
         code = bytearray(self._code)
         for at, label in self._jumps:
             offset = self._labels[label] - at // _INSTRUCTION.size - 1
@@ -99,7 +99,7 @@ class Program:
         return bytes(code)
 
     def load(self) -> int:
-        """A descriptor of the program in the kernel; Broken, with what the kernel says, when it refuses."""
+        """Load the program: its descriptor.  Broken, with the kernel's words: the kernel refuses it."""
         code = self.encoded()
         license_text = ctypes.create_string_buffer(_LICENSE)
         instructions = ctypes.create_string_buffer(code, len(code))
@@ -122,7 +122,7 @@ class Program:
         self._add(_LOADS[size], 0, 0, offset)
 
     def _jump(self, code: int, value: int, label: str) -> None:
-        """Of 32 bits (BPF_JMP32), r0 against a constant."""
+        """Add a jump that compares the 32 bits of r0 with a constant (BPF_JMP32)."""
         self._jumps.append((len(self._code), label))
         self._add(code, 0, 0, value - (1 << 32) if value >= 1 << 31 else value)
 
@@ -131,7 +131,7 @@ class Program:
 
 
 def _parts(offset: int, value: bytes) -> Sequence[tuple[int, bytes]]:
-    """Pieces that one load can take, with their offsets."""
+    """Cut bytes into pieces that one load can take, with their offsets."""
     parts, at = [], 0
     while at < len(value):
         size = next(size for size in (4, 2, 1) if size <= len(value) - at)

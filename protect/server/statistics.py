@@ -1,4 +1,4 @@
-"""Statistics as protect.v1 has them: the values' fields under the same names.
+"""Makes protect.v1 statistics from values, whose fields have the same names.
 
 Messages are filled in place: one that is handed to another one's constructor is copied, and a node with many
 pods has thousands for each look at its statistics.

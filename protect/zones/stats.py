@@ -1,4 +1,4 @@
-"""Statistics of zones and workloads: one question for each zone, all at once; silent ones are left out."""
+"""Statistics of zones and workloads: asks all zones at once, and leaves out those that do not answer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from protect.state.runtime import StatsQuestion, WorkloadRuntime, ZoneRuntime
 log = logging.getLogger(__name__)
 
 QUIET_TIMEOUT = 0.5
-"""Seconds without any answer after which those that are still missing are not waited for."""
+"""Seconds without any answer after which the missing ones are not waited for."""
 KEPT = 10.0
-"""Seconds for which the last answer stands in for one that is late."""
+"""Seconds for which the last answer of a zone is used if the next one is late."""
 
 
 async def gather(
@@ -54,7 +54,7 @@ def _lives(runtime: WorkloadRuntime) -> bool:
 
 
 def _ask(zone: ZoneRuntime, kind: StatsKind) -> StatsQuestion | None:
-    """The question under way, or a new one; None when it cannot be asked."""
+    """Join the question under way, or ask a new one; None when it cannot be asked."""
     question = zone.stats.open.get(kind)
     if question is None:
         try:
@@ -80,7 +80,7 @@ def _log_failure(zone: ZoneRuntime, fault: BaseException) -> None:
 
 
 async def _some(questions: list[StatsQuestion], longest: float) -> None:
-    """Until all are answered, or none was for ``QUIET_TIMEOUT``; a single one may take ``longest``."""
+    """Wait until all are answered, or none was for ``QUIET_TIMEOUT``; a single one may take ``longest``."""
     pending = {question.answer for question in questions if not question.answer.done()}
     if not pending:
         return
