@@ -11,9 +11,9 @@ import time
 
 import grpc.aio
 
-from cri.delegate.link import Delegate, said
+from cri.delegate.link import Delegate, error_text
 from cri.delegate.lists import MergedList
-from cri.delegate.met import Met
+from cri.delegate.stored import DelegateFacts
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
@@ -28,10 +28,10 @@ _LONGEST = 2.0
 class DelegateFollower:
     """A background task that asks for stale lists, and for a sign of life while the delegate is away."""
 
-    def __init__(self, delegate: Delegate, lists: tuple[MergedList, ...], met: Met) -> None:
+    def __init__(self, delegate: Delegate, lists: tuple[MergedList, ...], stored: DelegateFacts) -> None:
         self._delegate = delegate
         self._lists = lists
-        self._met = met
+        self._stored = stored
         self._wake = asyncio.Event()
         self._backoff = Backoff(longest=_LONGEST)
         delegate.on_lost(self._wake.set)
@@ -57,11 +57,11 @@ class DelegateFollower:
                     await one.refresh()
         except (grpc.aio.AioRpcError, Fault) as error:
             if not before:
-                log.warning("the delegate does not answer", extra=fields(cause=said(error)))
-            self._delegate.lost(said(error))
+                log.warning("the delegate does not answer", extra=fields(cause=error_text(error)))
+            self._delegate.lost(error_text(error))
             return False
         if before:
-            self._met.note()
+            self._stored.note()
             self._delegate.trouble = ""
             log.info("the delegate answers", extra=fields(endpoint=self._delegate.endpoint))
         return True

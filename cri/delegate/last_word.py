@@ -74,7 +74,7 @@ class LastWord:
         return [key for key, item in items if self.kind.pod(item) == pod_id]
 
     def states(self) -> dict[str, tuple[int, str]]:
-        """By id: the state, and the id of the pod (of a pod: its own)."""
+        """The state, and the id of the pod (of a pod: its own), by id."""
         made = ((key, item) for key, (_, item) in self._made.items())
         items = {key: item for key, item in (*self._listed.items(), *made) if key not in self._gone}
         return {key: (item.state, self.kind.pod(item) or key) for key, item in items.items()}
@@ -103,7 +103,7 @@ class LastWord:
         A delegate that has never been there has no items.
         """
         if not self.heard_at:
-            if self._delegate.met:
+            if self._delegate.ever_answered:
                 raise self._unknown("what it runs is not known")
             return []
         age = time.monotonic() - self.heard_at

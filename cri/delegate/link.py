@@ -59,8 +59,8 @@ class Delegate:
         self._channel = channel(config.path, _OPTIONS)
         self._unary: dict[str, Any] = {}
         self._streams: dict[str, Any] = {}
-        self.met = False
-        """Whether it has ever answered, in this run or an earlier one: it may have pods (``met.py``)."""
+        self.ever_answered = False
+        """Whether it has ever answered, in this run or an earlier one: it may have pods (``stored.py``)."""
         self._introduced = False
         self.introductions = 0
         """How often it was asked who it is: at first, and each time that it came back."""
@@ -225,7 +225,7 @@ def passed_on(context: grpc.aio.ServicerContext[Any, Any]) -> Metadata:
     return kept
 
 
-def said(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The text of an error of a call."""
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details() or ''}"

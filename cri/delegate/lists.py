@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from cri.delegate.kinds import ListKind, parsed, request_type
 from cri.delegate.last_word import LastWord, encoded_items
-from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, passed_on, remaining, said
+from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, error_text, passed_on, remaining
 from cri.delegate.owners import Owners
 from cri.delegate.untrusted import Checked
 from cri.state.records import has_id
@@ -153,11 +153,13 @@ class MergedList:
         if self.last is None and lacks(error):
             self._lacking = self._delegate.introductions
         elif self.last is not None:
-            self._delegate.lost(said(error))
+            self._delegate.lost(error_text(error))
         else:
             if isinstance(error, TooLate):
                 self._rests_until = time.monotonic() + REST
-            log.warning("the delegate has no figures: %s", said(error), extra=fields(list=self.kind.method))
+            log.warning(
+                "the delegate has no figures: %s", error_text(error), extra=fields(list=self.kind.method)
+            )
 
 
 def lacks(error: Exception) -> bool:

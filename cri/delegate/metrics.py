@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from cri.delegate.kinds import parsed
-from cri.delegate.link import RUNTIME, Delegate, Metadata, passed_on, remaining, said
+from cri.delegate.link import RUNTIME, Delegate, Metadata, error_text, passed_on, remaining
 from cri.delegate.lists import lacks
 from cri.delegate.untrusted import read
 from daemonkit.faults import Fault
@@ -76,7 +76,7 @@ class MetricLabels:
             _, reply = read(cri.ListMetricDescriptorsResponse, answer)
         except (grpc.aio.AioRpcError, Fault, DecodeError) as error:
             if not lacks(error):
-                log.warning("the delegate has no descriptors of metrics: %s", said(error))
+                log.warning("the delegate has no descriptors of metrics: %s", error_text(error))
             return ()
         theirs: Sequence[Any] = reply.descriptors[:_DESCRIPTORS]
         own = await self._servicer.ListMetricDescriptors(cri.ListMetricDescriptorsRequest(), None)

@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError, Message
 
 from cri.delegate.config import DelegateConfig, Unnamed
 from cri.delegate.kinds import parsed
-from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, passed_on, remaining, said
+from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, error_text, passed_on, remaining
 from cri.delegate.lists import lacks
-from cri.delegate.met import Met
+from cri.delegate.stored import DelegateFacts
 from cri.delegate.untrusted import read
 from daemonkit.faults import Broken, Fault
 from daemonkit.interceptors import clip
@@ -46,13 +46,13 @@ class MergedStatus:
         config: DelegateConfig,
         delegate: Delegate,
         servicer: Any,
-        met: Met,
+        stored: DelegateFacts,
         handlers: Collection[str],
     ) -> None:
         self._default = config.default
         self._delegate = delegate
         self._servicer = servicer
-        self._met = met
+        self._stored = stored
         self._handlers = handlers
         self._heard: cri.StatusResponse | None = None
 
@@ -91,11 +91,11 @@ class MergedStatus:
             timeout = self._delegate.reads(remaining(context))
             answer = await self._delegate.call(RUNTIME + "RuntimeConfig", raw, timeout, passed_on(context))
         except (grpc.aio.AioRpcError, Fault) as error:
-            if lacks(error) or not self._met.runtime_config:
+            if lacks(error) or not self._stored.runtime_config:
                 raise
-            return self._met.runtime_config
+            return self._stored.runtime_config
         if is_runtime_config(answer):
-            self._met.note(answer)
+            self._stored.note(answer)
         return answer
 
     async def update(self, raw: bytes, context: _Context) -> bytes | Message:
@@ -123,8 +123,8 @@ class MergedStatus:
             return None, f"{self._delegate.endpoint}: its Status is not CRI's"
         except (grpc.aio.AioRpcError, Fault) as error:
             if isinstance(error, Fault) and not isinstance(error, Broken | CallerLeft):
-                self._delegate.lost(said(error))
-            return None, said(error)
+                self._delegate.lost(error_text(error))
+            return None, error_text(error)
         self._heard = reply
         return reply, ""
 

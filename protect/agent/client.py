@@ -36,8 +36,6 @@ T = TypeVar("T")
 
 _ADOPTION = 5.0
 """Seconds a call waits for a zone that is just being adopted."""
-_STATS = 60.0
-"""Seconds for which a call for statistics stays open: a silent zone has one open call, not many."""
 _DIAL = 15.0
 """Seconds: longer than the agent's own deadline of 10."""
 _START = 130.0
@@ -117,10 +115,30 @@ class AgentClient:
         reply = await self._call(pb.Request(get_facts=pb.GetFacts()))
         return replies.facts(reply.facts, agent_version)
 
-    async def stats(self, kind: StatsKind, known: Callable[[str], bool]) -> ZoneStats:
-        """Ask for statistics.  ``known``: whether the zone has this workload; others are left out."""
-        reply = await self._call(requests.get_stats(kind), _STATS)
-        return replies.stats(reply.stats, known)
+    def ask_stats(self, kind: StatsKind, known: Callable[[str], bool]) -> asyncio.Future[ZoneStats]:
+        """Ask for statistics; the future has the answer, or why there is none.
+
+        Without a task: there may be hundreds of zones.  A question is open until the agent answers or its
+        connection ends, so that a silent zone has one and not many.  ``known``: whether the zone has this
+        workload; the agent's others are left out.
+        """
+        self._end.check("use", f"zone {self._zone_id}")
+        if not self._serving.is_set():
+            raise self._silent()
+        answer: asyncio.Future[ZoneStats] = asyncio.get_running_loop().create_future()
+
+        def take(reply: asyncio.Future[pb.Reply]) -> None:
+            fault = reply.exception()
+            if answer.done():
+                return
+            if fault:
+                answer.set_exception(fault)
+            else:
+                answer.set_result(replies.stats(reply.result().stats, known))
+
+        self._linked().ask(requests.STATS[kind]).add_done_callback(take)
+        self._end.fail(answer, "use", f"zone {self._zone_id}")
+        return answer
 
     # Of containers and their processes.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -23,6 +24,10 @@ class AgentLink(Protocol):
 
     async def call(self, request: channel_pb2.Request, timeout: float) -> channel_pb2.Reply:
         """Make one call.  Raises the agent's refusal as its fault, LinkDown, or TooLate."""
+        ...
+
+    def ask(self, request: channel_pb2.Request) -> asyncio.Future[channel_pb2.Reply]:
+        """A call that makes nothing in the zone, at once; its reply or fault comes in the future."""
         ...
 
     def output(self, stream: int, sink: Sink, consumed: int = 0) -> None: ...

@@ -90,9 +90,7 @@ class Link:
         while the call was open (it may have been carried out).  TooLate: no answer within ``timeout``
         seconds (it may yet be carried out).  Cancelling leaves the link as it was.
         """
-        operation = request.WhichOneof("op")
-        if operation is None:
-            raise ValueError("a request without an operation")
+        operation = _operation(request)
         if self._connection is None:
             raise self._down
         try:
@@ -101,6 +99,16 @@ class Link:
         except TimeoutError as error:
             name = operation.replace("_", " ")
             raise TooLate(name, f"in zone {self._zone_id}", f"no answer within {timeout:g} s") from error
+
+    def ask(self, request: channel_pb2.Request) -> asyncio.Future[channel_pb2.Reply]:
+        """A call that makes nothing in the zone, without a deadline, a task, or a wait for other calls.
+
+        For what is asked of all zones at once.  The future gets the reply, the agent's error, or LinkDown
+        when the connection ends.  LinkDown: not connected.  Exhausted: so many are open already.
+        """
+        if self._connection is None:
+            raise self._down
+        return self._connection.ask(_operation(request), request)
 
     def output(self, stream: int, sink: Sink, consumed: int = 0) -> None:
         """Deliver this stream to the sink, from ``consumed`` on.
@@ -153,7 +161,7 @@ class Link:
 
     def _note(self, failure: Exception) -> None:
         cause = failure.cause if isinstance(failure, Fault) else str(failure) or type(failure).__name__
-        # Once until it has been up for a while: what comes next is tried again, and fails again.
+        # Logged once until the link has been up for a while: the retries may fail in the same way.
         level = logging.DEBUG if self._told else logging.INFO
         self._told = True
         log.log(level, "zone %s: channel down, connecting again: %s", self._zone_id, cause)
@@ -231,6 +239,13 @@ class Link:
         connection.calls.resume()
         if not opened.done():
             opened.set_result(hello)
+
+
+def _operation(request: channel_pb2.Request) -> str:
+    operation = request.WhichOneof("op")
+    if operation is None:
+        raise ValueError("a request without an operation")
+    return operation
 
 
 def _first_cause(done: set[asyncio.Task[None]]) -> Exception:

@@ -25,8 +25,8 @@ _PROTECT_SOCKET = Path("/run/protect/protect.sock")
 _CRI_SOCKET = Path("/run/xenpod/cri.sock")
 _INTERRUPTED = 130
 _PROBE = 5.0
-_USERNAME = "at the registry; the password is asked for, or read from stdin"
-_ID = "or an unambiguous prefix of it"
+_USERNAME = "user at the registry; the password is asked for, or read from stdin"
+_ID = "the id, or an unambiguous prefix of it"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -54,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="protect", description="Zones, workloads and images of this host.")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--socket", type=Path, default=_PROTECT_SOCKET, metavar="PATH", help="of protectd")
+    common.add_argument(
+        "--socket", type=Path, default=_PROTECT_SOCKET, metavar="PATH", help="socket of protectd"
+    )
     common.add_argument("--output", choices=("table", "json"), default="table")
     nouns = top.add_subparsers(required=True, metavar="COMMAND")
     zone = nouns.add_parser("zone", help="list, inspect, destroy zones").add_subparsers(required=True)
@@ -65,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     destroying.add_argument("ids", nargs="+", metavar="id", help=_ID)
     workload = nouns.add_parser("workload", help="list, inspect workloads").add_subparsers(required=True)
     listing = _verb(workload, common, "workload list", "every workload")
-    listing.add_argument("--zone", default="", metavar="ID", help="only of this zone")
+    listing.add_argument("--zone", default="", metavar="ID", help="only workloads of this zone")
     _verb(workload, common, "workload inspect", "one workload").add_argument("id", help=_ID)
     showing = _verb(nouns, common, "host", "the host: toolstack, memory, handlers, notices")
     _cri_socket(showing)
@@ -128,7 +130,9 @@ def _image_files(
 
 
 def _cri_socket(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri")
+    verb.add_argument(
+        "--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="socket of xenpod-cri"
+    )
 
 
 def _filters(verb: argparse.ArgumentParser) -> None:

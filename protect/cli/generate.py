@@ -28,10 +28,10 @@ _APPLIED = (".json", ".yaml", ".yml")
 _DEFAULTS = GenerateOptions()
 _WHAT = (
     "classes: RuntimeClasses. assign-class: the policy that gives pods of labelled namespaces a class. "
-    "keep-off-host: the policy that refuses pods with zones what is the host's. labeller: the DaemonSet "
-    "that labels nodes with what they can. labels: kubectl commands for labels and taints of nodes. "
-    "kubelet-flags: the same as flags. cluster-api, cloud-init: the same for new nodes. "
-    "chart-values: of the Helm chart. "
+    "keep-off-host: the policy that keeps pods with zones off the host. labeller: the DaemonSet that "
+    "labels nodes with what they can do. labels: kubectl commands for labels and taints of nodes. "
+    "kubelet-flags: the same as flags of the kubelet. cluster-api, cloud-init: the same for new nodes. "
+    "chart-values: values of the Helm chart. "
     f"Default: {' '.join(output.FOR_CLUSTER)}"
 )
 
@@ -45,28 +45,32 @@ def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_s
     verb.set_defaults(command=COMMAND, refuse=verb.error)
     verb.add_argument("what", nargs="*", metavar="WHAT", type=_what, help=_WHAT)
     source = verb.add_argument_group("the nodes").add_mutually_exclusive_group()
-    text = "of xenpod-cri, which says what handlers this node has (default)"
+    text = "ask xenpod-cri at this socket for this node's handlers (default)"
     source.add_argument("--cri-socket", type=Path, default=cri_socket, metavar="PATH", help=text)
-    source.add_argument("--config", type=Path, metavar="PATH", help="a cri.toml instead")
-    source.add_argument("--platforms", type=Path, metavar="FILE", help="a file of several platforms instead")
-    verb.add_argument("--platform", metavar="NAME", help="only this one of FILE")
+    source.add_argument("--config", type=Path, metavar="PATH", help="read a cri.toml instead")
+    source.add_argument(
+        "--platforms", type=Path, metavar="FILE", help="read several platforms from a file instead"
+    )
+    verb.add_argument("--platform", metavar="NAME", help="use only this platform of FILE")
     text = "instead of what the nodes say of this resource: memory=96Mi, cpu=100m; may be repeated"
     verb.add_argument("--overhead", action="append", type=_overhead, metavar="RESOURCE=QUANTITY", help=text)
-    text = f"of the node; may be repeated; default: {platforms.ZONES_LABEL}=true"
+    text = f"label of the nodes; may be repeated; default: {platforms.ZONES_LABEL}=true"
     verb.add_argument("--label", action="append", type=_typed(syntax.label), metavar="KEY=VALUE", help=text)
-    text = f"of the node; may be repeated; default: {' '.join(platforms.DEFAULT_TAINTS)}"
+    text = f"taint of the nodes; may be repeated; default: {' '.join(platforms.DEFAULT_TAINTS)}"
     verb.add_argument("--taint", action="append", metavar="KEY[=VALUE]:EFFECT", help=text)
-    verb.add_argument("--no-taint", action="store_true", help="let other pods run on the node, too")
+    verb.add_argument(
+        "--no-taint", action="store_true", help="no taints, so that other pods run on the nodes too"
+    )
     _releases(verb)
-    text = "whose commands labels gives; may be repeated"
+    text = "name of a node in the commands of labels; may be repeated"
     node = _text(syntax.dns_subdomain)
     verb.add_argument("--node", action="append", type=node, default=[], metavar="NAME", help=text)
-    text = "that the labeller runs, with its registry and tag"
+    text = "image of the labeller, with its registry and tag"
     verb.add_argument("--image", type=_text(syntax.image), default=_DEFAULTS.image, metavar="NAME", help=text)
-    text = "of the labeller"
+    text = "namespace of the labeller"
     name = _text(syntax.dns_label)
     verb.add_argument("--namespace", type=name, default=_DEFAULTS.namespace, metavar="NAME", help=text)
-    verb.add_argument("--output", choices=("yaml", "json"), default="yaml")
+    verb.add_argument("--output", choices=("yaml", "json"), default="yaml", help="format of objects")
     text = "write a file for each kind of object into this folder"
     verb.add_argument("--to", type=Path, metavar="DIR", help=text)
     manifests.add_arguments(verb)
@@ -76,9 +80,10 @@ def _releases(verb: argparse.ArgumentParser) -> None:
     kubernetes, known = _DEFAULTS.kubernetes, _typed(version)
     text = f"release of the cluster; default: {kubernetes}"
     verb.add_argument("--kubernetes", type=known, default=kubernetes, metavar="1.NN", help=text)
-    text = "assign classes by Kyverno, of this release, instead of the API server's own policy"
+    text = "assign classes by Kyverno of this release instead of the API server's own policy"
     verb.add_argument("--kyverno", type=known, metavar="1.NN", help=text)
-    verb.add_argument("--cluster-api", choices=nodes.CLUSTER_API, default=nodes.CLUSTER_API[0])
+    text = "version of Cluster API's objects"
+    verb.add_argument("--cluster-api", choices=nodes.CLUSTER_API, default=nodes.CLUSTER_API[0], help=text)
 
 
 async def generate(options: argparse.Namespace) -> None:

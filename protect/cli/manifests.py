@@ -25,7 +25,7 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     which.add_argument("--critical", type=Path, metavar="DIR", help=text)
     text = "only this DaemonSet, Deployment or StatefulSet; may be repeated"
     group.add_argument("--addon", action="append", default=[], metavar="NAMESPACE/NAME", help=text)
-    text = f"of nodes for add-ons; default: {critical.DEFAULT_LABEL}"
+    text = f"label of nodes for add-ons; default: {critical.DEFAULT_LABEL}"
     group.add_argument("--addon-label", default=critical.DEFAULT_LABEL, metavar="KEY[=VALUE]", help=text)
     group.add_argument("--dry-run", action="store_true", help="only show the differences")
 

@@ -123,7 +123,7 @@ def port(operation: str, value: int) -> int:
 
 
 def printable(untrusted: str, limit: int) -> str:
-    """At most ``limit`` characters, none of which controls a terminal or forges a line."""
+    """The text cut to ``limit`` characters, none of which controls a terminal or forges a line."""
     kept = "".join(c if c.isprintable() else "�" for c in untrusted[: limit + 1])
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from daemonkit.faults import Fault, Refused
 
@@ -18,6 +18,8 @@ class End:
         self._kind = kind
         self._declared = asyncio.Event()
         self._bounds: set[asyncio.Timeout] = set()
+        self._waited: dict[asyncio.Future[Any], tuple[str, str]] = {}
+        """Answers that will not come after the end, with operation and subject."""
 
     def declare(self, cause: str) -> None:
         """Declare the end; the first cause stays."""
@@ -26,6 +28,9 @@ class End:
             self._declared.set()
             for bound in self._bounds:
                 bound.reschedule(asyncio.get_running_loop().time())
+            for answer, (operation, subject) in self._waited.items():
+                if not answer.done():
+                    answer.set_exception(self.fault(operation, subject))
 
     def __bool__(self) -> bool:
         return self._declared.is_set()
@@ -56,6 +61,11 @@ class End:
             # The end closes links: what the body failed with then is not the cause.
             self.check(operation, subject)
             raise
+
+    def fail(self, answer: asyncio.Future[Any], operation: str, subject: str) -> None:
+        """Give ``answer`` the end's fault, should the end come first."""
+        self._waited[answer] = (operation, subject)
+        answer.add_done_callback(self._waited.pop)
 
     def check(self, operation: str, subject: str) -> None:
         """Raise the fault if the end has been declared."""

@@ -24,6 +24,9 @@ _SHOT = 2  # TC_ACT_SHOT
 _LENGTH, _VLAN_PRESENT = 0, 20  # of struct __sk_buff
 _LOADS = {1: 0x30, 2: 0x28, 4: 0x20}  # BPF_LD | BPF_ABS of so many bytes, into r0
 
+_ATTEMPTS = 5
+"""The kernel gives up checking a program when a signal is pending (EAGAIN; do_check() of its verifier)."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -103,11 +106,14 @@ class Program:
         count = len(code) // _INSTRUCTION.size
         addresses = ctypes.addressof(instructions), ctypes.addressof(license_text)
         attributes = _ATTRIBUTES.pack(_SCHED_CLS, count, *addresses, 0, 0, 0, 0, 0, b"xenpod")
-        descriptor: int = _libc.syscall(
-            ctypes.c_long(_SYSCALL), _LOAD, attributes, ctypes.c_uint(len(attributes))
-        )
-        if descriptor < 0:
-            number = ctypes.get_errno()
+        for _ in range(_ATTEMPTS):
+            descriptor: int = _libc.syscall(
+                ctypes.c_long(_SYSCALL), _LOAD, attributes, ctypes.c_uint(len(attributes))
+            )
+            number = ctypes.get_errno() if descriptor < 0 else 0
+            if number != errno.EAGAIN:
+                break
+        if number:
             hint = "the kernel must allow bpf(2) to root" if number in (errno.EPERM, errno.ENOSYS) else ""
             raise Broken("filter frames", "of a zone", f"bpf: {os.strerror(number)}", hint)
         return descriptor

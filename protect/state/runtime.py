@@ -20,7 +20,7 @@ from protect.state.outputs import Outputs
 class StatsQuestion:
     """A call for statistics under way; ``overdue`` once nobody waits for it any more."""
 
-    task: asyncio.Task[ZoneStats | None]
+    answer: asyncio.Future[ZoneStats]
     overdue: bool = False
 
 

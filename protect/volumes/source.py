@@ -130,7 +130,7 @@ def _checked(volume: Volume, place: Place, mount: mountinfo.Mount) -> bool:
 
 
 def _set_right(source: VolumeSource) -> None:
-    """All of it: what is mounted below a read-only volume is another way to write to the host.
+    """Set the attributes of all mounts, since those below a read-only volume could be written too.
 
     A read-only volume does not follow the host: what is mounted later could be written.
     """

@@ -300,7 +300,7 @@ exec(sys.argv[2])
 
 
 def _in_zone(pid: int, trick: str) -> None:
-    """As root in the zone's mount namespace: what a hostile agent could do there."""
+    """Do something as root in the zone's mount namespace, as a hostile agent could."""
     command = [sys.executable, "-c", IN_ZONE, str(pid), trick]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr

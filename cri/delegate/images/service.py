@@ -15,7 +15,7 @@ from cri.delegate.images import union
 from cri.delegate.images.memory import PullMemory
 from cri.delegate.images.theirs import DelegateImages
 from cri.delegate.kinds import parsed
-from cri.delegate.link import IMAGES, Metadata, passed_on, remaining, said
+from cri.delegate.link import IMAGES, Metadata, error_text, passed_on, remaining
 from cri.delegate.owners import Owner
 from cri.delegate.routes import Answer, Behaviour, end_with, unary
 from cri.images.digests import is_digest
@@ -179,7 +179,7 @@ class MixedImages:
         try:
             return await self._theirs.status(asked, metadata)
         except (grpc.aio.AioRpcError, Fault) as error:
-            log.debug("the delegate's images are left out", extra=fields(cause=said(error)))
+            log.debug("the delegate's images are left out", extra=fields(cause=error_text(error)))
             return None
 
     async def _meant(self, spec: cri.ImageSpec, context: _Context, metadata: Metadata) -> str:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from cri.delegate.link import IMAGES, Delegate, Metadata, said
+from cri.delegate.link import IMAGES, Delegate, Metadata, error_text
 from cri.delegate.untrusted import ITEMS, TOO_MANY, has_more_items, read
 from daemonkit.faults import Broken, Fault, TooLate, Unreachable
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -45,7 +45,7 @@ class DelegateImages:
         try:
             return (await self.status(request, metadata)).image.id
         except (Unreachable, TooLate):
-            if self._delegate.met:
+            if self._delegate.ever_answered:
                 raise
             return ""
 
@@ -134,7 +134,7 @@ class DelegateImages:
             path = f"{IMAGES}{method}"
             data = await delegate.call(path, request.SerializeToString(), delegate.timeout, metadata)
         except (Unreachable, TooLate) as fault:
-            delegate.lost(said(fault))
+            delegate.lost(error_text(fault))
             raise
         return parsed_answer(kind, data, method, self.name)
 
@@ -148,7 +148,7 @@ class DelegateImages:
         A delegate that has never been there has no images.
         """
         age = time.monotonic() - self._heard_at
-        if not self._delegate.met:
+        if not self._delegate.ever_answered:
             return {}
         if self._listed is not None and age <= self._keep:
             return self._listed

@@ -18,7 +18,7 @@ from cri.delegate.images.content import ContentSource, target_of
 from cri.delegate.images.hand_over import hand_over
 from cri.delegate.images.memory import PullMemory
 from cri.delegate.images.theirs import DelegateImages, parsed_answer
-from cri.delegate.link import said
+from cri.delegate.link import error_text
 from cri.delegate.owners import Owner
 from cri.images.manager import ImageManager
 from cri.images.pull.taking import OfferedImage
@@ -111,7 +111,7 @@ class ImageTransfer:
         try:
             await self._take_or_pull(found, asked)
         except (Fault, grpc.aio.AioRpcError) as error:
-            raise _unavailable(found.id, self._theirs.name, said(error)) from error
+            raise _unavailable(found.id, self._theirs.name, error_text(error)) from error
 
     async def _take_or_pull(self, found: cri.Image, asked: str) -> None:
         known = self._by_secret(_names(found, asked))
@@ -151,11 +151,11 @@ class ImageTransfer:
                 await self._hand_over(image, spec.image)
                 return
             except (Fault, grpc.aio.AioRpcError) as error:
-                first = said(error)
+                first = error_text(error)
             try:
                 await self._have_pulled(image, spec, pod)
             except (Fault, grpc.aio.AioRpcError) as error:
-                raise _unavailable(image.id, "xenpod", f"{first}; {said(error)}") from error
+                raise _unavailable(image.id, "xenpod", f"{first}; {error_text(error)}") from error
 
     async def _hand_over(self, image: StoredImage, asked: str) -> None:
         """Write an image into the delegate's store, and wait until its CRI shows it."""

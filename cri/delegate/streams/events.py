@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from cri.delegate.kinds import parsed
-from cri.delegate.link import RUNTIME, Delegate, passed_on, said
+from cri.delegate.link import RUNTIME, Delegate, error_text, passed_on
 from cri.delegate.lists import lacks
 from cri.delegate.owners import Owners
 from cri.delegate.streams.missed import MissedEvents
@@ -105,7 +105,7 @@ class MergedEvents:
                 if lacks(error):
                     cause = "it has no events, so this node has none"
                     raise Unsupported(_METHOD, self._delegate.endpoint, cause) from None
-                log.info("no events of the delegate: %s", said(error))
+                log.info("no events of the delegate: %s", error_text(error))
             if before is None:
                 before = self._missed.known()
             await asyncio.sleep(backoff.delay())

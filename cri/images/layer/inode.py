@@ -85,7 +85,7 @@ class Inode:
 
     @property
     def serial(self) -> int:
-        """Its number in the tree: those that came later have higher ones."""
+        """The inode's number in the tree, which grows with each new inode."""
         return int.from_bytes(self._numbers[:4], "little")
 
     @property

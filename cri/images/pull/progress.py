@@ -44,7 +44,7 @@ class Measured:
     total: int
 
     def as_json(self) -> dict[str, object]:
-        """As ``crictl info`` shows it."""
+        """The JSON that ``crictl info`` shows."""
         return {
             "digest": self.name,
             "state": self.state.value,
@@ -69,7 +69,7 @@ class Snapshot:
     """The hosts that are asked last, and why each of them is."""
 
     def as_json(self) -> dict[str, object]:
-        """As ``crictl info`` shows it."""
+        """The JSON that ``crictl info`` shows."""
         return {
             "image": self.name,
             "stage": self.stage.value,

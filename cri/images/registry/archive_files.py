@@ -30,7 +30,7 @@ class Files(Protocol):
         """A file's length in bytes; None: there is none."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Its bytes; raises Missing."""
+        """The bytes of a file; raises Missing."""
 
 
 class DirectoryFiles:

@@ -109,5 +109,5 @@ class Baseline:
 
 
 def _there(node: Inode | None) -> Inode | None:
-    """None for a device 0:0: it is a whiteout to overlayfs, whoever made it (as with containerd)."""
+    """The inode, or None for a device 0:0, which overlayfs takes for a whiteout (as with containerd)."""
     return None if node is not None and node.kind == tarstream.CHAR and node.device == (0, 0) else node

@@ -146,7 +146,7 @@ def _has_label(image: StoredImage, key: str, value: str | None) -> bool:
 
 
 def _all_names(image: StoredImage) -> list[str]:
-    """Its names and repositories, whole and as people write those of Docker Hub."""
+    """All names and repositories of an image, whole and in the short form for Docker Hub."""
     found: list[str] = []
     for name in (*image.repo_tags, *image.repo_digests):
         repository = name.partition("@")[0] if "@" in name else name.rpartition(":")[0]

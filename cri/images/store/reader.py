@@ -28,7 +28,7 @@ class StoreReader:
         return self._now.resolve(name_or_id)
 
     def find(self, name_or_id: str) -> StoredImage | None:
-        """As resolve(), but None when there is no such image."""
+        """Like resolve(), but None if there is no such image."""
         return self._now.find(name_or_id)
 
     def get(self, image_id: str) -> StoredImage:

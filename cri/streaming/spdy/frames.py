@@ -82,7 +82,7 @@ class MoreHeaders:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Both directions of a stream end at once; ``status`` as the peer gave it."""
+    """Ends both directions of a stream at once; ``status`` is as the peer gave it."""
 
     stream: int
     status: int

@@ -128,7 +128,7 @@ class _Addon:
                     raise ManifestError(into.line, f"{key} is merged from an anchor: write it out here")
                 return replace(self._insert.key(into, key, rest, what), depth=depth)
             if is_empty(there):
-                # At the end of a text it is where a further key would be, and belongs before that.
+                # An empty value at the end of a text is where the next key would be, and comes before it.
                 return replace(self._insert.instead(there, rest, what), depth=len(path) + 1)
             self._own(there)
             if isinstance(there, SequenceNode) and key == path[-1]:

@@ -212,7 +212,7 @@ _FORMATS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
 
 
 def _write_whole(target: Path, data: bytes) -> None:
-    """All of it or nothing is at ``target``, also after a power cut."""
+    """Write a file so that it is at ``target`` whole or not at all, also after a power cut."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".vmlinux-", delete=False) as file:
         try:
             file.write(data)

@@ -45,7 +45,7 @@ class KernelCache:
 
     @asynccontextmanager
     async def unpacked(self, kernel: DomainKernel | None) -> AsyncIterator[Boot]:
-        """Its files stay while the body runs.  Missing, Invalid (no kernel), Broken, ToolstackError."""
+        """Unpack a kernel; its files stay while the body runs.  Missing, Invalid, Broken, ToolstackError."""
         if kernel is None:
             yield self._own
             return

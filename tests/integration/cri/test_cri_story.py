@@ -47,7 +47,7 @@ class Stage:
         return container
 
     async def exited(self, container: str) -> cri.ContainerStatus:
-        """Its status once it has ended."""
+        """Wait for the container's end: its status."""
         async with asyncio.timeout(60):
             while True:
                 status = await container_status(self.client, container)

@@ -43,7 +43,7 @@ def command(node: CriNode, *more: str) -> tuple[str, ...]:
 
 
 async def run(node: CriNode, *more: str) -> tuple[int, str]:
-    """To its end: the exit status, and what it said."""
+    """Run xenpod-labels to its end: the exit status and the output."""
     process = await asyncio.create_subprocess_exec(
         *command(node, *more), cwd=ROOT, stderr=asyncio.subprocess.PIPE
     )

@@ -162,7 +162,7 @@ async def test_the_command(zones: Zones) -> None:
 
 
 def _fill(path: Path) -> None:
-    """With a file that takes all the room there is."""
+    """Fill the disk with one file."""
     with path.open("wb", buffering=0) as file, pytest.raises(OSError):
         while True:
             file.write(bytes(4096))

@@ -1,4 +1,4 @@
-"""Platforms of a file, of cri.toml, of Status: what they say, and errors that name file and key."""
+"""Platforms from a file, from cri.toml, and from Status; errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_a_cri_toml_that_cannot_be(tmp_path: Path, text: str, cause: str) -> Non
 
 
 def info(handlers: object, **config: object) -> dict[str, str]:
-    """As Status says it: all of the configuration, and more than we look at."""
+    """The information in Status: the whole configuration, and more than we read."""
     whole = asdict(cri.config.CriConfig()) | config
     return {
         "config": json.dumps(whole, default=str),

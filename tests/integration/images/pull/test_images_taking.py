@@ -47,7 +47,7 @@ def _image(seed: int = 0, size: int = 3 << 20) -> BuiltImage:
 
 
 class _Node:
-    """A containerd and our image part, and what leads from one to the other."""
+    """A containerd, our image part, and the channel between them."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.containerd = ScriptedContainerd()

@@ -267,7 +267,7 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def asked(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """As ``generate``, while a runtime serves in this event loop."""
+    """Run ``generate`` while a runtime serves in this event loop."""
     return await asyncio.to_thread(generate, capsys, *arguments, "--cri-socket", str(folder / "cri.sock"))
 
 

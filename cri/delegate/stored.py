@@ -17,8 +17,8 @@ from daemonkit.logs import fields
 log = logging.getLogger(__name__)
 
 
-class Met:
-    """Whether we have met the delegate: the file ``delegate.json``, which is about one endpoint."""
+class DelegateFacts:
+    """The facts that are stored in ``delegate.json``, about the delegate at one endpoint."""
 
     def __init__(self, state_dir: Path, delegate: Delegate) -> None:
         self._path = state_dir / "delegate.json"
@@ -30,9 +30,9 @@ class Met:
     def note(self, runtime_config: bytes = b"") -> None:
         """Store that the delegate has answered, and its RuntimeConfig if it was asked for that."""
         new = runtime_config not in (b"", self.runtime_config)
-        if self._delegate.met and not new:
+        if self._delegate.ever_answered and not new:
             return
-        self._delegate.met = True
+        self._delegate.ever_answered = True
         self.runtime_config = runtime_config or self.runtime_config
         value = {"endpoint": self._delegate.endpoint, "runtime_config": self.runtime_config.hex()}
         try:
@@ -50,7 +50,7 @@ class Met:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.error("cannot be read, and is written anew: %s", error, extra=fields(path=self._path))
-        self._delegate.met = True
+        self._delegate.ever_answered = True
 
 
 def _write(path: Path, text: str) -> None:
