@@ -24,32 +24,35 @@ enum { NAMESPACES = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS | C
 
 static int proc_root = -1;
 
-/* /proc is there on every host, so it is the place to mount at. */
-static int mount_proc(int *proc, struct reason *reason)
+/* A proc that is mounted nowhere.  Of processes only: root may write to the files beside them, and command the host,
+ * without any capability. */
+static int open_proc(int *proc, struct reason *reason)
 {
-	if (mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, NULL) < 0)
-		return reason_errno(reason, "mount", "/proc");
-	proc_root = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	*proc = open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC);
-	return proc_root < 0 || *proc < 0 ? reason_errno(reason, "open", "/proc") : 0;
+	int system = fsopen("proc", FSOPEN_CLOEXEC);
+
+	if (system < 0 || fsconfig(system, FSCONFIG_SET_STRING, "subset", "pid", 0) < 0 ||
+	    fsconfig(system, FSCONFIG_CMD_CREATE, NULL, NULL, 0) < 0)
+		return reason_errno(reason, "make", "proc");
+	proc_root = fsmount(system, FSMOUNT_CLOEXEC, MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC);
+	close(system);
+	*proc = proc_root < 0 ? -1 : openat(proc_root, "self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC);
+	return *proc < 0 ? reason_errno(reason, "open", "proc") : 0;
 }
 
-int confine_view(int tree, int *proc, struct reason *reason)
+int confine_view(int mounts, int *proc, struct reason *reason)
 {
+	if (open_proc(proc, reason) < 0)
+		return -1;
+	/* Its root becomes this process's.  Nothing of the host's own mounts is left. */
+	if (setns(mounts, CLONE_NEWNS) < 0)
+		return reason_errno(reason, "setns", "the share");
+	close(mounts);
 	if (unshare(NAMESPACES) < 0)
 		return reason_errno(reason, "unshare", "namespaces");
-	if (mount(NULL, "/", NULL, MS_PRIVATE | MS_REC, NULL) < 0)
-		return reason_errno(reason, "make private", "/");
-	if (mount_proc(proc, reason) < 0)
-		return -1;
-	if (move_mount(tree, "", AT_FDCWD, "/proc", MOVE_MOUNT_F_EMPTY_PATH) < 0)
-		return reason_errno(reason, "move_mount", "the share");
-	close(tree);
-	if (chdir("/proc") < 0 || syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0 ||
-	    chdir("/") < 0)
-		return reason_errno(reason, "pivot_root", "the share");
+	if (mount(NULL, "/", NULL, MS_SLAVE | MS_REC, NULL) < 0)
+		return reason_errno(reason, "make slave", "the share");
 	umask(0);
-	return 0;
+	return chdir("/") < 0 ? reason_errno(reason, "chdir", "the share") : 0;
 }
 
 static int write_map(const char *name)

@@ -16,6 +16,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
+#include <linux/nsfs.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -23,10 +24,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "../fakedom/namespace.h"
 #include "../fakedom/ordinary.h"
 #include "../fakedom/publish.h"
 #include "confine.h"
@@ -151,7 +152,7 @@ static int say(const char *text)
 	return EXIT_FAILURE;
 }
 
-static int prepare(const struct options *options, int tree, struct link *link, struct reason *reason)
+static int prepare(const struct options *options, int mounts, struct link *link, struct reason *reason)
 {
 	int keep[2], proc = -1;
 	char path[96];
@@ -160,7 +161,7 @@ static int prepare(const struct options *options, int tree, struct link *link, s
 	if (options->socket >= 0 ? link_open_socket(link, options->socket, reason) < 0 :
 				   link_open_vchan(link, options->domain, path, reason) < 0)
 		return -1;
-	if (confine_view(tree, &proc, reason) < 0)
+	if (confine_view(mounts, &proc, reason) < 0)
 		return -1;
 	keep[0] = link->fd;
 	keep[1] = proc;
@@ -169,7 +170,7 @@ static int prepare(const struct options *options, int tree, struct link *link, s
 }
 
 /* The first process of its pid namespace: it ends with all that it started. */
-static _Noreturn void run(const struct options *options, int tree, int log, int go)
+static _Noreturn void run(const struct options *options, int mounts, int log, int go)
 {
 	struct reason reason = { "" };
 	struct link link = { -1, NULL };
@@ -183,13 +184,13 @@ static _Noreturn void run(const struct options *options, int tree, int log, int 
 	if (dup2(open("/dev/null", O_RDWR | O_CLOEXEC), STDIN_FILENO) < 0 || dup2(log, STDOUT_FILENO) < 0 ||
 	    dup2(log, STDERR_FILENO) < 0)
 		_exit(EXIT_FAILURE);
-	_exit(say(prepare(options, tree, &link, &reason) < 0 ? reason.text : serve(&link)));
+	_exit(say(prepare(options, mounts, &link, &reason) < 0 ? reason.text : serve(&link)));
 }
 
 /* Makes the server's process, writes down which it is, and lets it go on. */
 static int start(const struct options *options, struct reason *reason)
 {
-	int tree, log, lock, go[2];
+	int mounts, log, lock, go[2];
 	int directory = open(options->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	long pid;
 
@@ -201,14 +202,17 @@ static int start(const struct options *options, struct reason *reason)
 	log = openat(directory, "log", O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0600);
 	if (log < 0 || pipe2(go, O_CLOEXEC) < 0)
 		return reason_errno(reason, "open", "log");
-	if (namespace_mounts(options->namespace, &tree, reason) < 0 || enter_cgroups(options, reason) < 0)
+	mounts = open(options->namespace, O_RDONLY | O_CLOEXEC);
+	if (mounts < 0 || ioctl(mounts, NS_GET_NSTYPE) != CLONE_NEWNS)
+		return reason_errno(reason, "use as mount namespace", options->namespace);
+	if (enter_cgroups(options, reason) < 0)
 		return -1;
 	/* Like fork, but the child is the first process of a pid namespace. */
 	pid = syscall(SYS_clone, CLONE_NEWPID | SIGCHLD, NULL, NULL, NULL, 0);
 	if (pid == 0) {
 		close(go[1]);
 		close(lock);
-		run(options, tree, log, go[0]);
+		run(options, mounts, log, go[0]);
 	}
 	if (pid < 0)
 		return reason_errno(reason, "clone", "server");

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
+from protect.model.domain_names import is_zone_domain
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import (
     Capabilities,
@@ -21,9 +22,9 @@ from protect.model.toolstack import (
     DomainInfo,
     DomainSpec,
     PhysicalInfo,
-    Transport,
-    is_zone_domain,
+    ShareEnd,
 )
+from protect.model.transport import Transport
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl import boot as booting
@@ -58,8 +59,8 @@ class LibxlToolstack(Completing):
         self._settings = settings or LibxlSettings()
         self._guest_dir = guest_dir
         self._cache = state_dir / "kernels"
-        launcher, place = guest_dir / "device-model", state_dir / "shared"
-        self._sharing = Sharing(launcher.absolute(), place.absolute(), self._settings.device_model)
+        launcher, shares = (guest_dir / "share").absolute(), (state_dir / "shares").absolute()
+        self._sharing = Sharing(launcher, shares, self._settings.share_memory)
         self._closing = AsyncExitStack()
 
     # -- life of the toolstack
@@ -69,7 +70,7 @@ class LibxlToolstack(Completing):
             async with AsyncExitStack() as undo:
                 await self._open(undo)
                 self._closing = undo.pop_all()
-            await self.list()
+            await self._sharing.adopt({domain.uuid for domain in await self.list()})
         except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
         except (errors.XenError, OSError) as error:
@@ -81,6 +82,7 @@ class LibxlToolstack(Completing):
         self._kernels = KernelCache(self._boot, self._guest_dir, self._cache / "others")
         await asyncio.to_thread(self._kernels.prepare)
         await asyncio.to_thread(self._sharing.prepare)
+        undo.push_async_callback(self._sharing.close)
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         host = await self._workers.ask(physinfo.physinfo)
@@ -131,8 +133,9 @@ class LibxlToolstack(Completing):
                 AsyncExitStack() as undo,
             ):
                 if spec.shared:
-                    await asyncio.to_thread(self._sharing.check, spec.name, spec.shared)
-                config = domain_config(spec, boot, self._settings.kernel_arguments, self._sharing)
+                    undo.push_async_callback(self._sharing.forget, spec.uuid)
+                    await asyncio.to_thread(self._sharing.enter, spec.uuid, spec.name, spec.shared)
+                config = domain_config(spec, boot, self._settings.kernel_arguments)
                 undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
                 domid = await self._workers.run(xen.create, config)
                 undo.callback(self._disks.forget, domid)
@@ -173,6 +176,7 @@ class LibxlToolstack(Completing):
                     return  # another destroy was faster
                 # Xen cannot end a domain quickly while others have its pages.
                 self._channels.disconnect(domain)
+                self._sharing.abandon(known.uuid)
                 try:
                     await self._workers.run(xen.destroy, domain, known.uuid)
                 except errors.DomainNotFound:
@@ -184,6 +188,7 @@ class LibxlToolstack(Completing):
         self._registry.remove(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
+        await self._sharing.forget(known.uuid)
         await asyncio.to_thread(self._logs.forget, known.name)
 
     @completed
@@ -226,6 +231,15 @@ class LibxlToolstack(Completing):
             return [vdev for vdev in await self._disks.list(domain) if vdev != ADDONS]
 
     @completed
+    async def share(self, domain: DomainId) -> str:
+        known = self._living("share", domain)
+        with _faults("share", f"domain {domain}"):
+            async with known.lock:
+                if await self._store.list(f"/local/domain/{domain}/device/9pfs"):
+                    return ""  # made by an earlier release, and served by a QEMU
+                return await self._sharing.serve(known.uuid, domain)
+
+    @completed
     async def host_interface(self, domain: DomainId, index: int) -> str:
         self._living("find interface", domain)
         with _faults("find interface", str(domain)):
@@ -246,6 +260,9 @@ class LibxlToolstack(Completing):
 
     def deaths(self) -> AsyncIterator[DomainDeath]:
         return self._registry.listen()
+
+    def share_ends(self) -> AsyncIterator[ShareEnd]:
+        return self._sharing.listen()
 
     async def console(self, domain: DomainId, limit: int) -> bytes:
         known = self._registry.get(domain)

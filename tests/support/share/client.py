@@ -123,7 +123,9 @@ class NinePClient:
     def open(self, fid: int, flags: int = os.O_RDONLY) -> None:
         self.call(Type.LOPEN, struct.pack("<II", fid, flags))
 
-    def create(self, fid: int, name: str | bytes, flags: int = os.O_RDWR, mode: int = 0o644, gid: int = 0) -> None:
+    def create(
+        self, fid: int, name: str | bytes, flags: int = os.O_RDWR, mode: int = 0o644, gid: int = 0
+    ) -> None:
         self.call(Type.LCREATE, struct.pack("<I", fid) + text(name) + struct.pack("<III", flags, mode, gid))
 
     def read(self, fid: int, offset: int = 0, size: int = 65536) -> bytes:
@@ -140,7 +142,9 @@ class NinePClient:
         _, _, _, number, mode, uid, gid, nlink, _, size = struct.unpack_from("<QBIQIIIQQQ", rest)
         return Attributes(mode, uid, gid, nlink, size, number)
 
-    def setattr(self, fid: int, valid: int, *, mode: int = 0, uid: int = 0, gid: int = 0, size: int = 0) -> None:
+    def setattr(
+        self, fid: int, valid: int, *, mode: int = 0, uid: int = 0, gid: int = 0, size: int = 0
+    ) -> None:
         self.call(Type.SETATTR, struct.pack("<IIIIIQQQQQ", fid, valid, mode, uid, gid, size, 0, 0, 0, 0))
 
     def mkdir(self, fid: int, name: str | bytes, mode: int = 0o755, gid: int = 0) -> None:
@@ -160,7 +164,9 @@ class NinePClient:
         self.call(Type.LINK, struct.pack("<II", directory, fid) + text(name))
 
     def rename(self, source: int, name: str, target: int, new: str) -> None:
-        self.call(Type.RENAMEAT, struct.pack("<I", source) + text(name) + struct.pack("<I", target) + text(new))
+        self.call(
+            Type.RENAMEAT, struct.pack("<I", source) + text(name) + struct.pack("<I", target) + text(new)
+        )
 
     def unlink(self, fid: int, name: str, *, directory: bool = False) -> None:
         self.call(Type.UNLINKAT, struct.pack("<I", fid) + text(name) + struct.pack("<I", 0x200 * directory))
@@ -196,7 +202,9 @@ class NinePClient:
 
     def set_xattr(self, fid: int, name: str, value: bytes, flags: int = 0) -> None:
         new = self.walk(fid)
-        self.call(Type.XATTRCREATE, struct.pack("<I", new) + text(name) + struct.pack("<QI", len(value), flags))
+        self.call(
+            Type.XATTRCREATE, struct.pack("<I", new) + text(name) + struct.pack("<QI", len(value), flags)
+        )
         if value:
             assert self.write(new, value) == len(value)
         self.clunk(new)

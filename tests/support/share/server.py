@@ -39,7 +39,12 @@ class ShareServer:
             command += ["--cgroup", str(group)]
         command += ["--socket", str(theirs.fileno())]
         done = subprocess.run(
-            command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False
+            command,
+            pass_fds=[theirs.fileno()],
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=SECONDS,
+            check=False,
         )
         theirs.close()
         assert done.returncode == 0, done.stderr
