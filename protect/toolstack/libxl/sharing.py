@@ -35,6 +35,7 @@ ENVIRONMENT = {"XENPOD_SHARED": "vchan"}
 """For the agent."""
 
 _LAUNCH_SECONDS = 30.0
+_END_SECONDS = 5.0
 _REASON = 256
 
 
@@ -49,6 +50,15 @@ class _Server:
     ending: bool = False
     """By us: that is no news."""
     watch: asyncio.Task[None] | None = None
+
+
+async def _ended(process: PidfdProcess) -> None:
+    """Wait for its end, but not for ever: a file server that does not answer can hold it (ADR 30)."""
+    try:
+        async with asyncio.timeout(_END_SECONDS):
+            await process.wait()
+    except TimeoutError:
+        log.warning("file server %d is held by what it serves, and left behind", process.pid)
 
 
 @dataclass(slots=True)
@@ -142,7 +152,7 @@ class Sharing:
         if server:
             self.abandon(uuid)
             if server.process and server.end is None:
-                await server.process.wait()
+                await _ended(server.process)
             self._release(server)
             self._servers.pop(uuid, None)
         await asyncio.to_thread(self._remove, uuid)
