@@ -1,4 +1,4 @@
-"""What serves a zone's volumes, over protect.v1: asked for where it is needed, and what follows from its end."""
+"""What serves a zone's volumes, by protect.v1: asked for where it is needed; what follows from its end."""
 
 from __future__ import annotations
 
