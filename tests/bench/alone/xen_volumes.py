@@ -1,8 +1,8 @@
 """What volumes cost on Xen: a zone's start with one and without, and the speed of one.
 
-Run inside a Xen dom0, or from anywhere by ``python -m tests.bench.alone.xen_volumes --nested``, which boots one
-in QEMU.  Each step is done beside the same one in the zone's own memory, and shown as a ratio too: that says
-more than seconds where the machine has other work.
+Run inside a Xen dom0, or from anywhere by ``python -m tests.bench.alone.xen_volumes --nested``, which
+boots one in QEMU.  Each step is done beside the same one in the zone's own memory, and shown as a ratio,
+which says more than seconds where the machine has other work.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ async def _measure(folder: Path, rounds: int) -> None:
         _line("start without a volume", statistics.median(bare))
         _line("start with one", statistics.median(shared), statistics.median(bare))
         _line("pages that dom0 has mapped", _grants(agent))
-        for name, script in _WORK.items():
-            inside = await _timed(_run(agent, script.format(at="/m"), f"m{len(name)}"))
-            there = await _timed(_run(agent, script.format(at="/v"), f"v{len(name)}"))
+        for number, (name, script) in enumerate(_WORK.items()):
+            inside = await _timed(_run(agent, script.format(at="/m"), f"m{number}"))
+            there = await _timed(_run(agent, script.format(at="/v"), f"v{number}"))
             _line(name, there, inside)
     finally:
         await stage.close()
