@@ -15,5 +15,5 @@ def domain_name(label: str, uuid: UUID) -> str:
 
 
 def is_zone_domain(name: str, uuid: UUID) -> bool:
-    """Whether the domain's name is one of ``domain_name``.  A domain with any other is not ours to touch."""
+    """Whether ``domain_name`` can have made this name.  Domains with any other name must not be touched."""
     return name.endswith(f".{uuid.hex[:8]}")

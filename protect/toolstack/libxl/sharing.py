@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import UUID
 
-from daemonkit.faults import Missing, Refused
+from daemonkit.faults import Exists, Missing, Refused
 from daemonkit.host.children import settle
 from daemonkit.tasks import complete
 from protect.host.groups import ServerGroups
@@ -77,12 +77,9 @@ class Sharing:
 
     # -- with the toolstack
 
-    def prepare(self) -> None:
-        """Before the first domain.  OSError."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-
     async def adopt(self, present: Container[UUID]) -> None:
-        """Find the servers that an earlier daemon started, and end those of domains that are no more."""
+        """Find the servers that an earlier daemon started; end those of domains that are gone.  OSError."""
+        await asyncio.to_thread(self.folder.mkdir, 0o700, parents=True, exist_ok=True)
         for name in await asyncio.to_thread(os.listdir, self.folder):
             uuid = UUID(name)
             await asyncio.to_thread(self._wait_for_launcher, uuid)
@@ -107,7 +104,7 @@ class Sharing:
     def enter(self, uuid: UUID, domain: str, namespace: Path) -> None:
         """Write down what a domain shares, before it is made; ``forget`` removes it.
 
-        Missing when the directory cannot be shared; OSError.
+        ``adopt`` does if we end before.  Missing when the directory cannot be shared; Exists; OSError.
         """
         if not namespace.is_file():
             raise Missing("create domain", domain, f"there is no mount namespace {namespace} to share")
@@ -115,8 +112,15 @@ class Sharing:
             cause = f"no {self.launcher}, which volumes need"
             raise Missing("create domain", domain, cause, "make -C zone")
         place = self._place(uuid)
-        place.mkdir(mode=0o700, exist_ok=True)
-        (place / "namespace").write_text(str(namespace))
+        try:
+            place.mkdir(mode=0o700)
+        except FileExistsError:
+            raise Exists("create domain", domain, f"there is one of uuid {uuid}") from None
+        try:
+            (place / "namespace").write_text(str(namespace))
+        except OSError:
+            shutil.rmtree(place)
+            raise
 
     async def serve(self, uuid: UUID, domid: int) -> str:
         """The session of its server, which is started unless there is one.

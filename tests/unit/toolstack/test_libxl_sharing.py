@@ -11,7 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from daemonkit.faults import Broken, Missing, Refused
+from daemonkit.faults import Broken, Exists, Missing, Refused
 from protect.toolstack.libxl.sharing import Sharing
 from tests.support.protect.stage import until
 
@@ -47,8 +47,8 @@ def namespace(tmp_path: Path) -> Path:
 @pytest.fixture
 async def sharing(tmp_path: Path, launcher: Path) -> AsyncIterator[Sharing]:
     made = Sharing(launcher, tmp_path / "shares", 64 * MIB)
-    made.prepare()
-    made.prepare()
+    await made.adopt(())
+    await made.adopt(())
     yield made
     for name in os.listdir(made.folder):
         await made.forget(UUID(name))
@@ -72,6 +72,8 @@ async def test_it_is_started_once_and_ends_with_its_domain(sharing: Sharing, nam
         await sharing.serve(uuid, 7)
     sharing.enter(uuid, "d", namespace)
     session = await sharing.serve(uuid, 7)
+    with pytest.raises(Exists):
+        sharing.enter(uuid, "d", namespace)
     assert await sharing.serve(uuid, 7) == session
     pid = pid_of(sharing, uuid)
     assert runs(pid)
