@@ -72,7 +72,7 @@ async def _end(runtime: Runtime, container: Container) -> None:
 
 
 async def teardown(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Take away what RunPodSandbox made outside this daemon: the zone and the network.  May be repeated.
+    """Remove what RunPodSandbox made outside this daemon: the zone and the network.  May be repeated.
 
     Both are tried; the first failure is raised.
     """

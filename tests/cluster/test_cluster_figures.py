@@ -1,4 +1,4 @@
-"""The kubelet's figures of pods, as docs/operations.md has them: with our drop-in and without."""
+"""The kubelet's figures of pods, with our drop-in and without, as docs/operations.md says."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asynci
 MIB = 1 << 20
 BUSY = "echo begins; head -c 8388608 /dev/zero >/held; while :; do :; done"
 LIMITS = {"resources": {"limits": {"cpu": "500m", "memory": "128Mi"}}}
-"""A third more than it may take is the most that a rate may say."""
+"""Limits of the busy pod; a rate may be at most a third above them."""
 MOST = 500e6 * 4 / 3
 
 
@@ -72,7 +72,7 @@ async def exposed(kubelet: Kubelet, path: str, *names: str) -> dict[str, list[fl
 
 
 def holds_for_a_container(figures: dict[str, Any]) -> None:
-    """What is there in either case; the first rate is a true one."""
+    """Check the figures that a container has in both cases; the first rate is already right."""
     assert 0 < figures["cpu"]["usageNanoCores"] < MOST and figures["cpu"]["usageCoreNanoSeconds"] > 0
     assert figures["memory"]["workingSetBytes"] >= 8 * MIB
     assert figures["memory"]["rssBytes"] > 0 and "swap" in figures

@@ -1,4 +1,4 @@
-"""port.Toolstack on Xen."""
+"""The ``Toolstack`` on Xen."""
 
 from __future__ import annotations
 
@@ -40,12 +40,15 @@ from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
-from xenbind import errors, nic, physinfo
+from xenbind import errors, flask, nic, physinfo
 from xenbind.raw import Unavailable
 
 log = logging.getLogger(__name__)
 
 _TRIM_SECONDS = 30.0
+_PERMISSIVE = (
+    "FLASK is permissive: labels of zones hold nobody back (xl setenforce 1, or flask=enforcing for Xen)"
+)
 
 
 class LibxlToolstack(Completing):
@@ -84,7 +87,10 @@ class LibxlToolstack(Completing):
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         host = await self._workers.ask(physinfo.physinfo)
-        self._capabilities = Capabilities(host.pv, host.hvm, host.hap, host.iommu, host.release)
+        enforcing = await self._workers.ask(flask.enforcing)
+        self._capabilities = Capabilities(
+            host.pv, host.hvm, host.hap, host.iommu, host.release, self._boot.modes, enforcing is not None
+        )
         self._admission = Admission(self._workers, self._capabilities)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
@@ -107,6 +113,7 @@ class LibxlToolstack(Completing):
     async def physical_info(self) -> PhysicalInfo:
         with _faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
+            notices = (_PERMISSIVE,) if await self._workers.ask(flask.enforcing) is False else ()
         guests = sum(domain.memory_bytes for domain in await self.list())
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
@@ -114,13 +121,18 @@ class LibxlToolstack(Completing):
             cpus=info.cpus,
             version=info.version,
             security_boundary=True,
-            notices=self._logs.notices(),
+            notices=(*self._logs.notices(), *notices),
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
 
     def capabilities(self) -> Capabilities:
         return self._capabilities
+
+    @completed
+    async def has_seclabel(self, label: str) -> bool:
+        with _faults("look up label", label):
+            return self._capabilities.flask and await self._workers.ask(flask.knows, label)
 
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
@@ -265,7 +277,7 @@ class LibxlToolstack(Completing):
             await self.trim_logs()
 
     def _living(self, operation: str, domain: DomainId) -> Known:
-        """A domain that lives; DomainGone otherwise."""
+        """A domain that is alive; DomainGone otherwise."""
         known = self._registry.get(domain)
         if known is None or known.reason is not None:
             raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
@@ -274,7 +286,7 @@ class LibxlToolstack(Completing):
 
 @contextmanager
 def _faults(operation: str, subject: str) -> Iterator[None]:
-    """Errors of Xen and of the system as faults."""
+    """Raise errors of Xen and of the system as faults."""
     try:
         yield
     except errors.DomainNotFound as error:

@@ -314,7 +314,7 @@ class SimAgent:
         self._forget([key for key in self.processes if key[0] == container_id])
 
     def _forget(self, keys: list[tuple[str, str]]) -> None:
-        """Nothing is told of their streams."""
+        """Forget processes without telling the host of their streams."""
         for key in keys:
             created = self.processes.pop(key).created
             for number in (created.stdout_stream, created.stderr_stream):
