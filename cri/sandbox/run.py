@@ -12,7 +12,7 @@ from cri.checks import sandbox as request
 from cri.checks.fields import RUN
 from cri.checks.handlers import MODES, unmet
 from cri.checks.userns import pod_userns
-from cri.config import HandlerMode
+from cri.config import EmptyDirPlace, HandlerMode
 from cri.container import logs
 from cri.oci.seccomp import check_pod_seccomp
 from cri.runtime import Runtime, now_ns
@@ -20,7 +20,7 @@ from cri.sandbox import kernel, sizing
 from cri.sandbox.remove import finish_leftover, undo
 from cri.state.attachment import Attachment
 from cri.state.names import new_id, sandbox_name
-from cri.state.sandbox import Sandbox, SandboxPhase
+from cri.state.sandbox import EMPTY_DIR, Sandbox, SandboxPhase
 from cri.zones.selinux import refuse_labels
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused, Unsupported
@@ -74,7 +74,17 @@ def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
     sandbox_id = new_id()
     place = runtime.network.plan(sandbox_id, asked.config)
     logs.make_directory(asked.config.log_directory)
-    return Sandbox(sandbox_id, SandboxPhase.CREATING, now_ns(), handler, asked.config, place, kernel=image)
+    in_zone = (EMPTY_DIR,) if chosen.empty_dir is EmptyDirPlace.ZONE else ()
+    return Sandbox(
+        sandbox_id,
+        SandboxPhase.CREATING,
+        now_ns(),
+        handler,
+        asked.config,
+        place,
+        kernel=image,
+        in_zone=in_zone,
+    )
 
 
 async def _attach(runtime: Runtime, sandbox: Sandbox, made: Callable[[], None]) -> Attachment:

@@ -45,6 +45,9 @@ NEXT: Mapping[SandboxPhase, frozenset[SandboxPhase]] = {
     SandboxPhase.REMOVING: frozenset(),
 }
 
+EMPTY_DIR = "empty-dir"
+"""In ``Sandbox.in_zone``: emptyDirs on disk."""
+
 HIDDEN = frozenset({SandboxPhase.CREATING, SandboxPhase.UNDOING})
 """Not yet, or never, visible to callers."""
 
@@ -63,6 +66,8 @@ class Sandbox:
     """Why the zone ended by itself; "" otherwise."""
     kernel: str = ""
     """The id of the image that its zone boots from; "": the toolstack's own kernel."""
+    in_zone: tuple[str, ...] = ()
+    """Which of its volumes live in its zone, of those that once did not; decided when the pod is made."""
 
     @property
     def hidden(self) -> bool:

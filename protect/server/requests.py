@@ -34,7 +34,7 @@ RESOURCES_LIMIT = 64 * 1024
 """Bytes of an OCI resources object."""
 FILES_LIMIT = 32
 VOLUMES_LIMIT = 256
-MEMORY_VOLUMES_LIMIT = 64
+MEMORY_VOLUMES_LIMIT = 256
 IMAGE_VOLUMES_LIMIT = 32
 FILES_BYTES_LIMIT = 384 * 1024
 """Bytes of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""

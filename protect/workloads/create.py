@@ -171,5 +171,6 @@ def _container(runtime: WorkloadRuntime, spec: WorkloadSpec, table: disks.DiskTa
 
 
 def _sized(volume: MemoryVolume, memory_bytes: int) -> MemoryVolume:
-    """One that is larger than the zone gets the kernel's default: its size would promise too much."""
-    return replace(volume, size_bytes=0) if volume.size_bytes >= memory_bytes else volume
+    """One without a size, or larger than the zone, which would promise too much, gets half of its memory."""
+    fits = 0 < volume.size_bytes < memory_bytes
+    return volume if fits else replace(volume, size_bytes=memory_bytes // 2)

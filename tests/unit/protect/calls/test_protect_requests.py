@@ -152,7 +152,7 @@ WORKLOADS: dict[str, tuple[dict[str, object], str]] = {
     "an image volume's long sub path": (image_volumes(sub_path="x" * 4096), "of less than 4096 bytes"),
     "an image volume's sub path with a zero": (image_volumes(sub_path="a\0"), "want a relative path"),
     "an image volume's sub path": (image_volumes(sub_path="a/../../b"), "want a relative path"),
-    "too many memory volumes": (memory_volumes(65), "65 memory volumes are more than 64"),
+    "too many memory volumes": (memory_volumes(257), "257 memory volumes are more than 256"),
     "two memory volumes of a name": (memory_volumes(2, name="m"), "two volumes 'm'"),
     "a memory and an image volume of a name": (
         memory_volumes(name="same") | image_volumes(name="same"),
@@ -185,7 +185,7 @@ LIMITS: dict[str, dict[str, object]] = {
     "a file's mode": {"files": [file(mode=0o7777)]},
     "volumes": volumes(256),
     "read-only": volumes(readonly=True, follow_host=True),
-    "memory volumes": memory_volumes(64, mode=0o7777),
+    "memory volumes": memory_volumes(256, mode=0o7777),
     "stdin once": {"stdin": True, "stdin_once": True},
     "no log": {"log_path": ""},
     "a file of a long name": {"files": [file("x" * 255)]},
