@@ -42,6 +42,8 @@ static verb *const verbs[] = {
 	[OP(POWER_OFF)] = power_off,
 	[OP(UPDATE_CONTAINER)] = update_container,
 	[OP(DIAL)] = dial,
+	[OP(PUT_FILES)] = put_files,
+	[OP(READ_FILE)] = read_file,
 };
 
 static const char *setting(const char *name, const char *otherwise)
