@@ -14,7 +14,7 @@ from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image
 from cri.config import HandlerConfig, HostNamespaces
 from cri.container import kubelet_paths, logs
-from cri.container.kubelet_paths import EmptyDirSource
+from cri.container.kubelet_paths import Source
 from cri.container.remove import finish_leftover, undo
 from cri.container.signals import stop_signal
 from cri.container.volumes import plan, set_image_ids
@@ -106,7 +106,7 @@ def _plan(
     image: RootImage,
     volume_images: Sequence[RootImage],
     target: int,
-    in_zone: Mapping[str, EmptyDirSource],
+    in_zone: Mapping[str, Source],
 ) -> ContainerPlan:
     """Decide everything before the first side effect (but make the log's directory)."""
     container_id = new_id()
@@ -143,6 +143,7 @@ def _plan(
         volumes=volumes.shared,
         image_volumes=volumes.images,
         memory_volumes=volumes.memory,
+        file_volumes=volumes.files,
     )
     return ContainerPlan(container, workload)
 

@@ -1,13 +1,18 @@
-"""The kubelet's paths of volumes that live in the pod's zone, not on the host.
+"""The kubelet's paths of what the pod's zone has itself, or a copy of, and does not share with the host.
 
 They are known by their names below the kubelet's root (kubernetes/pkg/volume/util, kubelet_getters.go):
 
 - ``<root>/pods/<uid>/volumes/kubernetes.io~empty-dir/<volume>``: an emptyDir;
-- ``<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<number>``: a bind mount of a part of a volume,
-  for a subPath;
+- ``<root>/pods/<uid>/volumes/kubernetes.io~{configmap,secret,downward-api,projected}/<volume>``: small files,
+  as an AtomicWriter makes them;
+- ``<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<number>``: a bind mount of a part of a volume, for
+  a subPath;
+- ``<root>/pods/<uid>/etc-hosts``: the pod's /etc/hosts, which the kubelet writes anew for each container;
+- ``<root>/pods/<uid>/containers/<container>/<8 hexadecimal digits>``: a container's termination message, read
+  by the kubelet when the container has ended.
 
-and by the mounts that they are in: an emptyDir of medium Memory is a tmpfs of its own, one on disk is in the
-file system of the kubelet's root.
+An emptyDir of medium Memory is a tmpfs of its own, one on disk is in the file system of the kubelet's root.  To
+which volume a part belongs is told by the file systems that they are in.
 """
 
 from __future__ import annotations
@@ -19,20 +24,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from cri.checks.fields import CREATE
-from cri.state.sandbox import EMPTY_DIR
+from cri.state.sandbox import EMPTY_DIR, SMALL_FILES
 from daemonkit.faults import Refused, Unsupported
 from daemonkit.host import mountinfo
 from daemonkit.host.files import HostCalls
 
 _POD = r"(?P<pod>/(?:[^/]+/)*pods/[^/]+)"
-_WHOLE = re.compile(_POD + r"/volumes/kubernetes\.io~empty-dir/(?P<volume>[^/]+)")
+_EMPTY_DIR = re.compile(_POD + r"/volumes/kubernetes\.io~empty-dir/(?P<volume>[^/]+)")
+_PLUGINS = ("configmap", "downward-api", "projected", "secret")
+_FILES = re.compile(_POD + rf"/volumes/kubernetes\.io~(?:{'|'.join(_PLUGINS)})/(?P<volume>[^/]+)")
 _PART = re.compile(_POD + r"/volume-subpaths/(?P<volume>[^/]+)/[^/]+/[0-9]+")
+_HOSTS = re.compile(_POD + r"/etc-hosts")
+_MESSAGE = re.compile(_POD + r"/containers/[^/]+/[0-9a-f]{8}")
+_MESSAGE_BYTES = 4096
+"""What the kubelet reads of a termination message, from its end (MaxContainerTerminationMessageLength)."""
+_OF_HOSTS = ".etc-hosts"
+"""The zone's name for it; no volume has such a one."""
 _CALLS = HostCalls()
-
-LOCAL = frozenset(
-    "bcachefs btrfs erofs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs rootfs tmpfs xfs zfs".split()
-)
-"""Kinds of file systems that no file server can hold.  What is on another is shared, whatever its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,51 +73,84 @@ class EmptyDirSource:
     sub_path: str = ""
 
 
-async def look(sandbox_id: str, paths: Sequence[str], in_zone: Sequence[str]) -> Mapping[str, EmptyDirSource]:
+@dataclass(frozen=True, slots=True)
+class KubeletFiles:
+    """Small files that are to be copied.
+
+    ``volume``: the zone's name for the copy; "": one for each container.  ``writable``: containers may change
+    it.  ``return_bytes``: what the kubelet reads of it afterwards.
+    """
+
+    volume: str = ""
+    keep_current: bool = False
+    writable: bool = False
+    return_bytes: int = 0
+
+
+Source = EmptyDirSource | KubeletFiles
+
+
+async def look(sandbox_id: str, paths: Sequence[str], in_zone: Sequence[str]) -> Mapping[str, Source]:
     """``find``, on this host.  Refused when a file system does not answer."""
-    if not any(_is_known(path) for path in paths):
-        return {}
+    if not any(_is_looked_at(path) for path in paths):
+        return find(paths, in_zone, lambda _: None)
     try:
         return await _CALLS.run(sandbox_id, lambda: find(paths, in_zone, see))
     except OSError as error:
         raise Refused(CREATE, "mounts", f"volumes of the kubelet: {error.strerror or error}") from error
 
 
-def find(paths: Sequence[str], in_zone: Sequence[str], see: See) -> Mapping[str, EmptyDirSource]:
-    """The paths whose volumes live in the zone; Unsupported for volumes of huge pages.
+def find(paths: Sequence[str], in_zone: Sequence[str], see: See) -> Mapping[str, Source]:
+    """What is in the zone, or copied into it, by its path; Unsupported for volumes of huge pages.
 
     ``in_zone``: as ``Sandbox.in_zone``.
     """
-    found = {path: _place(path, see) for path in paths if _is_known(path)}
-    return {
-        path: source
-        for path, source in found.items()
-        if source and (not source.on_disk or EMPTY_DIR in in_zone)
-    }
+    found = {path: _source(path, see) for path in paths}
+    return {path: source for path, source in found.items() if source and _is_in_zone(source, in_zone)}
 
 
-def _is_known(path: str) -> bool:
-    return bool(_WHOLE.fullmatch(path) or _PART.fullmatch(path))
+def _is_in_zone(source: Source, in_zone: Sequence[str]) -> bool:
+    if isinstance(source, EmptyDirSource):
+        return not source.on_disk or EMPTY_DIR in in_zone
+    return SMALL_FILES in in_zone
 
 
-def _place(path: str, see: See) -> EmptyDirSource | None:
+def _is_looked_at(path: str) -> bool:
+    return bool(_EMPTY_DIR.fullmatch(path) or _PART.fullmatch(path))
+
+
+def _source(path: str, see: See) -> Source | None:
+    if files := _FILES.fullmatch(path):
+        return KubeletFiles(files["volume"], keep_current=True)
+    if _HOSTS.fullmatch(path):
+        return KubeletFiles(_OF_HOSTS, keep_current=True, writable=True)
+    if _MESSAGE.fullmatch(path):
+        return KubeletFiles(writable=True, return_bytes=_MESSAGE_BYTES)
+    return _looked_at(path, see) if _is_looked_at(path) else None
+
+
+def _looked_at(path: str, see: See) -> Source | None:
     here = see(path)
     if here is None:
         return None
     if here.kind == "hugetlbfs":
         raise Unsupported(CREATE, f"mount of {path!r:.200}", "huge pages of the host are no zone's")
-    if whole := _WHOLE.fullmatch(path):
+    if whole := _EMPTY_DIR.fullmatch(path):
         return _empty_dir(whole["volume"], here)
     part = _PART.fullmatch(path)
     assert part is not None
-    root = see(f"{part['pod']}/volumes/kubernetes.io~empty-dir/{part['volume']}")
-    if root is None or (below := _below(here, root)) is None:
-        return None
-    return _empty_dir(part["volume"], root, below)
+    volumes, volume = f"{part['pod']}/volumes/kubernetes.io~", part["volume"]
+    root = see(f"{volumes}empty-dir/{volume}")
+    if root is not None and (below := _below(here, root)) is not None:
+        return _empty_dir(volume, root, below)
+    roots = (see(f"{volumes}{plugin}/{volume}") for plugin in _PLUGINS)
+    if any(root is not None and _below(here, root) is not None for root in roots):
+        return KubeletFiles()
+    return None
 
 
 def _empty_dir(volume: str, root: SeenPath, sub_path: str = "") -> EmptyDirSource | None:
-    if root.kind not in LOCAL or not stat.S_ISDIR(root.mode):
+    if root.kind not in mountinfo.LOCAL or not stat.S_ISDIR(root.mode):
         return None
     in_memory = root.kind == "tmpfs" and root.root == "/"
     return EmptyDirSource(volume, not in_memory, root, sub_path)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from cri.checks.mounts import is_image, place
-from cri.container.kubelet_paths import EmptyDirSource
+from cri.container.kubelet_paths import EmptyDirSource, KubeletFiles, Source
 from cri.oci.mounts import CONTAINERS, image_mount
 from cri.oci.values import Json, RootImage
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -26,6 +26,7 @@ class VolumePlan:
     shared: tuple[pb.Volume, ...] = ()
     images: tuple[pb.ImageVolume, ...] = ()
     memory: tuple[pb.MemoryVolume, ...] = ()
+    files: tuple[pb.FileVolume, ...] = ()
 
     @property
     def follows_host(self) -> bool:
@@ -37,7 +38,7 @@ def plan(
     container_id: str,
     mounts: Sequence[cri.Mount],
     found: Sequence[RootImage] = (),
-    in_zone: Mapping[str, EmptyDirSource] = MappingProxyType({}),
+    in_zone: Mapping[str, Source] = MappingProxyType({}),
     empty_dir_size: int = 0,
 ) -> VolumePlan:
     """Plan mounts that have been checked; ``found``: the images among them, in their order.
@@ -49,10 +50,16 @@ def plan(
     shared: list[pb.Volume] = []
     images: list[pb.ImageVolume] = []
     memory: list[pb.MemoryVolume] = []
+    files: list[pb.FileVolume] = []
     for number, mount in enumerate(mounts):
         name = str(number)
-        if source := in_zone.get(mount.host_path):
+        source = in_zone.get(mount.host_path)
+        if isinstance(source, EmptyDirSource):
             memory.append(_memory(name, source, empty_dir_size))
+            binds.append(_bind(f"{CONTAINERS}/{container_id}/volumes/{name}", mount))
+            continue
+        if isinstance(source, KubeletFiles) and _can_be_copied(source, mount):
+            files.append(_files(name, source, mount))
             binds.append(_bind(f"{CONTAINERS}/{container_id}/volumes/{name}", mount))
             continue
         if is_image(mount):
@@ -61,7 +68,24 @@ def plan(
             continue
         shared.append(_volume(name, mount))
         binds.append(_bind(f"{SHARED}/{container_id}/{name}", mount))
-    return VolumePlan(tuple(binds), tuple(shared), tuple(images), tuple(memory))
+    return VolumePlan(tuple(binds), tuple(shared), tuple(images), tuple(memory), tuple(files))
+
+
+def _can_be_copied(source: KubeletFiles, mount: cri.Mount) -> bool:
+    """Whether nobody expects more of it than a copy has: to reach the host, or the host's later mounts."""
+    return (mount.readonly or source.writable) and mount.propagation == cri.PROPAGATION_PRIVATE
+
+
+def _files(name: str, source: KubeletFiles, mount: cri.Mount) -> pb.FileVolume:
+    return pb.FileVolume(
+        name=name,
+        volume=source.volume,
+        host_path=mount.host_path,
+        keep_current=source.keep_current,
+        writable=not mount.readonly,
+        map_ids=bool(mount.uidMappings),
+        return_bytes=source.return_bytes,
+    )
 
 
 def _image(name: str, mount: cri.Mount, found: RootImage) -> pb.ImageVolume:

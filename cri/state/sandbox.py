@@ -47,6 +47,8 @@ NEXT: Mapping[SandboxPhase, frozenset[SandboxPhase]] = {
 
 EMPTY_DIR = "empty-dir"
 """In ``Sandbox.in_zone``: emptyDirs on disk."""
+SMALL_FILES = "small-files"
+"""The same: copies of the kubelet's small files."""
 
 HIDDEN = frozenset({SandboxPhase.CREATING, SandboxPhase.UNDOING})
 """Not yet, or never, visible to callers."""

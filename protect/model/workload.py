@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from daemonkit.faults import Refused
+from protect.model.files import FileId, FileVolume
 from protect.model.process import Streams
 
 KILLED = 128 + 9
@@ -50,10 +51,6 @@ NEXT: Mapping[WorkloadState, frozenset[WorkloadState]] = {
     WorkloadState.RUNNING: frozenset({WorkloadState.EXITED}),
     WorkloadState.EXITED: frozenset(),
 }
-
-
-FileId = tuple[int, int]
-"""st_dev and st_ino: nobody else's while a disk stands for the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +100,8 @@ class Workload:
     """Why a CREATED one cannot be started: its zone has nothing of it."""
     command: str = ""
     """The beginning of what it runs, for messages; "": not known."""
+    files: tuple[FileVolume, ...] = ()
+    """Those that the zone has a copy of."""
 
     def to(self, state: WorkloadState, **changes: Any) -> Workload:
         """The workload in another state; Refused when the table does not allow it."""

@@ -82,6 +82,8 @@ class Zone:
     domain_id: DomainId = DomainId(0)
     boot_id: str = ""
     agent_version: str = ""
+    file_volumes: bool = False
+    """Whether its agent knows them."""
     death_reason: str = ""
     died_at_ns: int = 0
 

@@ -48,6 +48,7 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         channel_connected=connected,
         kernel=value.spec.kernel.name if value.spec.kernel else "",
         mode=ZONE_MODES[value.spec.mode],
+        file_volumes=value.file_volumes,
     )
 
 

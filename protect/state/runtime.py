@@ -13,6 +13,7 @@ from protect.model.statistics import StatsKind, ZoneStats
 from protect.model.workload import Workload, WorkloadExit
 from protect.model.zone import Zone, ZoneState
 from protect.state.exec_run import ExecRun
+from protect.state.files import ZoneFiles
 from protect.state.outputs import Outputs
 
 
@@ -44,6 +45,7 @@ class ZoneRuntime:
         self.workloads: dict[str, WorkloadRuntime] = {}
         self.execs: dict[str, ExecRun] = {}
         self.stats = StatsAnswers()
+        self.files = ZoneFiles()
         self.dialling = 0
         """Callers of dial, whether connected or not yet."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from localnode.client import Pod
-from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.cri_daemons import container_status, in_step, needs_node
 from tests.support.cri.cri_watch import Watched, watched
 from tests.support.cri.kubelet_files import PodFiles, pod_files
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -87,3 +87,50 @@ async def test_an_empty_dir_of_a_handler_that_wants_them_on_the_host(
         assert (path / "file").read_text() == "host\n" and shared(stage, pod) != []
         second = await started(stage, before, "second", [mount("/v", path)])
         assert await stage.output(second, "cat /v/file") == "zone"
+
+
+async def test_a_pod_of_the_kubelets_files_shares_nothing(stage: Watched, kubelet: PodFiles) -> None:
+    settings = kubelet.files("configmap", "settings")
+    settings.write({"a": "one"})
+    token = kubelet.files("projected", "token", memory=True, mode=0o400)
+    token.write({"token": "secret", "ca.crt": "ca"})
+    part = kubelet.sub_path(settings.path, "a")
+    hosts, message = kubelet.etc_hosts("127.0.0.1 localhost\n"), kubelet.termination_log()
+    mounts = [
+        mount("/settings", settings.path, readonly=True),
+        mount("/token", token.path, readonly=True),
+        mount("/part", part, readonly=True),
+        mount("/etc/hosts", hosts),
+        mount("/dev/termination-log", message),
+        mount("/scratch", kubelet.empty_dir("scratch")),
+    ]
+    pod = await stage.client.run_pod("web")
+    container = await started(stage, pod, "main", mounts, "echo why > /dev/termination-log; read x; exit 3")
+    said = await started(stage, pod, "second", mounts[:-2])
+    assert await stage.output(said, "cat /settings/a /token/token /part /etc/hosts") == (
+        "onesecretone127.0.0.1 localhost"
+    )
+    assert shared(stage, pod) == []
+    await stage.output(said, "echo 10.0.0.1 mine >> /etc/hosts")
+    settings.write({"a": "two"})
+    for node in (stage.node, stage.node.protectd):
+        await node.daemon.crash()
+        await node.daemon.start()
+    async with stage.node.client() as client:
+        await in_step(client)
+        stage.client = client
+        assert await stage.output(said, "until grep -q two /settings/a; do :; done; cat /part") == "one"
+        await client.runtime.StopContainer(cri.StopContainerRequest(container_id=container), timeout=60)
+        status = await container_status(client, container)
+        assert status.state == cri.CONTAINER_EXITED and message.read_text() == "why\n"
+        assert hosts.read_text() == "127.0.0.1 localhost\n", "what the zone writes is its own"
+        assert shared(stage, pod) == []
+
+
+async def test_what_is_more_than_a_copy_is_shared(stage: Watched, kubelet: PodFiles) -> None:
+    settings = kubelet.files("configmap", "settings")
+    settings.write({"a": "one"})
+    pod = await stage.client.run_pod("web")
+    container = await started(stage, pod, "main", [mount("/settings", settings.path)])
+    await stage.output(container, "echo more >> /settings/a")
+    assert (settings.path / "a").read_text() == "onemore\n" and shared(stage, pod) != []
