@@ -5,14 +5,14 @@ They are known by their names below the kubelet's root (kubernetes/pkg/volume/ut
 - ``<root>/pods/<uid>/volumes/kubernetes.io~empty-dir/<volume>``: an emptyDir;
 - ``<root>/pods/<uid>/volumes/kubernetes.io~{configmap,secret,downward-api,projected}/<volume>``: small files,
   as an AtomicWriter makes them;
-- ``<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<number>``: a bind mount of a part of a volume, for
-  a subPath;
+- ``<root>/pods/<uid>/volume-subpaths/<volume>/<container>/<number>``: a bind mount of a part of a volume,
+  for a subPath;
 - ``<root>/pods/<uid>/etc-hosts``: the pod's /etc/hosts, which the kubelet writes anew for each container;
-- ``<root>/pods/<uid>/containers/<container>/<8 hexadecimal digits>``: a container's termination message, read
-  by the kubelet when the container has ended.
+- ``<root>/pods/<uid>/containers/<container>/<8 hexadecimal digits>``: a container's termination message,
+  which the kubelet reads when the container has ended.
 
-An emptyDir of medium Memory is a tmpfs of its own, one on disk is in the file system of the kubelet's root.  To
-which volume a part belongs is told by the file systems that they are in.
+An emptyDir of medium Memory is a tmpfs of its own, one on disk is in the file system of the kubelet's root.
+To which volume a part belongs is told by the file systems that they are in.
 """
 
 from __future__ import annotations

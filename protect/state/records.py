@@ -69,7 +69,7 @@ def _json_converter() -> Converter:
     converter.register_structure_hook(WorkloadDisk, lambda value, _: _disk(converter, value))
     rare = override(omit_if_default=True)
     converter.register_unstructure_hook(
-        Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare, command=rare)
+        Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare, command=rare, files=rare)
     )
     return converter
 

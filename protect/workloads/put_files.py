@@ -14,10 +14,10 @@ from protect.state.runtime import ZoneRuntime
 PART = 256 << 10
 """Bytes of contents in one part; a frame of the channel has room for four times as much."""
 _OVERHEAD = 128
-_READONLY_SPACE = 10 << 20
-"""Of a copy that only the host changes: two versions of the largest, and what a file system needs."""
-_WRITABLE_SPACE = 1 << 20
-"""What a workload may add to a file of its own."""
+_SPACE = 10 << 20
+"""Of a copy, which may grow: two versions of the largest, and what a file system needs."""
+_OWN_SPACE = 1 << 20
+"""What a workload may add to a file of its own, which nobody else changes."""
 
 
 async def put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, tree: FileTree) -> None:
@@ -25,7 +25,7 @@ async def put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, tree: Fil
     if copy.version == tree.version:
         return
     owner, volume = copy.key
-    space = _WRITABLE_SPACE + 3 * tree.size_bytes if copy.volume.writable else _READONLY_SPACE
+    space = _OWN_SPACE + 3 * tree.size_bytes if owner and copy.volume.writable else _SPACE
     parts = list(divided(tree))
     for number, chunks in enumerate(parts):
         last = number == len(parts) - 1
