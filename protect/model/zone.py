@@ -82,10 +82,10 @@ class Zone:
     domain_id: DomainId = DomainId(0)
     boot_id: str = ""
     agent_version: str = ""
-    file_volumes: bool = False
-    """Whether its agent knows them."""
     death_reason: str = ""
     died_at_ns: int = 0
+    file_volumes: bool = False
+    """Whether its agent knows them."""
 
     @property
     def id(self) -> str:
