@@ -134,7 +134,7 @@ class Background:
         if leftover:
             ended, _ = await asyncio.wait(leftover, timeout=_CANCELLED_WORK)
             for task in ended:
-                # Retrieved, or asyncio complains: whoever wanted it has gone.
+                # Retrieved, since its caller has gone and asyncio would complain.
                 if not task.cancelled():
                     task.exception()
 

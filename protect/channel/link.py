@@ -22,7 +22,7 @@ from protect.channel.wire import ChannelWire
 from protect.model.errors import DomainGone, LinkDown, ProtocolViolation
 from protect.model.ports import LinkEvents, Sink
 from protect.model.process import AgentHello
-from protect.model.toolstack import Transport
+from protect.model.transport import Transport
 from xenpod_proto.channel.v1 import channel_pb2
 
 log = logging.getLogger(__name__)
@@ -233,7 +233,7 @@ class Link:
         try:
             await self._events.connected(hello, new_boot)
         except asyncio.CancelledError as error:
-            # One from inside the set-up must not leave us half set up; our own reaches whoever waits for us.
+            # A cancellation from inside the set-up must not leave us half set up; our own reaches our caller.
             raise LinkDown("reach", f"zone {self._zone_id}", "its set-up was cancelled") from error
         self._streams.resume()
         connection.calls.resume()

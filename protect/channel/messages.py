@@ -30,7 +30,7 @@ def host_hello(zone_id: str) -> bytes:
 def agent_hello(frame: Frame) -> AgentHello:
     """Read the agent's HELLO; its texts are printable and bounded, but remain its own claims.
 
-    ProtocolViolation if it is none, or chose a version we do not speak.
+    ProtocolViolation: it is not a HELLO, or chose a version that we do not speak.
     """
     if frame.type is not Type.HELLO:
         raise violation(f"{frame.type.name} before HELLO")

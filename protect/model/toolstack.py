@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NewType, Protocol
 from uuid import UUID
 
+from protect.model.transport import Transport
+
 DomainId = NewType("DomainId", int)
 """The hypervisor's number of a domain; on the fake, the pid of its first process."""
 
@@ -41,20 +43,6 @@ class DomainKernel:
     addons: Path | None = None
 
 
-def domain_name(label: str, uuid: UUID) -> str:
-    """The name of a zone's domain, ``<label>.<8 hex digits>``: no other virtual machine of the host has one.
-
-    ``label`` is for people; what Xen's files could not have in a name is replaced, and it is cut at 32.
-    """
-    readable = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in label)
-    return f"{readable[:32]}.{uuid.hex[:8]}"
-
-
-def is_zone_domain(name: str, uuid: UUID) -> bool:
-    """Whether ``domain_name`` can have made this name.  Domains with any other name must not be touched."""
-    return name.endswith(f".{uuid.hex[:8]}")
-
-
 @dataclass(frozen=True, slots=True)
 class DomainSpec:
     """A domain to create, made from a ``ZoneSpec``: only what a hypervisor has to know.
@@ -72,8 +60,9 @@ class DomainSpec:
     read-only there stays so whatever the guest does, if there is a security boundary.  None: the guest has
     no such directory.
 
-    The agent learns how to reach it from ``XENPOD_SHARED``, which the toolstack sets: ``9p:<tag>``, a 9p
-    device of that tag on Xen's transport, or ``fd:<number>``, a descriptor of a mount that it attaches.
+    It is seen from ``share`` on.  The agent learns how to reach it from ``XENPOD_SHARED``, which the
+    toolstack sets: ``vchan``, a server to mount when told to (MountShared of channel.proto), or
+    ``fd:<number>``, a descriptor of a mount that it attaches when it starts.
     """
 
     uuid: UUID
@@ -135,6 +124,15 @@ class DomainDeath:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareEnd:
+    """What served a domain's shared directory ended by itself, and with it the session."""
+
+    uuid: UUID
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DiskSpec:
     """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
 
@@ -183,22 +181,6 @@ class Capabilities:
     flask: bool = False
 
 
-class Transport(Protocol):
-    """A connected byte stream to a zone's agent."""
-
-    async def read(self, limit: int) -> bytes:
-        """Read at least one byte, at most ``limit``; ``b""`` once the other side is gone."""
-        ...
-
-    async def write(self, data: bytes) -> None:
-        """Write all of it, waiting while the other side does not read; ConnectionError when gone."""
-        ...
-
-    async def close(self) -> None:
-        """Close at once; never fails; a read under way gives ``b""``."""
-        ...
-
-
 class Toolstack(Protocol):
     """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
@@ -235,8 +217,8 @@ class Toolstack(Protocol):
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
         Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there; Invalid: its kernel is none, or cannot boot in its mode, or the policy lacks
-        its label; Refused: it can have no other kernel, or no label, or the host cannot run its mode
+        ``shared`` is not there; Invalid: its kernel is not one, or cannot boot in its mode, or the policy
+        lacks its label; Refused: it can have no other kernel, or no label, or the host cannot run its mode
         (``capabilities``).
         """
         ...
@@ -275,6 +257,14 @@ class Toolstack(Protocol):
         """The vdevs that are attached now."""
         ...
 
+    async def share(self, domain: DomainId) -> str:
+        """Have the domain's shared directory (``DomainSpec.shared``) served, unless it is.
+
+        The session, by which the agent finds the server; "": the agent has nothing to do.  It outlives this
+        process, and ends with its domain.  Refused: the domain shares nothing.
+        """
+        ...
+
     async def host_interface(self, domain: DomainId, index: int) -> str:
         """The name of the host's end of interface ``index``, which is first in the spec's ``netns``.
 
@@ -291,6 +281,14 @@ class Toolstack(Protocol):
 
     def deaths(self) -> AsyncIterator[DomainDeath]:
         """Yield the end of each domain once, beginning with domains that have ended and are still listed."""
+        ...
+
+    def share_ends(self) -> AsyncIterator[ShareEnd]:
+        """The end of each server from now on, but for those that ended with their domains.
+
+        First those that have ended, of domains that have no other one yet.  Whoever uses the directory gets
+        errors from then on; the next ``share`` begins another session.
+        """
         ...
 
     async def console(self, domain: DomainId, limit: int) -> bytes:

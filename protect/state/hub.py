@@ -67,7 +67,7 @@ class _Watcher:
             self._queue.put_nowait(change)
             return
         self._overrun = True
-        # What waits is of no use any more, and its memory is wanted back.
+        # Nobody will read what waits in the queue, so its memory is freed.
         self._queue = _closed(self._queue)
 
     def close(self) -> None:

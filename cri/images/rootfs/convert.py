@@ -40,7 +40,7 @@ def convert(
 ) -> BuiltFilesystem:
     """Build ``out`` from an image's layers, lowest first; the same plan gives the same bytes.
 
-    moved: is told of the bytes of files that were copied, plan.file_bytes in all.
+    moved: called with the number of bytes of files that were copied, plan.file_bytes in all.
     Raises Unpackable, Exhausted (disk), Cancelled; then nothing is left of out.
     """
     accounts = _Accounts(plan, {}, token)

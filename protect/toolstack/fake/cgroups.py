@@ -22,7 +22,7 @@ from pathlib import Path
 from daemonkit.faults import Broken, Unsupported
 from daemonkit.host import mountinfo
 from daemonkit.host.cgroups import delegated
-from protect.toolstack.fake.process import PidfdProcess
+from protect.toolstack.process import PidfdProcess
 
 _PERIOD_US = 100_000
 _REMOVAL_SECONDS = 10.0

@@ -55,7 +55,7 @@ class VchanChannels:
         It is when a daemon was killed after it had claimed the epoch and before it connected.
         """
         while True:
-            # The guest writes this node as often as it likes, and may offer rings that are none.
+            # The guest can write this node as often as it likes, and name rings that do not exist.
             await tries.pause()
             changed.clear()
             untrusted_epoch = _number(await self._store.read(f"{data}/agent-epoch"))

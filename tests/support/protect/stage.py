@@ -13,8 +13,9 @@ from uuid import UUID, uuid4
 
 from daemonkit.config import Seconds
 from protect.channel.link import Link
+from protect.model.domain_names import domain_name
 from protect.model.process import AgentHello, ProcessExited
-from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack, domain_name
+from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from protect.model.zone import GuestNetwork
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
 from tests.support.images import busybox
