@@ -113,7 +113,9 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
     profiles = {"default": {"memory": "128MiB", "mode": "pv"}, "auto": {"memory": "128MiB"}}
     # For _crash: Debian's kernels do not take that key from the host otherwise.
     libxl = {"kernel_arguments": "quiet sysrq_always_enabled"}
-    node.protectd.configure(toolstack="libxl", profiles=profiles, libxl=libxl)
+    # A PVH zone of emulated Xen may take more than the default's minute to boot when others use this machine.
+    timeouts = {"boot": f"{PATIENCE:.0f}s"}
+    node.protectd.configure(toolstack="libxl", profiles=profiles, libxl=libxl, timeouts=timeouts)
     node.configure(handlers={"xenpod": {}, "auto": {"profile": "auto"}})
     await node.start()
     try:
