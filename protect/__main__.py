@@ -18,6 +18,7 @@ from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
 from protect.channel.turns import Turns
 from protect.config import ProtectdConfig, ToolstackKind
+from protect.host.lookup import Lookups
 from protect.model.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
@@ -27,6 +28,7 @@ from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
 from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
+from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.workloads import sharing
 from protect.zones import deaths, reconcile
@@ -104,6 +106,7 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         splice=splice,
         ledger=Ledger(total),
         volumes=HostVolumes(config.run_dir / "volumes", config.guest_dir / "lookup"),
+        files=HostFileVolumes(Lookups(config.guest_dir / "lookup")),
     )
 
 

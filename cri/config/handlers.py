@@ -33,6 +33,13 @@ class HostNamespaces(Enum):
     ZONE = "zone"
 
 
+class EmptyDirPlace(Enum):
+    """Where an emptyDir on disk is: in the memory of the pod's zone, or on the host, shared with the zone."""
+
+    ZONE = "zone"
+    HOST = "host"
+
+
 class HandlerMode(Enum):
     """Virtualisation mode of zones: the profile's, one of the two, or PVH where the host can and else PV."""
 
@@ -49,7 +56,8 @@ class HandlerConfig:
     ``kernel`` is "" for protectd's own; ``seclabel``, a context of the hypervisor's FLASK policy, for its own
     choice.  ``memory`` and ``vcpus`` are for pods that set no limit; they and
     the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.  ``spoof_check``:
-    zones send and see frames of the pod's own addresses only.
+    zones send and see frames of the pod's own addresses only.  ``empty_dir_size`` is of each emptyDir
+    that a zone has in place of one on disk; 0: half of the zone's memory.
     """
 
     profile: str = "default"
@@ -64,6 +72,8 @@ class HandlerConfig:
     vcpus: int = 0
     vcpus_max: int = 0
     spoof_check: bool = True
+    empty_dir: EmptyDirPlace = EmptyDirPlace.ZONE
+    empty_dir_size: Bytes = Bytes(0)
     annotations: tuple[str, ...] = (KERNEL,)
     requires: tuple[str, ...] = ()
 
@@ -96,7 +106,7 @@ class HandlerConfig:
             raise WrongKey("requires", str(error)) from None
 
     def _check_sizes(self) -> None:
-        at_least(0, self, "memory", "memory_min", "memory_max", "vcpus", "vcpus_max")
+        at_least(0, self, "memory", "memory_min", "memory_max", "vcpus", "vcpus_max", "empty_dir_size")
         at_most(_MOST_VCPUS, self, "vcpus", "vcpus_max")
         pairs = (("memory_min", "memory"), ("memory", "memory_max"), ("memory_min", "memory_max"))
         for less, more in (*pairs, ("vcpus", "vcpus_max")):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +13,8 @@ from cri.checks import container as request
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image
 from cri.config import HandlerConfig, HostNamespaces
-from cri.container import logs
+from cri.container import kubelet_paths, logs
+from cri.container.kubelet_paths import Source
 from cri.container.remove import finish_leftover, undo
 from cri.container.signals import stop_signal
 from cri.container.volumes import plan, set_image_ids
@@ -61,7 +62,9 @@ async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
         image = runtime.images.resolve(asked.config.image.image)
         volume_images = _volume_images(runtime, asked.config.mounts)
         pid = await _target_pid(runtime, sandbox_id, asked.config.linux.security_context.namespace_options)
-        plan = _plan(runtime, sandbox, asked.config, image, volume_images, pid)
+        paths = [mount.host_path for mount in asked.config.mounts]
+        in_zone = await kubelet_paths.look(sandbox_id, paths, sandbox.in_zone)
+        plan = _plan(runtime, sandbox, asked.config, image, volume_images, pid, in_zone)
         await _make(runtime, plan)
     checkpoint("create-container.created")
     log.info(
@@ -103,14 +106,16 @@ def _plan(
     image: RootImage,
     volume_images: Sequence[RootImage],
     target: int,
+    in_zone: Mapping[str, Source],
 ) -> ContainerPlan:
     """Decide everything before the first side effect (but make the log's directory)."""
     container_id = new_id()
+    handler = runtime.config.handlers.get(sandbox.handler, HandlerConfig())
     defaults = runtime.config.container
     who = user(config.linux.security_context, image)
     first = process(config, image, who, sandbox.hostname, defaults.nofile, grantable())
     filters = seccomp(config.linux.security_context, bounding(first))
-    volumes = plan(container_id, config.mounts, volume_images)
+    volumes = plan(container_id, config.mounts, volume_images, in_zone, handler.empty_dir_size)
     oci = spec(container_id, config, first, defaults, filters, target, volumes.mounts, volumes.follows_host)
     files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses)
     container = Container(
@@ -138,6 +143,7 @@ def _plan(
         volumes=volumes.shared,
         image_volumes=volumes.images,
         memory_volumes=volumes.memory,
+        file_volumes=volumes.files,
     )
     return ContainerPlan(container, workload)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import stat
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
-from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image, place
-from cri.container.memory_volumes import MemoryVolumeSource, find, message
+from cri.container.kubelet_paths import EmptyDirSource, KubeletFiles, Source
 from cri.oci.mounts import CONTAINERS, image_mount
 from cri.oci.values import Json, RootImage
-from daemonkit.faults import Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -26,6 +26,7 @@ class VolumePlan:
     shared: tuple[pb.Volume, ...] = ()
     images: tuple[pb.ImageVolume, ...] = ()
     memory: tuple[pb.MemoryVolume, ...] = ()
+    files: tuple[pb.FileVolume, ...] = ()
 
     @property
     def follows_host(self) -> bool:
@@ -33,17 +34,32 @@ class VolumePlan:
         return any(volume.follow_host for volume in self.shared)
 
 
-def plan(container_id: str, mounts: Sequence[cri.Mount], found: Sequence[RootImage] = ()) -> VolumePlan:
-    """Plan mounts that have been checked; ``found``: the images among them, in their order."""
+def plan(
+    container_id: str,
+    mounts: Sequence[cri.Mount],
+    found: Sequence[RootImage] = (),
+    in_zone: Mapping[str, Source] = MappingProxyType({}),
+    empty_dir_size: int = 0,
+) -> VolumePlan:
+    """Plan mounts that have been checked; ``found``: the images among them, in their order.
+
+    ``in_zone``: volumes that live in the zone, by their paths on the host.  ``empty_dir_size``: bytes of each
+    that is on disk there; 0: half of the zone's memory.
+    """
     binds: list[Json] = []
     shared: list[pb.Volume] = []
     images: list[pb.ImageVolume] = []
     memory: list[pb.MemoryVolume] = []
-    in_memory = find([mount.host_path for mount in mounts])
+    files: list[pb.FileVolume] = []
     for number, mount in enumerate(mounts):
         name = str(number)
-        if place_of := in_memory.get(mount.host_path):
-            memory.append(_memory(name, mount.host_path, place_of))
+        source = in_zone.get(mount.host_path)
+        if isinstance(source, EmptyDirSource):
+            memory.append(_memory(name, source, empty_dir_size))
+            binds.append(_bind(f"{CONTAINERS}/{container_id}/volumes/{name}", mount))
+            continue
+        if isinstance(source, KubeletFiles) and _can_be_copied(source, mount):
+            files.append(_files(name, source, mount))
             binds.append(_bind(f"{CONTAINERS}/{container_id}/volumes/{name}", mount))
             continue
         if is_image(mount):
@@ -52,7 +68,24 @@ def plan(container_id: str, mounts: Sequence[cri.Mount], found: Sequence[RootIma
             continue
         shared.append(_volume(name, mount))
         binds.append(_bind(f"{SHARED}/{container_id}/{name}", mount))
-    return VolumePlan(tuple(binds), tuple(shared), tuple(images), tuple(memory))
+    return VolumePlan(tuple(binds), tuple(shared), tuple(images), tuple(memory), tuple(files))
+
+
+def _can_be_copied(source: KubeletFiles, mount: cri.Mount) -> bool:
+    """Whether nobody expects more of it than a copy has: to reach the host, or the host's later mounts."""
+    return (mount.readonly or source.writable) and mount.propagation == cri.PROPAGATION_PRIVATE
+
+
+def _files(name: str, source: KubeletFiles, mount: cri.Mount) -> pb.FileVolume:
+    return pb.FileVolume(
+        name=name,
+        volume=source.volume,
+        host_path=mount.host_path,
+        keep_current=source.keep_current,
+        writable=not mount.readonly,
+        map_ids=bool(mount.uidMappings),
+        return_bytes=source.return_bytes,
+    )
 
 
 def _image(name: str, mount: cri.Mount, found: RootImage) -> pb.ImageVolume:
@@ -63,11 +96,18 @@ def _image(name: str, mount: cri.Mount, found: RootImage) -> pb.ImageVolume:
     )
 
 
-def _memory(name: str, path: str, place_of: MemoryVolumeSource) -> pb.MemoryVolume:
-    try:
-        return message(name, place_of)
-    except OSError as error:
-        raise Refused(CREATE, f"mount of {path!r:.200}", error.strerror or str(error)) from None
+def _memory(name: str, source: EmptyDirSource, disk_size: int) -> pb.MemoryVolume:
+    """An emptyDir with the mode and owner that the kubelet gave the host's; in memory also its size."""
+    seen = source.seen
+    return pb.MemoryVolume(
+        name=name,
+        volume=source.volume,
+        size_bytes=disk_size if source.on_disk else seen.size_bytes,
+        mode=stat.S_IMODE(seen.mode),
+        uid=seen.uid,
+        gid=seen.gid,
+        sub_path=source.sub_path,
+    )
 
 
 def _volume(name: str, mount: cri.Mount) -> pb.Volume:

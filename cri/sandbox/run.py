@@ -12,6 +12,7 @@ from cri.checks import sandbox as request
 from cri.checks.fields import RUN
 from cri.checks.handlers import MODES, unmet
 from cri.checks.userns import pod_userns
+from cri.config import EmptyDirPlace
 from cri.container import logs
 from cri.oci.seccomp import check_pod_seccomp
 from cri.runtime import Runtime, now_ns
@@ -19,7 +20,7 @@ from cri.sandbox import kernel, sizing
 from cri.sandbox.remove import finish_leftover, undo
 from cri.state.attachment import Attachment
 from cri.state.names import new_id, sandbox_name
-from cri.state.sandbox import Sandbox, SandboxPhase
+from cri.state.sandbox import EMPTY_DIR, SMALL_FILES, Sandbox, SandboxPhase
 from cri.zones.selinux import refuse_labels
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused, Unsupported
@@ -46,7 +47,7 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
         await runtime.sandboxes.add(sandbox)
         checkpoint("run-pod.recorded")
         namespace = asyncio.Event()
-        attached, _ = await gather(
+        attached, zone = await gather(
             _attach(runtime, sandbox, namespace.set), _create_zone(runtime, sandbox, namespace.wait)
         )
         checkpoint("run-pod.both-made")
@@ -55,7 +56,7 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
             sandbox.id, str(attached.netns), attached.interface, spoof_check=spoof_check
         )
         checkpoint("run-pod.connected")
-        await _ready(runtime, sandbox.id)
+        await _ready(runtime, sandbox.id, zone)
         steps.pop_all()
     checkpoint("run-pod.ready")
     log.info("pod runs", extra=fields(sandbox=sandbox.id, name=name, addresses=",".join(attached.addresses)))
@@ -73,7 +74,17 @@ def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
     sandbox_id = new_id()
     place = runtime.network.plan(sandbox_id, asked.config)
     logs.make_directory(asked.config.log_directory)
-    return Sandbox(sandbox_id, SandboxPhase.CREATING, now_ns(), handler, asked.config, place, kernel=image)
+    in_zone = (EMPTY_DIR,) if chosen.empty_dir is EmptyDirPlace.ZONE else ()
+    return Sandbox(
+        sandbox_id,
+        SandboxPhase.CREATING,
+        now_ns(),
+        handler,
+        asked.config,
+        place,
+        kernel=image,
+        in_zone=in_zone,
+    )
 
 
 async def _attach(runtime: Runtime, sandbox: Sandbox, made: Callable[[], None]) -> Attachment:
@@ -85,7 +96,7 @@ async def _attach(runtime: Runtime, sandbox: Sandbox, made: Callable[[], None]) 
 
 async def _create_zone(
     runtime: Runtime, sandbox: Sandbox, namespace: Callable[[], Awaitable[object]]
-) -> None:
+) -> pb.Zone:
     """Boot the zone while the CNI plugins run.
 
     The namespace must be there first: the zone's interface is made in it.
@@ -93,7 +104,7 @@ async def _create_zone(
     found = await runtime.images.kernel(sandbox.kernel) if sandbox.kernel else None
     await namespace()
     meta, handler = sandbox.config.metadata, runtime.config.handlers[sandbox.handler]
-    await runtime.zones.create_zone(
+    zone = await runtime.zones.create_zone(
         pb.CreateZoneRequest(
             id=sandbox.id,
             name=f"{meta.namespace}/{meta.name}",
@@ -110,6 +121,7 @@ async def _create_zone(
         )
     )
     checkpoint("run-pod.zone-created")
+    return zone
 
 
 async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
@@ -140,12 +152,14 @@ def _id_mapping(config: cri.PodSandboxConfig) -> pb.IdMapping | None:
     return pb.IdMapping(host_id=mapping.host_id, length=mapping.length) if mapping else None
 
 
-async def _ready(runtime: Runtime, sandbox_id: str) -> None:
+async def _ready(runtime: Runtime, sandbox_id: str, zone: pb.Zone) -> None:
     """Record that the pod is ready; Refused when the stream of changes noted that its zone has ended."""
     sandbox = runtime.sandboxes.get(sandbox_id)
     if sandbox.death_reason:
         raise Refused(RUN, sandbox_id, f"its zone ended: {sandbox.death_reason}")
-    await runtime.sandboxes.put(replace(sandbox, phase=SandboxPhase.READY))
+    # protectd, or the agent, may be of a version that does not know them.
+    in_zone = (*sandbox.in_zone, SMALL_FILES) if zone.file_volumes else sandbox.in_zone
+    await runtime.sandboxes.put(replace(sandbox, phase=SandboxPhase.READY, in_zone=in_zone))
 
 
 def _release_kernel(runtime: Runtime, sandbox_id: str) -> None:

@@ -26,7 +26,7 @@ from daemonkit.tasks import complete
 
 T = TypeVar("T")
 
-VERSION = 3
+VERSION = 4
 # The write-ahead log starts over after this many pages, half of the disk space that is reserved for it: the
 # ends of containers must be written even when the disk is full.
 _LOG_PAGES = 256
@@ -35,7 +35,7 @@ _SCHEMA = """
 CREATE TABLE sandboxes (
   id TEXT PRIMARY KEY, phase TEXT NOT NULL, created_ns INTEGER NOT NULL, handler TEXT NOT NULL,
   config BLOB NOT NULL, attachment TEXT NOT NULL, death_reason TEXT NOT NULL,
-  kernel TEXT NOT NULL DEFAULT ''
+  kernel TEXT NOT NULL DEFAULT '', in_zone TEXT NOT NULL DEFAULT '[]'
 ) WITHOUT ROWID;
 CREATE TABLE containers (
   id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL REFERENCES sandboxes (id), phase TEXT NOT NULL,
@@ -49,6 +49,7 @@ CREATE TABLE containers (
 _MIGRATIONS = (
     "ALTER TABLE containers ADD COLUMN volume_images TEXT NOT NULL DEFAULT '[]';",
     "ALTER TABLE sandboxes ADD COLUMN kernel TEXT NOT NULL DEFAULT '';",
+    "ALTER TABLE sandboxes ADD COLUMN in_zone TEXT NOT NULL DEFAULT '[]';",
 )
 """Migrations: from version 1 on, each to the next."""
 

@@ -20,7 +20,9 @@ T = TypeVar("T")
 Row = tuple[Any, ...]
 """A row of SQLite, in the order of the columns."""
 
-_SANDBOX = ("id", "phase", "created_ns", "handler", "config", "attachment", "death_reason", "kernel")
+_SANDBOX = (
+    "id", "phase", "created_ns", "handler", "config", "attachment", "death_reason", "kernel", "in_zone",
+)  # fmt: skip
 _CONTAINER = (
     "id", "sandbox_id", "phase", "created_ns", "started_ns", "config", "image_id", "image_reference",
     "log_path", "process", "stop_signal", "finished_ns", "exit_code", "reason", "message",

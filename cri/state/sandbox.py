@@ -45,6 +45,11 @@ NEXT: Mapping[SandboxPhase, frozenset[SandboxPhase]] = {
     SandboxPhase.REMOVING: frozenset(),
 }
 
+EMPTY_DIR = "empty-dir"
+"""In ``Sandbox.in_zone``: emptyDirs on disk."""
+SMALL_FILES = "small-files"
+"""The same: copies of the kubelet's small files."""
+
 HIDDEN = frozenset({SandboxPhase.CREATING, SandboxPhase.UNDOING})
 """Phases in which callers do not see the sandbox, yet or ever."""
 
@@ -63,6 +68,8 @@ class Sandbox:
     """Why the zone ended by itself; "" otherwise."""
     kernel: str = ""
     """The id of the image that its zone boots from; "": the toolstack's own kernel."""
+    in_zone: tuple[str, ...] = ()
+    """Which of its volumes live in its zone, of those that once did not; decided when the pod is made."""
 
     @property
     def hidden(self) -> bool:

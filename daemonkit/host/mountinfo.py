@@ -8,6 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _SELF = Path("/proc/thread-self")
+LOCAL = frozenset(
+    "bcachefs btrfs erofs ext2 ext3 ext4 f2fs jfs overlay ramfs reiserfs rootfs tmpfs xfs zfs".split()
+)
+"""Kinds of file systems that no file server can hold."""
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 

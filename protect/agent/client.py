@@ -17,6 +17,7 @@ from daemonkit.tasks import complete, race
 from protect.agent import replies, requests
 from protect.agent.link import AgentLink
 from protect.model.container import ContainerSpec
+from protect.model.files import FilePart
 from protect.model.lifetime import End
 from protect.model.ports import Input, Sink
 from protect.model.process import (
@@ -166,6 +167,16 @@ class AgentClient:
     async def delete_container(self, container_id: str) -> None:
         """Delete a container; an unknown one succeeds."""
         await self._call(pb.Request(delete_container=pb.DeleteContainer(id=container_id)))
+
+    async def put_files(self, part: FilePart) -> None:
+        """Exists: the zone has this version."""
+        await self._call(requests.put_files(part))
+
+    async def read_file(self, owner: str, volume: str, most: int) -> bytes:
+        """The end of a file volume that is one file; untrusted, but of its length."""
+        asked = pb.ReadFile(owner=owner, volume=volume, most=most)
+        reply = await self._call(pb.Request(read_file=asked))
+        return reply.content.content[:most]
 
     async def exec_process(
         self, process: ProcessName, oci_process: bytes, *, tty: bool, stdin: bool

@@ -5,10 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from protect.model.container import ContainerSpec, DiskFilesystem, MemoryVolume
+from protect.model.files import FileChunk, FileKind, FilePart
 from protect.model.process import ProcessName
 from protect.model.statistics import StatsKind
 from protect.model.zone import GuestNetwork, ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+_FILE_TYPES: Mapping[FileKind, pb.FileType.ValueType] = {
+    FileKind.REGULAR: pb.FILE_TYPE_REGULAR,
+    FileKind.DIRECTORY: pb.FILE_TYPE_DIRECTORY,
+    FileKind.SYMLINK: pb.FILE_TYPE_SYMLINK,
+}
 
 
 def process_ref(process: ProcessName) -> pb.ProcessRef:
@@ -47,6 +54,11 @@ def create_container(spec: ContainerSpec) -> pb.Request:
             for volume in spec.image_volumes
         ],
         memory_volumes=[_memory_volume(volume) for volume in spec.memory_volumes],
+        file_volumes=[
+            pb.FileVolume(name=volume.name, owner=volume.owner, volume=volume.volume)
+            for volume in spec.file_volumes
+        ],
+        shared_volumes=spec.shared_volumes,
         answer_early=True,
     )
     return pb.Request(create_container=asked)
@@ -65,6 +77,36 @@ def _memory_volume(volume: MemoryVolume) -> pb.MemoryVolume:
         uid=volume.uid,
         gid=volume.gid,
         sub_path=volume.sub_path,
+    )
+
+
+def put_files(part: FilePart) -> pb.Request:
+    asked = pb.PutFiles(
+        owner=part.owner,
+        volume=part.volume,
+        version=part.version,
+        first=part.first,
+        last=part.last,
+        size_bytes=part.size_bytes,
+        map_ids=part.map_ids,
+        entries=[
+            _file_entry(chunk, content) for chunk, content in zip(part.chunks, part.contents, strict=True)
+        ],
+        keep=part.keep,
+    )
+    return pb.Request(put_files=asked)
+
+
+def _file_entry(chunk: FileChunk, content: bytes) -> pb.FileEntry:
+    entry = chunk.entry
+    return pb.FileEntry(
+        path=entry.path,
+        type=_FILE_TYPES[entry.kind],
+        mode=entry.mode,
+        uid=entry.uid,
+        gid=entry.gid,
+        content=entry.target if entry.kind is FileKind.SYMLINK else content,
+        more=chunk.more,
     )
 
 

@@ -28,6 +28,7 @@ RESULTS: Mapping[str, str] = {
     "get_stats": "stats",
     "get_facts": "facts",
     "dial": "dialed",
+    "read_file": "content",
 }
 """The result that answers an operation; all other operations are answered by ``done``."""
 CREATING = frozenset({"create_container", "exec_process", "dial"})

@@ -48,6 +48,7 @@ def agent_hello(frame: Frame) -> AgentHello:
         agent_version=printable(untrusted.agent_version, LONGEST_TEXT),
         kernel_release=printable(untrusted.kernel_release, LONGEST_TEXT),
         hypervisor_type=printable(untrusted.hypervisor_type, LONGEST_TEXT),
+        file_volumes=untrusted.file_volumes,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from protect.model.files import FileVolume
 from protect.model.volume import Volume
 
 
@@ -75,6 +76,7 @@ class WorkloadSpec:
     volumes: Sequence[Volume] = ()
     image_volumes: Sequence[ImageVolume] = ()
     memory_volumes: Sequence[MemoryVolume] = ()
+    file_volumes: Sequence[FileVolume] = ()
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -111,6 +113,15 @@ class DiskVolume:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiedVolume:
+    """A ``FileVolume``, once the zone has a copy; ``owner`` is a workload, "" for the zone."""
+
+    name: str
+    owner: str
+    volume: str
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerSpec:
     """A container for the agent to prepare: a ``WorkloadSpec`` with disks for the host's files."""
 
@@ -122,3 +133,6 @@ class ContainerSpec:
     files: Sequence[ContainerFile]
     image_volumes: Sequence[DiskVolume]
     memory_volumes: Sequence[MemoryVolume]
+    file_volumes: Sequence[CopiedVolume] = ()
+    shared_volumes: Sequence[str] = ()
+    """Names of ``FileVolume``s that are shared with the zone after all."""

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.model.process import AgentHello, ProcessExited
 from protect.model.volume import Volume, VolumeSource
 from protect.model.zone import GuestNetwork, ZoneIdMapping
@@ -152,6 +153,25 @@ class ZoneVolumes(Protocol):
 
     async def detach(self, zone_id: str, workload_id: str) -> None:
         """Remove a workload's volumes, as far as they exist."""
+        ...
+
+
+class HostFiles(Protocol):
+    """Small files of the host, for copies in zones.  Nothing in it waits for a file server without end."""
+
+    async def find(self, zone_id: str, wanted: Sequence[WantedFiles], timeout: float) -> list[FoundFiles]:
+        """Find them, each as a tree that can be copied or with the reason why not; the caller closes them.
+
+        TooLate; Refused when earlier questions have not come back.
+        """
+        ...
+
+    async def read(self, zone_id: str, tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
+        """The contents of chunks; FilesChanged when the tree is not any more what was found."""
+        ...
+
+    async def give_back(self, zone_id: str, volume: FileVolume, content: bytes, timeout: float) -> None:
+        """Replace what the volume's file has; Refused when another one is at its path.  TooLate."""
         ...
 
 

@@ -14,6 +14,7 @@ class AgentHello:
     agent_version: str = ""
     kernel_release: str = ""
     hypervisor_type: str = ""
+    file_volumes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import Any
 
 from daemonkit.faults import Refused
+from protect.model.files import FileId, FileVolume
 from protect.model.process import Streams
 
 KILLED = 128 + 9
@@ -51,10 +52,6 @@ NEXT: Mapping[WorkloadState, frozenset[WorkloadState]] = {
     WorkloadState.RUNNING: frozenset({WorkloadState.EXITED}),
     WorkloadState.EXITED: frozenset(),
 }
-
-
-FileId = tuple[int, int]
-"""st_dev and st_ino of a file, which are unique while a disk has the file open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +101,8 @@ class Workload:
     """Why a CREATED workload cannot be started: its zone has nothing of it."""
     command: str = ""
     """The beginning of its command line, for messages; "": not known."""
+    files: tuple[FileVolume, ...] = ()
+    """Volumes of which the zone has a copy."""
 
     def to(self, state: WorkloadState, **changes: Any) -> Workload:
         """The workload in another state; Refused when the table does not allow it."""

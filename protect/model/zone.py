@@ -86,6 +86,8 @@ class Zone:
     agent_version: str = ""
     death_reason: str = ""
     died_at_ns: int = 0
+    file_volumes: bool = False
+    """Whether its agent knows them."""
 
     @property
     def id(self) -> str:

@@ -18,6 +18,7 @@ from protect.model.container import (
     Stack,
     WorkloadSpec,
 )
+from protect.model.files import FileVolume
 from protect.model.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.volume import Volume
@@ -34,8 +35,10 @@ RESOURCES_LIMIT = 64 * 1024
 """Most bytes of an OCI resources object."""
 FILES_LIMIT = 32
 VOLUMES_LIMIT = 256
-MEMORY_VOLUMES_LIMIT = 64
+MEMORY_VOLUMES_LIMIT = 256
 IMAGE_VOLUMES_LIMIT = 32
+RETURN_LIMIT = 4096
+"""Bytes that a file volume gives back, as the agent reads them."""
 FILES_BYTES_LIMIT = 384 * 1024
 """Most bytes of all files of a workload, which fit one frame (1 MiB) together with the configuration."""
 IMAGE_TYPES = ("squashfs", "erofs")
@@ -132,6 +135,7 @@ def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:
         volumes=_volumes(operation, workload_id, request.volumes),
         image_volumes=_image_volumes(operation, workload_id, request.image_volumes),
         memory_volumes=_memory_volumes(operation, workload_id, request),
+        file_volumes=_file_volumes(operation, workload_id, request),
     )
 
 
@@ -208,6 +212,37 @@ def _memory_volumes(
             uid=volume.uid,
             gid=volume.gid,
             sub_path=checks.relative(operation, "sub path", volume.sub_path),
+        )
+        checked.append(made)
+    return tuple(checked)
+
+
+def _file_volumes(
+    operation: str, workload_id: str, request: pb.CreateWorkloadRequest
+) -> tuple[FileVolume, ...]:
+    _at_most(operation, workload_id, VOLUMES_LIMIT, "file volumes", request.file_volumes)
+    taken = {
+        *(volume.name for volume in request.volumes),
+        *(volume.name for volume in request.image_volumes),
+        *(volume.name for volume in request.memory_volumes),
+    }
+    checked = []
+    for volume in request.file_volumes:
+        name = checks.identifier(operation, "volume", volume.name)
+        if name in taken:
+            raise Invalid(operation, workload_id, f"two volumes {name!r}")
+        taken.add(name)
+        if volume.return_bytes > RETURN_LIMIT or (volume.return_bytes and volume.volume):
+            cause = f"file volume {name!r}: {volume.return_bytes} bytes to be returned"
+            raise Invalid(operation, workload_id, cause)
+        made = FileVolume(
+            name=name,
+            host_path=checks.path(operation, "file volume", volume.host_path),
+            volume=checks.file_name(operation, volume.volume) if volume.volume else "",
+            keep_current=volume.keep_current,
+            writable=volume.writable,
+            map_ids=volume.map_ids,
+            return_bytes=volume.return_bytes,
         )
         checked.append(made)
     return tuple(checked)

@@ -17,7 +17,7 @@ from protect.agent.link import LinkFactory
 from protect.config import ProtectdConfig
 from protect.model.events import Change, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.model.lifetime import End
-from protect.model.ports import LogFactory, Splice, ZoneVolumes
+from protect.model.ports import HostFiles, LogFactory, Splice, ZoneVolumes
 from protect.model.toolstack import Toolstack
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone
@@ -41,6 +41,7 @@ class ZoneManager:
     splice: Splice
     ledger: Ledger
     volumes: ZoneVolumes
+    files: HostFiles
     tasks: Background = field(default_factory=Background)
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)
@@ -128,6 +129,7 @@ class ZoneManager:
         runtime.gone = True
         runtime.ended.set()
         runtime.zone.workloads.pop(runtime.id, None)
+        runtime.zone.files.release(runtime.id)
         if self.workloads.pop(runtime.id, None) and runtime.workload.state is not WorkloadState.CREATING:
             self.hub.publish(WorkloadGone(runtime.id))
 

@@ -13,6 +13,7 @@ from protect.model.statistics import StatsKind, ZoneStats
 from protect.model.workload import Workload, WorkloadExit
 from protect.model.zone import Zone, ZoneState
 from protect.state.exec_run import ExecRun
+from protect.state.files import ZoneFiles
 from protect.state.outputs import Outputs
 
 
@@ -46,6 +47,7 @@ class ZoneRuntime:
         self.sharing = asyncio.Lock()
         """Held by whoever has the zone see its shared directory."""
         self.stats = StatsAnswers()
+        self.files = ZoneFiles()
         self.dialling = 0
         """Number of callers of dial, connected or not yet."""
 

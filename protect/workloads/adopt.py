@@ -13,6 +13,7 @@ from protect.model.process import ListedProcess, ProcessState
 from protect.model.workload import Reason, WorkloadExit, WorkloadState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
+from protect.workloads import files
 from protect.workloads.create import open_log
 from protect.workloads.exits import release_volumes
 
@@ -39,6 +40,7 @@ def adopt(manager: ZoneManager, runtime: WorkloadRuntime, untrusted: ListedProce
     if untrusted is None:
         _note_lost(manager, runtime)
         return
+    files.adopt(manager, runtime)
     if runtime.outputs is not None and not runtime.outputs.begun:
         runtime.outputs.begin(runtime.zone.client, runtime.workload.streams)
     state = runtime.workload.state

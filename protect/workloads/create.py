@@ -17,15 +17,17 @@ from daemonkit.tasks import complete_all, gather
 from protect.model.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
 from protect.model.errors import CannotStart
+from protect.model.files import FileId, FileVolume
 from protect.model.process import CreatedProcess, Streams
 from protect.model.toolstack import DiskSpec
-from protect.model.volume import close_all
-from protect.model.workload import FileId, Workload, WorkloadState
+from protect.model.volume import VolumeSource, close_all
+from protect.model.workload import Workload, WorkloadState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.outputs import Outputs
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent
 from protect.workloads import disks, sharing
+from protect.workloads import files as copies
 from protect.workloads.delete import delete_container, undo_create
 from protect.workloads.start import start_error
 
@@ -45,28 +47,37 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
     files = disks.find("create workload", spec.id, spec.stacks)
     # Before the record: a file system that does not answer holds up nothing but this call.
     ids = zone.zone.spec.id_mapping
-    sources = await manager.volumes.take(zone.id, spec.volumes, manager.config.timeouts.call, ids)
+    taken = await copies.take(manager, zone, spec)
+    sources: Sequence[VolumeSource] = ()
     try:
-        runtime, new = admit(manager, zone, spec, files)
+        wanted = [*spec.volumes, *taken.shared]
+        sources = await manager.volumes.take(zone.id, wanted, manager.config.timeouts.call, ids)
+        runtime, new = admit(manager, zone, spec, files, taken.volumes)
         table = disks.DiskTable.of(runtime.workload.disks, files)
         async with runtime.lock, AsyncExitStack() as undo:
             undo.push_async_callback(undo_create, manager, runtime)
             await manager.volumes.attach(spec.zone_id, spec.id, sources)
             checkpoint("workload-create.volumes-attached")
+            await copies.put(manager, runtime, taken)
             # The agent waits for the disks, and does meanwhile what it can without them.
             attached = asyncio.Event()
             await gather(
                 _attach_all(manager, runtime, table.specs(new), attached),
-                _prepare(manager, runtime, spec, table, attached),
+                _prepare(manager, runtime, _container(runtime, spec, table, taken), bool(sources), attached),
             )
             undo.pop_all()
     finally:
         close_all(sources)
+        taken.close()
     return runtime.workload
 
 
 def admit(
-    manager: ZoneManager, zone: ZoneRuntime, spec: WorkloadSpec, files: Mapping[Path, FileId]
+    manager: ZoneManager,
+    zone: ZoneRuntime,
+    spec: WorkloadSpec,
+    files: Mapping[Path, FileId],
+    copied: tuple[FileVolume, ...] = (),
 ) -> tuple[WorkloadRuntime, frozenset[str]]:
     """Reserve the id, the names of disks and the record, all or nothing; returns the disks to attach."""
     if spec.id in manager.workloads:
@@ -87,6 +98,7 @@ def admit(
         tty=spec.tty,
         stdin_once=spec.stdin_once,
         command=_command(spec.oci_config),
+        files=copied,
     )
     runtime = WorkloadRuntime(workload, zone)
     manager.put_workload(runtime, workload, INTENT)
@@ -116,13 +128,13 @@ async def _attach(manager: ZoneManager, runtime: WorkloadRuntime, disk: DiskSpec
 async def _prepare(
     manager: ZoneManager,
     runtime: WorkloadRuntime,
-    spec: WorkloadSpec,
-    table: disks.DiskTable,
+    container: ContainerSpec,
+    shared: bool,
     attached: asyncio.Event,
 ) -> None:
-    if spec.volumes:
+    if shared:
         await sharing.reach(manager, runtime)
-    await prepare(manager, runtime, _container(runtime, spec, table), attached)
+    await prepare(manager, runtime, container, attached)
 
 
 async def prepare(
@@ -168,7 +180,9 @@ async def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:
     return Outputs(await manager.logs(runtime.workload.log_path, journal))
 
 
-def _container(runtime: WorkloadRuntime, spec: WorkloadSpec, table: disks.DiskTable) -> ContainerSpec:
+def _container(
+    runtime: WorkloadRuntime, spec: WorkloadSpec, table: disks.DiskTable, taken: copies.TakenFiles
+) -> ContainerSpec:
     memory_bytes = runtime.zone.zone.spec.memory_bytes
     return ContainerSpec(
         id=spec.id,
@@ -179,9 +193,12 @@ def _container(runtime: WorkloadRuntime, spec: WorkloadSpec, table: disks.DiskTa
         files=spec.files,
         image_volumes=[table.volume(volume) for volume in spec.image_volumes],
         memory_volumes=[_sized(volume, memory_bytes) for volume in spec.memory_volumes],
+        file_volumes=taken.copied(spec.id),
+        shared_volumes=[volume.name for volume in taken.shared],
     )
 
 
 def _sized(volume: MemoryVolume, memory_bytes: int) -> MemoryVolume:
-    """Give a memory volume larger than the zone the kernel's default size, half of the zone's memory."""
-    return replace(volume, size_bytes=0) if volume.size_bytes >= memory_bytes else volume
+    """Give a memory volume without a size, or larger than the zone, half of the zone's memory."""
+    fits = 0 < volume.size_bytes < memory_bytes
+    return volume if fits else replace(volume, size_bytes=memory_bytes // 2)

@@ -14,8 +14,9 @@ from string import ascii_lowercase
 
 from daemonkit.faults import Exhausted, Invalid
 from protect.model.container import DiskFilesystem, DiskVolume, ImageVolume, Stack
+from protect.model.files import FileId
 from protect.model.toolstack import DiskSpec
-from protect.model.workload import FileId, WorkloadDisk, WorkloadState
+from protect.model.workload import WorkloadDisk, WorkloadState
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
 

@@ -12,6 +12,7 @@ from protect.model.process import ProcessExited
 from protect.model.workload import KILLED, Reason, Workload, WorkloadExit, WorkloadState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
+from protect.workloads import files
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ def _status_of(workload: Workload, untrusted: ProcessExited) -> WorkloadExit:
 async def _finish(manager: ZoneManager, runtime: WorkloadRuntime, end: WorkloadExit) -> None:
     await _drain(manager, runtime)
     checkpoint("workload-exit.drained")
+    await files.give_back(manager, runtime)
     async with runtime.lock:
         if runtime.gone or runtime.workload.state is WorkloadState.EXITED:
             return
@@ -94,6 +96,7 @@ async def release_volumes(manager: ZoneManager, runtime: WorkloadRuntime) -> Non
     Not only when it is deleted: the host may want to unmount what they were made of, and an ended workload
     can be kept for its log.
     """
+    runtime.zone.files.release(runtime.id)
     try:
         await manager.volumes.detach(runtime.zone.id, runtime.id)
     except Fault as fault:

@@ -58,8 +58,13 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             await client.configure_zone(spec)
             checkpoint("zone-create.configured")
             client.serve()
-            facts = {"boot_id": hello.boot_id.hex(), "agent_version": hello.agent_version}
-            manager.put_zone(runtime, runtime.zone.to(ZoneState.RUNNING, **facts))
+            running = runtime.zone.to(
+                ZoneState.RUNNING,
+                boot_id=hello.boot_id.hex(),
+                agent_version=hello.agent_version,
+                file_volumes=hello.file_volumes,
+            )
+            manager.put_zone(runtime, running)
             checkpoint("zone-create.running")
         undo.pop_all()
     log.info("zone runs", extra=fields(zone=runtime.id, seconds=time.monotonic() - begin))

@@ -44,6 +44,8 @@ static verb *const verbs[] = {
 	[OP(UPDATE_CONTAINER)] = update_container,
 	[OP(DIAL)] = dial,
 	[OP(MOUNT_SHARED)] = mount_shared,
+	[OP(PUT_FILES)] = put_files,
+	[OP(READ_FILE)] = read_file,
 };
 
 static const char *setting(const char *name, const char *otherwise)

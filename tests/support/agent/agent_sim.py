@@ -40,6 +40,9 @@ class SimAgent:
         """Operations that get no answer."""
         self.errors: dict[str, pb.Error] = {}
         """Operations that fail."""
+        self.file_volumes = True
+        self.left = b""
+        """The answer to read_file."""
         self._chunk = chunk
         self._last_stream = 0
         self._transport: MemoryTransport | None = None
@@ -114,6 +117,7 @@ class SimAgent:
     def hello(self) -> bytes:
         message = pb.Hello(version_min=1, version_max=1, boot_id=self.boot_id)
         message.agent_version, message.kernel_release = "sim", "6.1"
+        message.file_volumes = self.file_volumes
         return encode(Frame(Type.HELLO, 0, message.SerializeToString()))
 
     def send(self, frame: Frame) -> None:
@@ -273,6 +277,8 @@ class SimAgent:
             reply = self._create(execute.process, execute.tty, execute.stdin)
         elif operation == "dial":
             reply = pb.Reply(dialed=self._dial())
+        elif operation == "read_file":
+            reply = pb.Reply(content=pb.FileContent(content=self.left))
         elif operation == "list_processes":
             listed = pb.ProcessList(processes=list(self.processes.values()), connections=self.dialed)
             reply = pb.Reply(processes=listed)

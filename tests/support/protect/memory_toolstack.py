@@ -61,6 +61,8 @@ class MemoryToolstack:
         self.entered: dict[str, asyncio.Event] = {}
         self.agent_ready = True
         """False: domains boot, but their agents never answer."""
+        self.file_volumes = True
+        """Whether agents know them."""
         self.can = Capabilities()
         self.share_listeners = Listeners[ShareEnd]()
         self.seclabels: set[str] = set()
@@ -89,6 +91,7 @@ class MemoryToolstack:
         await self._step("create")
         self._last_id += 1
         domain = MemoryDomain(DomainId(self._last_id), spec)
+        domain.agent.file_volumes = self.file_volumes
         if not self.agent_ready:
             domain.agent.available.clear()
         self.domains[domain.id] = domain

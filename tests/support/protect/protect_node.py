@@ -15,6 +15,8 @@ from daemonkit.faults import Broken
 from protect.channel.link import Link
 from protect.config import ProtectdConfig, Timeouts, ZoneLimits
 from protect.model.container import ImageFilesystem, WorkloadSpec
+from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
+from protect.model.ports import HostFiles
 from protect.model.toolstack import Mode
 from protect.model.volume import Volume, VolumeSource
 from protect.model.zone import GuestNetwork, GuestRoute, ZoneIdMapping, ZoneSpec
@@ -95,6 +97,19 @@ class MemoryVolumes:
             raise Broken(operation, "volumes", "failed on purpose")
 
 
+class MemoryFiles:
+    """``HostFiles`` of a host that has none: all file volumes are shared."""
+
+    async def find(self, zone_id: str, wanted: Sequence[WantedFiles], timeout: float) -> list[FoundFiles]:
+        return [FoundFiles(reason="there is nothing") for _ in wanted]
+
+    async def read(self, zone_id: str, tree: FileTree, chunks: Sequence[FileChunk]) -> list[bytes]:
+        raise AssertionError("nothing was found")
+
+    async def give_back(self, zone_id: str, volume: FileVolume, content: bytes, timeout: float) -> None:
+        raise AssertionError("nothing was found")
+
+
 @asynccontextmanager
 async def running(
     folder: Path,
@@ -102,6 +117,7 @@ async def running(
     limits: ZoneLimits | None = None,
     total: int = 4096 * MIB,
     volumes: MemoryVolumes | None = None,
+    files: HostFiles | None = None,
 ) -> AsyncIterator[ZoneManager]:
     """A daemon without its server; leaving is its orderly stop, and entering again a restart."""
     config = ProtectdConfig(
@@ -118,6 +134,7 @@ async def running(
         MemorySplice(),
         Ledger(total),
         volumes or MemoryVolumes(folder / "volumes"),
+        files or MemoryFiles(),
     )
     recorded = await reconcile.load(manager)
     watching = asyncio.create_task(deaths.watch(manager))

@@ -40,8 +40,10 @@ PLACE_TEXT = (
     '["10.0.0.2", "fd00::2"]}'
 )
 POD = cri.PodSandboxConfig(metadata=cri.PodSandboxMetadata(name="web", uid="u"), labels={"a": "b"})
-SANDBOX = Sandbox("s1", SandboxPhase.DEAD, 5, "xenpod", POD, PLACE, "crash", "sha256:9")
-SANDBOX_ROW = ("s1", "dead", 5, "xenpod", POD.SerializeToString(), PLACE_TEXT, "crash", "sha256:9")
+SANDBOX = Sandbox("s1", SandboxPhase.DEAD, 5, "xenpod", POD, PLACE, "crash", "sha256:9", ("empty-dir",))
+SANDBOX_ROW = (
+    "s1", "dead", 5, "xenpod", POD.SerializeToString(), PLACE_TEXT, "crash", "sha256:9", '["empty-dir"]',
+)  # fmt: skip
 
 CONFIG = cri.ContainerConfig(metadata=cri.ContainerMetadata(name="main"), log_path="0.log")
 CONTAINER = Container(

@@ -72,14 +72,16 @@ async def test_the_store_gives_back_what_it_got(tmp_path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 async def test_a_store_of_an_earlier_version_is_taken_over(tmp_path: Path, version: int) -> None:
     path = tmp_path / "cri.db"
     store = await Database.open(path)
     await store.save_sandbox(SANDBOX)
     await store.close()
     with sqlite3.connect(path) as connection:
-        connection.execute("ALTER TABLE sandboxes DROP COLUMN kernel")
+        connection.execute("ALTER TABLE sandboxes DROP COLUMN in_zone")
+        if version < 3:
+            connection.execute("ALTER TABLE sandboxes DROP COLUMN kernel")
         if version == 1:
             connection.execute("ALTER TABLE containers DROP COLUMN volume_images")
         connection.execute(f"PRAGMA user_version = {version}")

@@ -89,6 +89,7 @@ async def test_the_state_of_an_older_version_is_taken_over(tmp_path: Path) -> No
     with sqlite3.connect(path) as db:
         db.execute("ALTER TABLE containers DROP COLUMN volume_images")
         db.execute("ALTER TABLE sandboxes DROP COLUMN kernel")
+        db.execute("ALTER TABLE sandboxes DROP COLUMN in_zone")
         db.execute("INSERT INTO sandboxes VALUES ('s', 'stopped', 1, '', x'', '{}', '')")
         row = "'c', 's', 'exited', 1, 1, x'', 'i', 'r', '', '{}', 15, 2, 0, 'Completed', ''"
         db.execute(f"INSERT INTO containers VALUES ({row})")
@@ -96,12 +97,12 @@ async def test_the_state_of_an_older_version_is_taken_over(tmp_path: Path) -> No
     database = await Database.open(path)
     with sqlite3.connect(path) as db:
         assert db.execute("SELECT image_id, volume_images FROM containers").fetchall() == [("i", "[]")]
-        assert db.execute("SELECT id, kernel FROM sandboxes").fetchall() == [("s", "")]
-        assert db.execute("PRAGMA user_version").fetchone() == (3,)
+        assert db.execute("SELECT id, kernel, in_zone FROM sandboxes").fetchall() == [("s", "", "[]")]
+        assert db.execute("PRAGMA user_version").fetchone() == (4,)
     await database.close()
     with sqlite3.connect(path) as db:
-        db.execute("PRAGMA user_version = 4")
-    with pytest.raises(Broken, match="version 4"):
+        db.execute("PRAGMA user_version = 5")
+    with pytest.raises(Broken, match="version 5"):
         await Database.open(path)
 
 

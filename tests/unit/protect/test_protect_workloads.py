@@ -28,6 +28,7 @@ from protect.model.workload import Reason, WorkloadState
 from protect.state.manager import ZoneManager
 from protect.workloads import attach, control, create, delete, disks, start
 from protect.workloads import exec as execs
+from protect.workloads.files import TakenFiles
 from protect.workloads.terminal import Command, Resize, Stdin, StdinEnd
 from protect.zones import destroy, launch
 from tests.support.agent.agent_sim import SimAgent
@@ -469,7 +470,7 @@ async def test_a_restart_undoes_a_half_create(tmp_path: Path, toolstack: MemoryT
         for disk in table.specs(new):
             await toolstack.attach_disk(manager.zones["z1"].zone.domain_id, disk)
         with pytest.raises(TooLate):
-            container = create._container(runtime, spec, table)
+            container = create._container(runtime, spec, table, TakenFiles())
             await create.prepare(manager, runtime, container, asyncio.Event())
         assert toolstack.of_zone("z1").disks
     agent.unanswered.clear()

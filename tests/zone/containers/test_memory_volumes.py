@@ -103,7 +103,7 @@ def test_what_is_not_well_formed(zone: Zone, client: Client, wrong: dict[str, ob
 
 def test_too_many(zone: Zone, client: Client) -> None:
     request = with_memory("c1", "true")
-    for number in range(64):
+    for number in range(256):
         request.memory_volumes.add(name=f"n{number}", volume=f"v{number}", mode=0o700)
     with pytest.raises(Failed) as failed:
         client.call(create_container=request)

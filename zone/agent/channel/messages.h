@@ -15,6 +15,11 @@ typedef Xenpod__Channel__V1__IdMapping IdMapping;
 typedef Xenpod__Channel__V1__Filesystem Filesystem;
 typedef Xenpod__Channel__V1__ImageVolume ImageVolume;
 typedef Xenpod__Channel__V1__MemoryVolume MemoryVolume;
+typedef Xenpod__Channel__V1__FileVolume FileVolume;
+typedef Xenpod__Channel__V1__PutFiles PutFiles;
+typedef Xenpod__Channel__V1__FileEntry FileEntry;
+typedef Xenpod__Channel__V1__ReadFile ReadFile;
+typedef Xenpod__Channel__V1__FileContent FileContent;
 typedef Xenpod__Channel__V1__ConfigureNetwork ConfigureNetwork;
 typedef Xenpod__Channel__V1__Route Route;
 typedef Xenpod__Channel__V1__File File;
@@ -60,6 +65,7 @@ enum {
 #define PRESSURE_INIT XENPOD__CHANNEL__V1__PRESSURE__INIT
 #define INTERFACE_STATS_INIT XENPOD__CHANNEL__V1__INTERFACE_STATS__INIT
 #define FACTS_INIT XENPOD__CHANNEL__V1__FACTS__INIT
+#define FILE_CONTENT_INIT XENPOD__CHANNEL__V1__FILE_CONTENT__INIT
 #define DIALED_INIT XENPOD__CHANNEL__V1__DIALED__INIT
 
 #endif

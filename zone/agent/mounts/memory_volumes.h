@@ -6,7 +6,7 @@
 #include "channel/messages.h"
 #include "sys/fault.h"
 
-enum { MEMORY_VOLUMES_MAX = 64 };
+enum { MEMORY_VOLUMES_MAX = 256 };
 
 int memory_volumes_check(const CreateContainer *untrusted, struct fault *fault);
 /* A failure leaves volumes/<name> to volumes_unmount. */

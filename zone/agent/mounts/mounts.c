@@ -1,5 +1,6 @@
 #include "mounts/mounts.h"
 
+#include "mounts/file_volumes.h"
 #include "mounts/memory_volumes.h"
 #include "mounts/rootfs.h"
 
@@ -9,7 +10,7 @@ int mounts_check(const CreateContainer *untrusted, struct fault *fault)
 
 	if (stack_check(&root, untrusted->id, fault) < 0 || image_volumes_check(untrusted, fault) < 0)
 		return -1;
-	return memory_volumes_check(untrusted, fault);
+	return memory_volumes_check(untrusted, fault) < 0 ? -1 : file_volumes_check(untrusted, fault);
 }
 
 const char *mounts_disk(const CreateContainer *request, size_t number)
@@ -43,6 +44,8 @@ int mounts_make(struct mounts *mounts, const char *directory, const CreateContai
 	for (size_t i = 0; i < request->n_memory_volumes; i++)
 		if (memory_volume_mount(directory, request->memory_volumes[i], fault) < 0)
 			return -1;
+	if (file_volumes_mount(directory, request, fault) < 0)
+		return -1;
 	return needs_chown;
 }
 

@@ -6,6 +6,7 @@
 #include "container/bundle.h"
 #include "container/container.h"
 #include "container/job.h"
+#include "mounts/file_volumes.h"
 #include "mounts/mounts.h"
 #include "sys/log.h"
 #include "verbs/verbs.h"
@@ -34,7 +35,8 @@ static void remove_container(struct container *container)
 	struct fault fault;
 
 	if (mounts_unmount(container->directory, &fault) < 0 ||
-	    bundle_remove(container->directory, &fault) < 0)
+	    bundle_remove(container->directory, &fault) < 0 ||
+	    file_volumes_forget(container->id, &fault) < 0)
 		fail_all(container, &fault);
 	else
 		container_free(container);
@@ -116,7 +118,8 @@ void delete_container(struct call *call)
 		fault_set(&fault, INVALID_ARGUMENT, "delete container: not an id");
 		call_fail(call, &fault);
 	} else if (!container) {
-		call_done(call);
+		/* Its files may have come before it was to be made. */
+		call_end(call, file_volumes_forget(untrusted_id, &fault), &fault);
 	} else {
 		call->next = container->deletes;
 		container->deletes = call;

@@ -37,6 +37,7 @@ const Hello *facts_hello(void)
 		return NULL;
 	}
 	hello.boot_id = (ProtobufCBinaryData){ sizeof(boot_id), boot_id };
+	hello.file_volumes = true;
 	hello.agent_version = (char *)AGENT_VERSION;
 	hello.kernel_release = system.release;
 	hello.hypervisor_type = line_of("/sys/hypervisor/type", hypervisor, sizeof(hypervisor));

@@ -18,6 +18,8 @@ verb list_processes;
 verb get_stats;
 verb get_facts;
 verb dial;
+verb put_files;
+verb read_file;
 verb power_off;
 
 #endif

@@ -43,6 +43,25 @@ LIMIT_CONNECTIONS: Limit.ValueType  # 128
 LIMIT_EXECS: Limit.ValueType  # 256
 Global___Limit: _TypeAlias = Limit  # noqa: Y015
 
+class _FileType:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _FileTypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_FileType.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    FILE_TYPE_UNSPECIFIED: _FileType.ValueType  # 0
+    FILE_TYPE_REGULAR: _FileType.ValueType  # 1
+    FILE_TYPE_DIRECTORY: _FileType.ValueType  # 2
+    FILE_TYPE_SYMLINK: _FileType.ValueType  # 3
+
+class FileType(_FileType, metaclass=_FileTypeEnumTypeWrapper): ...
+
+FILE_TYPE_UNSPECIFIED: FileType.ValueType  # 0
+FILE_TYPE_REGULAR: FileType.ValueType  # 1
+FILE_TYPE_DIRECTORY: FileType.ValueType  # 2
+FILE_TYPE_SYMLINK: FileType.ValueType  # 3
+Global___FileType: _TypeAlias = FileType  # noqa: Y015
+
 class _ProcessState:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -75,6 +94,7 @@ class Hello(_message.Message):
     KERNEL_RELEASE_FIELD_NUMBER: _builtins.int
     HYPERVISOR_TYPE_FIELD_NUMBER: _builtins.int
     ZONE_ID_FIELD_NUMBER: _builtins.int
+    FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     version_min: _builtins.int
     """Host: the lowest and the highest protocol version it speaks.
     Agent: both are the version it chose, or both 0 when there is none in common (it then closes).
@@ -88,6 +108,8 @@ class Hello(_message.Message):
     hypervisor_type: _builtins.str
     zone_id: _builtins.str
     """Host only: the zone's id, for the agent's console messages."""
+    file_volumes: _builtins.bool
+    """Agent only: it knows file volumes (PutFiles, ReadFile, CreateContainer.file_volumes and shared_volumes)."""
     def __init__(
         self,
         *,
@@ -98,10 +120,11 @@ class Hello(_message.Message):
         kernel_release: _builtins.str = ...,
         hypervisor_type: _builtins.str = ...,
         zone_id: _builtins.str = ...,
+        file_volumes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "hypervisor_type", b"hypervisor_type", "kernel_release", b"kernel_release", "version_max", b"version_max", "version_min", b"version_min", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["agent_version", b"agent_version", "boot_id", b"boot_id", "file_volumes", b"file_volumes", "hypervisor_type", b"hypervisor_type", "kernel_release", b"kernel_release", "version_max", b"version_max", "version_min", b"version_min", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -129,6 +152,8 @@ class Request(_message.Message):
     UPDATE_CONTAINER_FIELD_NUMBER: _builtins.int
     DIAL_FIELD_NUMBER: _builtins.int
     MOUNT_SHARED_FIELD_NUMBER: _builtins.int
+    PUT_FILES_FIELD_NUMBER: _builtins.int
+    READ_FILE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def configure_zone(self) -> Global___ConfigureZone: ...
     @_builtins.property
@@ -161,6 +186,10 @@ class Request(_message.Message):
     def dial(self) -> Global___Dial: ...
     @_builtins.property
     def mount_shared(self) -> Global___MountShared: ...
+    @_builtins.property
+    def put_files(self) -> Global___PutFiles: ...
+    @_builtins.property
+    def read_file(self) -> Global___ReadFile: ...
     def __init__(
         self,
         *,
@@ -180,12 +209,14 @@ class Request(_message.Message):
         update_container: Global___UpdateContainer | None = ...,
         dial: Global___Dial | None = ...,
         mount_shared: Global___MountShared | None = ...,
+        put_files: Global___PutFiles | None = ...,
+        read_file: Global___ReadFile | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "mount_shared"]  # noqa: Y015
+    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "mount_shared", "put_files", "read_file"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_op) -> _WhichOneofReturnType_op | None: ...
 
@@ -203,6 +234,7 @@ class Reply(_message.Message):
     STATS_FIELD_NUMBER: _builtins.int
     FACTS_FIELD_NUMBER: _builtins.int
     DIALED_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Of StartContainer: the process's pid, as seen in the zone."""
     @_builtins.property
@@ -221,6 +253,8 @@ class Reply(_message.Message):
     def facts(self) -> Global___Facts: ...
     @_builtins.property
     def dialed(self) -> Global___Dialed: ...
+    @_builtins.property
+    def content(self) -> Global___FileContent: ...
     def __init__(
         self,
         *,
@@ -232,12 +266,13 @@ class Reply(_message.Message):
         stats: Global___Stats | None = ...,
         facts: Global___Facts | None = ...,
         dialed: Global___Dialed | None = ...,
+        content: Global___FileContent | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "stats", b"stats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed", "content"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -512,6 +547,8 @@ class CreateContainer(_message.Message):
     MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
     ROOTFS_FIELD_NUMBER: _builtins.int
     ANSWER_EARLY_FIELD_NUMBER: _builtins.int
+    FILE_VOLUMES_FIELD_NUMBER: _builtins.int
+    SHARED_VOLUMES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     config_json: _builtins.bytes
     """The OCI runtime configuration, as JSON."""
@@ -531,6 +568,14 @@ class CreateContainer(_message.Message):
     def rootfs(self) -> _containers.RepeatedCompositeFieldContainer[Global___Filesystem]:
         """The image's stack; the overlay's upper layer is on the zone's own tmpfs."""
 
+    @_builtins.property
+    def file_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileVolume]: ...
+    @_builtins.property
+    def shared_volumes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Names of directories and files below /run/xenpod/shared/<id>, which the config's mounts find at
+        <container dir>/volumes/<name>.
+        """
+
     def __init__(
         self,
         *,
@@ -543,14 +588,194 @@ class CreateContainer(_message.Message):
         memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
         rootfs: _abc.Iterable[Global___Filesystem] | None = ...,
         answer_early: _builtins.bool = ...,
+        file_volumes: _abc.Iterable[Global___FileVolume] | None = ...,
+        shared_volumes: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_early", b"answer_early", "config_json", b"config_json", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs", b"rootfs", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_early", b"answer_early", "config_json", b"config_json", "file_volumes", b"file_volumes", "files", b"files", "id", b"id", "image_volumes", b"image_volumes", "memory_volumes", b"memory_volumes", "rootfs", b"rootfs", "shared_volumes", b"shared_volumes", "stdin", b"stdin", "tty", b"tty"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateContainer: _TypeAlias = CreateContainer  # noqa: Y015
+
+@_typing.final
+class FileVolume(_message.Message):
+    """A file volume (PutFiles), that the config's mounts find at <container dir>/volumes/<name>."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    OWNER_FIELD_NUMBER: _builtins.int
+    VOLUME_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """Plain file name (no slash); no other volume has it too."""
+    owner: _builtins.str
+    """As PutFiles has them."""
+    volume: _builtins.str
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        owner: _builtins.str = ...,
+        volume: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "owner", b"owner", "volume", b"volume"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileVolume: _TypeAlias = FileVolume  # noqa: Y015
+
+@_typing.final
+class PutFiles(_message.Message):
+    """Makes a volume of small files, or the next version of one.  A version comes in parts, each a call, and its
+    entries are made in their order: so what must be seen as a whole is behind a symbolic link that comes last.
+    An unfinished version is begun anew.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    VOLUME_FIELD_NUMBER: _builtins.int
+    VERSION_FIELD_NUMBER: _builtins.int
+    FIRST_FIELD_NUMBER: _builtins.int
+    LAST_FIELD_NUMBER: _builtins.int
+    SIZE_BYTES_FIELD_NUMBER: _builtins.int
+    MAP_IDS_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    KEEP_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    """A container's id: the volume goes with it, whether it was ever made or not.  "": the zone's, which stays."""
+    volume: _builtins.str
+    """Plain file name (no slash)."""
+    version: _builtins.str
+    """1 to 64 of [a-z0-9-].  ALREADY_EXISTS: the volume has it."""
+    first: _builtins.bool
+    last: _builtins.bool
+    size_bytes: _builtins.int
+    """Bound of what the volume takes of the zone's memory; counts when it is made."""
+    map_ids: _builtins.bool
+    """Owners are of the pod's user namespace."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileEntry]: ...
+    @_builtins.property
+    def keep(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of the last part: the names in the volume's root.  Others are removed."""
+
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        volume: _builtins.str = ...,
+        version: _builtins.str = ...,
+        first: _builtins.bool = ...,
+        last: _builtins.bool = ...,
+        size_bytes: _builtins.int = ...,
+        map_ids: _builtins.bool = ...,
+        entries: _abc.Iterable[Global___FileEntry] | None = ...,
+        keep: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "first", b"first", "keep", b"keep", "last", b"last", "map_ids", b"map_ids", "owner", b"owner", "size_bytes", b"size_bytes", "version", b"version", "volume", b"volume"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PutFiles: _TypeAlias = PutFiles  # noqa: Y015
+
+@_typing.final
+class FileEntry(_message.Message):
+    """What is there is replaced at once, but for directories, which stay; and for the file that is a volume's
+    root, which is written in place, as containers have it mounted.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    TYPE_FIELD_NUMBER: _builtins.int
+    MODE_FIELD_NUMBER: _builtins.int
+    UID_FIELD_NUMBER: _builtins.int
+    GID_FIELD_NUMBER: _builtins.int
+    CONTENT_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    """Relative, without "." and "..", its directory made before; no symbolic link is followed.  "": the root."""
+    type: Global___FileType.ValueType
+    mode: _builtins.int
+    """Permission bits."""
+    uid: _builtins.int
+    gid: _builtins.int
+    content: _builtins.bytes
+    """Of a regular file; the target of a symbolic link."""
+    more: _builtins.bool
+    """Of a regular file: the content goes on in the next entry, which is of the same path."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        type: Global___FileType.ValueType = ...,
+        mode: _builtins.int = ...,
+        uid: _builtins.int = ...,
+        gid: _builtins.int = ...,
+        content: _builtins.bytes = ...,
+        more: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "gid", b"gid", "mode", b"mode", "more", b"more", "path", b"path", "type", b"type", "uid", b"uid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileEntry: _TypeAlias = FileEntry  # noqa: Y015
+
+@_typing.final
+class ReadFile(_message.Message):
+    """Reads a file volume whose root is a file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OWNER_FIELD_NUMBER: _builtins.int
+    VOLUME_FIELD_NUMBER: _builtins.int
+    MOST_FIELD_NUMBER: _builtins.int
+    owner: _builtins.str
+    volume: _builtins.str
+    most: _builtins.int
+    """At most so many bytes, from the end; up to 4096."""
+    def __init__(
+        self,
+        *,
+        owner: _builtins.str = ...,
+        volume: _builtins.str = ...,
+        most: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["most", b"most", "owner", b"owner", "volume", b"volume"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadFile: _TypeAlias = ReadFile  # noqa: Y015
+
+@_typing.final
+class FileContent(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CONTENT_FIELD_NUMBER: _builtins.int
+    content: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        content: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileContent: _TypeAlias = FileContent  # noqa: Y015
 
 @_typing.final
 class MemoryVolume(_message.Message):

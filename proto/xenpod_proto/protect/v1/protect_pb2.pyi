@@ -294,6 +294,7 @@ class Zone(_message.Message):
     KERNEL_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
     SECLABEL_FIELD_NUMBER: _builtins.int
+    FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___ZoneState.ValueType
@@ -312,6 +313,8 @@ class Zone(_message.Message):
     mode: Global___ZoneMode.ValueType
     seclabel: _builtins.str
     """As it was created; "" for Xen's own choice."""
+    file_volumes: _builtins.bool
+    """Its workloads can have FileVolumes."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     def __init__(
@@ -331,10 +334,11 @@ class Zone(_message.Message):
         kernel: _builtins.str = ...,
         mode: Global___ZoneMode.ValueType = ...,
         seclabel: _builtins.str = ...,
+        file_volumes: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -787,6 +791,7 @@ class CreateWorkloadRequest(_message.Message):
     IMAGE_VOLUMES_FIELD_NUMBER: _builtins.int
     MEMORY_VOLUMES_FIELD_NUMBER: _builtins.int
     FILESYSTEMS_FIELD_NUMBER: _builtins.int
+    FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     id: _builtins.str
     """The caller's, unique on the host: 1 to 64 of [a-z0-9-]."""
@@ -814,6 +819,10 @@ class CreateWorkloadRequest(_message.Message):
     def filesystems(self) -> _containers.RepeatedCompositeFieldContainer[Global___Filesystem]:
         """Its root: a stack, under a writable layer in the zone's memory."""
 
+    @_builtins.property
+    def file_volumes(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileVolume]:
+        """At most 256."""
+
     def __init__(
         self,
         *,
@@ -829,14 +838,70 @@ class CreateWorkloadRequest(_message.Message):
         image_volumes: _abc.Iterable[Global___ImageVolume] | None = ...,
         memory_volumes: _abc.Iterable[Global___MemoryVolume] | None = ...,
         filesystems: _abc.Iterable[Global___Filesystem] | None = ...,
+        file_volumes: _abc.Iterable[Global___FileVolume] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["file_volumes", b"file_volumes", "files", b"files", "filesystems", b"filesystems", "id", b"id", "image_volumes", b"image_volumes", "log_path", b"log_path", "memory_volumes", b"memory_volumes", "oci_config", b"oci_config", "stdin", b"stdin", "stdin_once", b"stdin_once", "tty", b"tty", "volumes", b"volumes", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___CreateWorkloadRequest: _TypeAlias = CreateWorkloadRequest  # noqa: Y015
+
+@_typing.final
+class FileVolume(_message.Message):
+    """Small files of the host, copied into the zone, which the workload's OCI configuration binds from
+    /run/xenpod/containers/<id>/volumes/<name>.  A directory as Kubernetes' AtomicWriter makes it, whose next version
+    is seen as a whole or not at all; or, if it is not to be kept current, any directory of files and of links
+    within it; or a file.  What is anything else, is too large, or is on a file system that a file server could
+    hold, is shared, as a Volume is.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    VOLUME_FIELD_NUMBER: _builtins.int
+    HOST_PATH_FIELD_NUMBER: _builtins.int
+    KEEP_CURRENT_FIELD_NUMBER: _builtins.int
+    WRITABLE_FIELD_NUMBER: _builtins.int
+    MAP_IDS_FIELD_NUMBER: _builtins.int
+    RETURN_BYTES_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    """1 to 64 of [a-z0-9-], the workload's only one; no image or memory volume has it too."""
+    volume: _builtins.str
+    """The zone's name for it, a plain file name: workloads that name it share one copy, which stays until the
+    zone ends.  "": a copy of this workload's own.
+    """
+    host_path: _builtins.str
+    """Absolute."""
+    keep_current: _builtins.bool
+    """Changes on the host are copied while a workload that has it lives; a file's are written in place."""
+    writable: _builtins.bool
+    """The zone may change its copy, or the host's file where it is shared."""
+    map_ids: _builtins.bool
+    """As a Volume's."""
+    return_bytes: _builtins.int
+    """Of a file: when the workload has ended, so many bytes from its end, up to 4096, replace what the host's file
+    has.  Only for a copy of the workload's own.
+    """
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        volume: _builtins.str = ...,
+        host_path: _builtins.str = ...,
+        keep_current: _builtins.bool = ...,
+        writable: _builtins.bool = ...,
+        map_ids: _builtins.bool = ...,
+        return_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["host_path", b"host_path", "keep_current", b"keep_current", "map_ids", b"map_ids", "name", b"name", "return_bytes", b"return_bytes", "volume", b"volume", "writable", b"writable"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FileVolume: _TypeAlias = FileVolume  # noqa: Y015
 
 @_typing.final
 class ImageVolume(_message.Message):

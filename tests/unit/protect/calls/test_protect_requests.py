@@ -106,6 +106,11 @@ def image_volumes(count: int = 1, **more: object) -> dict[str, object]:
     return {"image_volumes": [pb.ImageVolume(**({"name": f"i{at}"} | values)) for at in range(count)]}  # type: ignore[arg-type]
 
 
+def file_volumes(count: int = 1, **more: object) -> dict[str, object]:
+    values: dict[str, object] = {"host_path": "/nowhere"} | more
+    return {"file_volumes": [pb.FileVolume(**({"name": f"f{at}"} | values)) for at in range(count)]}  # type: ignore[arg-type]
+
+
 def memory_volumes(count: int = 1, **more: object) -> dict[str, object]:
     values: dict[str, object] = {"volume": "shared", "mode": 0o777} | more
     return {"memory_volumes": [pb.MemoryVolume(**({"name": f"m{at}"} | values)) for at in range(count)]}  # type: ignore[arg-type]
@@ -152,7 +157,7 @@ WORKLOADS: dict[str, tuple[dict[str, object], str]] = {
     "an image volume's long sub path": (image_volumes(sub_path="x" * 4096), "of less than 4096 bytes"),
     "an image volume's sub path with a zero": (image_volumes(sub_path="a\0"), "want a relative path"),
     "an image volume's sub path": (image_volumes(sub_path="a/../../b"), "want a relative path"),
-    "too many memory volumes": (memory_volumes(65), "65 memory volumes are more than 64"),
+    "too many memory volumes": (memory_volumes(257), "257 memory volumes are more than 256"),
     "two memory volumes of a name": (memory_volumes(2, name="m"), "two volumes 'm'"),
     "a memory and an image volume of a name": (
         memory_volumes(name="same") | image_volumes(name="same"),
@@ -162,6 +167,20 @@ WORKLOADS: dict[str, tuple[dict[str, object], str]] = {
     "a memory volume's mode": (memory_volumes(mode=0o10000), "mode 0o10000"),
     "a memory volume's path": (memory_volumes(volume="a/b"), "want a plain file name"),
     "a memory volume's sub path": (memory_volumes(sub_path="/a"), "want a relative path"),
+    "too many file volumes": (file_volumes(257), "257 file volumes are more than 256"),
+    "two file volumes of a name": (file_volumes(2, name="f"), "two volumes 'f'"),
+    "a file and a memory volume of a name": (
+        file_volumes(name="same") | memory_volumes(name="same"),
+        "two volumes 'same'",
+    ),
+    "a file volume's name": (file_volumes(name="F"), "is not 1 to 64 of"),
+    "a file volume's path": (file_volumes(host_path="srv"), "want an absolute path"),
+    "a file volume's copy": (file_volumes(volume="a/b"), "want a plain file name"),
+    "a file volume that gives back much": (file_volumes(return_bytes=4097), "4097 bytes to be returned"),
+    "a file volume of many that gives back": (
+        file_volumes(volume="v", return_bytes=1),
+        "1 bytes to be returned",
+    ),
 }
 
 
@@ -185,7 +204,9 @@ LIMITS: dict[str, dict[str, object]] = {
     "a file's mode": {"files": [file(mode=0o7777)]},
     "volumes": volumes(256),
     "read-only": volumes(readonly=True, follow_host=True),
-    "memory volumes": memory_volumes(64, mode=0o7777),
+    "memory volumes": memory_volumes(256, mode=0o7777),
+    "file volumes": file_volumes(256),
+    "what a file volume gives back": file_volumes(return_bytes=4096),
     "stdin once": {"stdin": True, "stdin_once": True},
     "no log": {"log_path": ""},
     "a file of a long name": {"files": [file("x" * 255)]},
@@ -269,6 +290,7 @@ async def test_every_field_that_names_a_path_is_tried() -> None:
     }
     assert fields == {
         "CreateWorkloadRequest.log_path",
+        "FileVolume.host_path",
         "Filesystem.path",
         "ImageVolume.sub_path",
         "MemoryVolume.sub_path",

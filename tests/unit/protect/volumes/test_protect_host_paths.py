@@ -251,7 +251,7 @@ REFUSED = [
     ({"memory_volumes": [pb.MemoryVolume(name="a", volume="v", sub_path="/x")]}, "sub path"),
     ({"memory_volumes": [pb.MemoryVolume(name="a", volume="v", sub_path="x/../y")]}, "sub path"),
     ({"memory_volumes": [pb.MemoryVolume(name="a", volume="v")] * 2}, "two volumes"),
-    ({"memory_volumes": [pb.MemoryVolume(name=f"v{n}", volume="v") for n in range(65)]}, "65"),
+    ({"memory_volumes": [pb.MemoryVolume(name=f"v{n}", volume="v") for n in range(257)]}, "257"),
     (
         {
             "memory_volumes": [pb.MemoryVolume(name="a", volume="v")],
@@ -282,7 +282,7 @@ async def test_memory_is_not_larger_than_the_zones(
     async with running(tmp_path, toolstack, volumes=volumes) as manager:
         zone = await launch.launch(manager, zone_spec())
         most = zone.spec.memory_bytes
-        asked = [MemoryVolume(name=str(size), volume="v", size_bytes=size) for size in (most - 1, most)]
+        asked = [MemoryVolume(name=str(size), volume="v", size_bytes=size) for size in (0, most - 1, most)]
         await create.create(manager, replace(workload_spec(tmp_path), memory_volumes=asked))
         made = toolstack.of_zone("z1").agent.requests[-1].create_container.memory_volumes
-        assert [volume.size_bytes for volume in made] == [most - 1, 0]
+        assert [volume.size_bytes for volume in made] == [most // 2, most - 1, most // 2]

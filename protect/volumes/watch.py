@@ -1,0 +1,117 @@
+"""Watches of files and directories of the host (inotify(7)), one instance for the daemon.
+
+A watch is put on what is already open, so that nothing is looked up.  One change may be told several times,
+and what has changed is for the listener to find out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import struct
+from collections.abc import Callable
+
+_ATTRIB, _CLOSE_WRITE, _MOVED_TO, _CREATE, _DELETE, _MOVE_SELF = 0x4, 0x8, 0x80, 0x100, 0x200, 0x800
+_OVERFLOW, _IGNORED = 0x4000, 0x8000
+_MASK = _ATTRIB | _CLOSE_WRITE | _MOVED_TO | _CREATE | _DELETE | _MOVE_SELF
+_HEAD = struct.Struct("=iIII")
+_READ = 64 * 1024
+_DATA = b"..data"
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class HostWatch:
+    """``protect.model.files.FileWatch``."""
+
+    def __init__(self, watches: FileWatches, number: int, changed: Callable[[], None]) -> None:
+        self._watches = watches
+        self.number = number
+        self.changed = changed
+        self.alive = True
+
+    def close(self) -> None:
+        """Again is fine."""
+        if self.alive:
+            self.alive = False
+            self._watches.drop(self)
+
+
+class FileWatches:
+    """All watches.  The instance is made with the first; its methods belong to the loop."""
+
+    def __init__(self) -> None:
+        self._descriptor = -1
+        self._by_number: dict[int, set[HostWatch]] = {}
+
+    def add(self, place: int, changed: Callable[[], None]) -> HostWatch:
+        """Watch what is open at a descriptor.  OSError: ENOSPC when the user has as many as it may."""
+        if self._descriptor < 0:
+            self._descriptor = _checked(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+            asyncio.get_running_loop().add_reader(self._descriptor, self._read)
+        path = b"/proc/self/fd/%d" % place
+        number = _checked(_libc.inotify_add_watch(self._descriptor, path, ctypes.c_uint32(_MASK)))
+        watch = HostWatch(self, number, changed)
+        # Of one directory there is one number, whoever watches it.
+        self._by_number.setdefault(number, set()).add(watch)
+        return watch
+
+    def drop(self, watch: HostWatch) -> None:
+        """End a watch; the last one of its number ends that."""
+        others = self._by_number.get(watch.number)
+        if others is None:
+            return
+        others.discard(watch)
+        if not others:
+            del self._by_number[watch.number]
+            _libc.inotify_rm_watch(self._descriptor, watch.number)  # EINVAL: the kernel has ended it
+
+    def close(self) -> None:
+        """End all."""
+        if self._descriptor >= 0:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+        for watches in self._by_number.values():
+            for watch in watches:
+                watch.alive = False
+        self._by_number.clear()
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._descriptor, _READ)
+        except BlockingIOError:
+            return
+        at = 0
+        changed: set[int] = set()
+        while at < len(data):
+            number, mask, _, length = _HEAD.unpack_from(data, at)
+            name = data[at + _HEAD.size : at + _HEAD.size + length].rstrip(b"\0")
+            at += _HEAD.size + length
+            if mask & _OVERFLOW:
+                changed.update(self._by_number)
+            elif mask & _IGNORED:
+                self._end(number)
+            # Of a version that is being made nothing counts before the link to it.
+            elif name == _DATA or not name.startswith(b".."):
+                changed.add(number)
+        for number in changed:
+            self._tell(number)
+
+    def _tell(self, number: int) -> None:
+        for watch in tuple(self._by_number.get(number, ())):
+            watch.changed()
+
+    def _end(self, number: int) -> None:
+        """What was watched is gone: deleted, or unmounted."""
+        for watch in self._by_number.pop(number, ()):
+            watch.alive = False
+            watch.changed()
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -1,0 +1,163 @@
+"""Copies of the host's small files in a zone: found, put, kept current, and what comes back (ADR 33)."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Fault, Refused
+from daemonkit.logs import fields
+from protect.model.container import CopiedVolume, WorkloadSpec
+from protect.model.files import FilesChanged, FileVolume, FoundFiles, WantedFiles
+from protect.model.volume import Volume
+from protect.state.files import FileCopy, Key, key_of
+from protect.state.manager import ZoneManager
+from protect.state.runtime import WorkloadRuntime, ZoneRuntime
+from protect.workloads import put_files, renew_files
+
+log = logging.getLogger(__name__)
+
+COPIES = 256
+"""Of one zone."""
+_SHARE = 16
+_MOST = 16 << 20
+"""What copies take of a zone's memory: a sixteenth, and never more than so many bytes."""
+
+
+@dataclass(slots=True)
+class TakenFiles:
+    """A new workload's file volumes: those to be copied, as found, and those to be shared after all."""
+
+    copies: list[tuple[FileVolume, FoundFiles]] = field(default_factory=list)
+    shared: list[Volume] = field(default_factory=list)
+
+    @property
+    def volumes(self) -> tuple[FileVolume, ...]:
+        """For the record."""
+        return tuple(volume for volume, _ in self.copies)
+
+    def copied(self, workload_id: str) -> list[CopiedVolume]:
+        """For the agent."""
+        keys = [(volume.name, key_of(workload_id, volume)) for volume in self.volumes]
+        return [CopiedVolume(name, owner, volume) for name, (owner, volume) in keys]
+
+    def close(self) -> None:
+        """Also of watches that nobody has taken over."""
+        for _, found in self.copies:
+            found.close()
+            if found.watch is not None:
+                found.watch.close()
+
+
+async def take(manager: ZoneManager, zone: ZoneRuntime, spec: WorkloadSpec) -> TakenFiles:
+    """Find them on the host, and decide which are copied.  Nothing lasting is done."""
+    taken = TakenFiles()
+    if not spec.file_volumes:
+        return taken
+    if not zone.zone.file_volumes:
+        hint = "leave out file_volumes, where the zone does not say that it takes them"
+        raise Refused("create workload", spec.id, f"the agent of zone {zone.id} knows no file volumes", hint)
+    wanted = [_wanted(manager, zone, spec.id, volume) for volume in spec.file_volumes]
+    for volume, found in zip(
+        spec.file_volumes,
+        await manager.files.find(zone.id, wanted, manager.config.timeouts.call),
+        strict=True,
+    ):
+        if reason := found.reason or _not_here(zone, taken, key_of(spec.id, volume), volume, found):
+            found.close()
+            log.info("shared, not copied: %s", reason, extra=fields(workload=spec.id, path=volume.host_path))
+            taken.shared.append(_as_shared(volume))
+        else:
+            assert found.tree is not None
+            taken.copies.append((replace(volume, file=found.tree.file), found))
+    return taken
+
+
+def _wanted(manager: ZoneManager, zone: ZoneRuntime, workload_id: str, volume: FileVolume) -> WantedFiles:
+    key = key_of(workload_id, volume)
+    known = zone.files.copies.get(key)
+    if not volume.keep_current or (known and known.watched):
+        return WantedFiles(volume)
+    return WantedFiles(volume, functools.partial(renew_files.changed, manager, zone, key))
+
+
+def _not_here(zone: ZoneRuntime, taken: TakenFiles, key: Key, volume: FileVolume, found: FoundFiles) -> str:
+    """Why this zone has no copy of it; "" when it may."""
+    known = zone.files.copies.get(key)
+    if known and known.volume.host_path != volume.host_path:
+        return f"the zone has a volume {key[1]!r} of another path"
+    if len(zone.files.copies) + len(taken.copies) >= COPIES:
+        return f"the zone has {COPIES} copies"
+    size = found.tree.size_bytes if found.tree else 0
+    coming = sum(each.tree.size_bytes for _, each in taken.copies if each.tree)
+    most = min(_MOST, zone.zone.spec.memory_bytes // _SHARE)
+    if zone.files.size_bytes(key) + coming + size > most:
+        return f"the zone's copies would take more than {most} bytes"
+    return ""
+
+
+def _as_shared(volume: FileVolume) -> Volume:
+    return Volume(
+        name=volume.name,
+        host_path=volume.host_path,
+        readonly=not volume.writable,
+        create_directory=True,
+        map_ids=volume.map_ids,
+    )
+
+
+async def put(manager: ZoneManager, runtime: WorkloadRuntime, taken: TakenFiles) -> None:
+    """Have the zone's copies be what the host has.  The workload is recorded with them."""
+    files = runtime.zone.files
+    files.hold(runtime.id, taken.volumes)
+    for volume, found in taken.copies:
+        copy = files.copies[key_of(runtime.id, volume)]
+        if found.watch is not None:
+            copy.watch_by(found.watch, found.file)
+            found.watch = None
+        await _put(manager, runtime.zone, copy, found)
+        if copy.key in files.changed:
+            renew_files.changed(manager, runtime.zone, copy.key)
+    checkpoint("workload-create.files-put")
+
+
+async def _put(manager: ZoneManager, zone: ZoneRuntime, copy: FileCopy, found: FoundFiles) -> None:
+    async with zone.files.lock:
+        assert found.tree is not None
+        if copy.version in ("", found.tree.version):
+            with suppress(FilesChanged):
+                await put_files.put(manager, zone, copy, found.tree)
+                return
+        # What was found may be older than what the zone has.
+        await renew_files.renew(manager, zone, copy)
+
+
+def adopt(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
+    """Make watches and copies right after a restart, in the background; again is fine."""
+    volumes: Sequence[FileVolume] = runtime.workload.files
+    runtime.zone.files.hold(runtime.id, volumes)
+    for volume in volumes:
+        if volume.keep_current:
+            renew_files.changed(manager, runtime.zone, key_of(runtime.id, volume))
+
+
+async def give_back(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
+    """Write back what the workload, which has ended, has left; the host may look for it at once."""
+    timeout = manager.config.timeouts.call
+    for volume in runtime.workload.files:
+        if not volume.return_bytes or not runtime.zone.running:
+            continue
+        owner, name = key_of(runtime.id, volume)
+        try:
+            untrusted = await runtime.zone.agent.read_file(owner, name, volume.return_bytes)
+            if untrusted:
+                await manager.files.give_back(runtime.zone.id, volume, untrusted, timeout)
+        except Fault as fault:
+            log.warning(
+                "not written back: %s", fault, extra=fields(workload=runtime.id, path=volume.host_path)
+            )
+    checkpoint("workload-exit.files-returned")

@@ -1,0 +1,136 @@
+"""Volumes as a kubelet makes them, in the zone: what containers see, and what the host has of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from localnode.client import Pod
+from tests.support.cri.cri_daemons import container_status, in_step, needs_node
+from tests.support.cri.cri_watch import Watched, watched
+from tests.support.cri.kubelet_files import PodFiles, pod_files
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+pytestmark = [pytest.mark.root, needs_node]
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
+    async with watched(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+def kubelet(tmp_path: Path) -> Iterator[PodFiles]:
+    with pod_files(tmp_path / "kubelet") as made:
+        yield made
+
+
+def mount(place: str, path: Path, *, readonly: bool = False) -> cri.Mount:
+    return cri.Mount(container_path=place, host_path=str(path), readonly=readonly)
+
+
+async def started(
+    stage: Watched, pod: Pod, name: str, mounts: Sequence[cri.Mount], script: str = "sleep 600"
+) -> str:
+    container = await stage.client.create(pod, stage.image, ["sh", "-c", script], name, mounts)
+    await stage.client.start(container)
+    return container
+
+
+def shared(stage: Watched, pod: Pod) -> list[str]:
+    """What protectd shares with the pod's zone."""
+    places = stage.node.protectd.run_dir / "volumes" / pod.id / "places"
+    return sorted(str(path.relative_to(places)) for path in places.rglob("*"))
+
+
+async def test_an_empty_dir_on_disk(stage: Watched, kubelet: PodFiles) -> None:
+    """One for all containers, with the kubelet's mode, and nothing of it on the host."""
+    path = kubelet.empty_dir("scratch", 0o2775)
+    os.chown(path, 0, 7)
+    part = kubelet.sub_path(path, "a/b", "second")
+    pod = await stage.client.run_pod("web")
+    first = await started(stage, pod, "first", [mount("/v", path)])
+    assert await stage.output(first, "ls -ldn /v | cut -d' ' -f1; stat -c %g /v") == "drwxrwsr-x\n7"
+    await stage.output(first, "echo kept > /v/file; mkdir -p /v/a/b; echo deep > /v/a/b/c")
+    second = await started(stage, pod, "second", [mount("/w", path), mount("/p", part, readonly=True)])
+    assert await stage.output(second, "cat /w/file /p/c; touch /p/x || echo read-only") == (
+        "kept\ndeep\nread-only"
+    )
+    await stage.client.remove_container(first)
+    third = await started(stage, pod, "first", [mount("/v", path)])
+    assert await stage.output(third, "cat /v/file") == "kept", "it outlives its containers"
+    assert os.listdir(path) == ["a"] and os.listdir(path / "a/b") == [], "what the kubelet made for a subPath"
+    assert shared(stage, pod) == []
+    reply = await stage.client.exec(third, "sh", "-c", "dd if=/dev/zero of=/v/full bs=1M count=1024")
+    assert reply.exit_code != 0 and b"No space left" in reply.stderr
+
+
+async def test_an_empty_dir_of_a_handler_that_wants_them_on_the_host(
+    stage: Watched, kubelet: PodFiles
+) -> None:
+    """A pod keeps to what was so when it was made: its containers would not see the same otherwise."""
+    path = kubelet.empty_dir("scratch")
+    before = await stage.client.run_pod("before")
+    await started(stage, before, "first", [mount("/v", path)], "echo zone > /v/file; sleep 600")
+    await stage.node.daemon.stop()
+    stage.node.configure(handlers={"xenpod": {"empty_dir": "host"}})
+    await stage.node.daemon.start()
+    async with stage.node.client() as client:
+        stage.client = client
+        pod = await client.run_pod("web")
+        container = await started(stage, pod, "main", [mount("/v", path)])
+        await stage.output(container, "echo host > /v/file")
+        assert (path / "file").read_text() == "host\n" and shared(stage, pod) != []
+        second = await started(stage, before, "second", [mount("/v", path)])
+        assert await stage.output(second, "cat /v/file") == "zone"
+
+
+async def test_a_pod_of_the_kubelets_files_shares_nothing(stage: Watched, kubelet: PodFiles) -> None:
+    settings = kubelet.files("configmap", "settings")
+    settings.write({"a": "one"})
+    token = kubelet.files("projected", "token", memory=True, mode=0o400)
+    token.write({"token": "secret", "ca.crt": "ca"})
+    part = kubelet.sub_path(settings.path, "a")
+    hosts, message = kubelet.etc_hosts("127.0.0.1 localhost\n"), kubelet.termination_log()
+    mounts = [
+        mount("/settings", settings.path, readonly=True),
+        mount("/token", token.path, readonly=True),
+        mount("/part", part, readonly=True),
+        mount("/etc/hosts", hosts),
+        mount("/dev/termination-log", message),
+        mount("/scratch", kubelet.empty_dir("scratch")),
+    ]
+    pod = await stage.client.run_pod("web")
+    container = await started(stage, pod, "main", mounts, "echo why > /dev/termination-log; read x; exit 3")
+    said = await started(stage, pod, "second", mounts[:-2])
+    assert await stage.output(said, "cat /settings/a /token/token /part /etc/hosts") == (
+        "onesecretone127.0.0.1 localhost"
+    )
+    assert shared(stage, pod) == []
+    await stage.output(said, "echo 10.0.0.1 mine >> /etc/hosts")
+    settings.write({"a": "two"})
+    for node in (stage.node, stage.node.protectd):
+        await node.daemon.crash()
+        await node.daemon.start()
+    async with stage.node.client() as client:
+        await in_step(client)
+        stage.client = client
+        assert await stage.output(said, "until grep -q two /settings/a; do :; done; cat /part") == "one"
+        await client.runtime.StopContainer(cri.StopContainerRequest(container_id=container), timeout=60)
+        status = await container_status(client, container)
+        assert status.state == cri.CONTAINER_EXITED and message.read_text() == "why\n"
+        assert hosts.read_text() == "127.0.0.1 localhost\n", "what the zone writes is its own"
+        assert shared(stage, pod) == []
+
+
+async def test_what_is_more_than_a_copy_is_shared(stage: Watched, kubelet: PodFiles) -> None:
+    settings = kubelet.files("configmap", "settings")
+    settings.write({"a": "one"})
+    pod = await stage.client.run_pod("web")
+    container = await started(stage, pod, "main", [mount("/settings", settings.path)])
+    await stage.output(container, "echo more >> /settings/a")
+    assert (settings.path / "a").read_text() == "onemore\n" and shared(stage, pod) != []

@@ -1,0 +1,154 @@
+"""Volumes that live in the zone, told by the kubelet's paths and the file systems that they are in."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from cri.container.kubelet_paths import EmptyDirSource, SeenPath, find, look, see
+from cri.container.volumes import plan
+from cri.state.sandbox import EMPTY_DIR
+from daemonkit.faults import Unsupported
+from daemonkit.host.mountinfo import mounts
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+POD = "/var/lib/kubelet/pods/1-2-3"
+VOLUMES = f"{POD}/volumes/kubernetes.io~empty-dir"
+PARTS = f"{POD}/volume-subpaths"
+DIRECTORY = stat.S_IFDIR | 0o2777
+
+
+def seen(kind: str, device: str, root: str, mode: int = DIRECTORY) -> SeenPath:
+    return SeenPath(kind, device, root, mode, 7, 8, 64 << 20)
+
+
+HOST: Mapping[str, SeenPath] = {
+    f"{VOLUMES}/cache": seen("tmpfs", "0:50", "/"),
+    f"{PARTS}/cache/web/0": seen("tmpfs", "0:50", "/a/b"),
+    f"{PARTS}/cache/web/7": seen("tmpfs", "0:55", "/z"),
+    f"{VOLUMES}/blank": seen("tmpfs", "0:54", "/"),
+    f"{PARTS}/blank/web/1": seen("tmpfs", "0:54", "/with blank"),
+    f"{VOLUMES}/huge": seen("hugetlbfs", "0:51", "/"),
+    f"{VOLUMES}/disk": seen("ext4", "8:1", f"{VOLUMES}/disk"),
+    f"{PARTS}/disk/web/0": seen("ext4", "8:1", f"{VOLUMES}/disk/x/y"),
+    f"{PARTS}/disk/web/1": seen("ext4", "8:1", f"{VOLUMES}/disk"),
+    f"{PARTS}/disk/web/2": seen("ext4", "8:1", f"{VOLUMES}/diskette/x"),
+    f"{PARTS}/disk/web/3": seen("ext4", "8:2", f"{VOLUMES}/disk/x"),
+    f"{PARTS}/claim/web/0": seen("ext4", "8:3", "/x"),
+    f"{VOLUMES}/on-tmpfs": seen("tmpfs", "0:9", f"{VOLUMES}/on-tmpfs"),
+    f"{VOLUMES}/nfs": seen("nfs4", "0:60", "/export"),
+    f"{VOLUMES}/fuse": seen("fuse.sshfs", "0:61", "/"),
+    f"{VOLUMES}/file": seen("ext4", "8:1", f"{VOLUMES}/file", stat.S_IFREG | 0o644),
+    f"{POD}/volumes/kubernetes.io~secret/token": seen("tmpfs", "0:52", "/"),
+    f"{PARTS}/token/web/0": seen("tmpfs", "0:52", "/"),
+    f"{VOLUMES}/cache/below": seen("tmpfs", "0:50", "/below"),
+}
+
+
+def found(path: str, *in_zone: str) -> EmptyDirSource | None:
+    return find([path, "/etc"], in_zone, HOST.get).get(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "volume", "sub_path"),
+    [
+        (f"{VOLUMES}/cache", "cache", ""),
+        (f"{PARTS}/cache/web/0", "cache", "a/b"),
+        (f"{PARTS}/blank/web/1", "blank", "with blank"),
+    ],
+)
+def test_in_memory(path: str, volume: str, sub_path: str) -> None:
+    root = HOST[f"{VOLUMES}/{volume}"]
+    for in_zone in ((), (EMPTY_DIR,)):
+        assert found(path, *in_zone) == EmptyDirSource(volume, False, root, sub_path)
+
+
+@pytest.mark.parametrize(
+    ("path", "volume", "sub_path"),
+    [
+        (f"{VOLUMES}/disk", "disk", ""),
+        (f"{PARTS}/disk/web/0", "disk", "x/y"),
+        (f"{PARTS}/disk/web/1", "disk", ""),
+        (f"{VOLUMES}/on-tmpfs", "on-tmpfs", ""),
+    ],
+)
+def test_on_disk(path: str, volume: str, sub_path: str) -> None:
+    assert found(path, EMPTY_DIR) == EmptyDirSource(volume, True, HOST[f"{VOLUMES}/{volume}"], sub_path)
+    assert found(path) is None, "as it was when the pod was made"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"{VOLUMES}/missing",
+        f"{VOLUMES}/nfs",
+        f"{VOLUMES}/fuse",
+        f"{VOLUMES}/file",
+        f"{POD}/volumes/kubernetes.io~secret/token",
+        f"{PARTS}/token/web/0",
+        f"{PARTS}/claim/web/0",
+        f"{PARTS}/cache/web/7",
+        f"{PARTS}/disk/web/2",
+        f"{PARTS}/disk/web/3",
+        f"{VOLUMES}/cache/below",
+        "/",
+        "/var/lib/kubelet",
+    ],
+)
+def test_what_stays_the_hosts(path: str) -> None:
+    assert found(path, EMPTY_DIR) is None
+
+
+def test_huge_pages_are_refused() -> None:
+    with pytest.raises(Unsupported, match="huge pages"):
+        found(f"{VOLUMES}/huge")
+
+
+async def test_other_paths_are_not_looked_at() -> None:
+    assert await look("s", ["/nowhere", f"{VOLUMES}/cache/below"], [EMPTY_DIR]) == {}
+
+
+async def test_this_host(tmp_path: Path) -> None:
+    """What the kubelet has made of an emptyDir on disk is what the zone's gets."""
+    volume = tmp_path / "pods/u-1/volumes/kubernetes.io~empty-dir/scratch"
+    volume.mkdir(parents=True)
+    volume.chmod(0o2770)
+    (volume.parent / "link").symlink_to(volume)
+    found = await look("s", [str(volume), str(volume.parent / "link")], [EMPTY_DIR])
+    source = found[str(volume)]
+    assert found.keys() == {str(volume)} and source.on_disk
+    assert stat.S_IMODE(source.seen.mode) == 0o2770 and source.seen.uid == os.getuid()
+    assert see(str(volume / "missing")) is None and see("/etc/passwd/x") is None
+    kept = {mount.place: mount for mount in mounts().values()}["/proc"]
+    of_proc = see("/proc/sys/kernel")
+    assert of_proc is not None and (of_proc.kind, of_proc.device, of_proc.root) == (
+        "proc",
+        kept.device,
+        "/sys/kernel",
+    )
+
+
+def test_what_the_zone_gets() -> None:
+    """In memory of the size that the kubelet gave it; on disk of the handler's."""
+    asked = [
+        cri.Mount(container_path="/a", host_path=f"{VOLUMES}/cache"),
+        cri.Mount(container_path="/b", host_path=f"{PARTS}/disk/web/0"),
+        cri.Mount(container_path="/c", host_path="/srv"),
+    ]
+    in_zone = find([mount.host_path for mount in asked], [EMPTY_DIR], HOST.get)
+    planned = plan("c1", asked, in_zone=in_zone, empty_dir_size=5 << 20)
+    assert [bind["source"] for bind in planned.mounts] == [
+        "/run/xenpod/containers/c1/volumes/0",
+        "/run/xenpod/containers/c1/volumes/1",
+        "/run/xenpod/shared/c1/2",
+    ]
+    assert [volume.name for volume in planned.shared] == ["2"]
+    assert [(each.volume, each.size_bytes, each.sub_path) for each in planned.memory] == [
+        ("cache", 64 << 20, ""),
+        ("disk", 5 << 20, "x/y"),
+    ]
+    assert {(each.mode, each.uid, each.gid) for each in planned.memory} == {(0o2777, 7, 8)}
