@@ -38,6 +38,8 @@ def places(zones: Zones, zone: str = "z1") -> list[str]:
         "volumes.attached:1",
         "volumes.attached:3",
         "workload-create.volumes-attached",
+        "sharing.served",
+        "sharing.mounted",
         "workload-create.prepared",
         "workload-create.created",
     ],

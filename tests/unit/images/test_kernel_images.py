@@ -49,7 +49,7 @@ def test_malformed_metadata(data: bytes, cause: str) -> None:
 
 def test_a_kernel_that_fits() -> None:
     kconfig.check(config(), "x", set())
-    kconfig.check(config(OVERLAY_FS="m", NET_9P_XEN="m"), "x", {"addons.squashfs"})
+    kconfig.check(config(OVERLAY_FS="m", NET_9P="m"), "x", {"addons.squashfs"})
     kconfig.check(config(SQUASHFS="m", XEN_BLKDEV_FRONTEND="m"), "x", {"initramfs", "addons.squashfs"})
 
 
