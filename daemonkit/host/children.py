@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 GROUP = "children"
 SCORE = 100
 """Least oom_score_adj of a child, which counts as a tenth of the host's memory beside its own."""
+_NUMBER = 64
+"""Bytes; more than any number has in a file of the kernel."""
 _GONE = (errno.ESRCH, errno.ENOENT)
 
 
@@ -55,7 +57,7 @@ def settle(pid: int) -> None:
 
 def _expose(pid: int) -> None:
     place = Path(f"/proc/{pid}/oom_score_adj")
-    if int(place.read_text()) < SCORE:
+    if int(_read(place)) < SCORE:
         _write(place, str(SCORE))
 
 
@@ -82,6 +84,15 @@ def _groups() -> tuple[Path, ...]:
             continue
         made.append(group)
     return tuple(made)
+
+
+def _read(place: Path) -> str:
+    # At once: a second read would append the end of a longer number that has been written meanwhile.
+    descriptor = os.open(place, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, _NUMBER).decode()
+    finally:
+        os.close(descriptor)
 
 
 def _write(place: Path, text: str) -> None:

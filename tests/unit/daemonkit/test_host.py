@@ -39,3 +39,14 @@ def test_one_that_has_ended_is_no_error(caplog: pytest.LogCaptureFixture) -> Non
     child.wait()
     children.settle(child.pid)
     assert not caplog.records
+
+
+def test_a_score_that_changes_while_it_is_read() -> None:
+    """As fakedom does for itself, at the same moment."""
+    change = "while :; do echo 100 >/proc/$$/oom_score_adj; echo 0 >/proc/$$/oom_score_adj; done"
+    with subprocess.Popen(["/bin/sh", "-c", change]) as child:
+        try:
+            for _ in range(5000):
+                children.settle(child.pid)
+        finally:
+            child.kill()
