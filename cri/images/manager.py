@@ -1,4 +1,4 @@
-"""The image part of the daemon, for its event loop: blocking work runs in threads."""
+"""The image part of the daemon, used on its event loop; blocking work runs in threads."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def this_platform() -> Platform:
 
 
 class ImageManager:
-    """Make it, then start() (which sweeps), then serve; stop() at the end."""
+    """Everything about images.  Call start(), which sweeps, before serving, and stop() at the end."""
 
     def __init__(self, settings: ImageSettings) -> None:
         self.settings = settings
@@ -64,7 +64,7 @@ class ImageManager:
         """Called when a name has got its image by a pull, an import or a tag, whoever asked for it."""
 
     async def start(self) -> None:
-        """Sweep what a killed run left."""
+        """Sweep what a killed daemon left."""
         await self.run(self.store.open)
         self._tasks.spawn(self._expire(), "remove layers of unfinished pulls")
 
@@ -107,7 +107,7 @@ class ImageManager:
         return images
 
     async def take(self, offered: OfferedImage) -> StoredImage:
-        """An image that another store on this host has, in the store; see Taker.run."""
+        """Take an image over from another store on this host; see Taker.run."""
         secrets = tuple(offered.credentials(name).fingerprint() for name in offered.names)
         key = ("take", offered.id, offered.names, secrets)
         name = str(offered.names[0]) if offered.names else offered.id
@@ -173,7 +173,7 @@ class ImageManager:
         return before
 
     async def untag(self, reference: Reference) -> StoredImage:
-        """Take a name away from its image, which stays; Missing when no image has it."""
+        """Remove a name from its image, which stays.  Missing: no image has it."""
         image = await self.run(lambda: self.store.untag(str(reference)))
         log.info("%s is no longer a name of %s", reference, image.id)
         return image

@@ -1,4 +1,4 @@
-"""Messages to the agent, from values."""
+"""Makes messages to the agent from values."""
 
 from __future__ import annotations
 
@@ -97,6 +97,10 @@ def put_files(part: FilePart) -> pb.Request:
     return pb.Request(put_files=asked)
 
 
+def read_file(owner: str, volume: str, most: int) -> pb.Request:
+    return pb.Request(read_file=pb.ReadFile(owner=owner, volume=volume, most=most))
+
+
 def _file_entry(chunk: FileChunk, content: bytes) -> pb.FileEntry:
     entry = chunk.entry
     return pb.FileEntry(
@@ -124,6 +128,8 @@ def resize_terminal(process: ProcessName, rows: int, columns: int) -> pb.Request
     return pb.Request(resize_terminal=size)
 
 
-def get_stats(kind: StatsKind) -> pb.Request:
-    details, containers_only = kind is StatsKind.DETAILS, kind is StatsKind.WORKLOADS
-    return pb.Request(get_stats=pb.GetStats(details=details, containers_only=containers_only))
+STATS: Mapping[StatsKind, pb.Request] = {
+    StatsKind.WORKLOADS: pb.Request(get_stats=pb.GetStats(containers_only=True)),
+    StatsKind.ZONE: pb.Request(get_stats=pb.GetStats()),
+    StatsKind.DETAILS: pb.Request(get_stats=pb.GetStats(details=True)),
+}

@@ -43,6 +43,7 @@ class Reason(Enum):
     OOM_KILLED = "OOMKilled"
     START_ERROR = "StartError"
     ZONE_CRASHED = "ZoneCrashed"
+    VOLUMES_LOST = "VolumesLost"
 
 
 NEXT: Mapping[WorkloadState, frozenset[WorkloadState]] = {
@@ -85,7 +86,7 @@ class Workload:
     state: WorkloadState
     created_at_ns: int
     disks: tuple[WorkloadDisk, ...]
-    """The root's first; workloads of a zone may share some."""
+    """The disks, beginning with the root's; workloads of a zone may share some."""
     log_path: str = ""
     tty: bool = False
     stdin_once: bool = False
@@ -97,9 +98,9 @@ class Workload:
     reason: Reason | None = None
     message: str = ""
     start_error: str = ""
-    """Why a CREATED one cannot be started: its zone has nothing of it."""
+    """Why a CREATED workload cannot be started: its zone has nothing of it."""
     command: str = ""
-    """The beginning of what it runs, for messages; "": not known."""
+    """The beginning of its command line, for messages; "": not known."""
     files: tuple[FileVolume, ...] = ()
     """Those that the zone has a copy of."""
 

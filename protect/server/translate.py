@@ -1,4 +1,4 @@
-"""protect.v1 messages from values."""
+"""Makes protect.v1 messages from values."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         kernel=value.spec.kernel.name if value.spec.kernel else "",
         mode=ZONE_MODES[value.spec.mode],
         file_volumes=value.file_volumes,
+        seclabel=value.spec.seclabel,
     )
 
 

@@ -26,7 +26,7 @@ from protect.state.manager import ZoneManager, now_ns
 from protect.state.outputs import Outputs
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent
-from protect.workloads import disks
+from protect.workloads import disks, sharing
 from protect.workloads import files as copies
 from protect.workloads.delete import delete_container, undo_create
 from protect.workloads.start import start_error
@@ -38,7 +38,7 @@ _COMMAND = 200
 
 
 async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
-    """A prepared workload that has not started.  On failure nothing of it is left.
+    """Prepare a workload, without starting it; on failure nothing of it is left.
 
     One whose command cannot be run is created too: its start fails, and says why.
     """
@@ -63,7 +63,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
             attached = asyncio.Event()
             await gather(
                 _attach_all(manager, runtime, table.specs(new), attached),
-                prepare(manager, runtime, _container(runtime, spec, table, taken), attached),
+                _prepare(manager, runtime, spec, table, taken, attached),
             )
             undo.pop_all()
     finally:
@@ -79,7 +79,7 @@ def admit(
     files: Mapping[Path, FileId],
     copied: tuple[FileVolume, ...] = (),
 ) -> tuple[WorkloadRuntime, frozenset[str]]:
-    """Take the id, the disks' names and the record, at once or not at all; the disks to attach."""
+    """Reserve the id, the names of disks and the record, all or nothing; returns the disks to attach."""
     if spec.id in manager.workloads:
         raise Exists("create workload", spec.id, "there is one already")
     if zone.end:
@@ -125,6 +125,19 @@ async def _attach(manager: ZoneManager, runtime: WorkloadRuntime, disk: DiskSpec
     checkpoint("workload-create.disk-attached")
 
 
+async def _prepare(
+    manager: ZoneManager,
+    runtime: WorkloadRuntime,
+    spec: WorkloadSpec,
+    table: disks.DiskTable,
+    taken: copies.TakenFiles,
+    attached: asyncio.Event,
+) -> None:
+    if spec.volumes or taken.shared:
+        await sharing.reach(manager, runtime)
+    await prepare(manager, runtime, _container(runtime, spec, table, taken), attached)
+
+
 async def prepare(
     manager: ZoneManager, runtime: WorkloadRuntime, container: ContainerSpec, attached: asyncio.Event
 ) -> None:
@@ -162,7 +175,7 @@ def _command(oci_config: bytes) -> str:
 
 
 async def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:
-    """The log of a workload, going on where its journal says."""
+    """Open the log of a workload, which goes on where its journal says."""
     journal = manager.journal(runtime)
     journal.parent.mkdir(parents=True, exist_ok=True)
     return Outputs(await manager.logs(runtime.workload.log_path, journal))

@@ -168,7 +168,7 @@ def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
         (["--overhead", "memory=96MiB"], "argument --overhead: '96MiB' is not a quantity of Kubernetes"),
         (["--overhead", "96Mi"], "argument --overhead: '96Mi' is not one of cpu, memory"),
         (["--label", "a"], "argument --label: 'a' is not KEY=VALUE"),
-        (["--label", "a b=c"], "argument --label: 'a b' is no key of a label"),
+        (["--label", "a b=c"], "argument --label: 'a b' is not a label key"),
         (["--taint", "a"], "argument --taint: 'a' is not KEY[=VALUE]:EFFECT, with one of NoSchedule, "),
         (
             ["--taint", "a:NoExecute", "--taint", "a=b:NoExecute"],
@@ -181,9 +181,9 @@ def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
         (["classes", "labels"], "labels and objects cannot share standard output: use --to"),
         (["labels", "kubelet-flags"], "kubelet-flags and labels cannot share standard output: use --to"),
         (["labels", "--output", "json"], "labels cannot be JSON"),
-        (["labeller", "--image", "a"], "argument --image: 'a' is no name of an image with a tag or a digest"),
-        (["labeller", "--image", "a b:c"], "argument --image: 'a b:c' is no name of an image"),
-        (["labeller", "--image", "a:1/b"], "argument --image: 'a:1/b' is no name of an image"),
+        (["labeller", "--image", "a"], "argument --image: 'a' is not an image name with a tag or a digest"),
+        (["labeller", "--image", "a b:c"], "argument --image: 'a b:c' is not an image name"),
+        (["labeller", "--image", "a:1/b"], "argument --image: 'a:1/b' is not an image name"),
         (["labeller", "--namespace", "A"], "argument --namespace: 'A' is not a DNS label"),
     ],
 )
@@ -267,7 +267,7 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def asked(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """As ``generate``, while a runtime serves in this event loop."""
+    """Run ``generate`` while a runtime serves in this event loop."""
     return await asyncio.to_thread(generate, capsys, *arguments, "--cri-socket", str(folder / "cri.sock"))
 
 
