@@ -174,8 +174,7 @@ class AgentClient:
 
     async def read_file(self, owner: str, volume: str, most: int) -> bytes:
         """The end of a file volume that is one file; untrusted, but of its length."""
-        asked = pb.ReadFile(owner=owner, volume=volume, most=most)
-        reply = await self._call(pb.Request(read_file=asked))
+        reply = await self._call(requests.read_file(owner, volume, most))
         return reply.content.content[:most]
 
     async def exec_process(

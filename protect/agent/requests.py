@@ -97,6 +97,10 @@ def put_files(part: FilePart) -> pb.Request:
     return pb.Request(put_files=asked)
 
 
+def read_file(owner: str, volume: str, most: int) -> pb.Request:
+    return pb.Request(read_file=pb.ReadFile(owner=owner, volume=volume, most=most))
+
+
 def _file_entry(chunk: FileChunk, content: bytes) -> pb.FileEntry:
     entry = chunk.entry
     return pb.FileEntry(

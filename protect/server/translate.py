@@ -48,8 +48,8 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         channel_connected=connected,
         kernel=value.spec.kernel.name if value.spec.kernel else "",
         mode=ZONE_MODES[value.spec.mode],
-        seclabel=value.spec.seclabel,
         file_volumes=value.file_volumes,
+        seclabel=value.spec.seclabel,
     )
 
 

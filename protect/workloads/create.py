@@ -63,7 +63,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
             attached = asyncio.Event()
             await gather(
                 _attach_all(manager, runtime, table.specs(new), attached),
-                _prepare(manager, runtime, _container(runtime, spec, table, taken), bool(sources), attached),
+                _prepare(manager, runtime, spec, table, taken, attached),
             )
             undo.pop_all()
     finally:
@@ -128,13 +128,14 @@ async def _attach(manager: ZoneManager, runtime: WorkloadRuntime, disk: DiskSpec
 async def _prepare(
     manager: ZoneManager,
     runtime: WorkloadRuntime,
-    container: ContainerSpec,
-    shared: bool,
+    spec: WorkloadSpec,
+    table: disks.DiskTable,
+    taken: copies.TakenFiles,
     attached: asyncio.Event,
 ) -> None:
-    if shared:
+    if spec.volumes or taken.shared:
         await sharing.reach(manager, runtime)
-    await prepare(manager, runtime, container, attached)
+    await prepare(manager, runtime, _container(runtime, spec, table, taken), attached)
 
 
 async def prepare(

@@ -43,9 +43,9 @@ static verb *const verbs[] = {
 	[OP(POWER_OFF)] = power_off,
 	[OP(UPDATE_CONTAINER)] = update_container,
 	[OP(DIAL)] = dial,
-	[OP(MOUNT_SHARED)] = mount_shared,
 	[OP(PUT_FILES)] = put_files,
 	[OP(READ_FILE)] = read_file,
+	[OP(MOUNT_SHARED)] = mount_shared,
 };
 
 static const char *setting(const char *name, const char *otherwise)

@@ -78,12 +78,15 @@ async def _exit_code(link: Link, name: str, exec_id: str = "") -> pb.ProcessExit
 
 
 async def _start(link: Link, name: str, *args: str, memory: int = 0) -> Collector:
-    request = pb.Request(create_container=creation(name, *args, memory=memory))
-    created = (await link.call(request, PATIENCE)).created
+    return await _begin(link, creation(name, *args, memory=memory))
+
+
+async def _begin(link: Link, container: pb.CreateContainer) -> Collector:
+    created = (await link.call(pb.Request(create_container=container), PATIENCE)).created
     collector = Collector()
     link.output(created.stdout_stream, collector)
     link.drop_output(created.stderr_stream)
-    await link.call(pb.Request(start_container=pb.StartContainer(id=name)), PATIENCE)
+    await link.call(pb.Request(start_container=pb.StartContainer(id=container.id)), PATIENCE)
     return collector
 
 
@@ -109,6 +112,7 @@ async def test_the_whole_agent(zones: LibxlToolstack, image: Path, mode: Mode) -
         assert hello.hypervisor_type == "xen"
         await _check_zone(link)
         await _check_containers(link)
+        await _check_files(link)
         await _check_reconnection(link, dial, owner)
         deaths = aiter(zones.deaths())
         await link.call(pb.Request(power_off=pb.PowerOff()), PATIENCE)
@@ -120,6 +124,40 @@ async def test_the_whole_agent(zones: LibxlToolstack, image: Path, mode: Mode) -
         raise
     finally:
         await link.close()
+
+
+async def _check_files(link: Link) -> None:
+    """A version replaces another one under a container that has it mounted."""
+    source = "/run/xenpod/containers/files/volumes/0"
+    mount = {"destination": "/v", "type": "bind", "source": source, "options": ["rbind", "ro"]}
+    script = 'cat /v/a; until [ "$(cat /v/a)" = two ]; do :; done; cat /v/a'
+    request = creation("files", "sh", "-c", script, mounts=[mount])
+    request.file_volumes.add(name="0", volume="settings")
+    for number, text in enumerate((b"one", b"two")):
+        top = f"..{number}"
+        entries = [
+            pb.FileEntry(type=pb.FILE_TYPE_DIRECTORY, mode=0o755),
+            pb.FileEntry(path=top, type=pb.FILE_TYPE_DIRECTORY, mode=0o755),
+            pb.FileEntry(path=f"{top}/a", type=pb.FILE_TYPE_REGULAR, mode=0o444, content=text),
+            pb.FileEntry(path="..data", type=pb.FILE_TYPE_SYMLINK, content=top.encode()),
+            pb.FileEntry(path="a", type=pb.FILE_TYPE_SYMLINK, content=b"..data/a"),
+        ]
+        put = pb.PutFiles(
+            volume="settings",
+            version=f"v{number}",
+            first=True,
+            last=True,
+            size_bytes=MIB,
+            entries=entries,
+            keep=[top, "..data", "a"],
+        )
+        await link.call(pb.Request(put_files=put), PATIENCE)
+        if not number:
+            collector = await _begin(link, request)
+            async with asyncio.timeout(PATIENCE):
+                while bytes(collector.data) != b"one":  # noqa: ASYNC110 - there is no event of bytes
+                    await asyncio.sleep(0.05)
+    assert await _finished(collector) == b"onetwo"
 
 
 async def _check_zone(link: Link) -> None:

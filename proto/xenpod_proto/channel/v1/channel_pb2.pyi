@@ -151,9 +151,9 @@ class Request(_message.Message):
     POWER_OFF_FIELD_NUMBER: _builtins.int
     UPDATE_CONTAINER_FIELD_NUMBER: _builtins.int
     DIAL_FIELD_NUMBER: _builtins.int
-    MOUNT_SHARED_FIELD_NUMBER: _builtins.int
     PUT_FILES_FIELD_NUMBER: _builtins.int
     READ_FILE_FIELD_NUMBER: _builtins.int
+    MOUNT_SHARED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def configure_zone(self) -> Global___ConfigureZone: ...
     @_builtins.property
@@ -185,11 +185,11 @@ class Request(_message.Message):
     @_builtins.property
     def dial(self) -> Global___Dial: ...
     @_builtins.property
-    def mount_shared(self) -> Global___MountShared: ...
-    @_builtins.property
     def put_files(self) -> Global___PutFiles: ...
     @_builtins.property
     def read_file(self) -> Global___ReadFile: ...
+    @_builtins.property
+    def mount_shared(self) -> Global___MountShared: ...
     def __init__(
         self,
         *,
@@ -208,15 +208,15 @@ class Request(_message.Message):
         power_off: Global___PowerOff | None = ...,
         update_container: Global___UpdateContainer | None = ...,
         dial: Global___Dial | None = ...,
-        mount_shared: Global___MountShared | None = ...,
         put_files: Global___PutFiles | None = ...,
         read_file: Global___ReadFile | None = ...,
+        mount_shared: Global___MountShared | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
     _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "mount_shared", "put_files", "read_file"]  # noqa: Y015
+    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "put_files", "read_file", "mount_shared"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_op) -> _WhichOneofReturnType_op | None: ...
 
