@@ -17,7 +17,7 @@ LEVELS: Mapping[str, int] = {"zstd": 22, "gzip": 9, "xz": 0, "lz4": 0}
 """Compressions that zone kernels can read, with the highest level of each; 0: it has no levels."""
 
 
-OPTIONAL = frozenset({"ratio", "entries", "index_bytes"})
+OPTIONAL = frozenset({"ratio", "entries", "index_bytes", "cpu_seconds"})
 """Keys of ImageLimits that are no limit when they are 0."""
 
 
@@ -36,6 +36,8 @@ class ImageLimits:
     memory_bytes: int = 512 * MIB
     # Directory lookups to merge an image's entries, beyond STEPS_PER_ENTRY for each of them.
     path_steps: int = 20_000_000
+    # CPU time to read one layer, or to copy the files of one filesystem; 0: no limit.
+    cpu_seconds: int = 900
     # Further limits for those who want them; 0: none. Unpacked over compressed bytes of one layer (checked
     # above unpacked_floor_bytes only); entries of all layers, whiteouts included; bytes of their names, link
     # targets and attributes.

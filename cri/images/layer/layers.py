@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cri.images.concurrency import CancelToken
 from cri.images.errors import Corrupt, oversized
@@ -31,8 +31,12 @@ CHECK_ENTRIES, CHECK_BYTES = 256, 4096
 class EntryList:
     """The entries of a layer in their order, packed."""
 
-    def __init__(self) -> None:
-        self._records = PackedRecords()
+    def __init__(self, records: PackedRecords | None = None) -> None:
+        self._records = PackedRecords() if records is None else records
+
+    def state(self) -> tuple[Any, ...]:
+        """See PackedRecords.state()."""
+        return self._records.state()
 
     def add(self, entry: TarEntry) -> None:
         """Add one more."""

@@ -6,8 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-from cri.images.concurrency import CancelToken
-from cri.images.layer.layers import EntryReader
 from cri.images.rootfs.begun import BegunFilesystem
 from cri.images.settings import ImageSettings
 from cri.images.store.files import StoreFiles
@@ -32,16 +30,12 @@ class EarlyBuild:
         self.begun: BegunFilesystem | None = None
 
     @contextmanager
-    def reading(self, diff_id: str, token: CancelToken) -> Iterator[EntryReader | None]:
-        """What is to be given the topmost layer's entries, as they come; None: it is not begun now."""
+    def reading(self) -> Iterator[BegunFilesystem | None]:
+        """What is to be given the topmost layer's files, as they come; None: it is not begun now."""
         # Another host may have sent a part of it.
         self.close()
-        begun = self._begin(diff_id)
-        if begun is None:
-            yield None
-            return
-        with token.unblocking(begun.squashfs.kill):
-            yield begun.take
+        begun = self._begin()
+        yield begun
         self.begun = begun
 
     def close(self) -> None:
@@ -49,13 +43,13 @@ class EarlyBuild:
         self.begun = None
         self._undo.close()
 
-    def _begin(self, diff_id: str) -> BegunFilesystem | None:
+    def _begin(self) -> BegunFilesystem | None:
         if not self._slots.acquire(blocking=False):
             return None
         self._undo.callback(self._slots.release)
         out = self._undo.enter_context(self._files.work_file(self._stem))
         try:
-            return self._undo.enter_context(closing(BegunFilesystem(out, diff_id, self._settings)))
+            return self._undo.enter_context(closing(BegunFilesystem(out, self._settings)))
         except (OSError, Fault):
             # It will be told when the filesystem is built.
             self._undo.close()

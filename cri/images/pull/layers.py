@@ -20,6 +20,7 @@ from cri.images.registry.manifests import Descriptor
 from cri.images.registry.sources import ImageSource
 from cri.images.settings import ImageSettings
 from cri.images.store.store import ImageStore
+from cri.images.worker.workers import Workers
 from daemonkit.checkpoints import checkpoint
 
 
@@ -40,10 +41,13 @@ class WantedLayer(NamedTuple):
 class LayerFetcher:
     """Gets layers for all pulls."""
 
-    def __init__(self, store: ImageStore, settings: ImageSettings, threads: WorkerThreads) -> None:
+    def __init__(
+        self, store: ImageStore, settings: ImageSettings, threads: WorkerThreads, workers: Workers
+    ) -> None:
         self._store = store
         self._settings = settings
         self._threads = threads
+        self._workers = workers
         self._running: SingleFlight[LayerIndex] = SingleFlight()
         # By host, so that one that stalls holds up nobody else's images.
         self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -69,7 +73,7 @@ class LayerFetcher:
     def _read_kept(self, wanted: WantedLayer, token: CancelToken) -> LayerIndex | None:
         """The index of a layer that the store has; None: it has not."""
         layer, diff_id, read = wanted.layer, wanted.diff_id, wanted.read
-        index = read_kept(layer, diff_id, self._store.files, self._settings.limits, read, token)
+        index = read_kept(layer, diff_id, self._store.files, self._workers, read, token)
         if index is not None:
             wanted.meter.done()
         return index
@@ -78,10 +82,12 @@ class LayerFetcher:
         """A layer into the store, from one source."""
         layer, diff_id, early = wanted.layer, wanted.diff_id, wanted.early
         files, limits = self._store.files, self._settings.limits
-        reading = nullcontext if early is None else partial(early.reading, diff_id, token)
+        reading = nullcontext if early is None else early.reading
         with files.download_file(layer.digest) as work:
             try:
-                index = download_layer(layer, diff_id, work, limits, wanted.meter, source, token, reading)
+                index = download_layer(
+                    layer, diff_id, work, limits, wanted.meter, source, self._workers, token, reading
+                )
             except BaseException as error:
                 if is_resumable(error):
                     files.keep_partial(work, layer.digest)

@@ -30,6 +30,7 @@ from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow, now
 from cri.images.store.store import ImageStore
+from cri.images.worker.workers import Workers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.memory import give_back
 from daemonkit.tasks import complete
@@ -42,17 +43,23 @@ class Puller:
     """Turns what sources offer into images of the store. All pulls use one, to share work and bounds."""
 
     def __init__(
-        self, store: ImageStore, settings: ImageSettings, platform: Platform, threads: WorkerThreads
+        self,
+        store: ImageStore,
+        settings: ImageSettings,
+        platform: Platform,
+        threads: WorkerThreads,
+        workers: Workers,
     ) -> None:
         self.resolver = Resolver(platform, settings.limits, threads)
         self._store = store
         self._settings = settings
         self._threads = threads
+        self._workers = workers
         self.policy = Policy(settings.policy, threads)
-        self._layers = LayerFetcher(store, settings, threads)
+        self._layers = LayerFetcher(store, settings, threads, workers)
         self._health = HostHealth()
         self._meters = Meters()
-        self._builder = FilesystemBuilder(store, settings, self._meters, threads)
+        self._builder = FilesystemBuilder(store, settings, self._meters, threads, workers)
         self.unfinished = asyncio.Event()
         """Set when layers of a pull were kept for the next try."""
 
@@ -103,7 +110,8 @@ class Puller:
             if whole := all(map(has, chain_ids)):
                 _skip(meters)
             else:
-                await self._obtain(image, stack, meters, candidates, progress)
+                async with self._working():
+                    await self._obtain(image, stack, meters, candidates, progress)
             name = partial(self._name, image, chain_ids[-1], names, not whole)
             return await complete(self._threads.run(lambda _: name()))
 
@@ -216,6 +224,15 @@ class Puller:
             stored = self._store.add_image(row, names, built or same)
         checkpoint("image-pull.recorded")
         return stored
+
+    @asynccontextmanager
+    async def _working(self) -> AsyncIterator[None]:
+        """While the body runs, the parent of worker processes stays, which each job would start else."""
+        await complete(self._threads.run(lambda _: self._workers.hold()))
+        try:
+            yield
+        finally:
+            await complete(self._threads.run(lambda _: self._workers.release()))
 
     @asynccontextmanager
     async def _leasing(self, chain_ids: Sequence[str], digests: Sequence[str]) -> AsyncIterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cri.images.concurrency import CancelToken
 from cri.images.errors import Unpackable, oversized
@@ -28,8 +28,12 @@ ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
 class NamedInodes:
     """Inodes with their paths, in order, packed: none of them keeps the tree in memory."""
 
-    def __init__(self) -> None:
-        self._records = PackedRecords()
+    def __init__(self, records: PackedRecords | None = None) -> None:
+        self._records = PackedRecords() if records is None else records
+
+    def state(self) -> tuple[Any, ...]:
+        """See PackedRecords.state()."""
+        return self._records.state()
 
     def add(self, path: bytes, node: Inode) -> None:
         """Add an inode as it is now; a directory comes back without its names."""
@@ -45,6 +49,14 @@ class NamedInodes:
     def records(self) -> Iterator[tuple[bytes, InodeRecord]]:
         """Their paths, and what recorded() says of them."""
         return ((record[0], record[1:]) for record in self._records)
+
+
+class Contents(NamedTuple):
+    """What a stream is made of: see FilesystemPlan."""
+
+    bare: NamedInodes
+    files: Mapping[int, NamedInodes]
+    links: PackedRecords
 
 
 class FilesystemPlan(NamedTuple):
@@ -72,6 +84,27 @@ class FilesystemPlan(NamedTuple):
     def order(self) -> list[int]:
         """The layers that files come from, in the order of the stream."""
         return sorted(self.files, reverse=True)
+
+    def stated(self, layers: Sequence[int]) -> tuple[Any, ...]:
+        """What a stream of these layers' files takes, as a value for marshal; see stated_contents()."""
+        files = {layer: self.files[layer].state() for layer in layers}
+        return files, self.bare.state(), self.links.state(), self.stated_accounts()
+
+    def stated_accounts(self) -> dict[str, InodeRecord | None]:
+        """The account files' inodes as such a value."""
+        return {path: None if node is None else recorded(node) for path, node in self.accounts.items()}
+
+
+def stated_contents(value: Sequence[Any]) -> tuple[Contents, dict[str, Inode | None]]:
+    """What FilesystemPlan.stated() gave: for the stream, and the account files."""
+    files, bare, links, accounts = value
+    by_layer = {layer: NamedInodes(PackedRecords.of(state)) for layer, state in files.items()}
+    return Contents(NamedInodes(PackedRecords.of(bare)), by_layer, PackedRecords.of(links)), nodes(accounts)
+
+
+def nodes(accounts: Mapping[str, InodeRecord | None]) -> dict[str, Inode | None]:
+    """What FilesystemPlan.stated_accounts() gave."""
+    return {path: None if record is None else restored(record) for path, record in accounts.items()}
 
 
 class _Files:

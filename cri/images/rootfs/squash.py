@@ -24,18 +24,37 @@ _F_SETPIPE_SZ = 1031
 _LEVELLED = ("zstd", "gzip")
 
 
-class Squashfs:
-    """A squashfs file in the making: write() as often as one likes, finish() once, close() in any case.
+class Sink:
+    """The pipe into the tool, as whoever writes the tar stream has it."""
 
-    All of them block; they may be called in one thread after the other.
+    def __init__(self, handle: int) -> None:
+        """handle: of the pipe, which stays open."""
+        self._file = open(handle, "wb", buffering=PIPE_BYTES, closefd=False)
+        self._broken = False
+
+    def put(self, feed: Callable[[BinaryIO], None]) -> bool:
+        """Let ``feed`` write a part of the stream; whether the tool still reads. Raises what feed raises."""
+        try:
+            feed(self._file)
+        except BrokenPipeError:
+            self._broken = True
+        return not self._broken
+
+    def flush(self) -> bool:
+        """Write what is held back; whether the tool has read all so far, or will."""
+        return self.put(lambda file: file.flush())
+
+
+class Squashfs:
+    """A squashfs file in the making: others write into ``sink``; finish() once, close() in any case.
+
+    Both block; they may be called in one thread after the other.
     """
 
     def __init__(self, out: Path, settings: ImageSettings) -> None:
         """Start the tool, which is to make ``out``; raises Refused when it is not installed."""
         self.out = out
         self._finished = False
-        # Whether the tool stopped reading before the end; its status and message then say why.
-        self._broken = False
         self._errors = tempfile.TemporaryFile()
         # The tool gets an open file, which it cannot remove: a failure can be looked into.
         self._file = out.open("x+b")
@@ -46,37 +65,26 @@ class Squashfs:
             self._errors.close()
             out.unlink(missing_ok=True)
             raise
-        assert self._process.stdin is not None
         # The pipe quota of the user may be used up; a small pipe works too.
         with suppress(PermissionError):
-            fcntl.fcntl(self._process.stdin.fileno(), _F_SETPIPE_SZ, PIPE_BYTES)
-        self._sink = open(self._process.stdin.fileno(), "wb", buffering=PIPE_BYTES, closefd=False)
+            fcntl.fcntl(self.sink, _F_SETPIPE_SZ, PIPE_BYTES)
 
-    def write(self, feed: Callable[[BinaryIO], None], token: CancelToken) -> bool:
-        """Let ``feed`` write the rest of the tar stream, or a part; whether the tool still reads.
+    @property
+    def sink(self) -> int:
+        """The handle of the tool's pipe."""
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
 
-        Raises Cancelled, and what feed raises.
+    def finish(self, whole: bool, token: CancelToken) -> None:
+        """Have a synced, read-only file; raises Exhausted for a full disk, Broken, Cancelled.
+
+        whole: whether the tool took all of the stream; if not, its status and message say why.
         """
-        with token.unblocking(self.kill):
-            self.put(feed)
-        token.check()
-        return not self._broken
-
-    def put(self, feed: Callable[[BinaryIO], None]) -> bool:
-        """As write(); the caller sees to it that kill() unblocks it."""
-        try:
-            feed(self._sink)
-        except BrokenPipeError:
-            self._broken = True
-        return not self._broken
-
-    def finish(self, token: CancelToken) -> None:
-        """Have a synced, read-only file; raises Exhausted for a full disk, Broken, Cancelled."""
         with token.unblocking(self.kill):
             self._end_stream()
             status = self._process.wait()
         token.check()
-        if status or self._broken:
+        if status or not whole:
             raise self._failure(status)
         os.fchmod(self._file.fileno(), 0o444)
         os.fsync(self._file.fileno())
@@ -98,10 +106,6 @@ class Squashfs:
 
     def _end_stream(self) -> None:
         assert self._process.stdin is not None
-        try:
-            self._sink.close()
-        except BrokenPipeError:
-            self._broken = True
         self._process.stdin.close()
 
     def _failure(self, status: int) -> Exception:
