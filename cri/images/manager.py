@@ -28,7 +28,7 @@ from cri.images.store.export import Piece, Wanted, pieces
 from cri.images.store.files import Usage
 from cri.images.store.store import ImageStore
 from cri.images.verify import Verification, verify
-from cri.images.worker.workers import Workers
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.faults import Fault
 from daemonkit.tasks import Background, complete
 
@@ -54,7 +54,7 @@ class ImageManager:
         self._threads = WorkerThreads(MAX_PULLS * (settings.downloads_per_image + 1) + settings.conversions)
         self.kernels = KernelImages(self.store, settings.kernels, settings.limits, self._threads)
         self.pulls = Pulls(settings)
-        workers = Workers(settings.limits)
+        workers = LayerWorkers(settings.limits)
         self._puller = Puller(self.store, settings, this_platform(), self._threads, workers)
         self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
         self._repairer = Repairer(self.store, self._puller, settings, self._threads)

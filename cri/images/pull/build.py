@@ -37,7 +37,7 @@ from cri.images.store.db import FilesystemRow
 from cri.images.store.files import FS_TYPE
 from cri.images.store.store import ImageStore
 from cri.images.worker.layers import BuiltFilesystem, account_files, convert, convert_rest
-from cri.images.worker.workers import Workers
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.tasks import complete
 
@@ -104,7 +104,7 @@ class FilesystemBuilder:
         settings: ImageSettings,
         meters: Meters,
         threads: WorkerThreads,
-        workers: Workers,
+        workers: LayerWorkers,
     ) -> None:
         self._store = store
         self._settings = settings

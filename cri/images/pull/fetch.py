@@ -28,7 +28,7 @@ from cri.images.registry.sources import ImageSource
 from cri.images.rootfs.begun import BegunFilesystem
 from cri.images.settings import ImageLimits
 from cri.images.worker.layers import read_layer
-from cri.images.worker.workers import Workers
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Fault
 
@@ -134,7 +134,7 @@ def download_layer(
     limits: ImageLimits,
     meter: Meter,
     source: ImageSource,
-    workers: Workers,
+    workers: LayerWorkers,
     token: CancelToken,
     reading: Reading = nullcontext,
 ) -> LayerIndex:
@@ -164,7 +164,7 @@ def _download_rest(
     out: Path,
     meter: Meter,
     source: ImageSource,
-    workers: Workers,
+    workers: LayerWorkers,
     token: CancelToken,
     reading: Reading,
     begin: int,

@@ -15,7 +15,7 @@ from cri.images.layer.layers import LayerIndex, file_chunks
 from cri.images.registry.manifests import Descriptor
 from cri.images.store.files import StoreFiles
 from cri.images.worker.layers import read_layer
-from cri.images.worker.workers import Workers
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ _LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA)
 
 
 def read_kept(
-    layer: Descriptor, diff_id: str, files: StoreFiles, workers: Workers, read: bool, token: CancelToken
+    layer: Descriptor, diff_id: str, files: StoreFiles, workers: LayerWorkers, read: bool, token: CancelToken
 ) -> LayerIndex | None:
     """The index of a kept layer; None: there is none, or none any more, since it was damaged.
 
@@ -49,7 +49,7 @@ def keep_list(layer: Descriptor, diff_id: str, files: StoreFiles, index: LayerIn
 
 
 def _read(
-    layer: Descriptor, diff_id: str, path: Path, workers: Workers, token: CancelToken
+    layer: Descriptor, diff_id: str, path: Path, workers: LayerWorkers, token: CancelToken
 ) -> LayerIndex | None:
     index: LayerIndex | None = None
     fault: Corrupt | Unpackable | Oversized | None = None

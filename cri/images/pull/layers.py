@@ -20,7 +20,7 @@ from cri.images.registry.manifests import Descriptor
 from cri.images.registry.sources import ImageSource
 from cri.images.settings import ImageSettings
 from cri.images.store.store import ImageStore
-from cri.images.worker.workers import Workers
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 
 
@@ -42,7 +42,7 @@ class LayerFetcher:
     """Gets layers for all pulls."""
 
     def __init__(
-        self, store: ImageStore, settings: ImageSettings, threads: WorkerThreads, workers: Workers
+        self, store: ImageStore, settings: ImageSettings, threads: WorkerThreads, workers: LayerWorkers
     ) -> None:
         self._store = store
         self._settings = settings

@@ -30,7 +30,7 @@ from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow, now
 from cri.images.store.store import ImageStore
-from cri.images.worker.workers import Workers
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.memory import give_back
 from daemonkit.tasks import complete
@@ -48,7 +48,7 @@ class Puller:
         settings: ImageSettings,
         platform: Platform,
         threads: WorkerThreads,
-        workers: Workers,
+        workers: LayerWorkers,
     ) -> None:
         self.resolver = Resolver(platform, settings.limits, threads)
         self._store = store

@@ -14,7 +14,7 @@ from cri.images.layer.tarstream import TarEntry
 from cri.images.rootfs import tarwrite
 from cri.images.rootfs.content import ContentId, FilesDigest
 from cri.images.rootfs.plan import ACCOUNT_FILES
-from cri.images.rootfs.squash import Sink, Squashfs
+from cri.images.rootfs.squash import Squashfs, StreamPipe
 from cri.images.rootfs.tree import MergedTree
 from cri.images.settings import ImageLimits, ImageSettings
 
@@ -41,7 +41,7 @@ class FileWriter:
     symbolic link: then what was begun does not fit the plan, and is of no use.
     """
 
-    def __init__(self, diff_id: str, limits: ImageLimits, sink: Sink) -> None:
+    def __init__(self, diff_id: str, limits: ImageLimits, sink: StreamPipe) -> None:
         """diff_id: of the layer."""
         self._limits = limits
         self._sink = sink
@@ -52,7 +52,7 @@ class FileWriter:
         self._bytes = 0
 
     def take(self, entry: TarEntry, stream: PlainStream) -> None:
-        """Write the layer's next entry, if it is a file with data; see Sink.put."""
+        """Write the layer's next entry, if it is a file with data; see StreamPipe.put."""
         if not self._useful or entry.kind != tarstream.FILE or not entry.size:
             return
         try:

@@ -24,7 +24,7 @@ _F_SETPIPE_SZ = 1031
 _LEVELLED = ("zstd", "gzip")
 
 
-class Sink:
+class StreamPipe:
     """The pipe into the tool, as whoever writes the tar stream has it."""
 
     def __init__(self, handle: int) -> None:

@@ -18,7 +18,7 @@ from cri.images.layer.layers import CHUNK, read_layer
 from cri.images.rootfs.begun import FileWriter
 from cri.images.rootfs.convert import Accounts, write_stream
 from cri.images.rootfs.plan import nodes, stated_contents
-from cri.images.rootfs.squash import Sink
+from cri.images.rootfs.squash import StreamPipe
 from cri.images.settings import ImageLimits
 from cri.images.worker import wire
 
@@ -35,7 +35,7 @@ def carry_out(source: int, target: int, sink: int = -1) -> None:
     name, most, arguments = wire.take(source)
     limits = ImageLimits(**most)
     _limit(limits)
-    out = Sink(sink) if sink >= 0 else None
+    out = StreamPipe(sink) if sink >= 0 else None
     try:
         try:
             result = _JOBS[name](source, target, limits, out, *arguments)
@@ -63,7 +63,7 @@ def _limit(limits: ImageLimits) -> None:
 
 
 def _read(
-    source: int, target: int, limits: ImageLimits, out: Sink | None, diff_id: str, size: int
+    source: int, target: int, limits: ImageLimits, out: StreamPipe | None, diff_id: str, size: int
 ) -> tuple[Any, ...]:
     """A layer's index, and what was written of its files."""
     writer = FileWriter(diff_id, limits, out) if out is not None else None
@@ -79,7 +79,7 @@ def _write(
     source: int,
     target: int,
     limits: ImageLimits,
-    out: Sink | None,
+    out: StreamPipe | None,
     subject: str,
     blobs: Sequence[str],
     plan: Sequence[Any],
@@ -101,7 +101,7 @@ def _account_files(
     source: int,
     target: int,
     limits: ImageLimits,
-    out: Sink | None,
+    out: StreamPipe | None,
     subject: str,
     blobs: Sequence[str],
     accounts: Mapping[str, Any],

@@ -16,7 +16,7 @@ from cri.images.rootfs.plan import FilesystemPlan
 from cri.images.rootfs.squash import Squashfs
 from cri.images.settings import ImageSettings
 from cri.images.worker import jobs
-from cri.images.worker.workers import Workers
+from cri.images.worker.workers import LayerWorkers
 
 
 class BuiltFilesystem(NamedTuple):
@@ -27,7 +27,7 @@ class BuiltFilesystem(NamedTuple):
 
 
 def read_layer(
-    workers: Workers,
+    workers: LayerWorkers,
     chunks: Iterator[bytes],
     size: int,
     diff_id: str,
@@ -47,7 +47,7 @@ def convert(
     plan: FilesystemPlan,
     out: Path,
     settings: ImageSettings,
-    workers: Workers,
+    workers: LayerWorkers,
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> BuiltFilesystem:
@@ -65,7 +65,7 @@ def convert_rest(
     begun: BegunFilesystem,
     blobs: Sequence[Path],
     plan: FilesystemPlan,
-    workers: Workers,
+    workers: LayerWorkers,
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> BuiltFilesystem:
@@ -79,7 +79,7 @@ def convert_rest(
 
 
 def account_files(
-    blobs: Sequence[Path], plan: FilesystemPlan, subject: str, workers: Workers, token: CancelToken
+    blobs: Sequence[Path], plan: FilesystemPlan, subject: str, workers: LayerWorkers, token: CancelToken
 ) -> Mapping[str, bytes | None]:
     """Contents of FilesystemPlan.accounts, when no filesystem is to be built."""
     if not any(node is not None and node.content is not None for node in plan.accounts.values()):
@@ -91,7 +91,7 @@ def account_files(
 
 
 def _write(
-    workers: Workers,
+    workers: LayerWorkers,
     squashfs: Squashfs,
     blobs: Sequence[Path],
     plan: FilesystemPlan,

@@ -24,7 +24,7 @@ PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 
 
-class Workers:
+class LayerWorkers:
     """One for a daemon. The workers' parent is there while anybody holds it, and costs nothing else."""
 
     def __init__(self, limits: ImageLimits) -> None:

@@ -14,7 +14,7 @@ from cri.images.rootfs.plan import Planner
 from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
 from cri.images.worker.layers import BuiltFilesystem, convert
-from cri.images.worker.workers import Workers
+from cri.images.worker.workers import LayerWorkers
 from tests.support.images.images import BuiltImage
 
 
@@ -41,7 +41,7 @@ def built(
             continue
         plan = planner.plan()
         out = directory / f"fs{number}"
-        workers = Workers(settings.limits)
+        workers = LayerWorkers(settings.limits)
         stack.append((out, convert(blobs, plan, out, settings, workers, CancelToken(), lambda _: None)))
         if cached:
             names = tuple(one.diff_id for one in image.layers[start : number + 1])

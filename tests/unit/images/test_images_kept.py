@@ -12,7 +12,7 @@ from cri.images.pull.kept import check_kept, read_kept
 from cri.images.registry.manifests import Descriptor
 from cri.images.settings import ImageLimits
 from cri.images.store.files import StoreFiles
-from cri.images.worker.workers import Workers
+from cri.images.worker.workers import LayerWorkers
 from tests.support.images.images import digest
 
 DATA = b"a layer's bytes"
@@ -44,5 +44,5 @@ def test_a_damaged_layer_may_be_removed_by_two(tmp_path: Path) -> None:
     kept.parent.mkdir()
     kept.write_bytes(b"other bytes....")
     layer = Descriptor("", digest(DATA), len(DATA))
-    assert read_kept(layer, digest(DATA), files, Workers(ImageLimits()), True, _Meanwhile(kept)) is None
+    assert read_kept(layer, digest(DATA), files, LayerWorkers(ImageLimits()), True, _Meanwhile(kept)) is None
     files.close()

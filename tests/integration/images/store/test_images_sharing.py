@@ -28,7 +28,7 @@ from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.worker import jobs
 from cri.images.worker.layers import convert, convert_rest, read_layer
-from cri.images.worker.workers import Workers
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.faults import Fault
 from tests.support.images.image_victim import PART_BYTES, Order, Victims
 from tests.support.images.images import BuiltImage, Layer, build, digest, seen, write_layout
@@ -87,7 +87,7 @@ async def _sound(manager: ImageManager, image: StoredImage) -> bool:
 def inflated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is inflated, by the names that messages have for it."""
     found: list[str] = []
-    run = Workers.run
+    run = LayerWorkers.run
 
     def counted(workers, job, arguments, *more, **named):  # type: ignore[no-untyped-def]
         # A filesystem inflates each layer that it takes files of.
@@ -95,7 +95,7 @@ def inflated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         found.extend([arguments[0]] * times)
         return run(workers, job, arguments, *more, **named)
 
-    monkeypatch.setattr(Workers, "run", counted)
+    monkeypatch.setattr(LayerWorkers, "run", counted)
     yield found
 
 
@@ -348,7 +348,7 @@ def test_what_is_begun_early_becomes_what_is_built_afterwards(tmp_path: Path, se
     for number, tar in enumerate(tars):
         blobs.append(tmp_path / f"layer{number}")
         blobs[-1].write_bytes(tar)
-    begun, workers = BegunFilesystem(tmp_path / "early", settings), Workers(settings.limits)
+    begun, workers = BegunFilesystem(tmp_path / "early", settings), LayerWorkers(settings.limits)
     with closing(begun), workers.held():
         try:
             for number, tar in enumerate(tars):
