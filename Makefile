@@ -8,7 +8,7 @@ TWO := -n 2 --dist loadfile
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen demo demo-xen run bench proto clean
+.PHONY: help setup parts debian debian-all zone xenbind compiled check test test-unit test-fake test-xen demo demo-xen run bench proto manifests clean
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1|/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -41,7 +41,7 @@ $(BIN)/.xenbind: $(BIN)/.installed $(filter-out xenbind/_libxl%,$(wildcard xenbi
 
 # Daemons start in half the time; in an environment where Python writes no bytecode itself, too.
 compiled: $(BIN)/.installed
-	@$(PY) -m compileall -q cri protect daemonkit xenbind localnode proto
+	@$(PY) -m compileall -q cri protect daemonkit xenbind localnode labeller proto
 
 check: parts  ## linters, types, import rules, the order of the C, stub drift, sizes: all of them tests
 	$(PYTEST) -q tests/unit/tree
@@ -76,6 +76,13 @@ proto: $(BIN)/.installed  ## regenerate the stubs from the contracts
 	cd proto && ../$(PY) -m grpc_tools.protoc -I. --python_out=. --grpc_python_out=. --mypy_out=. --mypy_grpc_out=. \
 	  --plugin=protoc-gen-mypy=../$(BIN)/protoc-gen-mypy --plugin=protoc-gen-mypy_grpc=../$(BIN)/protoc-gen-mypy_grpc \
 	  $$(find xenpod_proto -name '*.proto' | sort)
+
+# For the configuration that is shipped, which is also what the chart's defaults are.
+MANIFESTS := $(PY) -m protect.cli generate --config packaging/cri.toml
+
+manifests: $(BIN)/.installed  ## write deploy/kustomize anew, as "protect generate" makes it
+	$(MANIFESTS) classes assign-class keep-off-host labeller --to deploy/kustomize/base
+	$(MANIFESTS) assign-class --kyverno 1.17 --to deploy/kustomize/components/kyverno
 
 clean:  ## remove what was built, keep .venv
 	@$(MAKE) --no-print-directory -C zone clean

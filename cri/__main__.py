@@ -12,7 +12,7 @@ import grpc.aio
 
 from cri.config import CriConfig
 from cri.container.images import StoredImages
-from cri.daemon import check_host, check_kernels, check_profiles, cni, running
+from cri.daemon import check_host, check_kernels, check_profiles, cni, delegation, mixed_images, running
 from cri.images.manager import ImageManager
 from cri.images.rpc.service import add_image_services
 from cri.rpc.runtime import runtime_service
@@ -46,9 +46,16 @@ async def serve(config: CriConfig, stop: asyncio.Event) -> None:
         streaming = await stack.enter_async_context(serving(config.streaming))
         rates = await stack.enter_async_context(sampling(runtime))
 
+        service = runtime_service(runtime, streaming, rates)
+        both = await stack.enter_async_context(delegation(runtime, service))
+        mixed = await stack.enter_async_context(mixed_images(runtime, images, both))
+
         def add_services(server: grpc.aio.Server) -> None:
-            rpc.add_RuntimeServiceServicer_to_server(runtime_service(runtime, streaming, rates), server)
-            add_image_services(server, images)
+            if both is None:
+                rpc.add_RuntimeServiceServicer_to_server(service, server)
+            else:
+                server.add_generic_rpc_handlers((both.service(),))
+            add_image_services(server, images, mixed)
 
         await stack.enter_async_context(serve_unix(config.listen, add_services, name="xenpod-cri"))
         lifecycle.ready(f"serving with {len(runtime.sandboxes.visible())} pods")

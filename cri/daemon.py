@@ -8,17 +8,22 @@ import logging
 from collections.abc import AsyncIterator, Coroutine
 from typing import Any
 
+from grpc import GenericRpcHandler
+
 from cri.checks.handlers import falls_back
 from cri.cni import template
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
 from cri.cni.plugin import Plugins
 from cri.config import CriConfig
+from cri.delegate.images import assembly
+from cri.delegate.service import Delegation, delegating
+from cri.images.manager import ImageManager
 from cri.images.registry import names
-from cri.reconcile import Reconciler
 from cri.rpc import handlers
 from cri.runtime import Images, PodNetwork, Runtime, now_ns
 from cri.sandbox import kernel
+from cri.sandbox.reconcile import Reconciler
 from cri.state.changes import StateChanges
 from cri.state.container import NEXT as CONTAINER_NEXT
 from cri.state.container import Container
@@ -35,6 +40,8 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel
 from daemonkit.logs import fields
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 
 log = logging.getLogger(__name__)
 
@@ -80,6 +87,8 @@ def check_host(config: CriConfig) -> None:
     if config.cni.conf_template is not None:
         existing_file("cni.conf_template", config.cni.conf_template)
         template.check("cni.conf_template", config.cni.conf_template)
+    if config.delegate.endpoint and config.delegate.path.resolve() == config.listen.resolve():
+        raise WrongKey("delegate.endpoint", "it leads to our own socket: set it to the other runtime's")
     tls = config.streaming.tls
     for name, path in (("certificate", tls.certificate), ("key", tls.key), ("client_ca", tls.client_ca)):
         existing_file(f"streaming.tls.{name}", path)
@@ -115,6 +124,40 @@ async def check_profiles(runtime: Runtime) -> None:
     for name, handler in runtime.config.handlers.items():
         if falls_back(handler, host):
             log.warning("mode auto gives pv zones: no hvm, or no hap", extra=fields(handler=name))
+
+
+@contextlib.asynccontextmanager
+async def delegation(
+    runtime: Runtime, service: rpc.RuntimeServiceServicer
+) -> AsyncIterator[Delegation | None]:
+    """The delegate's part, and ours in it, while the block runs; None when there is no delegate."""
+    config = runtime.config
+    if not config.delegate.endpoint:
+        yield None
+        return
+    both = Delegation(
+        config.delegate, service, config.handlers, runtime.sandboxes, runtime.containers, config.state_dir
+    )
+    async with delegating(both):
+        yield both
+
+
+@contextlib.asynccontextmanager
+async def mixed_images(
+    runtime: Runtime, manager: ImageManager, both: Delegation | None
+) -> AsyncIterator[GenericRpcHandler[Any, Any] | None]:
+    """ImageService in front of both runtimes, while the block runs; None when there is no delegate."""
+    if both is None:
+        yield None
+        return
+    config, holder = runtime.config, runtime.sandbox_names.holder
+
+    def is_ours(pod: cri.PodSandboxMetadata) -> bool:
+        return holder(sandbox_name(pod)) is not None
+
+    parts = assembly.mixed_images(config.delegate, both.delegate, manager, config.handlers, is_ours)
+    async with parts as (service, both.ensure):
+        yield service
 
 
 async def _runtime(

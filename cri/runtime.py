@@ -118,10 +118,10 @@ class Runtime:
     kubelet: KubeletConfig = field(default_factory=KubeletConfig)
     locks: Locks = field(default_factory=Locks)
     unfinished: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set when there is something for ``cri.reconcile`` to finish."""
+    """Set when there is something for reconciliation to finish."""
 
     def left_over(self, kind: str, record_id: str, fault: Fault) -> None:
-        """Note that a half-made pod or container could not be removed: ``cri.reconcile`` tries again."""
+        """Note that a half-made pod or container could not be removed: reconciliation tries again."""
         log.error("a half-made %s is left over: %s", kind, fault, extra=fields(id=record_id))
         self.unfinished.set()
 

@@ -44,8 +44,11 @@ _TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _TIME_UNITS = {None: 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def load(cls: type[T], path: Path) -> T:
-    """Read the file into a ``cls``.  Missing: there is no such file; Invalid: something in it is wrong."""
+def load(cls: type[T], path: Path, *, unknown_keys: bool = False) -> T:
+    """Read the file into a ``cls``.  Missing: there is no such file; Invalid: something in it is wrong.
+
+    ``unknown_keys``: whether tables may have keys that ``cls`` does not have, for a reader of another's file.
+    """
     try:
         with path.open("rb") as file:
             table = tomllib.load(file)
@@ -58,14 +61,14 @@ def load(cls: type[T], path: Path) -> T:
     except RecursionError:
         raise Invalid(_READ, str(path), "nested too deeply") from None
     try:
-        return parse(cls, table)
+        return parse(cls, table, unknown_keys=unknown_keys)
     except ValueError as error:
         raise Invalid(_READ, str(path), str(error)) from error
 
 
-def parse(cls: type[T], table: Mapping[str, object], at: str = "") -> T:
+def parse(cls: type[T], table: Mapping[str, object], at: str = "", *, unknown_keys: bool = False) -> T:
     """Build ``cls`` from a table; ValueError names the key that is wrong, below the path ``at``."""
-    return structure(_toml, cls, table, at)
+    return structure(_lenient if unknown_keys else _strict, cls, table, at)
 
 
 def size(text: str) -> Bytes:
@@ -226,8 +229,8 @@ def _integer(value: object, _: object) -> int:
     return number
 
 
-def _toml_converter() -> Converter:
-    converter = strict_converter(unknown_keys=False)
+def _toml_converter(*, unknown_keys: bool) -> Converter:
+    converter = strict_converter(unknown_keys=unknown_keys)
     converter.register_structure_hook(Bytes, _bytes)
     converter.register_structure_hook(Seconds, _seconds)
     converter.register_structure_hook(float, _float)
@@ -235,4 +238,5 @@ def _toml_converter() -> Converter:
     return converter
 
 
-_toml = _toml_converter()
+_strict = _toml_converter(unknown_keys=False)
+_lenient = _toml_converter(unknown_keys=True)

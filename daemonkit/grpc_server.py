@@ -52,9 +52,9 @@ _CHANNEL_OPTIONS: Sequence[tuple[str, int | str]] = (
 )
 
 
-def channel(path: Path) -> grpc.aio.Channel:
+def channel(path: Path, options: Sequence[tuple[str, int | str]] = ()) -> grpc.aio.Channel:
     """A client channel to the daemon that serves ``path``; connects when first used, reconnects by itself."""
-    return grpc.aio.insecure_channel(f"unix:{path.absolute()}", options=_CHANNEL_OPTIONS)
+    return grpc.aio.insecure_channel(f"unix:{path.absolute()}", options=(*_CHANNEL_OPTIONS, *options))
 
 
 @contextlib.asynccontextmanager

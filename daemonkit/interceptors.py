@@ -68,6 +68,11 @@ def read_only(handler: F) -> F:
     return handler
 
 
+def is_read_only(handler: Callable[..., Any]) -> bool:
+    """Whether a handler was marked so."""
+    return getattr(handler, _READ_ONLY, False)
+
+
 @dataclass(eq=False, slots=True)
 class _Subscription:
     """``listening``: waits for what it tells next.  Else gRPC sends what it told: a call whose task is
@@ -132,7 +137,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         return make(call, handler.request_deserializer, _serializer(handler.response_serializer))
 
     def _unary(self, method: str, inner: _Behaviour) -> _Behaviour:
-        reads = getattr(inner, _READ_ONLY, False)
+        reads = is_read_only(inner)
 
         async def call(request: Any, context: grpc.aio.ServicerContext[Any, Any]) -> Any:
             begun = time.monotonic()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cri.config.handlers import DEFAULT_HANDLER, HandlerConfig
+from cri.delegate.config import DelegateConfig
 from cri.images.globs import patterns
 from cri.images.registry import names
 from cri.images.settings import LEVELS, ImageLimits, ImageSettings, KernelSettings, PolicySettings
@@ -220,6 +221,7 @@ class CriConfig:
     images: ImagesConfig = field(default_factory=ImagesConfig)
     kernels: KernelSettings = KernelSettings()
     streaming: StreamingConfig = field(default_factory=StreamingConfig)
+    delegate: DelegateConfig = DelegateConfig()
     handlers: Mapping[str, HandlerConfig] = field(default_factory=lambda: {DEFAULT_HANDLER: HandlerConfig()})
 
     def __post_init__(self) -> None:

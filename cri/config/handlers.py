@@ -46,7 +46,8 @@ class HandlerConfig:
     """The zones of a runtime handler: mode, kernel, size, what pods may choose, what the host must have.
 
     ``kernel`` is "" for protectd's own.  ``memory`` and ``vcpus`` are for pods that set no limit; they and
-    the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.
+    the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.  ``spoof_check``:
+    zones send and see frames of the pod's own addresses only.
     """
 
     profile: str = "default"
@@ -59,6 +60,7 @@ class HandlerConfig:
     memory_max: Bytes = Bytes(0)
     vcpus: int = 0
     vcpus_max: int = 0
+    spoof_check: bool = True
     annotations: tuple[str, ...] = (KERNEL,)
     requires: tuple[str, ...] = ()
 

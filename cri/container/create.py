@@ -47,7 +47,7 @@ class ContainerPlan:
 
 
 async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
-    """Create a container; its id.  When this fails, nothing is left, or ``cri.reconcile`` removes what is."""
+    """Create a container; its id.  When this fails, nothing is left, or reconciliation removes what is."""
     sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
     await runtime.images.mend(_image_names(asked.config))
     async with runtime.locks.hold(sandbox_id):

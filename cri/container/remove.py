@@ -38,7 +38,7 @@ async def remove_by_id(runtime: Runtime, container_id: str) -> None:
 async def undo(runtime: Runtime, container_id: str) -> bool:
     """Take away a container that was never created; whether all of it is gone.
 
-    What is not stays recorded, and ``cri.reconcile`` tries again.
+    What is not stays recorded, and reconciliation tries again.
     """
     if not runtime.containers.has(container_id):
         return True

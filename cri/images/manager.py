@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform as machine
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -18,6 +18,7 @@ from cri.images.pull.progress import Progress
 from cri.images.pull.pull import Puller
 from cri.images.pull.pulls import MAX_PULLS, Pulls
 from cri.images.pull.repair import Outcome, Repair, Repairer, name_of
+from cri.images.pull.taking import OfferedImage, Taker
 from cri.images.registry import manifests
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.manifests import Descriptor, Platform
@@ -26,6 +27,7 @@ from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.export import Piece, Wanted, pieces
 from cri.images.store.files import Usage
+from cri.images.store.lending import LentImage, lent
 from cri.images.store.store import ImageStore
 from cri.images.verify import Verification, verify
 from cri.images.worker.workers import LayerWorkers
@@ -57,8 +59,11 @@ class ImageManager:
         workers = LayerWorkers(settings.limits)
         self._puller = Puller(self.store, settings, this_platform(), self._threads, workers)
         self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
+        self._taker = Taker(self._puller, self.store)
         self._repairer = Repairer(self.store, self._puller, settings, self._threads)
         self._tasks = Background()
+        self.on_pulled: Callable[[Reference], None] = lambda _: None
+        """Called after each pull by name, whoever asked for it."""
 
     async def start(self) -> None:
         """Sweep what a killed run left."""
@@ -91,11 +96,20 @@ class ImageManager:
         # Who may not pull an image must not get it by asking at the same time as one who may.
         key = (str(reference), credentials.fingerprint())
         work = partial(self._puller.pull, reference, credentials)
-        return await self.pulls.run(key, str(reference), work, watch)
+        image = await self.pulls.run(key, str(reference), work, watch)
+        self.on_pulled(reference)
+        return image
 
     async def import_layout(self, path: Path, name: Reference | None) -> list[tuple[StoredImage, str]]:
         """The images of a layout on this host, each with the name it got ("": none); see Importer.run."""
         return await self.pulls.run(object(), str(path), partial(self._importer.run, path, name))
+
+    async def take(self, offered: OfferedImage) -> StoredImage:
+        """An image that another store on this host has, in the store; see Taker.run."""
+        secrets = tuple(offered.credentials(name).fingerprint() for name in offered.names)
+        key = ("take", offered.id, offered.names, secrets)
+        name = str(offered.names[0]) if offered.names else offered.id
+        return await self.pulls.run(key, name, partial(self._taker.run, offered))
 
     async def verify(self, image: StoredImage) -> Verification:
         """Check what is stored of an image against its digests; Missing when it was removed meanwhile."""
@@ -169,6 +183,16 @@ class ImageManager:
                 yield piece
         finally:
             await complete(self._threads.run(lambda _: found.close()))
+
+    @asynccontextmanager
+    async def lend(self, image: StoredImage) -> AsyncIterator[LentImage]:
+        """What an image consists of while the block runs; see lending.lent."""
+        lending = lent(self.store, image, self.settings.limits)
+        out = await complete(self.run(lending.__enter__))
+        try:
+            yield out
+        finally:
+            await complete(self.run(lambda: lending.__exit__(None, None, None)))
 
     async def remove(self, name_or_id: str) -> None:
         """Remove an image with all its names."""

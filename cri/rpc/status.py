@@ -115,6 +115,7 @@ def _toolstack(host: pb.InfoResponse | None) -> dict[str, object]:
         "securityBoundary": host.security_boundary,
         "notices": list(host.notices),
         "xenVersion": host.xen_version,
+        "capabilities": _capabilities(host),
         "protectdVersion": host.version,
         "memory": {
             "totalBytes": host.memory.total_bytes,
@@ -125,6 +126,15 @@ def _toolstack(host: pb.InfoResponse | None) -> dict[str, object]:
         "profiles": list(host.profiles),
         "unknownDomains": list(host.unknown_domains),
     }
+
+
+def _capabilities(host: pb.InfoResponse) -> dict[str, bool]:
+    """What handlers can require, by name, with the labels that the operator has declared."""
+    if not host.HasField("capabilities"):
+        return {}
+    known = host.capabilities
+    declared = dict.fromkeys(known.labels, True)
+    return declared | {name: getattr(known, name) for name in ("pv", "hvm", "hap", "iommu")}
 
 
 def _plain(value: object) -> str:

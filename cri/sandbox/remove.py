@@ -46,7 +46,7 @@ async def _remove(runtime: Runtime, sandbox: Sandbox) -> None:
 async def undo(runtime: Runtime, sandbox_id: str) -> bool:
     """Take away a pod that never became ready; whether all of it is gone.
 
-    What is not stays recorded, and ``cri.reconcile`` tries again.
+    What is not stays recorded, and reconciliation tries again.
     """
     async with runtime.locks.hold(sandbox_id):
         if not runtime.sandboxes.has(sandbox_id):

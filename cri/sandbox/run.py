@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 
 
 async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
-    """Run a pod; its id.  When this fails, nothing of it is left, or ``cri.reconcile`` removes what is."""
+    """Run a pod; its id.  When this fails, nothing of it is left, or reconciliation removes what is."""
     sandbox = _plan(runtime, asked)
     name = sandbox_name(sandbox.config.metadata)
     async with AsyncExitStack() as steps:
@@ -51,7 +51,10 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
             _attach(runtime, sandbox, namespace.set), _create_zone(runtime, sandbox, namespace.wait)
         )
         checkpoint("run-pod.both-made")
-        await runtime.zones.connect_network(sandbox.id, str(attached.netns), attached.interface)
+        spoof_check = runtime.config.handlers[sandbox.handler].spoof_check
+        await runtime.zones.connect_network(
+            sandbox.id, str(attached.netns), attached.interface, spoof_check=spoof_check
+        )
         checkpoint("run-pod.connected")
         await _ready(runtime, sandbox.id)
         steps.pop_all()

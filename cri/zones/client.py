@@ -36,9 +36,13 @@ class Zones:
         with _faults("create zone", request.id):
             return await self._zones.CreateZone(request, timeout=_BOOT)
 
-    async def connect_network(self, zone_id: str, netns: str, interface: str) -> None:
+    async def connect_network(
+        self, zone_id: str, netns: str, interface: str, *, spoof_check: bool = True
+    ) -> None:
         """Splice the zone's interface to CNI's."""
-        request = pb.ConnectNetworkRequest(zone_id=zone_id, netns_path=netns, interface=interface)
+        request = pb.ConnectNetworkRequest(
+            zone_id=zone_id, netns_path=netns, interface=interface, no_spoof_check=not spoof_check
+        )
         with _faults("connect network of zone", zone_id):
             await self._zones.ConnectNetwork(request, timeout=_CHANGE)
 

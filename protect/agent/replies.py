@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import TypeVar
 
 from daemonkit import logs
-from protect.checks import printable
+from protect.model.checks import printable
 from protect.model.errors import ProtocolViolation
 from protect.model.process import (
     DialedConnection,

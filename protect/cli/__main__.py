@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc
 import grpc.aio
 
-from protect.cli import show
+from protect.cli import generate, show
 from protect.cli.commands import COMMANDS
 from protect.cli.errors import CheckFailed, CommandFailed
 from protect.cli.images import password
@@ -71,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
     _cri_socket(showing)
     _verb(nouns, common, "watch", "everything there is, then each change")
     _images(nouns)
+    generate.add_parser(nouns, _CRI_SOCKET)
     return top
 
 
@@ -150,7 +151,7 @@ def _verb(
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
-    path = options.cri_socket if options.command.startswith("image ") else options.socket
+    path = options.cri_socket if "cri_socket" in options else options.socket
     # UNAVAILABLE is also what a daemon says of others: a registry, or a silent zone.
     nobody = error.code() is grpc.StatusCode.UNAVAILABLE and not _is_served(path)
     if nobody and not path.exists():

@@ -151,6 +151,15 @@ class ZoneVolumes(Protocol):
         ...
 
 
-Splice = Callable[[str, str, str], Awaitable[GuestNetwork]]
-"""(host interface, network namespace, CNI's interface in it): joins the two; what the guest has to set.
-May be repeated.  It finishes what it begins, as ``ZoneVolumes`` does."""
+class Splice(Protocol):
+    """Joins a zone's interface to its pod's.  It finishes what it begins, as ``ZoneVolumes`` does."""
+
+    async def __call__(
+        self, host_interface: str, netns: str, interface: str, *, spoof_check: bool
+    ) -> GuestNetwork:
+        """Join the host's end of the zone's interface, and CNI's in the namespace; may be repeated.
+
+        What the guest has to set on its own interface.  ``spoof_check``: only frames from, and for, the pod's
+        own addresses pass.
+        """
+        ...

@@ -1,6 +1,6 @@
-"""Interfaces, what they have, and redirects between them: each by one request to the kernel.
+"""Interfaces, what they have, and what happens to what arrives: each by one request to the kernel.
 
-Sources: rtnetlink(7), netdevice(7), linux/if_link.h, linux/pkt_cls.h, linux/tc_act/tc_mirred.h.
+Sources: rtnetlink(7), netdevice(7), linux/if_link.h, linux/pkt_cls.h.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import errno
 import fcntl
 import socket
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pyroute2.netlink import NLM_F_CREATE, NLM_F_EXCL
@@ -37,9 +36,7 @@ _TABLE_MAIN = 254
 _INGRESS = 0xFFFF0000
 # Priority 1 and every protocol (ETH_P_ALL, in the order of the network).
 _INFO = 1 << 16 | socket.htons(0x0003)
-_MATCH_ALL = "0x0/0x0+0"
-_CLASS = 0x10000  # u32 wants one; the redirect comes first
-_STOLEN, _EGRESS_REDIRECT = 4, 1
+_BPF_DECIDES = 1  # TCA_BPF_FLAG_ACT_DIRECT
 _SIOCGIFMTU, _SIOCGIFHWADDR = 0x8921, 0x8927
 
 
@@ -152,41 +149,22 @@ def remove_ingress(netlink: Netlink, index: int) -> None:
             raise
 
 
-def add_redirect(netlink: Netlink, index: int, out: int) -> None:
-    """Send what arrives at an interface out at another; it has an ingress already."""
-    parameters = {"action": _STOLEN, "eaction": _EGRESS_REDIRECT, "ifindex": out}
-    action = {
-        "attrs": [
-            ("TCA_ACT_KIND", "mirred"),
-            ("TCA_ACT_OPTIONS", {"attrs": [("TCA_MIRRED_PARMS", parameters)]}),
-        ]
-    }
-    options = {
-        "attrs": [
-            ("TCA_U32_ACT", {"attrs": [("TCA_ACT_PRIO_1", action)]}),
-            ("TCA_U32_CLASSID", _CLASS),
-            ("TCA_U32_SEL", {"keys": [_MATCH_ALL]}),
-        ]
-    }
-    wanted = _filter(index, TCA_KIND="u32", TCA_OPTIONS=options)
+def add_program(netlink: Netlink, index: int, name: str, program: int) -> None:
+    """Have a program (a descriptor) decide about what arrives at an interface; it has an ingress already."""
+    options = {"attrs": [("TCA_BPF_FD", program), ("TCA_BPF_NAME", name), ("TCA_BPF_FLAGS", _BPF_DECIDES)]}
+    wanted = _filter(index, TCA_KIND="bpf", TCA_OPTIONS=options)
     wanted["info"] = _INFO
     netlink.request(RTM_NEWTFILTER, wanted, _NEW)
 
 
-def redirects(netlink: Netlink, index: int) -> set[int]:
-    """Interfaces that what arrives at ``index`` is sent out at."""
-    found: set[int] = set()
+def programs(netlink: Netlink, index: int) -> list[str]:
+    """Names of the programs that decide about what arrives at ``index``; "" for filters of other kinds."""
+    found = []
     for message in netlink.dump(RTM_GETTFILTER, _filter(index)):
-        found |= set(_mirred_targets(message))
+        if (options := message.get_attr("TCA_OPTIONS")) is not None:  # else it stands for a whole priority
+            is_program = message.get_attr("TCA_KIND") == "bpf"
+            found.append(str(options.get_attr("TCA_BPF_NAME") or "") if is_program else "")
     return found
-
-
-def _mirred_targets(message: Message) -> Iterator[int]:
-    options = message.get_attr("TCA_OPTIONS")
-    actions = options.get_attr("TCA_U32_ACT") if options is not None else None
-    for _, action in actions["attrs"] if actions is not None else ():
-        parameters = action.get_attr("TCA_ACT_OPTIONS").get_attr("TCA_MIRRED_PARMS")
-        yield int(parameters["ifindex"])
 
 
 def _link(**attributes: object) -> Message:

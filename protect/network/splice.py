@@ -1,9 +1,9 @@
 """Joins a zone's interface to the one that CNI made for the pod, so that the zone is the pod's end.
 
-The zone's host interface moves into the pod's network namespace, and whatever arrives at either of
-the two is sent out at the other (tc: ingress qdisc, u32 match-all, mirred redirect).  The redirect
-takes frames before the namespace's own stack sees them, so nothing there answers for the pod's
-address, while the addresses stay on the CNI interface, where CNI CHECK and DEL expect them.
+The zone's host interface moves into the pod's network namespace, and what arrives at either of the
+two is sent out at the other, if it may pass (tc: ingress qdisc, a program each of ``frames``).  The
+programs take all frames before the namespace's own stack sees them, so nothing there answers for the
+pod's address, while the addresses stay on the CNI interface, where CNI CHECK and DEL expect them.
 
 When a namespace is deleted, a veth in it is destroyed; a physical or Xen backend interface returns
 to the initial namespace, and can be spliced again.
@@ -12,6 +12,8 @@ to the initial namespace, and can be spliced again.
 from __future__ import annotations
 
 import errno
+import hashlib
+import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -23,7 +25,8 @@ from pyroute2.netlink.exceptions import NetlinkError
 
 from daemonkit.faults import Broken, Missing
 from protect.model.zone import GuestNetwork
-from protect.network import links
+from protect.network import frames, links
+from protect.network.bpf import Program
 from protect.network.guest import read_guest_network
 from protect.network.namespace import OWN, enter, explain, in_own_thread, opened
 from protect.network.netlink import Netlink
@@ -34,15 +37,18 @@ _making = threading.Lock()
 _locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 
 
-async def splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
+async def splice(
+    host_interface: str, netns: str, interface: str, *, spoof_check: bool = True
+) -> GuestNetwork:
     """Join the two; done already is fine.  What the guest has to set on its own interface.
 
-    Missing: no such namespace, or an interface is in neither namespace; Broken: the kernel refused.
+    Without ``spoof_check`` frames from, and for, others' addresses pass, too.  Missing: no such
+    namespace, or an interface is in neither namespace; Broken: the kernel refused.
     """
 
     def work() -> GuestNetwork:
         with _lock_of(host_interface):
-            return _splice(host_interface, netns, interface)
+            return _splice(host_interface, netns, interface, spoof_check)
 
     return await _run(work, host_interface)
 
@@ -72,7 +78,7 @@ async def unsplice(host_interface: str, netns: str) -> None:
     await _run(work, host_interface)
 
 
-def _splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
+def _splice(host_interface: str, netns: str, interface: str, spoof_check: bool) -> GuestNetwork:
     with opened(netns) as target:
         enter(target, netns)
         with Netlink() as there:
@@ -84,8 +90,8 @@ def _splice(host_interface: str, netns: str, interface: str) -> GuestNetwork:
                 _disable_ipv6(interface)
             zones = _move(host_interface, netns, target)
             _configure(there, host_interface, zones, pods.mtu)
-            _redirect(there, pods.index, zones)
-            _redirect(there, zones, pods.index)
+            _decide(there, pods.index, frames.to_zone(guest, zones, spoof_check=spoof_check))
+            _decide(there, zones, frames.from_zone(guest, pods.index, spoof_check=spoof_check))
             return guest
 
 
@@ -129,16 +135,21 @@ def _disable_ipv6(name: str) -> None:
         switch.write_text("1")
 
 
-def _redirect(there: Netlink, here: int, out: int) -> None:
-    """Send what arrives at the interface ``here`` out at ``out``."""
+def _decide(there: Netlink, here: int, program: Program) -> None:
+    """Have the program decide about what arrives at the interface ``here``."""
+    name = f"xenpod-{hashlib.sha256(program.encoded()).hexdigest()[:32]}"
     if not links.add_ingress(there, here):
-        # A redirect in place stays untouched: without it for a moment, the namespace's own stack would
+        # A program in place stays untouched: without it for a moment, the namespace's own stack would
         # see segments of the guest's connections, and reset them.
-        if out in links.redirects(there, here):
+        if links.programs(there, here) == [name]:
             return
         links.remove_ingress(there, here)  # of an earlier splice, to something that is gone
         links.add_ingress(there, here)
-    links.add_redirect(there, here, out)
+    descriptor = program.load()
+    try:
+        links.add_program(there, here, name, descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _unsplice(host_interface: str, netns: str) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from daemonkit.faults import Invalid
-from protect import checks
 from protect.config import DEFAULT_PROFILE, Profile, ProtectdConfig
+from protect.model import checks
 from protect.model.container import (
     STACK_LIMIT,
     ContainerFile,

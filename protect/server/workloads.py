@@ -10,7 +10,7 @@ import grpc.aio
 
 from daemonkit.faults import Invalid
 from daemonkit.interceptors import read_only
-from protect import checks
+from protect.model import checks
 from protect.server import requests, statistics, translate
 from protect.state.manager import ZoneManager
 from protect.workloads import attach, control, create, delete, exec, start

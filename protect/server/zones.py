@@ -11,7 +11,7 @@ import grpc.aio
 
 from daemonkit.faults import Invalid
 from daemonkit.interceptors import read_only
-from protect import checks
+from protect.model import checks
 from protect.model.statistics import StatsKind
 from protect.server import requests, statistics, translate
 from protect.state.manager import ZoneManager
@@ -40,7 +40,10 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         operation = "connect network"
         zone_id = checks.identifier(operation, "zone", request.zone_id)
         netns = checks.path(operation, "network namespace", request.netns_path)
-        await connect.connect(self._manager, zone_id, netns, checks.interface(operation, request.interface))
+        interface = checks.interface(operation, request.interface)
+        await connect.connect(
+            self._manager, zone_id, netns, interface, spoof_check=not request.no_spoof_check
+        )
         return pb.ConnectNetworkResponse()
 
     @read_only

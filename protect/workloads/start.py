@@ -5,7 +5,7 @@ from __future__ import annotations
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Fault, Refused
 from daemonkit.tasks import complete
-from protect.checks import printable
+from protect.model.checks import printable
 from protect.model.errors import CannotStart
 from protect.model.workload import START_FAILED, Reason, Workload, WorkloadExit, WorkloadState
 from protect.state.manager import ZoneManager, now_ns

@@ -12,14 +12,17 @@ from protect.state.store import Intent
 OPERATION = "zone.connect"
 
 
-async def connect(manager: ZoneManager, zone_id: str, netns: str, interface: str) -> None:
+async def connect(
+    manager: ZoneManager, zone_id: str, netns: str, interface: str, *, spoof_check: bool
+) -> None:
     """Connect the zone to the pod's network.  Repeatable: it finishes what an earlier try began."""
     runtime = manager.zone("connect network", zone_id)
     async with runtime.lock:
         await runtime.agent.ready()
         if runtime.zone.spec.interfaces < 1:
             raise Refused("connect network", f"zone {runtime.id}", "it was created without an interface")
-        intent = Intent(OPERATION, data={"netns": netns, "interface": interface})
+        data = {"netns": netns, "interface": interface, "spoof_check": "yes" if spoof_check else "no"}
+        intent = Intent(OPERATION, data=data)
         manager.put_zone(runtime, runtime.zone, intent)
         checkpoint("zone-connect.recorded")
         try:
@@ -35,7 +38,9 @@ async def finish(manager: ZoneManager, runtime: ZoneRuntime, intent: Intent) -> 
     """The steps after the record; the zone's lock is held."""
     netns, interface = intent.data["netns"], intent.data["interface"]
     host_interface = await manager.toolstack.host_interface(runtime.zone.domain_id, 0)
-    guest = await manager.splice(host_interface, netns, interface)
+    # An earlier version, whose intent this may be, had no such key and no check.
+    spoof_check = intent.data.get("spoof_check") != "no"
+    guest = await manager.splice(host_interface, netns, interface, spoof_check=spoof_check)
     checkpoint("zone-connect.spliced")
     await runtime.agent.configure_network(guest, interface)
     checkpoint("zone-connect.configured")

@@ -7,7 +7,7 @@ import logging
 
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
-from protect.checks import last_lines
+from protect.model.checks import last_lines
 from protect.model.toolstack import DomainDeath, ShutdownReason
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager, now_ns

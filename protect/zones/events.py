@@ -7,7 +7,7 @@ import logging
 
 from daemonkit.logs import fields
 from protect.agent.link import AgentLink
-from protect.checks import printable
+from protect.model.checks import printable
 from protect.model.events import ZoneSeen
 from protect.model.process import AgentHello, ProcessExited
 from protect.state.manager import ZoneManager

@@ -16,10 +16,10 @@ from rich.console import Console
 
 from localnode import images, layers, registry
 from tests.bench import (
-    containerd,
     growth,
     memory,
     parts,
+    passing,
     plugins,
     profile,
     pulling,
@@ -30,6 +30,7 @@ from tests.bench import (
 )
 from tests.bench.measure import Burst, Crowd, Samples, one_pod
 from tests.bench.sides import Side
+from tests.support.delegate.containerd import version
 
 HOST = "bench.example"
 IMAGE = f"{HOST}/debian/busybox:1"
@@ -46,6 +47,9 @@ def main() -> int:
     parser.add_argument("--crowd", type=int, default=20, help="pods at once")
     parser.add_argument(
         "--pods-listed", type=int, default=100, help="pods that are listed; 0: no such figures"
+    )
+    parser.add_argument(
+        "--passed", type=int, default=20, help="pods of containerd through xenpod-cri; 0: no such figures"
     )
     parser.add_argument("--stream-mib", type=int, default=64, help="size of a stream; 0: no such figures")
     parser.add_argument(
@@ -92,6 +96,9 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
         if report.OURS in running:
             await _parts(running[report.OURS], samples[report.OURS], arguments.pods_listed)
             report.show_parts(samples[report.OURS], arguments.pods_listed, console)
+        if arguments.passed and report.THEIRS in running:
+            more = await _passed(folder, address, running[report.THEIRS], pulled, arguments, console)
+            _keep(samples, {report.THEIRS: more})
         if arguments.stream_mib:
             console.print(f"now streams of {arguments.stream_mib} MiB")
             size = arguments.stream_mib * streams.MIB
@@ -122,8 +129,8 @@ async def _serve(
         running[report.OURS] = await stack.enter_async_context(ours)
     if arguments.only != report.OURS:
         programs = arguments.containerd
-        version = await asyncio.to_thread(containerd.version, programs)
-        console.print(f"beside containerd {version}")
+        theirs_is = await asyncio.to_thread(version, programs)
+        console.print(f"beside containerd {theirs_is}")
         theirs = sides.theirs(folder / "c", address, HOST, PAUSE, programs)
         running[report.THEIRS] = await stack.enter_async_context(theirs)
     return running
@@ -132,6 +139,25 @@ async def _serve(
 def _keep(samples: Mapping[str, Samples], more: Mapping[str, Samples]) -> None:
     for name, side in more.items():
         samples[name].seconds |= side.seconds
+
+
+async def _passed(
+    folder: Path,
+    address: str,
+    theirs: Side,
+    pulled: Mapping[str, str],
+    arguments: argparse.Namespace,
+    console: Console,
+) -> Samples:
+    """Containerd's own pods through a xenpod-cri that has nothing else to do."""
+    listed = arguments.pods_listed or arguments.passed
+    console.print(f"now {arguments.passed} pods of containerd through xenpod-cri, and lists of {listed}")
+    settings = passing.settings(theirs)
+    async with sides.ours(folder / "p", address, HOST, "", settings) as node:
+        ways = {passing.THROUGH: node.client, passing.DIRECT: theirs.client}
+        samples = await passing.measure(ways, pulled[report.THEIRS], arguments.passed, listed)
+    report.show_passed(samples, listed, console)
+    return passing.named(samples)
 
 
 async def _parts(side: Side, samples: Samples, pods: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import plugins
+from tests.bench import passing, plugins
 from tests.bench.growth import PARTS, Growth
 from tests.bench.measure import STEPS, Burst, Samples
 from tests.bench.memory import Memory
@@ -73,6 +73,17 @@ def show_reads(samples: Mapping[str, Samples], pods: int, console: Console) -> N
     """What lists and statistics of so many pods took."""
     table = _table(f"reading with {pods} pods, ms", samples, ("p50", "p95"))
     for step in READS:
+        row: list[float] = []
+        for percent in (50, 95):
+            row += [percentile(side.seconds[step], percent) * 1000 for side in samples.values()]
+        _add(table, step, row, len(samples), "{:.2f}".format)
+    console.print(table)
+
+
+def show_passed(samples: Mapping[str, Samples], pods: int, console: Console) -> None:
+    """What calls about containerd's pods took through xenpod-cri, and past it."""
+    table = _table(f"containerd's pods (lists: {pods}), ms", samples, ("p50", "p95"))
+    for step in passing.STEPS:
         row: list[float] = []
         for percent in (50, 95):
             row += [percentile(side.seconds[step], percent) * 1000 for side in samples.values()]

@@ -10,7 +10,8 @@ from pathlib import Path
 from localnode import network, node
 from localnode.client import Client, connect
 from localnode.registry import mirror
-from tests.bench import containerd, memory
+from tests.bench import memory
+from tests.support.delegate.containerd import Containerd, Surroundings, containerd
 
 WORKLOAD = "sleep"
 _PREFIX = 20
@@ -29,6 +30,8 @@ class Side:
     """The folder of the network's configuration."""
     store: Path
     """The folder that images are kept in."""
+    socket: Path
+    """Where it serves CRI."""
 
 
 @contextlib.asynccontextmanager
@@ -53,6 +56,7 @@ async def ours(folder: Path, registry: str, host: str, settings: str, cri: str =
             zones,
             layout.networks,
             folder / "state" / "xenpod" / "images",
+            served.cri_socket,
         )
 
 
@@ -61,16 +65,18 @@ async def theirs(
     folder: Path, registry: str, host: str, pause: str, programs: Path | None = None
 ) -> AsyncIterator[Side]:
     """containerd, of a folder or as installed, with runc."""
+    bridge = network.bridge_for(str(folder), _PREFIX)
+    networks, certs = folder / "net.d", folder / "certs.d"
+    network.write(networks, bridge, folder / "addresses", masquerade=False)
+    mirror(certs, host, registry)
+    served = containerd(folder, Surroundings(pause, certs, networks, programs))
     async with contextlib.AsyncExitStack() as stack:
-        stack.push_async_callback(containerd.remove, folder)
-        served = await stack.enter_async_context(containerd.serve(folder, registry, host, pause, programs))
-        client = await stack.enter_async_context(connect(served.socket, folder / "pods"))
-
-        def zones() -> set[int]:
-            shims = memory.with_argument(str(served.socket), "containerd-shim")
-            return _without_workload(shims | memory.descendants(shims))
-
-        yield Side(client, [served.pid], zones, folder / "net.d", folder / "root")
+        stack.push_async_callback(network.remove, bridge)
+        stack.push_async_callback(served.close)
+        await served.start()
+        client = await stack.enter_async_context(served.client())
+        daemons, store = [served.pid], folder / "root"
+        yield Side(client, daemons, lambda: _of_pods(served), networks, store, served.socket)
 
 
 def _prepare_ours(folder: Path, registry: str, host: str, settings: str, cri: str) -> node.NodeLayout:
@@ -84,6 +90,12 @@ def _prepare_ours(folder: Path, registry: str, host: str, settings: str, cri: st
     layout = node.prepare(folder, "fake", masquerade=False)
     mirror(layout.certs, host, registry)
     return layout
+
+
+def _of_pods(served: Containerd) -> set[int]:
+    """The shims of a containerd, and what they run besides the containers' programs."""
+    shims = set(served.shims())
+    return _without_workload(shims | memory.descendants(shims))
 
 
 def _without_workload(pids: set[int]) -> set[int]:

@@ -41,6 +41,7 @@ async def test_status(stage: Stage) -> None:
     toolstack = info["toolstack"]
     assert toolstack["name"] == stage.toolstack
     assert toolstack["securityBoundary"] is (stage.toolstack == "libxl")
+    assert toolstack["capabilities"]["pv"] is True
 
 
 async def test_configurations(stage: Stage) -> None:

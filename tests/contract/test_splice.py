@@ -263,13 +263,13 @@ async def test_an_interface_that_is_nowhere(pod_network: PodNetwork, guest: Gues
 async def test_an_interface_that_goes_away_midway(
     pod_network: PodNetwork, guest: Guest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_redirect = links.add_redirect
+    add_program = links.add_program
 
-    def too_late(netlink: Netlink, index: int, out: int) -> None:
+    def too_late(netlink: Netlink, index: int, name: str, program: int) -> None:
         pod_network.ip("pod", f"link del {guest.name}")
-        add_redirect(netlink, index, out)
+        add_program(netlink, index, name, program)
 
-    monkeypatch.setattr(links, "add_redirect", too_late)
+    monkeypatch.setattr(links, "add_program", too_late)
     with pytest.raises(Missing, match=guest.name):
         await splice(guest.name, pod_network.path, "eth0")
 

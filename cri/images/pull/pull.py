@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 
 from cri.images.concurrency import WorkerThreads, task_group
@@ -24,7 +24,7 @@ from cri.images.registry.credentials import Credentials
 from cri.images.registry.health import HostHealth
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
-from cri.images.registry.sources import registry_sources
+from cri.images.registry.sources import ImageSource, registry_sources
 from cri.images.rootfs.stack import Part, parts
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
@@ -32,6 +32,7 @@ from cri.images.store.db import ImageRow, now
 from cri.images.store.store import ImageStore
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Refused
 from daemonkit.memory import give_back
 from daemonkit.tasks import complete
 
@@ -76,11 +77,23 @@ class Puller:
         return await self.keep(image, tuple(names), candidates, progress)
 
     async def candidates(
-        self, reference: Reference, credentials: Credentials, progress: Progress
+        self,
+        reference: Reference | None,
+        credentials: Credentials,
+        progress: Progress,
+        first: ImageSource | None = None,
     ) -> Candidates:
-        """The hosts that may have what a name stands for."""
-        sources = await self._threads.run(lambda _: registry_sources(reference, credentials, self._settings))
-        return Candidates(sources, reference.host, self._health, progress)
+        """The hosts that may have what a name stands for; first: another source, asked before them.
+
+        With one, the hosts may be unknown: an image without a name (None), or without a host that gives it.
+        """
+        sources: tuple[ImageSource, ...] = () if first is None else (first,)
+        host = "" if reference is None else reference.host
+        if reference is not None:
+            with nullcontext() if first is None else suppress(Refused):
+                find = partial(registry_sources, reference, credentials, self._settings)
+                sources += await self._threads.run(lambda _: find())
+        return Candidates(sources, host, self._health, progress)
 
     async def keep(
         self,

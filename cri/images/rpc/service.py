@@ -23,9 +23,19 @@ from xenpod_proto.images.v1 import images_pb2_grpc
 _Context: TypeAlias = grpc.aio.ServicerContext[Any, Any]
 
 
-def add_image_services(server: grpc.aio.Server, manager: ImageManager) -> None:
-    """Register CRI's ImageService and xenpod.images.v1 with a server."""
-    runtime_pb2_grpc.add_ImageServiceServicer_to_server(ImageService(manager), server)
+def add_image_services(
+    server: grpc.aio.Server,
+    manager: ImageManager,
+    mixed: grpc.GenericRpcHandler[Any, Any] | None = None,
+) -> None:
+    """Register CRI's ImageService and xenpod.images.v1 with a server.
+
+    mixed: CRI's ImageService where images of another runtime are in it, too.
+    """
+    if mixed is None:
+        runtime_pb2_grpc.add_ImageServiceServicer_to_server(ImageService(manager), server)
+    else:
+        server.add_generic_rpc_handlers((mixed,))
     images_pb2_grpc.add_ImagesServicer_to_server(OperatorService(manager), server)
 
 

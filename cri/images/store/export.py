@@ -73,7 +73,7 @@ def pieces(store: ImageStore, wanted: Sequence[Wanted], limits: ImageLimits) -> 
                     raise _damaged(row.id, f"its document {digest} no longer has its digest")
             document = manifests.parse_json(row.manifest, row.manifest_digest)
             parsed = manifests.manifest(document, row.manifest_digest, limits.layers)
-            layers |= _layers(store, one.image, parsed)
+            layers |= kept_layers(store, one.image, parsed)
             manifest = row.manifest
             if manifests.kind_of(document, "", row.manifest_digest) != manifests.OCI_MANIFEST:
                 manifest = _as_oci(document, parsed)
@@ -92,17 +92,19 @@ def pieces(store: ImageStore, wanted: Sequence[Wanted], limits: ImageLimits) -> 
             yield from _checked(store.files.blob_path(digest), digest, size)
 
 
-def _layers(store: ImageStore, image: StoredImage, manifest: Manifest) -> Mapping[str, int]:
-    """The layers of a manifest, all of them kept; raises Refused."""
+def kept_layers(
+    store: ImageStore, image: StoredImage, manifest: Manifest, operation: str = "export"
+) -> Mapping[str, int]:
+    """The layers of a manifest, all of them kept, and their sizes; raises Refused."""
     for layer in manifest.layers:
         path = store.files.blob_path(layer.digest)
         if not path.is_file():
             # It was never fetched: an image with other compression had brought the same filesystems.
             cause = f"the layer {layer.digest} is not kept"
             hint = "remove it and the images with the same layers, and pull it again"
-            raise Refused("export", image.id, cause, hint)
+            raise Refused(operation, image.id, cause, hint)
         if path.stat().st_size != layer.size:
-            raise _damaged(image.id, f"the layer {layer.digest} no longer has its length")
+            raise _damaged(image.id, f"the layer {layer.digest} no longer has its length", operation)
     return {layer.digest: layer.size for layer in manifest.layers}
 
 
@@ -171,8 +173,8 @@ def _checked(path: Path, digest: str, size: int) -> Iterator[bytes]:
         raise _damaged(digest, "the layer no longer has its digest") from fault
 
 
-def _damaged(subject: str, cause: str) -> Refused:
-    return Refused("export", subject, cause, "protect image verify --repair mends it")
+def _damaged(subject: str, cause: str, operation: str = "export") -> Refused:
+    return Refused(operation, subject, cause, "protect image verify --repair mends it")
 
 
 def _blob_name(digest: str) -> str:

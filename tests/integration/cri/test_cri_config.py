@@ -1,4 +1,7 @@
-"""Handlers of cri.toml that cannot work here end the daemon at its start; the default one is always there."""
+"""Handlers of cri.toml that cannot work here end the daemon at its start; the default one is always there.
+
+A cluster is told of those that work.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import grpc.aio
 import pytest
 
 from localnode.client import Client
+from protect.cli.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.protect.daemons import DaemonFailed
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -120,3 +124,21 @@ async def _once_protectd_is_back(client: Client, request: cri.RunPodSandboxReque
             except grpc.aio.AioRpcError as error:
                 assert error.code() is grpc.StatusCode.UNAVAILABLE, error.details()
                 await asyncio.sleep(0.05)
+
+
+async def test_the_running_node_and_its_configuration_say_the_same_to_a_cluster(
+    node: CriNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.configure(
+        handlers={"fast": {"memory": "128MiB", "host_namespaces": "zone"}}, zone={"memory_overhead": "100MiB"}
+    )
+    await node.daemon.start()
+    said = []
+    for source in (("--cri-socket", node.daemon.socket), ("--config", node.daemon.config)):
+        command = ["generate", "classes", "keep-off-host", "cluster-api", *map(str, source)]
+        assert await asyncio.to_thread(main, command) == 0
+        said.append(capsys.readouterr())
+    assert said[0] == said[1]
+    assert "name: fast" in said[0].out and f"unix://{node.daemon.socket}" in said[0].out
+    assert 'object.spec.runtimeClassName in ["fast"]' in said[0].out
+    assert (said[0].out.count('memory: "128Mi"'), said[0].out.count('memory: "100Mi"')) == (1, 1)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import passing
 from tests.bench.measure import STEPS
 from tests.bench.parts import ANEW, ENCODED, KEPT, PAST, THROUGH, figure
 from tests.bench.plugins import ADD, DEL
@@ -32,6 +33,8 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
         "2",
         "--pods-listed",
         "2",
+        "--passed",
+        "1",
         "--stream-mib",
         "1",
         "--image-mib",
@@ -65,7 +68,10 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
     assert set(samples) == {"xenpod", "containerd"}
     both = {*STEPS, ADD, DEL, *READS, *WAYS, *PULLS}
     parts = {THROUGH, PAST, *(figure(rpc, way) for rpc in ENCODED for way in (ANEW, KEPT))}
-    assert set(samples["containerd"]) == both
+    passed = {
+        passing.figure(step, way) for step in passing.STEPS for way in (passing.THROUGH, passing.DIRECT)
+    }
+    assert set(samples["containerd"]) == both | passed
     assert set(samples["xenpod"]) == both | parts
     for side in samples.values():
         assert all(seconds > 0 for step in side.values() for seconds in step)

@@ -12,7 +12,7 @@ from typing import Any
 
 import h11
 
-from tests.support.cri.stream_client import Ws, websocket
+from tests.support.cri.stream_client import Spdy, Ws, spdy, websocket
 
 PATIENCE = 120.0
 """Seconds for anything to become true."""
@@ -41,6 +41,10 @@ class Api:
     async def post(self, path: str, body: Object | str) -> Any:
         """Make an object; a text is YAML."""
         return await self.call("POST", path, body)
+
+    async def patch(self, path: str, body: Object) -> Any:
+        """Change an object by a merge patch (RFC 7386)."""
+        return json.loads(await self.text("PATCH", path, body))
 
     async def delete(self, path: str) -> Any:
         return await self.call("DELETE", path)
@@ -79,6 +83,15 @@ class Api:
             tls=_trust(),
         )
 
+    async def forward(self, path: str, port: int) -> tuple[Spdy, int]:
+        """A connection to a port of a pod, as kubectl makes one: the client, and the number of its stream."""
+        base = f"https://127.0.0.1:{self.port}"
+        url = f"{base}{path}/portforward"
+        client = await spdy(base, url, "portforward.k8s.io", *self._headers(), tls=_trust())
+        about = {"port": str(port), "requestid": "0"}
+        await client.open(streamtype="error", **about)
+        return client, await client.open(streamtype="data", **about)
+
     async def _watched(self, path: str) -> AsyncGenerator[Object, None]:
         """Objects as they are and become."""
         rest = b""
@@ -92,7 +105,8 @@ class Api:
         self, method: str, path: str, body: Object | str | None
     ) -> AsyncGenerator[bytes, None]:
         """The parts of the answer's body as they come."""
-        kind = "yaml" if isinstance(body, str) else "json"
+        patch = "merge-patch+" if method == "PATCH" else ""
+        kind = "yaml" if isinstance(body, str) else f"{patch}json"
         content = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=_trust())
         try:

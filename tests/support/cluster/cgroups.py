@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 
@@ -12,7 +14,10 @@ _TREE = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def control_group(owner: Path) -> Iterator[str]:
-    """Its name, as the kubelet's ``cgroupRoot`` has it; it goes with all that is below it."""
+    """Its name, as the kubelet's ``cgroupRoot`` has it; it goes with all that is below it.
+
+    An AssertionError names the processes that were still in it; they are killed.
+    """
     name = f"xenpod-kubelet-{sha256(str(owner).encode()).hexdigest()[:8]}"
     # Version 1 has a folder for each hierarchy, some of them under two names.
     unified = (_TREE / "cgroup.controllers").exists()
@@ -23,8 +28,29 @@ def control_group(owner: Path) -> Iterator[str]:
             group.mkdir()
         yield f"/{name}"
     finally:
+        left = _killed(groups)
         for group in groups:
             _remove(group)
+        assert not left, f"still ran: {left}"
+
+
+def _killed(groups: Sequence[Path]) -> list[str]:
+    """Containers outlive a runtime that cannot end them.  Returns once none is left: their command lines."""
+    found: dict[int, str] = {}
+    while pids := {pid for group in groups for path in group.rglob("cgroup.procs") for pid in _pids(path)}:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[pid] = found.get(pid) or line
+                os.kill(pid, signal.SIGKILL)
+    return list(found.values())
+
+
+def _pids(path: Path) -> list[int]:
+    try:
+        return [int(word) for word in path.read_text().split()]
+    except OSError:
+        return []  # the group went meanwhile
 
 
 def _remove(group: Path) -> None:

@@ -20,13 +20,16 @@ from xenpod_proto.protect.v1 import protect_pb2
 
 PODS = "/api/v1/namespaces/default/pods"
 JOBS = "/apis/batch/v1/namespaces/default/jobs"
+CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
+NODES = "/api/v1/nodes"
 EVENTS = "/api/v1/namespaces/default/events"
 NODE_MEMORY = 3 << 30
 """What all zones may have together."""
 SMALL, SMALL_MEMORY = "small", 128 << 20
 """A runtime handler, also a RuntimeClass, and the size of its zones whose pods have no limit."""
 
-_NODE = "localhost"
+NODE = "localhost"
+"""Its name."""
 
 
 @dataclass
@@ -40,17 +43,19 @@ class Cluster:
     kubelet: Kubelet | None = None
     _running: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
-    async def use_kubelet(self, *, shipped: bool, **settings: object) -> Kubelet:
+    async def use_kubelet(self, *, shipped: bool, wait: bool = True, **settings: object) -> Kubelet:
         """End the kubelet that runs; the next has the configuration that we ship, or has it not.
 
-        ``settings`` of KubeletConfiguration go before those that all kubelets of tests have.
+        ``wait``: until it takes pods.  ``settings`` of KubeletConfiguration go before those that all kubelets
+        of tests have.
         """
         await self._running.aclose()
-        more = (f"--kubeconfig={self.kubeconfig}", f"--hostname-override={_NODE}")
+        more = (f"--kubeconfig={self.kubeconfig}", f"--hostname-override={NODE}")
         own = program("kubelet")
         began = kubelet(self.node, self.folder, *more, shipped=shipped, program=own, settings=settings)
         self.kubelet = await self._running.enter_async_context(began)
-        await self.api.until("/api/v1/nodes", f"metadata.name={_NODE}", _takes_pods)
+        if wait:
+            await self.api.until(NODES, f"metadata.name={NODE}", _takes_pods)
         return self.kubelet
 
     async def create(self, name: str, *command: str, **spec: Any) -> None:
@@ -157,19 +162,24 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
     node.configure(handlers={SMALL: {"memory": SMALL_MEMORY}})
     await node.start()
     try:
-        async with pulled(node, folder / "registry"), control_plane(folder / "control") as (api, kubeconfig):
-            made = Cluster(node, api, node.folder / "kubelet", kubeconfig)
-            try:
-                await made.use_kubelet(shipped=True)
-                await api.post(
-                    "/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": SMALL}, "handler": SMALL}
-                )
-                yield made
-            finally:
-                await made.close()
+        async with pulled(node, folder / "registry"), controlled(node, folder) as made:
+            await made.api.post(CLASSES, {"metadata": {"name": SMALL}, "handler": SMALL})
+            yield made
     finally:
         await node.close()
     await node.nothing_left()
+
+
+@contextlib.asynccontextmanager
+async def controlled(node: CriNode, folder: Path, **settings: Any) -> AsyncIterator[Cluster]:
+    """A control plane, and a kubelet with ``settings`` on a node that runs."""
+    async with control_plane(folder / "control") as (api, kubeconfig):
+        made = Cluster(node, api, node.folder / "kubelet", kubeconfig)
+        try:
+            await made.use_kubelet(shipped=True, **settings)
+            yield made
+        finally:
+            await made.close()
 
 
 def _takes_pods(node: Object) -> bool:

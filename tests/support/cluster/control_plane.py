@@ -9,6 +9,7 @@ import secrets
 import subprocess
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from localnode.processes import Output, ProgramFailed, background
@@ -16,9 +17,34 @@ from tests.support.cluster.api import PATIENCE, Api, ApiRefused
 from tests.support.cluster.programs import etcd, free_ports, program
 
 
+@dataclass
+class Serving:
+    """An API server: its client, a kubeconfig, and the key that signs tokens of service accounts."""
+
+    api: Api
+    kubeconfig: Path
+    key: Path
+    folder: Path
+    running: contextlib.AsyncExitStack
+
+    async def run(self, name: str, *command: str) -> tuple[Process, Output]:
+        """A program that ends with the API server, before it."""
+        output = Output(self.folder / f"{name}.log")
+        return await self.running.enter_async_context(background(*command, output=output)), output
+
+    async def schedule(self) -> None:
+        """Run the scheduler."""
+        await self.run("kube-scheduler", program("kube-scheduler"), *self.follows)
+
+    @property
+    def follows(self) -> tuple[str, ...]:
+        """Flags of programs that act on what the API server has."""
+        return (f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0")
+
+
 @contextlib.asynccontextmanager
-async def control_plane(folder: Path) -> AsyncIterator[tuple[Api, Path]]:
-    """Serve while the block runs: a client, and a kubeconfig for the kubelet.  ``folder`` holds all files."""
+async def api_server(folder: Path, *flags: str, authorization: str = "AlwaysAllow") -> AsyncIterator[Serving]:
+    """Serve the API while the block runs.  Nobody acts on what it has.  ``folder`` holds all files."""
     folder.mkdir(parents=True)
     clients, peers, port = free_ports(3)
     api = Api(port, secrets.token_hex(16))
@@ -27,25 +53,33 @@ async def control_plane(folder: Path) -> AsyncIterator[tuple[Api, Path]]:
     tokens.write_text(f'{api.token},admin,1,"system:masters"\n')
     kubeconfig.write_text(json.dumps(_kubeconfig(api)))
     async with contextlib.AsyncExitStack() as running:
-
-        async def run(name: str, *command: str) -> tuple[Process, Output]:
-            output = Output(folder / f"{name}.log")
-            return await running.enter_async_context(background(*command, output=output)), output
-
-        started = await run("etcd", *etcd(folder / "etcd", clients, peers))
+        serving = Serving(api, kubeconfig, key, folder, running)
+        started = await serving.run("etcd", *etcd(folder / "etcd", clients, peers))
         await _until(lambda: _listens(clients), *started)
-        started = await run("kube-apiserver", *_apiserver(folder, clients, port, key, tokens))
+        command = (
+            *_apiserver(folder, clients, port, key, tokens),
+            f"--authorization-mode={authorization}",
+            *flags,
+        )
+        started = await serving.run("kube-apiserver", *command)
         await _until(lambda: _ready(api), *started)
-        follows = (f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0")
-        await run("kube-scheduler", program("kube-scheduler"), *follows)
-        await run(
+        yield serving
+
+
+@contextlib.asynccontextmanager
+async def control_plane(folder: Path) -> AsyncIterator[tuple[Api, Path]]:
+    """Serve while the block runs: a client, and a kubeconfig for the kubelet.  ``folder`` holds all files."""
+    async with api_server(folder) as serving:
+        await serving.schedule()
+        await serving.run(
             "kube-controller-manager",
-            *(program("kube-controller-manager"), *follows),
-            f"--service-account-private-key-file={key}",
+            *(program("kube-controller-manager"), *serving.follows),
+            f"--service-account-private-key-file={serving.key}",
         )
         # A pod is refused before its namespace has this account.
-        await api.until("/api/v1/namespaces/default/serviceaccounts", "metadata.name=default", lambda _: True)
-        yield api, kubeconfig
+        accounts = "/api/v1/namespaces/default/serviceaccounts"
+        await serving.api.until(accounts, "metadata.name=default", lambda _: True)
+        yield serving.api, serving.kubeconfig
 
 
 def _apiserver(folder: Path, etcd_port: int, port: int, key: Path, tokens: Path) -> list[str]:
@@ -53,7 +87,7 @@ def _apiserver(folder: Path, etcd_port: int, port: int, key: Path, tokens: Path)
         program("kube-apiserver"),
         f"--etcd-servers=http://127.0.0.1:{etcd_port}",
         *("--bind-address=127.0.0.1", f"--secure-port={port}", f"--cert-dir={folder / 'certificates'}"),
-        *("--authorization-mode=AlwaysAllow", f"--token-auth-file={tokens}", "--allow-privileged"),
+        *(f"--token-auth-file={tokens}", "--allow-privileged"),
         *(f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}"),
         "--service-account-issuer=https://kubernetes.default.svc",
         "--service-cluster-ip-range=198.51.100.0/24",

@@ -13,7 +13,7 @@ import grpc.aio
 
 from cri.cni import pod
 from cri.config import ANNOTATIONS, CniConfig, CriConfig, HandlerConfig, HostNamespaces
-from cri.daemon import running
+from cri.daemon import delegation, running
 from cri.oci.values import RootImage
 from cri.rpc.runtime import runtime_service
 from cri.runtime import Runtime
@@ -209,11 +209,14 @@ async def rig(
         node = await stack.enter_async_context(running(config, images, network))
 
         streaming = await stack.enter_async_context(streaming_server(config.streaming))
+        service = runtime_service(node, streaming, rates or Rates())
+        both = await stack.enter_async_context(delegation(node, service))
 
         def add(server: grpc.aio.Server) -> None:
-            rpc.add_RuntimeServiceServicer_to_server(
-                runtime_service(node, streaming, rates or Rates()), server
-            )
+            if both is None:
+                rpc.add_RuntimeServiceServicer_to_server(service, server)
+            else:
+                server.add_generic_rpc_handlers((both.service(),))
 
         await stack.enter_async_context(serve_unix(config.listen, add, name="cri", grace=0.1))
         link = await stack.enter_async_context(channel(config.listen))

@@ -133,10 +133,16 @@ class Spdy:
         return bool(data)
 
 
-async def spdy(base: str, url: str, protocol: str = "v4.channel.k8s.io") -> Spdy:
-    """Upgraded."""
-    line = await connect(base)
-    headers = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")]
+async def spdy(
+    base: str,
+    url: str,
+    protocol: str = "v4.channel.k8s.io",
+    *more: tuple[str, str],
+    tls: ssl.SSLContext | None = None,
+) -> Spdy:
+    """Upgraded; ``more`` headers are sent, too."""
+    line = await connect(base, tls)
+    headers = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1"), *more]
     if protocol:
         headers.append(("X-Stream-Protocol-Version", protocol))
     answer = await line.ask(path_of(url), *headers, ("Content-Length", "0"), method="POST")

@@ -42,7 +42,9 @@ class MemorySplice:
     def __init__(self) -> None:
         self.spliced: list[tuple[str, str, str]] = []
 
-    async def __call__(self, host_interface: str, netns: str, interface: str) -> GuestNetwork:
+    async def __call__(
+        self, host_interface: str, netns: str, interface: str, *, spoof_check: bool
+    ) -> GuestNetwork:
         self.spliced.append((host_interface, netns, interface))
         return GuestNetwork(b"\2\0\0\0\0\1", 1500, ("10.0.0.2/24",), (GuestRoute("0.0.0.0/0", "10.0.0.1"),))
 

@@ -13,8 +13,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri import reconcile
 from cri.container import execsync
+from cri.sandbox import reconcile
 from daemonkit.faults import Broken, Fault, TooLate, Unreachable
 from tests.support.cri.cri_node import Rig, container_config, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri

@@ -11,10 +11,11 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri import daemon, reconcile
+from cri import daemon
 from cri.config import HandlerConfig
 from cri.rpc import runtime
 from cri.rpc.runtime import RuntimeService
+from cri.sandbox import reconcile
 from cri.state.sandbox import SandboxPhase
 from daemonkit.faults import Broken, Exhausted, Fault, Refused, Unreachable
 from tests.support.cri.cri_node import Rig, node_config, pod_config, rig, until

@@ -50,6 +50,15 @@ def read(folder: Path, text: str) -> Config:
     return load(Config, path)
 
 
+def test_a_reader_of_anothers_file_sees_its_own_keys(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text("name = 'n'\nother = 3\n[profile]\nboot = 2\nmore = []\n")
+    assert load(Config, path, unknown_keys=True) == Config("n", profile=Profile(boot=Seconds(2.0)))
+    path.write_text("name = 3\nother = 3\n")
+    with pytest.raises(Invalid, match="key 'name': want a string"):
+        load(Config, path, unknown_keys=True)
+
+
 def test_every_type(tmp_path: Path) -> None:
     text = """
         name = "n"

@@ -8,8 +8,8 @@ import uuid
 import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Refused
-from protect import checks
 from protect.config import Profile, ProtectdConfig
+from protect.model import checks
 from protect.model import workload as w
 from protect.model import zone as z
 from protect.model.process import Streams

@@ -235,7 +235,7 @@ async def test_another_agent_in_the_zone_ends_it(manager: ZoneManager, toolstack
 
 async def test_connect_network(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     await launch.launch(manager, zone_spec(interfaces=1))
-    await connect.connect(manager, "z1", "/run/netns/x", "eth0")
+    await connect.connect(manager, "z1", "/run/netns/x", "eth0", spoof_check=True)
     assert manager.splice.spliced == [("vif1.0", "/run/netns/x", "eth0")]  # type: ignore[attr-defined]
     asked = toolstack.of_zone("z1").agent.requests[-1].configure_network
     assert (asked.name, asked.mtu, asked.addresses) == ("eth0", 1500, ["10.0.0.2/24"])
@@ -250,16 +250,16 @@ async def test_a_connect_that_fails_is_not_finished_later(
     error = channel_pb2.Error(code=5, message="network: eth0: no such interface")
     toolstack.of_zone("z1").agent.errors["configure_network"] = error
     with pytest.raises(Missing, match="no such interface"):
-        await connect.connect(manager, "z1", "/run/netns/x", "eth0")
+        await connect.connect(manager, "z1", "/run/netns/x", "eth0", spoof_check=True)
     assert manager.store.load().zone_intents == {}
 
 
 async def test_connect_without_an_interface(manager: ZoneManager) -> None:
     await launch.launch(manager, zone_spec())
     with pytest.raises(Refused, match="without an interface"):
-        await connect.connect(manager, "z1", "/run/netns/x", "eth0")
+        await connect.connect(manager, "z1", "/run/netns/x", "eth0", spoof_check=True)
     with pytest.raises(Missing):
-        await connect.connect(manager, "z2", "/run/netns/x", "eth0")
+        await connect.connect(manager, "z2", "/run/netns/x", "eth0", spoof_check=True)
 
 
 async def test_facts(manager: ZoneManager) -> None:

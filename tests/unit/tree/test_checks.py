@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 BIN = Path(sys.executable).parent
-PRODUCT = ("cri", "protect", "daemonkit", "xenbind", "localnode", "zone/agent", "zone/fakedom")
+PRODUCT = ("cri", "protect", "daemonkit", "xenbind", "localnode", "labeller", "zone/agent", "zone/fakedom")
 TESTS = ("tests",)
 FILE_LINES = 300
 TEST_FILE_LINES = 600

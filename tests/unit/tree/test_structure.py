@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PACKAGES = ("cri", "protect", "daemonkit", "xenbind", "localnode")
+PACKAGES = ("cri", "protect", "daemonkit", "xenbind", "localnode", "labeller")
 SIBLINGS = 16
 """Files and folders in one folder, without ``__init__.py``: beyond about fifteen a level is missing."""
 
-_PATH = re.compile(r"`((?:cri|protect|daemonkit|xenbind|localnode|zone|proto|packaging|tests|docs)/[^`\s]*)`")
+_PATH = re.compile(rf"`((?:{'|'.join(PACKAGES)}|zone|proto|packaging|deploy|tests|docs)/[^`\s]*)`")
 
 _MADE_OR_MANY = re.compile(r"^zone/build|\.\.\.|NNNN")
 """Names of what a build makes, and names that stand for many."""

@@ -333,21 +333,25 @@ class ConnectNetworkRequest(_message.Message):
     ZONE_ID_FIELD_NUMBER: _builtins.int
     NETNS_PATH_FIELD_NUMBER: _builtins.int
     INTERFACE_FIELD_NUMBER: _builtins.int
+    NO_SPOOF_CHECK_FIELD_NUMBER: _builtins.int
     zone_id: _builtins.str
     netns_path: _builtins.str
     """Path of the pod's network namespace, e.g. /run/netns/cni-...."""
     interface: _builtins.str
     """The interface CNI made in it, e.g. "eth0"; MAC, MTU, addresses and routes are read from it."""
+    no_spoof_check: _builtins.bool
+    """Let frames pass from, and for, addresses that are not that interface's: for zones that forward."""
     def __init__(
         self,
         *,
         zone_id: _builtins.str = ...,
         netns_path: _builtins.str = ...,
         interface: _builtins.str = ...,
+        no_spoof_check: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["interface", b"interface", "netns_path", b"netns_path", "zone_id", b"zone_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["interface", b"interface", "netns_path", b"netns_path", "no_spoof_check", b"no_spoof_check", "zone_id", b"zone_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

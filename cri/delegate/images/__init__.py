@@ -1,0 +1,1 @@
+"""Images for two runtimes: ours and the delegate's."""

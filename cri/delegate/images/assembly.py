@@ -1,0 +1,42 @@
+"""Builds the image part of a daemon with a delegate."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc
+
+from cri.delegate.config import DelegateConfig
+from cri.delegate.images.memory import PullMemory
+from cri.delegate.images.service import IsOurs, MixedImages
+from cri.delegate.images.theirs import DelegateImages
+from cri.delegate.images.transfer import ImageTransfer
+from cri.delegate.link import Delegate
+from cri.delegate.owners import Ensure, Owner
+from cri.images.manager import ImageManager
+from cri.images.rpc.service import ImageService
+from daemonkit.grpc_server import channel
+
+
+@asynccontextmanager
+async def mixed_images(
+    config: DelegateConfig,
+    delegate: Delegate,
+    manager: ImageManager,
+    handlers: Collection[str],
+    is_ours: IsOurs,
+) -> AsyncIterator[tuple[grpc.GenericRpcHandler[Any, Any], Ensure]]:
+    """ImageService for a server, and what is awaited before each container, while the block runs."""
+    # Its own connection: a layer that is read slowly must not hold up calls of CRI.
+    stores = channel(config.path)
+    theirs, memory = DelegateImages(delegate, config.keep), PullMemory()
+    manager.on_pulled = lambda reference: memory.moved(reference, Owner.OURS)
+    transfer = ImageTransfer(manager, theirs, memory, stores)
+    try:
+        service = MixedImages(config, handlers, ImageService(manager), theirs, memory, is_ours)
+        yield service.service(), transfer.ensure
+    finally:
+        await transfer.stop()
+        await stores.close(None)

@@ -1,0 +1,93 @@
+"""What the last pulls told us: with what credentials, and on which side.  In memory only, never logged."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from cri.delegate.owners import Owner
+from cri.images.registry import names
+from cri.images.registry.names import Reference
+from daemonkit.faults import Invalid
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+SECRETS = 256
+"""Repositories whose credentials are remembered."""
+SECRET_BYTES = 64 << 10
+LIFETIME = 12 * 3600.0
+"""Seconds; tokens of the large clouds' registries last as long."""
+SIDES = 4096
+"""Names whose last pull is remembered."""
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class PullMemory:
+    """Of pulls that succeeded."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._secrets: _Bounded[str, _Secret] = _Bounded(SECRETS)
+        self._sides: _Bounded[str, Owner] = _Bounded(SIDES)
+        self._clock = clock
+
+    def pulled(self, name: str, side: Owner, auth: cri.AuthConfig) -> None:
+        """A pull of a name has succeeded; a name outside our grammar is passed over."""
+        try:
+            reference = names.parse(name)
+        except Invalid:
+            return
+        self.moved(reference, side)
+        # A public image says nothing about what is private beside it.
+        if 0 < auth.ByteSize() <= SECRET_BYTES:
+            kept = cri.AuthConfig()
+            kept.CopyFrom(auth)
+            self._secrets.put(reference.name, _Secret(kept, self._clock() + LIFETIME))
+
+    def moved(self, reference: Reference, side: Owner) -> None:
+        """A name means what was just pulled on one side."""
+        self._sides.put(str(reference), side)
+
+    def side(self, name: str) -> Owner:
+        """Where a name was pulled last; ours when that is not known."""
+        try:
+            return self._sides.get(str(names.parse(name))) or Owner.OURS
+        except Invalid:
+            return Owner.OURS
+
+    def auth(self, reference: Reference) -> cri.AuthConfig | None:
+        """The credentials of the last pull from a repository that showed any."""
+        secret = self._secrets.get(reference.name)
+        if secret is not None and secret.until <= self._clock():
+            self._secrets.drop(reference.name)
+            secret = None
+        return secret.auth if secret is not None else None
+
+
+@dataclass(frozen=True)
+class _Secret:
+    auth: cri.AuthConfig = field(repr=False)
+    until: float
+
+
+class _Bounded(Generic[K, V]):
+    """A table that forgets what was put into it longest ago."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._entries: OrderedDict[K, V] = OrderedDict()
+
+    def put(self, key: K, value: V) -> None:
+        self._entries[key] = value
+        self._entries.move_to_end(key)
+        if len(self._entries) > self._most:
+            self._entries.popitem(last=False)
+
+    def get(self, key: K) -> V | None:
+        return self._entries.get(key)
+
+    def drop(self, key: K) -> None:
+        self._entries.pop(key, None)

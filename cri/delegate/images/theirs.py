@@ -1,0 +1,133 @@
+"""The delegate's ImageService, in messages.  What it lists is untrusted, and remembered for a while."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, TypeVar
+
+import grpc.aio
+from google.protobuf.message import DecodeError, Message
+
+from cri.delegate.link import IMAGES, Delegate, Metadata, said
+from cri.delegate.untrusted import ITEMS
+from daemonkit.faults import Broken, Fault, TooLate, Unreachable
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+M = TypeVar("M", bound=Message)
+
+
+class DelegateImages:
+    """Calls that only read do not wait for a delegate that is known not to answer.
+
+    AioRpcError: its own status; Unreachable, TooLate, Broken, Refused: see ``cri.delegate.link``.
+    """
+
+    def __init__(self, delegate: Delegate, keep: float) -> None:
+        self.name = delegate.endpoint
+        self._delegate = delegate
+        self._keep = keep
+        self._heard_at = 0.0
+        self._listed: dict[str, cri.Image] | None = None
+        self._filesystems: tuple[float, cri.ImageFsInfoResponse] | None = None
+
+    async def status(
+        self, request: cri.ImageStatusRequest, metadata: Metadata = ()
+    ) -> cri.ImageStatusResponse:
+        """ImageStatus; without an image when it has none."""
+        return await self._read("ImageStatus", request, cri.ImageStatusResponse, metadata)
+
+    async def find(self, name: str) -> cri.Image | None:
+        """An image by id or name."""
+        request = cri.ImageStatusRequest(image=cri.ImageSpec(image=name))
+        answer = await self.status(request)
+        return answer.image if answer.image.id else None
+
+    async def images(self, metadata: Metadata = ()) -> list[cri.Image]:
+        """All images, each id once; as it last said when it does not answer.
+
+        Unreachable when that is too long ago: a list without them would say that they are gone.
+        """
+        asked_at = time.monotonic()
+        try:
+            answer = await self._read("ListImages", cri.ListImagesRequest(), cri.ListImagesResponse, metadata)
+            if len(answer.images) > ITEMS:
+                cause = f"it lists {len(answer.images)} images, more than {ITEMS}"
+                raise Broken("ListImages", self.name, cause)
+        except (grpc.aio.AioRpcError, Fault) as error:
+            return list(self._recalled(error).values())
+        found: dict[str, cri.Image] = {}
+        for image in answer.images:
+            if image.id:
+                found.setdefault(image.id, image)
+        self._listed, self._heard_at = found, asked_at
+        return list(found.values())
+
+    async def filesystems(self, metadata: Metadata = ()) -> cri.ImageFsInfoResponse | None:
+        """ImageFsInfo; as it last said when it does not answer, None when that is too long ago."""
+        request, kind = cri.ImageFsInfoRequest(), cri.ImageFsInfoResponse
+        now = time.monotonic()
+        try:
+            self._filesystems = (now, await self._read("ImageFsInfo", request, kind, metadata))
+        except (grpc.aio.AioRpcError, Fault):
+            if self._filesystems is None or now - self._filesystems[0] > self._keep:
+                return None
+        return self._filesystems[1]
+
+    async def remove(self, name: str, metadata: Metadata = ()) -> None:
+        """RemoveImage; an image that is not there is fine.
+
+        While it does not answer: nothing is done for an image that it did not have when it last did.
+        """
+        request = cri.RemoveImageRequest(image=cri.ImageSpec(image=name))
+        try:
+            await self._read("RemoveImage", request, cri.RemoveImageResponse, metadata)
+        except (Unreachable, TooLate) as fault:
+            if name in self._recalled(fault):
+                raise
+            return
+        if self._listed is not None:
+            self._listed.pop(name, None)
+
+    async def pull(self, raw: bytes, timeout: float | None, metadata: Metadata = ()) -> bytes:
+        """PullImage, byte for byte."""
+        try:
+            return await self._delegate.call(f"{IMAGES}PullImage", raw, timeout, metadata)
+        finally:
+            self.changed()
+
+    def changed(self) -> None:
+        """It may have an image more: the list as it was would hide it."""
+        self._listed = None
+
+    async def _read(self, method: str, request: Message, kind: type[M], metadata: Metadata) -> M:
+        delegate = self._delegate
+        if delegate.trouble:
+            raise Unreachable(method, self.name, delegate.trouble, "is that runtime running?")
+        try:
+            path = f"{IMAGES}{method}"
+            data = await delegate.call(path, request.SerializeToString(), delegate.timeout, metadata)
+        except (Unreachable, TooLate) as fault:
+            delegate.lost(said(fault))
+            raise
+        return parsed_answer(kind, data, method, self.name)
+
+    def _recalled(self, error: Exception) -> dict[str, cri.Image]:
+        """The images as it last said; the error when that is not known, or too long ago.
+
+        A delegate that never was there has none.
+        """
+        age = time.monotonic() - self._heard_at
+        if not self._delegate.met:
+            return {}
+        if self._listed is not None and age <= self._keep:
+            return self._listed
+        raise error
+
+
+def parsed_answer(kind: type[M], untrusted: bytes, method: str, name: str) -> M:
+    """An answer of the delegate; Broken when it cannot be read."""
+    try:
+        message: Any = kind.FromString(untrusted)
+    except DecodeError:
+        raise Broken(method, name, "its answer is not CRI's") from None
+    return message  # type: ignore[no-any-return]

@@ -1,0 +1,102 @@
+"""Two image stores as one: images of both once, filesystems of both as the kubelet counts them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from cri.delegate.owners import Owner
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+
+def united(ours: cri.Image, theirs: cri.Image) -> cri.Image:
+    """One image that both have.  Its removal takes it from both, so its size is what both would free."""
+    one = cri.Image()
+    one.CopyFrom(theirs)
+    one.MergeFrom(ours)
+    # Merging has put the lists one after the other, and taken our size and pin.
+    for field in ("repo_tags", "repo_digests"):
+        both = dict.fromkeys((*getattr(ours, field), *getattr(theirs, field)))
+        del getattr(one, field)[:]
+        getattr(one, field).extend(both)
+    one.size = ours.size + theirs.size
+    one.pinned = ours.pinned or theirs.pinned
+    return one
+
+
+def joined(
+    ours: Iterable[cri.Image], theirs: Iterable[cri.Image], side: Callable[[str], Owner]
+) -> list[cri.Image]:
+    """All images, each id once, each tag once; side: whose image a tag means that both have given away."""
+    mine = {image.id: image for image in ours}
+    other = {image.id: image for image in theirs}
+    _settle(mine, other, side)
+    both = {key: united(one, other[key]) if key in other else one for key, one in mine.items()}
+    return [*both.values(), *(one for key, one in other.items() if key not in mine)]
+
+
+def _settle(mine: dict[str, cri.Image], other: dict[str, cri.Image], side: Callable[[str], Owner]) -> None:
+    """Take a tag from the image that it does not mean, where the two sides disagree."""
+    own = {tag: key for key, image in mine.items() for tag in image.repo_tags}
+    for key, image in list(other.items()):
+        for tag in [tag for tag in image.repo_tags if own.get(tag, key) != key]:
+            where, loser = (other, key) if side(tag) is Owner.OURS else (mine, own[tag])
+            where[loser] = _without(where[loser], tag)
+
+
+def _without(image: cri.Image, tag: str) -> cri.Image:
+    kept = cri.Image()
+    kept.CopyFrom(image)
+    del kept.repo_tags[:]
+    kept.repo_tags.extend(one for one in image.repo_tags if one != tag)
+    return kept
+
+
+class Disk(NamedTuple):
+    """The filesystem that a path lies on.  device: what tells it apart; used: its fuller half, 0 to 1."""
+
+    device: int
+    used: float
+
+
+def disk_of(path: str) -> Disk | None:
+    """Of space and inodes, the one that is nearer its end; None when the path cannot be looked at; blocks."""
+    try:
+        room, device = os.statvfs(path), os.stat(path).st_dev
+    except (OSError, ValueError):
+        return None
+    space = 1 - room.f_bavail / room.f_blocks if room.f_blocks else 0.0
+    inodes = 1 - room.f_favail / room.f_files if room.f_files else 0.0
+    return Disk(device, max(space, inodes))
+
+
+def filesystems(
+    ours: cri.ImageFsInfoResponse,
+    theirs: cri.ImageFsInfoResponse,
+    look: Callable[[str], Disk | None] = disk_of,
+) -> cri.ImageFsInfoResponse:
+    """Both stores' filesystems, each once, the fullest first: the kubelet looks at the first alone."""
+    return cri.ImageFsInfoResponse(
+        image_filesystems=_merged([*ours.image_filesystems, *theirs.image_filesystems], look),
+        container_filesystems=_merged([*ours.container_filesystems, *theirs.container_filesystems], look),
+    )
+
+
+def _merged(
+    entries: Sequence[cri.FilesystemUsage], look: Callable[[str], Disk | None]
+) -> list[cri.FilesystemUsage]:
+    found: dict[object, tuple[float, cri.FilesystemUsage]] = {}
+    for entry in entries:
+        path = entry.fs_id.mountpoint
+        disk = look(path)
+        key = path if disk is None else disk.device
+        if key not in found:
+            kept = cri.FilesystemUsage()
+            kept.CopyFrom(entry)
+            found[key] = (0.0 if disk is None else disk.used, kept)
+            continue
+        sum_up = found[key][1]
+        sum_up.used_bytes.value += entry.used_bytes.value
+        sum_up.inodes_used.value += entry.inodes_used.value
+    return [entry for _, entry in sorted(found.values(), key=lambda pair: -pair[0])]

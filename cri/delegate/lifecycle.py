@@ -1,0 +1,126 @@
+"""RPCs that make, change and remove the delegate's pods and containers: its last word follows its answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection
+from typing import Any, TypeAlias
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from cri.delegate.config import DelegateConfig
+from cri.delegate.kinds import METHODS, parsed, response_type
+from cri.delegate.last_word import LastWord
+from cri.delegate.link import RUNTIME, Delegate, passed_on, remaining
+from cri.delegate.owners import Ensure, Owner, Owners, pod_owner
+from cri.delegate.routes import Answer, ById
+from daemonkit.faults import Broken
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+class RunPod:
+    """RunPodSandbox: by runtime handler and policy."""
+
+    def __init__(
+        self, config: DelegateConfig, handlers: Collection[str], delegate: Delegate, servicer: Any,
+        pods: Owners, last: LastWord,
+    ) -> None:  # fmt: skip
+        self._config = config
+        self._handlers = handlers
+        self._delegate = delegate
+        self._ours = servicer.RunPodSandbox
+        self._pods = pods
+        self._last = last
+
+    async def call(self, raw: bytes, context: _Context) -> Answer:
+        """Run the pod where it belongs."""
+        request = parsed("RunPodSandbox", cri.RunPodSandboxRequest, raw)
+        if pod_owner(request, self._handlers, self._config) is Owner.OURS:
+            return await self._ours(request, context)  # type: ignore[no-any-return]
+        if request.runtime_handler in self._handlers:
+            request.runtime_handler = ""  # the delegate does not know ours
+            raw = request.SerializeToString()
+        answer = await self._delegate.call(
+            RUNTIME + "RunPodSandbox", raw, remaining(context), passed_on(context)
+        )
+        pod_id = new_id("RunPodSandbox", answer, self._delegate, self._pods)
+        config = request.config
+        self._last.made(
+            pod_id,
+            cri.PodSandbox(
+                id=pod_id,
+                metadata=config.metadata,
+                state=cri.SANDBOX_READY,
+                created_at=time.time_ns(),
+                labels=config.labels,
+                annotations=config.annotations,
+                runtime_handler=request.runtime_handler,
+            ),
+        )
+        return answer
+
+
+class CreateContainer(ById):
+    """CreateContainer: its owner gets the image first."""
+
+    def __init__(
+        self, pods: Owners, delegate: Delegate, servicer: Any, containers: Owners, last: LastWord,
+        ensure: Ensure | None,
+    ) -> None:  # fmt: skip
+        super().__init__("CreateContainer", pods, delegate, servicer)
+        self._containers = containers
+        self._last = last
+        self._ensure = ensure
+
+    async def before(self, owner: Owner, request: Any) -> None:
+        if self._ensure is not None:
+            await self._ensure(owner, request)
+
+    def after(self, wanted: str, request: Any, answer: bytes) -> None:
+        container_id = new_id(self.method, answer, self._delegate, self._containers)
+        config = request.config
+        self._last.made(
+            container_id,
+            cri.Container(
+                id=container_id,
+                pod_sandbox_id=wanted,
+                metadata=config.metadata,
+                image=config.image,
+                image_ref=config.image.image,
+                state=cri.CONTAINER_CREATED,
+                created_at=time.time_ns(),
+                labels=config.labels,
+                annotations=config.annotations,
+            ),
+        )
+
+
+class Change(ById):
+    """Starts, stops and removals: ``changed`` notes it in its last word, by id."""
+
+    def __init__(
+        self, method: str, owners: Owners, delegate: Delegate, servicer: Any, changed: Callable[[str], None]
+    ) -> None:
+        super().__init__(method, owners, delegate, servicer)
+        self._changed = changed
+
+    def after(self, wanted: str, request: Any, answer: bytes) -> None:
+        self._changed(wanted)
+
+
+def new_id(method: str, untrusted: bytes, delegate: Delegate, owners: Owners) -> str:
+    """The id in field 1 of an answer.
+
+    Broken when there is none, or when it is one of ours: whoever believed it would then stop a zone.
+    """
+    try:
+        answer = response_type(method).FromString(untrusted)
+    except DecodeError:
+        raise Broken(method, delegate.endpoint, "its answer is not CRI's") from None
+    found: str = getattr(answer, METHODS[method].output_type.fields_by_number[1].name)
+    if not found or owners.ours(found):
+        raise Broken(method, delegate.endpoint, f"its answer has the id {found!r:.80}, which cannot be")
+    return found

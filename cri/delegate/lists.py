@@ -1,0 +1,154 @@
+"""Lists of both runtimes, each item once: both are asked at the same time, their encoded answers joined."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeAlias
+
+import grpc
+import grpc.aio
+from google.protobuf.message import Message
+
+from cri.delegate.kinds import ListKind, parsed, request_type
+from cri.delegate.last_word import LastWord, encoded_items
+from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, passed_on, remaining, said
+from cri.delegate.owners import Owners
+from cri.delegate.untrusted import Checked
+from cri.state.records import has_id
+from daemonkit.faults import Broken, Fault
+from daemonkit.grpc_server import MESSAGE_LIMIT
+from daemonkit.logs import fields
+
+log = logging.getLogger(__name__)
+
+_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_Ours = Callable[[Any, Any], Awaitable[bytes | Message]]
+Adapt = Callable[[Sequence[Any]], Awaitable[Sequence[Any]]]
+
+
+async def _as_they_are(items: Sequence[Any]) -> Sequence[Any]:
+    return items
+
+
+class MergedList:
+    """One list of the service."""
+
+    def __init__(
+        self, kind: ListKind, delegate: Delegate, ours: _Ours, pods: Owners, containers: Owners,
+        last: LastWord | None,
+    ) -> None:  # fmt: skip
+        self.kind = kind
+        self.last = last
+        """None: a list that only measures.  While it is not known it is left out."""
+        self._delegate = delegate
+        self._ours = ours
+        self._pods = pods
+        self._request = request_type(kind.method)
+        self._owners = pods if kind.pods else containers
+        self.checked = Checked(kind, delegate.endpoint, self._owners.ours)
+        self._lacking = -1
+        self.adapt: Adapt = _as_they_are
+        """Makes the delegate's items fit what else we say of both."""
+
+    async def answer(self, raw: bytes, context: _Context) -> bytes:
+        """The joined list, encoded."""
+        request = parsed(self.kind.method, self._request, raw)
+        about = getattr(request, "filter", request)
+        metadata = passed_on(context)
+        begun, pending = time.monotonic(), None
+        if not self.only_ours(about) and not self._delegate.trouble and not self.lacking():
+            timeout = self._delegate.reads(remaining(context), self.kind.patience)
+            pending = self._delegate.begin(RUNTIME + self.kind.method, raw, timeout, metadata)
+        try:
+            own = await self._ours(request, context)
+        except BaseException:
+            if pending is not None:
+                pending.cancel()
+            raise
+        mine = own if isinstance(own, bytes) else own.SerializeToString()
+        if self.only_ours(about):
+            return mine
+        return mine + await self._theirs(pending, about, begun, MESSAGE_LIMIT - len(mine))
+
+    async def refresh(self) -> None:
+        """Ask the delegate for the whole list, so that its last word is fresh; its errors are raised."""
+        begun = time.monotonic()
+        answer = await self._delegate.call(RUNTIME + self.kind.method, b"", self._delegate.timeout)
+        data, items = self.checked.whole(answer)
+        if self.last is not None:
+            self.last.heard(data, items, begun)
+
+    async def begins(self, prefix: str) -> bool:
+        """Whether an id of the delegate begins so.
+
+        The whole list is asked for: runtimes take an ambiguous beginning in a filter for one of nothing.
+        """
+        assert self.last is not None
+        if not self._delegate.trouble:
+            try:
+                await self.refresh()
+            except (grpc.aio.AioRpcError, Fault) as error:
+                self.failed(error)
+        return self.last.begins(prefix)
+
+    def only_ours(self, about: Any) -> bool:
+        """Whether a filter names a pod or container of ours by its whole id."""
+        wanted, pod = getattr(about, "id", ""), getattr(about, "pod_sandbox_id", "")
+        return bool(wanted and self._owners.ours(wanted) or pod and self._pods.ours(pod))
+
+    def recall(self, about: Any) -> bytes:
+        """What is shown of the delegate while it does not answer."""
+        return self.last.recall(about) if self.last is not None else b""
+
+    async def _theirs(self, pending: PendingCall | None, about: Any, begun: float, room: int) -> bytes:
+        if pending is None:
+            return self.recall(about)
+        try:
+            data, items = self.checked.whole(await pending.answer())
+            found = list(items.values())
+            if (fitting := await self.adapt(found)) is not found:
+                data = encoded_items(self.kind.method, self.kind.field, fitting)
+            if len(data) > room:
+                cause = f"its list and ours together are larger than {MESSAGE_LIMIT >> 20} MiB"
+                raise Broken(self.kind.method, self._delegate.endpoint, cause)
+        except (grpc.aio.AioRpcError, Fault) as error:
+            self.failed(error)
+            return self.recall(about)
+        if self.last is not None and not about.ByteSize():
+            self.last.heard(data, items, begun)
+        chosen = self.named(fitting, about)
+        if len(chosen) == len(items):
+            return data
+        return encoded_items(self.kind.method, self.kind.field, chosen)
+
+    def named(self, items: Sequence[Any], about: Any) -> Sequence[Any]:
+        """Those that the ids of a filter select: it may be meant for ours, and the delegate ignore it."""
+        wanted, pod = getattr(about, "id", ""), getattr(about, "pod_sandbox_id", "")
+        if not wanted and not pod:
+            return items
+        of_pod = self.kind.pod
+        return [
+            one for one in items if has_id(self.kind.key(one), wanted) and has_id(of_pod(one) or pod, pod)
+        ]
+
+    def lacking(self) -> bool:
+        """Whether the delegate, since it was last away, has said that it has no such list."""
+        return self._lacking == self._delegate.introductions
+
+    def failed(self, error: Exception) -> None:
+        """Note that it did not list: until it does it is not asked again by who would have to wait."""
+        if isinstance(error, CallerLeft):
+            return
+        if self.last is None and lacks(error):
+            self._lacking = self._delegate.introductions
+        elif self.last is not None:
+            self._delegate.lost(said(error))
+        else:
+            log.warning("the delegate has no figures: %s", said(error), extra=fields(list=self.kind.method))
+
+
+def lacks(error: Exception) -> bool:
+    """Whether the delegate has no such method."""
+    return isinstance(error, grpc.aio.AioRpcError) and error.code() is grpc.StatusCode.UNIMPLEMENTED

@@ -1,0 +1,93 @@
+"""Whose pod or container it is: ours, if our records have its id; else the delegate's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from enum import Enum
+from typing import Any, Protocol
+
+from cri.delegate.config import DelegateConfig, HostNetwork, Unnamed
+from cri.state.records import Record
+from daemonkit.faults import Invalid
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+_WHOLE = 64
+"""Characters of a whole id, of ours as of containerd's and CRI-O's.  Shorter ones may be beginnings."""
+
+
+class Owner(Enum):
+    """One of the two runtimes."""
+
+    OURS = "xenpod"
+    DELEGATE = "delegate"
+
+
+class OwnRecords(Protocol):
+    """Our pods, or our containers, as ``cri.state.records`` has them."""
+
+    def has(self, record_id: str) -> bool: ...
+
+    def visible(self) -> list[Any]: ...
+
+
+class Owners:
+    """Of one kind: pods, or containers.
+
+    ``knows``: whether the delegate has named this whole id.  ``begins``: whether an id of it begins so; it is
+    asked, and while it does not answer its last word counts.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        ours: OwnRecords,
+        knows: Callable[[str], bool],
+        begins: Callable[[str], Awaitable[bool]],
+    ) -> None:
+        self._kind = kind
+        self._ours = ours
+        self._knows = knows
+        self._begins = begins
+
+    def ours(self, whole_id: str) -> bool:
+        """Whether a whole id is ours, hidden or not."""
+        return self._ours.has(whole_id)
+
+    async def owner(self, wanted: str) -> Owner:
+        """By a whole id, or an unambiguous beginning of one.  Invalid: both have ids that begin so."""
+        if not wanted or self._ours.has(wanted):
+            return Owner.OURS  # which refuses the empty one
+        if len(wanted) >= _WHOLE or self._knows(wanted):
+            return Owner.DELEGATE
+        found: list[Record] = self._ours.visible()
+        if not any(record.id.startswith(wanted) for record in found):
+            return Owner.DELEGATE
+        if await self._begins(wanted):
+            cause = "ids of both runtimes begin with it"
+            raise Invalid(f"find {self._kind}", wanted, cause, "give more of the id")
+        return Owner.OURS
+
+
+def pod_owner(asked: cri.RunPodSandboxRequest, handlers: Collection[str], config: DelegateConfig) -> Owner:
+    """Who runs a new pod: by its runtime handler, and by what ``[delegate]`` says of the host's network.
+
+    A pod of the same name on the other side is no conflict.  Names are each runtime's own, and the kubelet
+    goes by ids: after a change of ``default`` the pod's next sandbox may be on the other side, while the
+    last one is still being removed.
+    """
+    name = asked.runtime_handler
+    ours = name in handlers if name else config.default is Unnamed.XENPOD
+    if not ours:
+        return Owner.DELEGATE
+    if asked.config.linux.security_context.namespace_options.network != cri.NODE:
+        return Owner.OURS
+    match config.host_network:
+        case HostNetwork.DELEGATE:
+            return Owner.DELEGATE
+        case HostNetwork.CLASSLESS if not name:
+            return Owner.DELEGATE
+    return Owner.OURS  # which refuses it
+
+
+Ensure = Callable[[Owner, cri.CreateContainerRequest], Awaitable[None]]
+"""Awaited before a container is created: its owner gets the image, if only the other one has it."""

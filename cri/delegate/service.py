@@ -1,0 +1,179 @@
+"""RuntimeService in front of two runtimes: assembles the routes, and runs what they need."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from cri.delegate.config import DelegateConfig
+from cri.delegate.follow import DelegateFollower
+from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, POD_METRICS, PODS, ListKind, parsed
+from cri.delegate.last_word import LastWord
+from cri.delegate.lifecycle import Change, CreateContainer, RunPod
+from cri.delegate.link import Delegate, said
+from cri.delegate.lists import MergedList
+from cri.delegate.met import Met
+from cri.delegate.metrics import MetricLabels
+from cri.delegate.owners import Ensure, Owners, OwnRecords
+from cri.delegate.routes import (
+    CONTAINER_CALLS,
+    POD_CALLS,
+    Behaviour,
+    ById,
+    StreamBehaviour,
+    generic,
+    streaming,
+    unary,
+)
+from cri.delegate.status import MergedStatus
+from cri.delegate.streams.events import MergedEvents
+from cri.delegate.streams.lists import MergedListStream
+from cri.delegate.streams.missed import MissedEvents
+from daemonkit.convert import WrongKey
+from daemonkit.faults import Fault, Refused
+from daemonkit.logs import fields
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+log = logging.getLogger(__name__)
+
+_Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
+
+
+class Delegation:
+    """What of a daemon with a delegate is for its assembly, and for images."""
+
+    def __init__(
+        self,
+        config: DelegateConfig,
+        servicer: Any,
+        handlers: Collection[str],
+        sandboxes: OwnRecords,
+        containers: OwnRecords,
+        state_dir: Path,
+    ) -> None:
+        self.delegate = Delegate(config)
+        self._config = config
+        self._servicer = servicer
+        self._handlers = handlers
+        self._met = Met(state_dir, self.delegate)
+        self._last = {kind: LastWord(kind, self.delegate, config.keep) for kind in (PODS, CONTAINERS)}
+        self.pods = Owners("pod sandbox", sandboxes, self._last[PODS].knows, self._begins(PODS))
+        self.containers = Owners(
+            "container", containers, self._last[CONTAINERS].knows, self._begins(CONTAINERS)
+        )
+        self.ensure: Ensure | None = None
+        """Set before ``service`` is called."""
+        self._lists = {kind: self._list(kind) for kind in LISTS}
+        tracked = (self._lists[PODS], self._lists[CONTAINERS])
+        self.follower = DelegateFollower(self.delegate, tracked, self._met)
+
+    def service(self) -> grpc.GenericRpcHandler[Any, Any]:
+        """RuntimeService, for a server."""
+        status = MergedStatus(self._config, self.delegate, self._servicer, self._met, self._handlers)
+        labels = MetricLabels(self.delegate, self._servicer)
+        self._lists[POD_METRICS].adapt = labels.adapted
+        behaviours: dict[str, Behaviour] = {
+            **{method: self._by_id(method).call for method in (*POD_CALLS, *CONTAINER_CALLS)},
+            **{kind.method: one.answer for kind, one in self._lists.items()},
+            "RunPodSandbox": RunPod(
+                self._config, self._handlers, self.delegate, self._servicer, self.pods, self._last[PODS]
+            ).call,
+            "Status": status.status,
+            "RuntimeConfig": status.runtime_config,
+            "UpdateRuntimeConfig": status.update,
+            "ListMetricDescriptors": labels.descriptors,
+            "Version": self._version,
+        }
+        missed = MissedEvents(self.delegate, self._lists[PODS], self._lists[CONTAINERS])
+        events = MergedEvents(
+            self.delegate, self._servicer.GetContainerEvents, self.pods, self.containers, missed
+        )
+        streams: dict[str, StreamBehaviour] = {
+            **{kind.stream: self._stream(one) for kind, one in self._lists.items()},
+            "GetContainerEvents": events.events,
+        }
+        handlers: _Handlers = {
+            name: streaming(streams[name])
+            if method.server_streaming
+            else unary(behaviours[name], getattr(self._servicer, name))
+            for name, method in METHODS.items()
+        }
+        return generic(handlers)
+
+    def _by_id(self, method: str) -> ById:
+        changed: Callable[[str], None]
+        last, owners = self._last[CONTAINERS], self.pods if method in POD_CALLS else self.containers
+        match method:
+            case "CreateContainer":
+                return CreateContainer(
+                    owners, self.delegate, self._servicer, self.containers, last, self.ensure
+                )
+            case "StartContainer":
+                changed = partial(last.became, state=cri.CONTAINER_RUNNING)
+            case "StopContainer":
+                changed = partial(last.became, state=cri.CONTAINER_EXITED)
+            case "StopPodSandbox":
+                changed = self._pod_stopped
+            case "RemovePodSandbox":
+                changed = self._pod_gone
+            case "RemoveContainer":
+                changed = last.gone
+            case _:
+                return ById(method, owners, self.delegate, self._servicer)
+        return Change(method, owners, self.delegate, self._servicer, changed)
+
+    def _pod_stopped(self, pod_id: str) -> None:
+        self._last[PODS].became(pod_id, cri.SANDBOX_NOTREADY)
+        self._last[CONTAINERS].became_with(pod_id, cri.CONTAINER_EXITED)
+
+    def _pod_gone(self, pod_id: str) -> None:
+        self._last[PODS].gone(pod_id)
+        self._last[CONTAINERS].gone_with(pod_id)
+
+    def _list(self, kind: ListKind) -> MergedList:
+        ours: Callable[[Any, Any], Any] = getattr(self._servicer, kind.method)
+        return MergedList(kind, self.delegate, ours, self.pods, self.containers, self._last.get(kind))
+
+    def _stream(self, merged: MergedList) -> StreamBehaviour:
+        ours: Callable[[Any, Any], Any] = getattr(self._servicer, merged.kind.stream)
+        return MergedListStream(merged, self.delegate, ours).answers
+
+    def _begins(self, kind: ListKind) -> Callable[[str], Awaitable[bool]]:
+        return lambda prefix: self._lists[kind].begins(prefix)
+
+    async def _version(self, raw: bytes, context: Any) -> Any:
+        """Ours: the kubelet and crictl speak to us."""
+        return await self._servicer.Version(parsed("Version", cri.VersionRequest, raw), context)
+
+
+@contextlib.asynccontextmanager
+async def delegating(delegation: Delegation) -> AsyncIterator[None]:
+    """Follow the delegate while the block runs.  One that is not there is waited for in the background.
+
+    WrongKey when it is a xenpod-cri.
+    """
+    delegate = delegation.delegate
+    async with contextlib.AsyncExitStack() as undo:
+        undo.push_async_callback(delegate.close)
+        try:
+            await delegate.introduce(delegate.timeout)
+            await delegation.follower.look()
+        except Refused as fault:
+            raise WrongKey("delegate.endpoint", said(fault)) from fault
+        except (grpc.aio.AioRpcError, Fault) as error:
+            log.warning("serving before the delegate answers", extra=fields(cause=said(error)))
+            delegate.lost(said(error))
+        async with asyncio.TaskGroup() as group:  # a follower that fails ends the daemon
+            follower = group.create_task(delegation.follower.run(), name="the delegate's follower")
+            try:
+                yield
+            finally:
+                follower.cancel()

@@ -1,0 +1,1 @@
+"""Streams of both runtimes: lists, and events."""

@@ -1,0 +1,117 @@
+"""Checks of what the delegate lists: bytes that the caller could not read would spoil our own part, too."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from cri.delegate.kinds import ListKind, response_type
+from daemonkit.faults import Broken
+from daemonkit.logs import fields
+
+log = logging.getLogger(__name__)
+
+ITEMS = 16_384
+"""In one list of the delegate's; a node has hundreds."""
+
+
+class Checked:
+    """Checks lists of one kind; remembers the last one, since the same bytes need no second look."""
+
+    def __init__(self, kind: ListKind, endpoint: str, ours: Callable[[str], bool]) -> None:
+        self._kind = kind
+        self._endpoint = endpoint
+        self._ours = ours
+        self._type = response_type(kind.method)
+        self._stream_type = response_type(kind.stream)
+        self._last: tuple[bytes, dict[str, Any]] = (b"", {})
+        self._dropped: frozenset[str] = frozenset()
+
+    def whole(self, untrusted: bytes) -> tuple[bytes, dict[str, Any]]:
+        """The bytes to pass on, and their items by key.  Broken: not this kind of list, or too many items.
+
+        Of items with the same key the first counts.  Those without one, and those whose key is ours, are
+        taken out, which is logged when it changes.
+        """
+        if untrusted == self._last[0] and not any(map(self._ours, self._last[1])):
+            return self._last
+        data, items = self._read(untrusted, self._type, self._kind.field)
+        if data is untrusted:
+            self._last = (data, items)
+        return data, items
+
+    def batch(self, untrusted: bytes, seen: dict[str, Any]) -> list[Any]:
+        """One message of a stream: its items by key are added to ``seen``; those that are new."""
+        _, items = self._read(untrusted, self._stream_type, self._kind.stream_field)
+        if len(seen) + len(items) > ITEMS:
+            raise self._broken(f"it lists more than {ITEMS} items")
+        new = {key: item for key, item in items.items() if key not in seen}
+        seen.update(new)
+        return list(new.values())
+
+    def _read(self, untrusted: bytes, kind: Any, field: str) -> tuple[bytes, dict[str, Any]]:
+        try:
+            readable, answer = read(kind, untrusted)
+        except DecodeError:
+            raise self._broken("its answer is not CRI's") from None
+        found = getattr(answer, field)
+        if len(found) > ITEMS:
+            raise self._broken(f"it lists {len(found)} items, more than {ITEMS}")
+        key = self._kind.key
+        items = {key(item): item for item in found}
+        if len(items) == len(found) and "" not in items and not any(map(self._ours, items)):
+            return readable, items
+        return self._without(found, kind, field)
+
+    def _without(self, found: Any, kind: Any, field: str) -> tuple[bytes, dict[str, Any]]:
+        items: dict[str, Any] = {}
+        dropped = []
+        for item in found:
+            key = self._kind.key(item)
+            if not key or key in items or self._ours(key):
+                dropped.append(key)
+            else:
+                items[key] = item
+        if self._dropped != frozenset(dropped):
+            self._dropped = frozenset(dropped)
+            shown = ", ".join(f"{key:.64}" or "(none)" for key in sorted(self._dropped)[:5])
+            log.warning(
+                "the delegate lists what is ours, or twice, or without an id: left out",
+                extra=fields(list=self._kind.method, count=len(dropped), ids=shown),
+            )
+        return kind(**{field: items.values()}).SerializeToString(), items
+
+    def _broken(self, cause: str) -> Broken:
+        return Broken(self._kind.method, self._endpoint, cause)
+
+
+def read(kind: Any, untrusted: bytes) -> tuple[bytes, Any]:
+    """A message, and bytes of it that any reader takes; DecodeError when it is none.
+
+    A known field of a wrong type is one that protobuf for Python takes for unknown; readers in Go may refuse
+    it, and with it the whole answer.  Where there are no unknown fields nothing is looked at one by one.
+    """
+    message = kind.FromString(untrusted)
+    message.DiscardUnknownFields()
+    if message.ByteSize() == len(untrusted):
+        return untrusted, message
+    message = kind.FromString(untrusted)
+    if _mistyped(message):
+        raise DecodeError("a field has another type")
+    return message.SerializeToString(), message
+
+
+def _mistyped(message: Message) -> bool:
+    known, unknown = message.DESCRIPTOR.fields_by_number, UnknownFieldSet(message)
+    if any(unknown[number].field_number in known for number in range(len(unknown))):
+        return True
+    for field, value in message.ListFields():
+        if field.message_type is None or field.message_type.GetOptions().map_entry:
+            continue  # CRI's maps hold no messages
+        if any(map(_mistyped, value if field.is_repeated else [value])):
+            return True
+    return False

@@ -1,0 +1,44 @@
+"""An image as it was pulled, byte for byte, for another store on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from cri.images.registry import manifests
+from cri.images.registry.manifests import Descriptor
+from cri.images.settings import ImageLimits
+from cri.images.store.catalogue import StoredImage
+from cri.images.store.export import kept_layers
+from cri.images.store.store import ImageStore
+
+
+@dataclass(frozen=True)
+class LentImage:
+    """What an image consists of; the files of its layers stay while it is lent, and may be damaged."""
+
+    target: Descriptor
+    manifest: bytes
+    config: Descriptor
+    config_bytes: bytes
+    layers: tuple[tuple[Descriptor, Path], ...]
+
+
+@contextmanager
+def lent(store: ImageStore, image: StoredImage, limits: ImageLimits) -> Iterator[LentImage]:
+    """The image while the body runs; Refused when a layer of it is not kept, Missing when it was removed."""
+    row, stack = store.stored(image)
+    document = manifests.parse_json(row.manifest, row.manifest_digest)
+    manifest = manifests.manifest(document, row.manifest_digest, limits.layers)
+    digests = [layer.digest for layer in manifest.layers]
+    with store.leasing([one.chain_id for one in stack], digests):
+        kept_layers(store, image, manifest, "hand over")
+        yield LentImage(
+            Descriptor(manifests.kind_of(document, "", row.id), row.manifest_digest, len(row.manifest)),
+            row.manifest,
+            manifest.config,
+            row.config,
+            tuple((layer, store.files.blob_path(layer.digest)) for layer in manifest.layers),
+        )

@@ -1,0 +1,101 @@
+{{/* The name of a class: the handler, and the platform if it has a name.  Takes a list of both. */}}
+{{- define "xenpod.class" -}}
+{{- $handler := index . 0 -}}
+{{- $platform := index . 1 -}}
+{{- if $platform.name -}}{{ $handler }}-{{ $platform.name }}{{- else -}}{{ $handler }}{{- end -}}
+{{- end }}
+
+{{/* The names of all classes, as a list in CEL.  It ends here if a name is there twice. */}}
+{{- define "xenpod.classes" -}}
+{{- $names := list -}}
+{{- range $platform := .Values.platforms -}}
+{{- range .handlers -}}
+{{- $names = append $names (include "xenpod.class" (list . $platform) | quote) -}}
+{{- end -}}
+{{- end -}}
+{{- if ne (len $names) (len (uniq $names)) -}}
+{{- fail (printf "platforms: two have a class of the same name: %s" (join ", " $names)) -}}
+{{- end -}}
+[{{ join ", " $names }}]
+{{- end }}
+
+{{/* What lets pods ask for the host's processes and IPC that get their zone's, if there are any. */}}
+{{- define "xenpod.ownNamespaces" -}}
+{{- $names := list -}}
+{{- range $platform := .Values.platforms -}}
+{{- range .handlers -}}
+{{- if has . ($platform.ownNamespaces | default list) -}}
+{{- $names = append $names (include "xenpod.class" (list . $platform) | quote) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if $names }} || object.spec.runtimeClassName in [{{ join ", " $names }}]{{ end -}}
+{{- end }}
+
+{{/* The toleration of a taint that is written as kubectl does, key=value:effect or key:effect. */}}
+{{- define "xenpod.toleration" -}}
+{{- $parts := regexSplit ":" . -1 -}}
+{{- $pair := regexSplit "=" (first $parts) -1 -}}
+key: {{ first $pair }}
+{{- if and (eq (len $pair) 2) (last $pair) }}
+operator: Equal
+value: {{ last $pair | quote }}
+{{- else }}
+operator: Exists
+{{- end }}
+effect: {{ last $parts }}
+{{- end }}
+
+{{/* Metadata of an object of the cluster.  Takes a list of the root and the name. */}}
+{{- define "xenpod.metadata" -}}
+name: {{ index . 1 }}
+{{- with (index . 0).Values.labels }}
+labels: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The version of MutatingAdmissionPolicy that the cluster's release has. */}}
+{{- define "xenpod.policyVersion" -}}
+{{- $release := .Capabilities.KubeVersion.Version -}}
+{{- if .Values.assignClass.policyVersion -}}{{ .Values.assignClass.policyVersion }}
+{{- else if semverCompare ">=1.36.0-0" $release -}}v1
+{{- else if semverCompare ">=1.34.0-0" $release -}}v1beta1
+{{- else -}}v1alpha1
+{{- end -}}
+{{- end }}
+
+{{/* Which pods get the class of their namespace, and how: of both kinds of policy. */}}
+{{- define "xenpod.assign" -}}
+matchConstraints:
+  namespaceSelector:
+    matchExpressions:
+      - key: xenpod.dev/runtime-class
+        operator: Exists
+  resourceRules:
+    - apiGroups: [""]
+      apiVersions: [v1]
+      operations: [CREATE]
+      resources: [pods]
+matchConditions:
+  - name: names-no-class
+    expression: "!has(object.spec.runtimeClassName)"
+mutations:
+  - patchType: JSONPatch
+    jsonPatch:
+      expression: '[JSONPatch{op: "add", path: "/spec/runtimeClassName", value: namespaceObject.metadata.labels["xenpod.dev/runtime-class"]}]'
+{{- end }}
+
+{{/* Metadata of an object of the labeller, with its own label, which the chart's may not replace. */}}
+{{- define "xenpod.labeller" -}}
+name: xenpod-labels
+namespace: {{ .Release.Namespace }}
+labels: {{- merge (dict "app.kubernetes.io/name" "xenpod-labels") .Values.labels | toYaml | nindent 2 }}
+{{- end }}
+
+{{/* The labeller's image; a digest goes before the tag. */}}
+{{- define "xenpod.image" -}}
+{{- $image := .Values.labeller.image -}}
+{{- if $image.digest -}}{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}{{ $image.repository }}:{{ $image.tag | default .Chart.AppVersion }}
+{{- end -}}
+{{- end }}

@@ -1,0 +1,1 @@
+"""Labels of a node: what it can, as xenpod-cri says, kept true in Kubernetes."""

@@ -1,0 +1,60 @@
+"""A file of Node Feature Discovery's local source, from which its worker makes labels.
+
+Format: Node Feature Discovery, "Local feature source": lines ``name=value`` in a file of features.d.  A file
+whose name begins with a dot is ignored; renaming one is how to change a file at once.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from daemonkit.faults import Refused
+from labeller.labels import Labels
+
+DIRECTORY = Path("/etc/kubernetes/node-feature-discovery/features.d")
+
+_NAME = "xenpod"
+_HEAD = "# Made by xenpod-labels; changes are overwritten.\n"
+
+
+class FeatureFile:
+    """``xenpod`` in the folder, which is made if it is not there."""
+
+    def __init__(self, directory: Path = DIRECTORY) -> None:
+        self._path = directory / _NAME
+        self._new = directory / f".{_NAME}.new"
+
+    async def put(self, labels: Labels) -> bool:
+        """Have the file hold these labels; whether it changed.  Refused: it cannot be written."""
+        content = (_HEAD + "".join(f"{key}={value}\n" for key, value in sorted(labels.items()))).encode()
+        try:
+            if self._content() == content:
+                return False
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._new.unlink(missing_ok=True)
+            with self._new.open("xb") as file:
+                os.fchmod(file.fileno(), 0o644)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            self._new.replace(self._path)
+        except OSError as error:
+            raise Refused("write features to", str(self._path), error.strerror or str(error)) from error
+        return True
+
+    async def remove(self) -> bool:
+        """Remove the file; whether it was there.  Node Feature Discovery then removes the labels."""
+        try:
+            self._path.unlink()
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise Refused("remove", str(self._path), error.strerror or str(error)) from error
+        return True
+
+    def _content(self) -> bytes:
+        try:
+            return self._path.read_bytes()
+        except FileNotFoundError:
+            return b""

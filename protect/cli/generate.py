@@ -1,0 +1,220 @@
+"""``protect generate``: what a cluster has to know of nodes with zones, for kubectl and what makes nodes."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from daemonkit.faults import Fault
+from daemonkit.grpc_server import channel
+from protect.cli import manifests, show
+from protect.cli.errors import CommandFailed
+from protect.generate import nodes, output, platforms, policies, syntax
+from protect.generate.output import GenerateOptions
+from protect.generate.platforms import NodePlatform
+from protect.generate.versions import version
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.cri.v1 import runtime_pb2_grpc
+
+COMMAND = "generate"
+
+_TIMEOUT = 60.0
+_DEFAULTS = GenerateOptions()
+_WHAT = (
+    "classes: RuntimeClasses. assign-class: the policy that gives pods of labelled namespaces a class. "
+    "keep-off-host: the policy that refuses pods with zones what is the host's. labeller: the DaemonSet "
+    "that labels nodes with what they can. labels: kubectl commands for labels and taints of nodes. "
+    "kubelet-flags: the same as flags. cluster-api, cloud-init: the same for new nodes. "
+    "chart-values: of the Helm chart. "
+    f"Default: {' '.join(output.FOR_CLUSTER)}"
+)
+
+T = TypeVar("T")
+
+
+def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_socket: Path) -> None:
+    """Where the facts come from, what is made of them, where it goes."""
+    text = "objects and flags for a cluster with nodes of this kind"
+    verb = nouns.add_parser(COMMAND, help=text, description=text)
+    verb.set_defaults(command=COMMAND, refuse=verb.error)
+    verb.add_argument("what", nargs="*", metavar="WHAT", type=_what, help=_WHAT)
+    source = verb.add_argument_group("the nodes").add_mutually_exclusive_group()
+    text = "of xenpod-cri, which says what handlers this node has (default)"
+    source.add_argument("--cri-socket", type=Path, default=cri_socket, metavar="PATH", help=text)
+    source.add_argument("--config", type=Path, metavar="PATH", help="a cri.toml instead")
+    source.add_argument("--platforms", type=Path, metavar="FILE", help="a file of several platforms instead")
+    verb.add_argument("--platform", metavar="NAME", help="only this one of FILE")
+    text = "replaces what the nodes say: memory=96Mi, cpu=100m; may be repeated"
+    verb.add_argument("--overhead", action="append", type=_overhead, metavar="RESOURCE=QUANTITY", help=text)
+    text = f"of the node; may be repeated; default: {platforms.ZONES_LABEL}=true"
+    verb.add_argument("--label", action="append", type=_typed(syntax.label), metavar="KEY=VALUE", help=text)
+    text = f"of the node; may be repeated; default: {' '.join(platforms.DEFAULT_TAINTS)}"
+    verb.add_argument("--taint", action="append", metavar="KEY[=VALUE]:EFFECT", help=text)
+    verb.add_argument("--no-taint", action="store_true", help="let other pods run on the node, too")
+    _releases(verb)
+    text = "whose commands labels gives; may be repeated"
+    verb.add_argument("--node", action="append", type=_node, default=[], metavar="NAME", help=text)
+    text = "that the labeller runs, with its registry and tag"
+    verb.add_argument("--image", type=_image, default=_DEFAULTS.image, metavar="NAME", help=text)
+    text = "of the labeller"
+    verb.add_argument("--namespace", type=_namespace, default=_DEFAULTS.namespace, metavar="NAME", help=text)
+    verb.add_argument("--output", choices=("yaml", "json"), default="yaml")
+    text = "write a file for each kind of object into this folder"
+    verb.add_argument("--to", type=Path, metavar="DIR", help=text)
+    manifests.add_arguments(verb)
+
+
+def _releases(verb: argparse.ArgumentParser) -> None:
+    kubernetes, known = _DEFAULTS.kubernetes, _typed(version)
+    text = f"release of the cluster; default: {kubernetes}"
+    verb.add_argument("--kubernetes", type=known, default=kubernetes, metavar="1.NN", help=text)
+    text = "assign classes by Kyverno, of this release, instead of the API server's own policy"
+    verb.add_argument("--kyverno", type=known, metavar="1.NN", help=text)
+    verb.add_argument("--cluster-api", choices=nodes.CLUSTER_API, default=nodes.CLUSTER_API[0])
+
+
+async def generate(options: argparse.Namespace) -> None:
+    """CommandFailed names the file and the key that are wrong; AioRpcError: xenpod-cri does not answer."""
+    wanted = GenerateOptions(
+        what=options.what or output.FOR_CLUSTER,
+        kubernetes=options.kubernetes,
+        kyverno=options.kyverno,
+        cluster_api=options.cluster_api,
+        nodes=options.node,
+        image=options.image,
+        namespace=options.namespace,
+    )
+    _check_usage(options, wanted.what)
+    changing = manifests.check_usage(options)
+    try:
+        if changing:
+            return manifests.change(options, [] if options.critical else await _platforms(options))
+        found = [_changed(one, options) for one in await _platforms(options)]
+        objects, texts = output.objects(found, wanted), output.texts(found, wanted)
+    except Fault as fault:
+        raise CommandFailed(str(fault)) from None
+    if options.to:
+        _write(options.to, output.files(objects, options.output) | texts)
+    elif len(texts) > 1 and "cloud-init" in wanted.what:
+        options.refuse("each platform has its own user data: name one with --platform, or use --to")
+    elif texts:
+        sys.stdout.write("".join(_titled(texts) if len(texts) > 1 else texts.values()))
+    else:
+        sys.stdout.write(output.stream(objects, options.output))
+    _warn(wanted)
+
+
+def _check_usage(options: argparse.Namespace, what: Sequence[str]) -> None:
+    """End with status 2 for what does not go together."""
+    if options.platforms and (options.label or options.taint or options.no_taint):
+        options.refuse("--label, --taint and --no-taint are for one node: FILE says what each platform has")
+    if options.platform and not options.platforms:
+        options.refuse("--platform chooses one of --platforms FILE")
+    if options.taint and options.no_taint:
+        options.refuse("--taint and --no-taint contradict each other")
+    kinds = {one if one in output.FOR_NODES else "objects" for one in what}
+    if len(kinds) > 1 and not options.to:
+        options.refuse(f"{' and '.join(sorted(kinds))} cannot share standard output: use --to")
+    if options.output == "json" and kinds != {"objects"}:
+        options.refuse(f"{' and '.join(sorted(kinds - {'objects'}))} cannot be JSON")
+
+
+async def _platforms(options: argparse.Namespace) -> Sequence[NodePlatform]:
+    if options.platforms:
+        found = platforms.of_file(options.platforms)
+        chosen = [one for one in found if options.platform in (None, one.name)]
+        if not chosen:
+            known = ", ".join(one.name for one in found)
+            raise CommandFailed(f"{options.platforms} has no platform {options.platform}; there are: {known}")
+        return chosen
+    if options.config:
+        return [platforms.of_config(options.config)]
+    async with channel(options.cri_socket) as link:
+        runtime = runtime_pb2_grpc.RuntimeServiceStub(link)
+        answer = await runtime.Status(cri.StatusRequest(verbose=True), timeout=_TIMEOUT)
+    found_one, unusable = platforms.of_status(answer.info)
+    for name, cause in unusable.items():
+        show.note(f"handler {name} is left out: {cause}")
+    return [found_one]
+
+
+def _changed(platform: NodePlatform, options: argparse.Namespace) -> NodePlatform:
+    """With what the command line says instead."""
+    if options.overhead:
+        platform = replace(platform, overhead=dict(options.overhead), overheads={})
+    if options.label:
+        platform = replace(platform, labels=dict(options.label))
+    if options.taint or options.no_taint:
+        try:
+            platform = replace(platform, taints=syntax.taints(options.taint or ()))
+        except ValueError as error:
+            options.refuse(f"argument --taint: {error}")
+    return platform
+
+
+def _write(folder: Path, files: Mapping[str, str]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text)
+            sys.stdout.write(f"{folder / name}\n")
+    except OSError as error:
+        raise CommandFailed(f"write {error.filename or folder}: {error.strerror or error}") from None
+
+
+def _titled(texts: Mapping[str, str]) -> list[str]:
+    return [f"# {Path(name).stem}\n{text}" for name, text in texts.items()]
+
+
+def _warn(wanted: GenerateOptions) -> None:
+    if "assign-class" in wanted.what and not wanted.kyverno:
+        if flags := policies.switches(wanted.kubernetes):
+            show.note(f"Kubernetes {wanted.kubernetes} needs flags of its API server for the policy: {flags}")
+
+
+def _typed(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """For ``type=`` of an argument, whose error is shown as it is."""
+
+    def checked(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return checked
+
+
+@_typed
+def _what(text: str) -> str:
+    if text not in output.WHAT:
+        raise ValueError(f"{text!r:.80} is not one of {', '.join(output.WHAT)}")
+    return text
+
+
+@_typed
+def _node(text: str) -> str:
+    syntax.dns_subdomain(text)
+    return text
+
+
+@_typed
+def _namespace(text: str) -> str:
+    syntax.dns_label(text)
+    return text
+
+
+@_typed
+def _image(text: str) -> str:
+    syntax.image(text)
+    return text
+
+
+@_typed
+def _overhead(text: str) -> tuple[str, str]:
+    resource, _, amount = text.partition("=")
+    syntax.overhead({resource: amount})
+    return resource, amount

@@ -1,0 +1,98 @@
+"""``protect generate --fill`` and ``--critical``: manifests in a folder changed, or differences shown."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from protect.cli import show
+from protect.cli.errors import CheckFailed, CommandFailed
+from protect.generate.manifests import critical, fill, folder
+from protect.generate.manifests.critical import Critical
+from protect.generate.manifests.folder import FolderChanges
+from protect.generate.platforms import PLACEHOLDER, NodePlatform
+
+
+def add_arguments(verb: argparse.ArgumentParser) -> None:
+    """Which folder, and what is changed in it."""
+    group = verb.add_argument_group("manifests in a folder, changed in place")
+    which = group.add_mutually_exclusive_group()
+    text = f"give pods of the class {PLACEHOLDER} the class of the platform"
+    which.add_argument("--fill", type=Path, metavar="DIR", help=text)
+    text = f"have DaemonSets tolerate {critical.TAINT} and prefer nodes for add-ons"
+    which.add_argument("--critical", type=Path, metavar="DIR", help=text)
+    text = "only this DaemonSet, Deployment or StatefulSet; may be repeated"
+    group.add_argument("--addon", action="append", default=[], metavar="NAMESPACE/NAME", help=text)
+    text = f"of nodes for add-ons; default: {critical.DEFAULT_LABEL}"
+    group.add_argument("--addon-label", default=critical.DEFAULT_LABEL, metavar="KEY[=VALUE]", help=text)
+    group.add_argument("--dry-run", action="store_true", help="only show the differences")
+
+
+def check_usage(options: argparse.Namespace) -> bool:
+    """Whether manifests are to be changed; ends with status 2 for what does not go together."""
+    if not options.critical and (options.addon or options.addon_label != critical.DEFAULT_LABEL):
+        options.refuse("--addon and --addon-label are for --critical")
+    if not (options.fill or options.critical):
+        if options.dry_run:
+            options.refuse("--dry-run is for --fill and --critical")
+        return False
+    if options.what or options.to:
+        options.refuse("--fill and --critical change manifests: they make nothing else, and have no --to")
+    return True
+
+
+def change(options: argparse.Namespace, platforms: Sequence[NodePlatform]) -> None:
+    """CheckFailed: some file could not be read or changed, which has been said; the others are done.
+
+    ``platforms``: those to fill for; --critical needs none.
+    """
+    if options.critical:
+        _make_critical(options)
+    else:
+        _fill(options, platforms)
+
+
+def _fill(options: argparse.Namespace, platforms: Sequence[NodePlatform]) -> None:
+    if len(platforms) > 1:
+        known = ", ".join(one.name for one in platforms)
+        raise CommandFailed(f"each platform has a class of its own: name one with --platform ({known})")
+    runtime_class = platforms[0].default_class
+    if runtime_class == PLACEHOLDER:
+        show.note(f"the class of these nodes is {runtime_class} itself: nothing to fill")
+    _report(options, folder.change(options.fill, _filling(runtime_class), dry_run=options.dry_run))
+
+
+def _filling(runtime_class: str) -> folder.Planner:
+    return lambda text: fill.fill(text, runtime_class)
+
+
+def _make_critical(options: argparse.Namespace) -> None:
+    try:
+        wanted = Critical(options.addon_label, frozenset(options.addon))
+    except ValueError as error:
+        options.refuse(f"argument --addon-label: {error}")
+    changes = folder.change(options.critical, wanted.plan, dry_run=options.dry_run)
+    changes.errors += [f"{options.critical}: no manifest has the add-on {name}" for name in wanted.missing()]
+    _report(options, changes)
+
+
+def _report(options: argparse.Namespace, changes: FolderChanges) -> None:
+    """Differences or changes to standard output, the rest to standard error."""
+    if options.dry_run:
+        sys.stdout.write("".join(map(_shown, changes.differences)))
+    else:
+        sys.stdout.write("".join(f"{show.plain(line)}\n" for line in changes.changed))
+    sys.stdout.flush()
+    for line in [*changes.notes, *changes.errors]:
+        show.note(f"protect: {line}")
+    if changes.errors:
+        raise CheckFailed
+
+
+def _shown(difference: str) -> str:
+    """As it is for programs such as patch; a terminal would obey control characters of the files."""
+    if not sys.stdout.isatty():
+        return difference
+    return "".join(f"{show.plain(line)}\n" for line in difference.removesuffix("\n").split("\n"))

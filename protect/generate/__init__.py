@@ -1,0 +1,1 @@
+"""What a cluster needs to use zones: objects made, and manifests changed."""

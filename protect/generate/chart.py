@@ -1,0 +1,29 @@
+"""Values of the Helm chart, deploy/chart, which makes the same objects of them as we do of platforms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from protect.generate.classes import Object
+from protect.generate.labeller import socket_of
+from protect.generate.platforms import NodePlatform
+
+
+def values(platforms: Sequence[NodePlatform]) -> Object:
+    """Those of nodes; others are the user's.  Invalid: nodes have the socket in different places."""
+    return {
+        "platforms": [_platform(one) for one in platforms],
+        "labeller": {"criSocket": str(socket_of(platforms))},
+    }
+
+
+def _platform(one: NodePlatform) -> Object:
+    return {
+        "name": one.name,
+        "handlers": list(one.handlers),
+        "labels": dict(one.labels),
+        "taints": [str(taint) for taint in one.taints],
+        "overhead": dict(one.overhead),
+        "overheads": {handler: dict(overhead) for handler, overhead in one.overheads.items()},
+        "ownNamespaces": [handler for handler in one.handlers if handler in one.own_namespaces],
+    }

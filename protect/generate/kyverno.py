@@ -1,0 +1,68 @@
+"""The policy that assigns classes, for clusters with Kyverno: the same as ``policies.assign``."""
+
+from __future__ import annotations
+
+from protect.generate.classes import Object
+from protect.generate.policies import ASSIGN, LABELLED, NAMES_NO_CLASS, NAMESPACE_LABEL, NEW_PODS, SET_CLASS
+from protect.generate.versions import Version
+
+# Since which release of Kyverno a version of MutatingPolicy can be used.  v1beta1 is not among them: that of
+# 1.16 has no patchType, and later releases have v1.
+_VERSIONS = ((Version(1, 17), "v1"), (Version(1, 15), "v1alpha1"))
+
+
+def assign(kyverno: Version) -> Object:
+    """A MutatingPolicy in the newest version that the release has; a ClusterPolicy before there was one.
+
+    Pods alone are changed, not the templates of Deployments and the like: these would then differ from the
+    manifests that they came from.
+    """
+    for since, version in _VERSIONS:
+        if kyverno >= since:
+            return _mutating_policy(version)
+    return _cluster_policy()
+
+
+def _mutating_policy(version: str) -> Object:
+    return {
+        "apiVersion": f"policies.kyverno.io/{version}",
+        "kind": "MutatingPolicy",
+        "metadata": {"name": ASSIGN},
+        "spec": {
+            "failurePolicy": "Fail",
+            "autogen": {"podControllers": {"controllers": []}},
+            "matchConstraints": {"namespaceSelector": LABELLED, "resourceRules": [NEW_PODS]},
+            "matchConditions": [{"name": "names-no-class", "expression": NAMES_NO_CLASS}],
+            "mutations": [SET_CLASS],
+        },
+    }
+
+
+def _cluster_policy() -> Object:
+    """``+(key)`` adds a key only where there is none."""
+    pods = {"kinds": ["Pod"], "operations": ["CREATE"], "namespaceSelector": LABELLED}
+    look_up = {
+        "urlPath": "/api/v1/namespaces/{{ request.namespace }}",
+        "jmesPath": f'metadata.labels."{NAMESPACE_LABEL}"',
+    }
+    return {
+        "apiVersion": "kyverno.io/v1",
+        "kind": "ClusterPolicy",
+        "metadata": {
+            "name": ASSIGN,
+            "annotations": {"pod-policies.kyverno.io/autogen-controllers": "none"},
+        },
+        "spec": {
+            "background": False,
+            "rules": [
+                {
+                    "name": "assign-class",
+                    "match": {"any": [{"resources": pods}]},
+                    "context": [{"name": "class", "apiCall": look_up}],
+                    "mutate": {
+                        "patchStrategicMerge": {"spec": {"+(runtimeClassName)": "{{ class }}"}},
+                    },
+                }
+            ],
+        },
+    }

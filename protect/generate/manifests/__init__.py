@@ -1,0 +1,1 @@
+"""Changes to manifests in which everything else stays as it was written."""

@@ -1,0 +1,251 @@
+"""Platforms: kinds of nodes, and what classes of pods they run.  Read from a file, or from one node.
+
+A file names several platforms, one table each::
+
+    [platforms.metal]
+    handlers = ["xenpod", "fast"]
+    labels = {"example.com/pool" = "metal"}
+    taints = ["example.com/zones=true:NoSchedule"]
+    overhead = {memory = "96Mi"}
+    overheads = {fast = {memory = "64Mi"}}
+    own_namespaces = ["fast"]
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from daemonkit.config import Bytes, absolute, load, parse
+from daemonkit.convert import WrongKey
+from daemonkit.faults import Invalid
+from protect.generate import syntax
+from protect.generate.syntax import Taint
+
+DEFAULT_HANDLER = "xenpod"
+"""The handler that a pod gets that names none."""
+
+PLACEHOLDER = DEFAULT_HANDLER
+"""The class that manifests name when any platform will do; each platform has one of its own instead."""
+
+ZONES_LABEL = "xenpod.dev/zones"
+"""Label, with the value ``true``, and key of the taint of a node that runs zones."""
+
+PLATFORM_LABEL = "xenpod.dev/platform"
+"""Label of the nodes of a platform; the value is its name."""
+
+DEFAULT_TAINTS = (f"{ZONES_LABEL}=true:NoSchedule",)
+
+_NODE_LABELS = {ZONES_LABEL: "true"}
+_MEMORY_OVERHEAD = Bytes(96 << 20)
+_RUN_DIR = Path("/run/xenpod")
+_SOCKET_NAME = "cri.sock"
+_CLASS_LIMIT = 63
+_OWN_NAMESPACES = "zone"  # as a handler's host_namespaces in cri.toml
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlatform:
+    """Nodes of one kind; ``name`` is "" for the only kind there is.
+
+    The first handler is the one of ordinary pods.  ``overhead`` maps resources to quantities, ``overheads``
+    handlers to theirs where they have another.  ``own_namespaces`` are the handlers whose pods get their
+    zone's processes and IPC when they ask for the host's.
+    """
+
+    name: str
+    handlers: tuple[str, ...]
+    labels: Mapping[str, str]
+    taints: tuple[Taint, ...]
+    overhead: Mapping[str, str]
+    cri_socket: Path
+    overheads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    own_namespaces: frozenset[str] = frozenset()
+
+    def class_name(self, handler: str) -> str:
+        """The RuntimeClass for a handler on this platform."""
+        return f"{handler}-{self.name}" if self.name else handler
+
+    @property
+    def classes(self) -> dict[str, str]:
+        """RuntimeClass to handler."""
+        return {self.class_name(handler): handler for handler in self.handlers}
+
+    @property
+    def default_class(self) -> str:
+        """What the placeholder stands for here."""
+        return self.class_name(self.handlers[0])
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformTable:
+    """``[platforms.NAME]``; without labels the nodes have the platform's name as one."""
+
+    handlers: tuple[str, ...] = (DEFAULT_HANDLER,)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[str, ...] = DEFAULT_TAINTS
+    overhead: Mapping[str, str] = field(default_factory=lambda: _memory(_MEMORY_OVERHEAD))
+    overheads: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    own_namespaces: tuple[str, ...] = ()
+    cri_socket: Path = _RUN_DIR / _SOCKET_NAME
+
+    def __post_init__(self) -> None:
+        if not self.handlers:
+            raise WrongKey("handlers", "it is empty")
+        for index, handler in enumerate(self.handlers):
+            _checked(f"handlers[{index}]", syntax.dns_label, handler)
+            if handler in self.handlers[:index]:
+                raise WrongKey(f"handlers[{index}]", f"{handler!r} is there twice")
+        _checked("labels", syntax.labels, self.labels)
+        _checked("taints", syntax.taints, self.taints)
+        _checked("overhead", syntax.overhead, self.overhead)
+        for handler, overhead in self.overheads.items():
+            if handler not in self.handlers:
+                raise WrongKey("overheads", f"{handler!r:.80} is not one of handlers")
+            _checked(f"overheads.{handler}", syntax.overhead, overhead)
+        for handler in self.own_namespaces:
+            if handler not in self.handlers:
+                raise WrongKey("own_namespaces", f"{handler!r:.80} is not one of handlers")
+        absolute(self, "cri_socket")
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformsFile:
+    """The whole file."""
+
+    platforms: Mapping[str, PlatformTable]
+
+    def __post_init__(self) -> None:
+        if not self.platforms:
+            raise WrongKey("platforms", "it is empty")
+        owners: dict[str, str] = {}
+        for name, table in self.platforms.items():
+            _checked("platforms", syntax.dns_label, name)
+            for made in (f"{handler}-{name}" for handler in table.handlers):
+                if len(made) > _CLASS_LIMIT:
+                    raise WrongKey(f"platforms.{name}", f"its class {made} is longer than {_CLASS_LIMIT}")
+                if owners.setdefault(made, name) != name:
+                    raise WrongKey(f"platforms.{name}", f"platforms.{owners[made]} has the class {made}, too")
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerFacts:
+    """What matters of a handler: what cri.toml says of its zones, and in Status why it cannot be used."""
+
+    memory: Bytes = Bytes(0)
+    host_namespaces: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneOverhead:
+    """``[zone]`` of cri.toml."""
+
+    memory_overhead: Bytes = _MEMORY_OVERHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFile:
+    """The keys of cri.toml that a cluster has to know of; others are not looked at."""
+
+    run_dir: Path = _RUN_DIR
+    socket: Path | None = None
+    zone: ZoneOverhead = ZoneOverhead()
+    handlers: Mapping[str, HandlerFacts] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        absolute(self, "run_dir", "socket")
+        for name in self.handlers:
+            _checked("handlers", syntax.dns_label, name)
+
+    def platform(self, handlers: Collection[str]) -> NodePlatform:
+        """This node's; the default handler comes first, whatever others there are.
+
+        A handler with a size gives it to zones of pods without limits, and the scheduler knows nothing of it.
+        So the overhead of its class is as large.
+        """
+        own = [name for name, one in self.handlers.items() if one.host_namespaces == _OWN_NAMESPACES]
+        sizes = {name: one.memory for name, one in self.handlers.items() if one.memory}
+        return NodePlatform(
+            name="",
+            handlers=_default_first(handlers),
+            labels=_NODE_LABELS,
+            taints=syntax.taints(DEFAULT_TAINTS),
+            overhead=_memory(self.zone.memory_overhead),
+            cri_socket=self.socket or self.run_dir / _SOCKET_NAME,
+            overheads={name: _memory(size) for name, size in sizes.items() if name in handlers},
+            own_namespaces=frozenset(own).intersection(handlers),
+        )
+
+
+def of_file(path: Path) -> list[NodePlatform]:
+    """The platforms of a file, in its order.  Invalid names the file and the key."""
+    found = load(PlatformsFile, path)
+    return [
+        NodePlatform(
+            name=name,
+            handlers=table.handlers,
+            labels=table.labels or {PLATFORM_LABEL: name},
+            taints=syntax.taints(table.taints),
+            overhead=table.overhead,
+            cri_socket=table.cri_socket,
+            overheads=table.overheads,
+            own_namespaces=frozenset(table.own_namespaces),
+        )
+        for name, table in found.platforms.items()
+    ]
+
+
+def of_config(path: Path) -> NodePlatform:
+    """The node that has this cri.toml.  Invalid names the file and the key."""
+    found = load(NodeFile, path, unknown_keys=True)
+    return found.platform([DEFAULT_HANDLER, *found.handlers])
+
+
+def of_status(info: Mapping[str, str]) -> tuple[NodePlatform, dict[str, str]]:
+    """The node whose xenpod-cri said ``info`` (Status, verbose), and why handlers are left out, by name.
+
+    Invalid: somebody else's, or no handler can be used.
+    """
+    tables = {key: _json(info, key) for key in ("config", "handlers")}
+    try:
+        config = parse(NodeFile, tables["config"], unknown_keys=True)
+        shown = parse(NodeFile, {"handlers": tables["handlers"]}, unknown_keys=True).handlers
+    except ValueError as error:
+        raise Invalid("read status", "xenpod-cri", str(error)) from error
+    unusable = {name: one.error for name, one in shown.items() if one.error}
+    usable = [name for name in shown if name not in unusable]
+    if not usable:
+        said = "; ".join(f"{name}: {error}" for name, error in unusable.items())
+        raise Invalid("read status", "xenpod-cri", f"no handler can be used: {said or 'there is none'}")
+    return config.platform(usable), unusable
+
+
+def _json(info: Mapping[str, str], key: str) -> dict[str, object]:
+    try:
+        found = json.loads(info[key])
+    except (KeyError, ValueError):
+        found = None
+    if not isinstance(found, dict):
+        raise Invalid("read status", "xenpod-cri", f"it has no {key!r}", "is this xenpod-cri's socket?")
+    return found
+
+
+def _memory(size: int) -> dict[str, str]:
+    return {"memory": syntax.bytes_quantity(size)}
+
+
+def _default_first(handlers: Iterable[str]) -> tuple[str, ...]:
+    return tuple(sorted(set(handlers), key=lambda name: (name != DEFAULT_HANDLER, name)))
+
+
+def _checked(key: str, check: Callable[[T], object], value: T) -> None:
+    try:
+        check(value)
+    except ValueError as error:
+        raise WrongKey(key, str(error)) from None

@@ -1,0 +1,166 @@
+"""Names, labels, taints and quantities as the Kubernetes API takes them.
+
+Each check raises ValueError with what is wrong with the value.  Sources: apimachinery's validation of names
+and labels (RFC 1123), its ``resource.Quantity``, and the API reference of Node and RuntimeClass.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+
+EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+_LABEL_LIMIT = 63
+_SUBDOMAIN_LIMIT = 253
+_QUANTITY_LIMIT = 2**63
+_DNS_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_SUBDOMAIN = re.compile(rf"{_DNS_LABEL.pattern}(\.{_DNS_LABEL.pattern})*")
+_WORD = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
+_TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
+_IMAGE = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._/:-]{{0,254}}(:{_TAG}|@[a-z0-9]+:[a-f0-9]{{32,128}})")
+_QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?[0-9]{1,2})?")
+_SCALE = {
+    "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "": Decimal(1),
+    "k": Decimal(10**3), "M": Decimal(10**6), "G": Decimal(10**9),
+    "T": Decimal(10**12), "P": Decimal(10**15), "E": Decimal(10**18),
+    "Ki": Decimal(2**10), "Mi": Decimal(2**20), "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40), "Pi": Decimal(2**50), "Ei": Decimal(2**60),
+}  # fmt: skip
+_FINEST = {"memory": Decimal(1), "cpu": Decimal("1e-3")}
+"""The resources that an overhead may have, and the smallest step of each."""
+
+_KUBELET_MAY = frozenset({
+    "kubernetes.io/hostname", "kubernetes.io/os", "kubernetes.io/arch",
+    "beta.kubernetes.io/os", "beta.kubernetes.io/arch", "beta.kubernetes.io/instance-type",
+    "node.kubernetes.io/instance-type", "topology.kubernetes.io/zone", "topology.kubernetes.io/region",
+    "failure-domain.beta.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/region",
+})  # fmt: skip
+_KUBELET_OWNS = ("kubelet.kubernetes.io", "node.kubernetes.io")
+
+
+@dataclass(frozen=True, slots=True)
+class Taint:
+    """A taint of a node; ``value`` "" for none."""
+
+    key: str
+    value: str
+    effect: str
+
+    def __str__(self) -> str:
+        """As kubectl and the kubelet's flag write it."""
+        return f"{self.key}{'=' if self.value else ''}{self.value}:{self.effect}"
+
+
+def dns_label(text: str) -> None:
+    """RFC 1123: what a runtime handler and most names are."""
+    if not _DNS_LABEL.fullmatch(text) or len(text) > _LABEL_LIMIT:
+        raise ValueError(f"{text!r:.80} is not a DNS label: 1 to 63 of [a-z0-9-], no - at either end")
+
+
+def dns_subdomain(text: str) -> None:
+    """RFC 1123: DNS labels with dots between them, as names of nodes are."""
+    if not _SUBDOMAIN.fullmatch(text) or len(text) > _SUBDOMAIN_LIMIT:
+        raise ValueError(f"{text!r:.80} is not a DNS name: 1 to 253 of [a-z0-9.-]")
+
+
+def image(text: str) -> None:
+    """A name of an image with a tag or a digest, as containers have it: without a tag, it might change."""
+    if not _IMAGE.fullmatch(text):
+        raise ValueError(f"{text!r:.80} is no name of an image with a tag or a digest")
+
+
+def label_key(text: str) -> None:
+    """``name`` or ``prefix/name``, of labels and of taints."""
+    prefix, slash, name = text.rpartition("/")
+    if not _WORD.fullmatch(name) or len(name) > _LABEL_LIMIT:
+        raise ValueError(f"{text!r:.80} is no key of a label: its name is not 1 to 63 of [A-Za-z0-9_.-]")
+    if slash:
+        try:
+            dns_subdomain(prefix)
+        except ValueError:
+            raise ValueError(f"{text!r:.80} is no key of a label: before the / is no DNS name") from None
+
+
+def label_value(text: str) -> None:
+    """Of labels and of taints; may be empty."""
+    if text and (not _WORD.fullmatch(text) or len(text) > _LABEL_LIMIT):
+        raise ValueError(f"{text!r:.80} is no value of a label: it is not up to 63 of [A-Za-z0-9_.-]")
+
+
+def labels(found: Mapping[str, str]) -> None:
+    """All keys and values."""
+    for key, value in found.items():
+        label_key(key)
+        label_value(value)
+
+
+def label(text: str) -> tuple[str, str]:
+    """``KEY=VALUE``."""
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise ValueError(f"{text!r:.80} is not KEY=VALUE")
+    labels({key: value})
+    return key, value
+
+
+def taint(text: str) -> Taint:
+    """``KEY=VALUE:EFFECT`` or ``KEY:EFFECT``."""
+    rest, separator, effect = text.rpartition(":")
+    if not separator or effect not in EFFECTS:
+        raise ValueError(f"{text!r:.80} is not KEY[=VALUE]:EFFECT, with one of {', '.join(EFFECTS)}")
+    key, _, value = rest.partition("=")
+    labels({key: value})
+    return Taint(key, value, effect)
+
+
+def taints(texts: Iterable[str]) -> tuple[Taint, ...]:
+    """Several; a node has one of a key and an effect."""
+    found: dict[tuple[str, str], Taint] = {}
+    for one in map(taint, texts):
+        if found.setdefault((one.key, one.effect), one) is not one:
+            raise ValueError(f"{one.key}:{one.effect} is there twice")
+    return tuple(found.values())
+
+
+def overhead(found: Mapping[str, str]) -> None:
+    """Resources and their quantities, as ``overhead.podFixed`` of a RuntimeClass has them."""
+    for resource, text in found.items():
+        if resource not in _FINEST:
+            raise ValueError(f"{resource!r:.80} is not one of {', '.join(sorted(_FINEST))}")
+        number = quantity(text)
+        if number % _FINEST[resource]:
+            raise ValueError(f"{text!r:.80} of {resource} is finer than Kubernetes counts it")
+
+
+def quantity(text: str) -> Decimal:
+    """``96Mi``, ``100m``, ``0.5``, ``1e3``: the number that it stands for, which is not negative."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r:.80} is not a quantity of Kubernetes such as 96Mi or 250m")
+    suffix = match[2] or ""
+    scale = _SCALE[suffix] if suffix in _SCALE else Decimal(f"1{suffix}")
+    number = Decimal(match[1]) * scale
+    if number >= _QUANTITY_LIMIT:
+        raise ValueError(f"{text!r:.80} is more than Kubernetes can count")
+    return number
+
+
+def bytes_quantity(number: int) -> str:
+    """A number of bytes in the largest unit that keeps it whole."""
+    for unit in ("Gi", "Mi", "Ki"):
+        whole, rest = divmod(number, int(_SCALE[unit]))
+        if whole and not rest:
+            return f"{whole}{unit}"
+    return str(number)
+
+
+def kubelet_label(key: str) -> None:
+    """ValueError for a label of Kubernetes' own domains that a kubelet may not give its node (KEP-279)."""
+    prefix = key.rpartition("/")[0]
+    own = any(prefix == domain or prefix.endswith(f".{domain}") for domain in ("kubernetes.io", "k8s.io"))
+    given = any(prefix == domain or prefix.endswith(f".{domain}") for domain in _KUBELET_OWNS)
+    if own and not given and key not in _KUBELET_MAY:
+        raise ValueError(f"a kubelet may not give its node the label {key}")

@@ -1,0 +1,27 @@
+"""Releases of what reads our output: ``1.36`` of Kubernetes, ``1.17`` of Kyverno."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(\.\d{1,4})?")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """A minor release."""
+
+    major: int
+    minor: int
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+def version(text: str) -> Version:
+    """``1.36``, ``v1.36``, ``1.36.2``; ValueError otherwise."""
+    match = _VERSION.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r:.80} is not a release such as 1.36")
+    return Version(int(match[1]), int(match[2]))

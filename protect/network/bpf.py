@@ -1,0 +1,134 @@
+"""Programs for the kernel's traffic control: their instructions, and the call that loads them.
+
+Sources: bpf(2); linux/bpf.h, linux/bpf_common.h; Documentation/bpf/standardization/instruction-set.rst.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import struct
+from collections.abc import Sequence
+
+from daemonkit.faults import Broken
+
+_LOAD = 5  # BPF_PROG_LOAD
+_SCHED_CLS = 3  # BPF_PROG_TYPE_SCHED_CLS
+_LICENSE = b"Apache-2.0"
+_SYSCALL = {"x86_64": 321}.get(os.uname().machine, 280)
+_INSTRUCTION = struct.Struct("<BBhi")
+_ATTRIBUTES = struct.Struct("<IIQQIIQII16s")
+_REDIRECT = 23  # BPF_FUNC_redirect
+_SHOT = 2  # TC_ACT_SHOT
+_LENGTH, _VLAN_PRESENT = 0, 20  # of struct __sk_buff
+_LOADS = {1: 0x30, 2: 0x28, 4: 0x20}  # BPF_LD | BPF_ABS of so many bytes, into r0
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Program:
+    """What happens to a frame, written from its beginning to its end; jumps lead forward, to labels.
+
+    A frame is sent out (``redirect``) or dropped (``drop``).  The kernel gives a frame that is shorter than
+    what is looked at to the host itself, so ``at_least`` comes first.
+    """
+
+    def __init__(self) -> None:
+        self._code = bytearray()
+        self._jumps: list[tuple[int, str]] = []
+        self._labels: dict[str, int] = {}
+        self._add(0xBF, 0x16)  # r6 = r1, the frame: where loads look for it
+
+    def at_least(self, size: int, otherwise: str) -> None:
+        """Go on if the frame has so many bytes."""
+        self._add(0x61, 0x60, _LENGTH)
+        self._jump(0xA6, size, otherwise)
+
+    def untagged(self, otherwise: str) -> None:
+        """Go on if the frame is in no VLAN by a tag that the interface has taken off."""
+        self._add(0x61, 0x60, _VLAN_PRESENT)
+        self._jump(0x56, 0, otherwise)
+
+    def equal(self, offset: int, value: bytes, otherwise: str) -> None:
+        """Go on if these bytes are at the offset."""
+        for at, part in _parts(offset, value):
+            self._load(at, len(part))
+            self._jump(0x56, int.from_bytes(part, "big"), otherwise)
+
+    def jump_if(self, offset: int, value: bytes, label: str) -> None:
+        """Go to the label if these one, two or four bytes are at the offset."""
+        self._load(offset, len(value))
+        self._jump(0x16, int.from_bytes(value, "big"), label)
+
+    def jump_if_set(self, offset: int, mask: int, label: str) -> None:
+        """Go to the label if one of these bits of a byte is set."""
+        self._load(offset, 1)
+        self._jump(0x46, mask, label)
+
+    def jump(self, label: str) -> None:
+        """Go to the label."""
+        self._jumps.append((len(self._code), label))
+        self._add(0x05)
+
+    def label(self, name: str) -> None:
+        """Here is where jumps to this name lead."""
+        self._labels[name] = len(self._code) // _INSTRUCTION.size
+
+    def drop(self) -> None:
+        """The frame ends here."""
+        self._add(0xB7, 0x00, 0, _SHOT)
+        self._add(0x95)
+
+    def redirect(self, interface: int) -> None:
+        """Send the frame out at the interface of this index."""
+        self._add(0xB7, 0x01, 0, interface)
+        self._add(0xB7, 0x02)
+        self._add(0x85, 0, 0, _REDIRECT)
+        self._add(0x95)
+
+    def encoded(self) -> bytes:
+        """The instructions, jumps resolved."""
+        code = bytearray(self._code)
+        for at, label in self._jumps:
+            offset = self._labels[label] - at // _INSTRUCTION.size - 1
+            struct.pack_into("<h", code, at + 2, offset)
+        return bytes(code)
+
+    def load(self) -> int:
+        """A descriptor of the program in the kernel; Broken, with what the kernel says, when it refuses."""
+        code = self.encoded()
+        license_text = ctypes.create_string_buffer(_LICENSE)
+        instructions = ctypes.create_string_buffer(code, len(code))
+        count = len(code) // _INSTRUCTION.size
+        addresses = ctypes.addressof(instructions), ctypes.addressof(license_text)
+        attributes = _ATTRIBUTES.pack(_SCHED_CLS, count, *addresses, 0, 0, 0, 0, 0, b"xenpod")
+        descriptor: int = _libc.syscall(
+            ctypes.c_long(_SYSCALL), _LOAD, attributes, ctypes.c_uint(len(attributes))
+        )
+        if descriptor < 0:
+            number = ctypes.get_errno()
+            hint = "the kernel must allow bpf(2) to root" if number in (errno.EPERM, errno.ENOSYS) else ""
+            raise Broken("filter frames", "of a zone", f"bpf: {os.strerror(number)}", hint)
+        return descriptor
+
+    def _load(self, offset: int, size: int) -> None:
+        self._add(_LOADS[size], 0, 0, offset)
+
+    def _jump(self, code: int, value: int, label: str) -> None:
+        """Of 32 bits (BPF_JMP32), r0 against a constant."""
+        self._jumps.append((len(self._code), label))
+        self._add(code, 0, 0, value - (1 << 32) if value >= 1 << 31 else value)
+
+    def _add(self, code: int, registers: int = 0, offset: int = 0, constant: int = 0) -> None:
+        self._code += _INSTRUCTION.pack(code, registers, offset, constant)
+
+
+def _parts(offset: int, value: bytes) -> Sequence[tuple[int, bytes]]:
+    """Pieces that one load can take, with their offsets."""
+    parts, at = [], 0
+    while at < len(value):
+        size = next(size for size in (4, 2, 1) if size <= len(value) - at)
+        parts.append((offset + at, value[at : at + size]))
+        at += size
+    return parts

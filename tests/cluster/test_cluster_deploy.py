@@ -1,0 +1,182 @@
+"""What ``deploy`` has, on a real API server: it is taken, and the labeller may do its work and no more."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from daemonkit.faults import Denied
+from labeller.node import NodeLabels
+from tests.support.cluster.api import PATIENCE, Api, ApiRefused, Object
+from tests.support.cluster.control_plane import Serving, api_server
+from tests.support.cluster.programs import needs_kubernetes
+from tests.support.manifests import schemas
+from tests.support.manifests.sources import (
+    BASE,
+    DEPLOY,
+    NAMESPACE,
+    chart,
+    kubectl_kustomize,
+    kustomized,
+    needs_helm,
+    needs_kubectl,
+)
+
+pytestmark = [needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
+
+HERE, ELSEWHERE = "here", "elsewhere"
+OWN = "xenpod.dev/can.hvm"
+PLURALS = {"RuntimeClass": "runtimeclasses"}
+ADMISSION = "admissionregistration.k8s.io"
+VALUES = Path(__file__).resolve().parents[1] / "data" / "chart-values"
+
+
+async def apply(api: Api, objects: Sequence[Object], query: str = "") -> None:
+    """Custom resources are left out: nobody has defined them here."""
+    for one in objects:
+        if schemas.group_of(one["apiVersion"]) in schemas.CUSTOM:
+            continue
+        kind = one["kind"].lower()
+        plural = PLURALS.get(one["kind"], f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s")
+        root = "/api" if one["apiVersion"] == "v1" else "/apis"
+        where = one["metadata"].get("namespace")
+        scope = f"/namespaces/{where}" if where else ""
+        await api.post(f"{root}/{one['apiVersion']}{scope}/{plural}?fieldValidation=Strict{query}", one)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def serving(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
+    """With the base in effect, two nodes, and RBAC."""
+    folder = tmp_path_factory.mktemp("deploy")
+    older = ",".join(f"{ADMISSION}/{version}=true" for version in ("v1alpha1", "v1beta1"))
+    async with api_server(folder / "api", f"--runtime-config={older}", authorization="RBAC") as serving:
+        for name in (HERE, ELSEWHERE):
+            labels = {"example.com/kept": "yes", "xenpod.dev/zones": "true"}
+            await serving.api.post("/api/v1/nodes", {"metadata": {"name": name, "labels": labels}})
+        await apply(serving.api, kustomized(BASE))
+        yield serving
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def labeller(serving: Serving) -> Api:
+    """A client with the token of a pod of the DaemonSet, which runs on ``HERE``."""
+    [daemon_set] = [one for one in kustomized(BASE) if one["kind"] == "DaemonSet"]
+    template = daemon_set["spec"]["template"]
+    body = {"metadata": template["metadata"] | {"name": "one"}, "spec": template["spec"] | {"nodeName": HERE}}
+    pod = await serving.api.post(f"/api/v1/namespaces/{NAMESPACE}/pods?fieldValidation=Strict", body)
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": "one", "uid": pod["metadata"]["uid"]}
+    account = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/xenpod-labels/token"
+    asked = {"spec": {"boundObjectRef": bound, "expirationSeconds": 3600}}
+    client = Api(serving.api.port, (await serving.api.post(account, asked))["status"]["token"])
+    async with asyncio.timeout(PATIENCE):  # RBAC and policies act a moment after they are there
+        while not await _bounded(client):  # noqa: ASYNC110 - the API has no event of it
+            await asyncio.sleep(0.1)
+    return client
+
+
+async def _bounded(client: Api) -> bool:
+    try:
+        await client.patch(
+            f"/api/v1/nodes/{HERE}?dryRun=All", {"metadata": {"labels": {"example.com/a": "b"}}}
+        )
+    except ApiRefused as refused:
+        return "ValidatingAdmissionPolicy" in str(refused)
+    return False
+
+
+@needs_kubectl
+@pytest.mark.parametrize(
+    "overlay", sorted(path.name for path in (DEPLOY / "kustomize" / "overlays").iterdir())
+)
+async def test_every_overlay_is_taken(serving: Serving, overlay: str) -> None:
+    await apply(
+        serving.api, _renamed(kubectl_kustomize(DEPLOY / "kustomize" / "overlays" / overlay)), "&dryRun=All"
+    )
+
+
+@needs_helm
+@pytest.mark.parametrize("values", [None, "two-platforms", "kyverno", "least"])
+@pytest.mark.parametrize("release", schemas.VERSIONS)
+async def test_what_the_chart_makes_is_taken(serving: Serving, values: str | None, release: str) -> None:
+    files = [VALUES / f"{values}.yaml"] if values else []
+    await apply(serving.api, _renamed(chart(*files, kubernetes=release)), "&dryRun=All")
+
+
+async def test_a_field_that_is_not_there_is_refused(serving: Serving) -> None:
+    """So that the tests above say something."""
+    misspelt = [one | {"specs": {}} for one in _renamed(kustomized(BASE))]
+    for one in misspelt:
+        with pytest.raises(ApiRefused, match="strict decoding error: unknown field .*specs"):
+            await apply(serving.api, [one], "&dryRun=All")
+
+
+def _renamed(objects: Sequence[Object]) -> list[Object]:
+    """Others than those that are in effect."""
+    return [one | {"metadata": one["metadata"] | {"name": f"{one['metadata']['name']}-x"}} for one in objects]
+
+
+async def test_the_labeller_labels_its_node(serving: Serving, labeller: Api, tmp_path: Path) -> None:
+    """By the program's own client."""
+    sink = NodeLabels(HERE, _kubeconfig(serving, labeller, tmp_path))
+    assert await sink.put({OWN: "true", "xenpod.dev/xen-version.major": "4"})
+    found = (await serving.api.get(f"/api/v1/nodes/{HERE}"))["metadata"]["labels"]
+    assert {OWN, "xenpod.dev/xen-version.major", "example.com/kept", "xenpod.dev/zones"} <= set(found)
+    assert await sink.remove()
+    found = (await serving.api.get(f"/api/v1/nodes/{HERE}"))["metadata"]["labels"]
+    assert OWN not in found and "example.com/kept" in found
+
+
+async def test_the_labeller_does_not_label_another_node(
+    serving: Serving, labeller: Api, tmp_path: Path
+) -> None:
+    with pytest.raises(Denied, match="xenpod-labels changes only the node that it runs on"):
+        await NodeLabels(ELSEWHERE, _kubeconfig(serving, labeller, tmp_path)).put({OWN: "true"})
+
+
+@pytest.mark.parametrize(
+    ("patch", "said"),
+    [
+        ({"metadata": {"labels": {"example.com/new": "a"}}}, "changes only its own labels"),
+        ({"metadata": {"labels": {"example.com/kept": "no"}}}, "changes only its own labels"),
+        ({"metadata": {"labels": {"xenpod.dev/zones": "false"}}}, "changes only its own labels"),
+        ({"metadata": {"labels": {"example.com/kept": None}}}, "removes only its own labels"),
+        ({"metadata": {"labels": None}}, "removes only its own labels"),
+        ({"metadata": {"annotations": {"a": "b"}}}, "changes only labels"),
+        ({"spec": {"unschedulable": True}}, "changes only labels"),
+        ({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "changes only labels"),
+    ],
+)
+async def test_the_labeller_changes_nothing_but_its_labels(
+    serving: Serving, labeller: Api, patch: Object, said: str
+) -> None:
+    with pytest.raises(ApiRefused, match=f"403: .*xenpod-labels {said}"):
+        await labeller.patch(f"/api/v1/nodes/{HERE}", patch)
+    await serving.api.patch(f"/api/v1/nodes/{HERE}?dryRun=All", patch)  # an administrator may
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/api/v1/nodes"),
+        ("DELETE", f"/api/v1/nodes/{HERE}"),
+        ("PATCH", f"/api/v1/nodes/{HERE}/status"),
+        ("GET", "/api/v1/pods"),
+        ("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets"),
+        ("POST", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/xenpod-labels/token"),
+    ],
+)
+async def test_the_labeller_has_no_other_rights(labeller: Api, method: str, path: str) -> None:
+    body: Any = None if method in ("GET", "DELETE") else {}
+    with pytest.raises(ApiRefused, match="403: .*xenpod-labels.* cannot"):
+        await labeller.call(method, path, body)
+
+
+def _kubeconfig(serving: Serving, client: Api, folder: Path) -> Path:
+    path = folder / "kubeconfig"
+    path.write_text(serving.kubeconfig.read_text().replace(serving.api.token, client.token))
+    return path

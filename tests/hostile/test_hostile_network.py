@@ -1,0 +1,231 @@
+"""A zone that sends with others' addresses, or looks at others' frames."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import json
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pytest
+
+from protect.network.frames import link_local
+from protect.network.namespace import in_own_thread
+from protect.network.splice import splice
+from tests.contract.test_splice import Guest
+from tests.support.protect.pod_network import PodNetwork
+
+pytestmark = pytest.mark.root
+T = TypeVar("T")
+
+_CLONE_NEWNET = 0x40000000
+_ALL = socket.htons(3)
+OTHER_MAC = bytes.fromhex("02aabbccddee")
+OURS, THEIRS = "10.77.0.5", "10.77.0.6"
+OURS6, THEIRS6 = "fd77::5", "fd77::6"
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass
+class Wire:
+    """The zone's interface and the other end of the pod's: sockets that see and send everything."""
+
+    zone: socket.socket
+    node: socket.socket
+    mac: bytes
+    node_mac: bytes
+    dropped: Callable[[], int]
+    """How many frames of the zone have been dropped."""
+
+    async def out(self, frame: bytes) -> bool:
+        """Whether a frame of the zone reaches the node."""
+        return await self._passes(self.zone, self.node, frame, self._own())
+
+    async def into(self, frame: bytes) -> bool:
+        """Whether a frame of the node reaches the zone."""
+        return await self._passes(
+            self.node, self.zone, frame, ether(b"\xff" * 6, self.node_mac, b"\x08\x06", b"")
+        )
+
+    def _own(self) -> bytes:
+        return ether(b"\xff" * 6, self.mac, b"\x08\x06", arp(1, self.mac, OURS, "10.77.0.1"))
+
+    async def _passes(self, source: socket.socket, target: socket.socket, frame: bytes, last: bytes) -> bool:
+        """Frames keep their order: once the last one is here, the frame before was dropped, or is here."""
+        marked = frame.ljust(80, b"\0") + os.urandom(8)
+        last = last.ljust(80, b"\0") + os.urandom(8)
+        loop = asyncio.get_running_loop()
+        await loop.sock_sendall(source, marked)
+        await loop.sock_sendall(source, last)
+        seen = False
+        async with asyncio.timeout(60):
+            while (got := await loop.sock_recv(target, 4096)) != last:
+                seen |= got == marked
+        return seen
+
+
+@pytest.fixture
+async def wire(request: pytest.FixtureRequest, pod_network: PodNetwork) -> AsyncIterator[Wire]:
+    """Spliced, with the spoof check unless the test's parameter is False."""
+    with Guest() as guest:
+        found = await splice(
+            guest.name, pod_network.path, "eth0", spoof_check=getattr(request, "param", True)
+        )
+        guest.take(found.mac)
+        node_mac = pod_network.execute("peer", "cat", "/sys/class/net/pod0/address").stdout
+        zone = await _inside(f"/run/netns/{guest.namespace}", lambda: _packets("eth0"))
+        node = await _inside(f"/run/netns/{pod_network.peer}", lambda: _packets("pod0"))
+        with zone, node:
+            mac = bytes.fromhex(node_mac.strip().replace(":", ""))
+            yield Wire(zone, node, found.mac, mac, lambda: _dropped(pod_network, guest.name))
+
+
+def _dropped(network: PodNetwork, interface: str) -> int:
+    shown = network.execute("pod", "tc", "-s", "-j", "qdisc", "show", "dev", interface, "ingress").stdout
+    return int(json.loads(shown)[0]["drops"])
+
+
+async def _inside(netns: str, work: Callable[[], T]) -> T:
+    def enter() -> T:
+        descriptor = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            assert _libc.setns(descriptor, _CLONE_NEWNET) == 0
+        finally:
+            os.close(descriptor)
+        return work()
+
+    return await in_own_thread(enter)
+
+
+def _packets(interface: str) -> socket.socket:
+    """All frames of an interface, as a promiscuous reader has them."""
+    opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _ALL)
+    opened.bind((interface, 3))
+    membership = struct.pack("iHH8s", socket.if_nametoindex(interface), 1, 0, b"")  # PACKET_MR_PROMISC
+    opened.setsockopt(263, 1, membership)  # SOL_PACKET, PACKET_ADD_MEMBERSHIP
+    return opened
+
+
+def ether(destination: bytes, source: bytes, kind: bytes, payload: bytes) -> bytes:
+    return destination + source + kind + payload
+
+
+def ip(source: str) -> bytes:
+    head = struct.pack(">BBHHHBBH", 0x45, 0, 40, 0, 0, 64, 17, 0)
+    return head + socket.inet_aton(source) + socket.inet_aton("10.77.0.1") + bytes(20)
+
+
+def arp(operation: int, mac: bytes, source: str, target: str) -> bytes:
+    head = struct.pack(">HHBBH", 1, 0x0800, 6, 4, operation)
+    return head + mac + socket.inet_aton(source) + bytes(6) + socket.inet_aton(target)
+
+
+def ip6(source: str | bytes, following: int = 17, payload: bytes = bytes(24)) -> bytes:
+    packed = source if isinstance(source, bytes) else socket.inet_pton(socket.AF_INET6, source)
+    head = struct.pack(">IHBB", 6 << 28, len(payload), following, 255)
+    return head + packed + socket.inet_pton(socket.AF_INET6, "ff02::1") + payload
+
+
+def neighbour(kind: int, target: str) -> bytes:
+    """An ICMPv6 message of neighbour discovery about an address."""
+    return struct.pack(">BBHI", kind, 0, 0, 0) + socket.inet_pton(socket.AF_INET6, target)
+
+
+def _from_zone(mac: bytes) -> dict[str, tuple[bool, bytes]]:
+    """What a zone may send, or not."""
+    every = b"\xff" * 6
+    return {
+        "IPv4": (True, ether(every, mac, b"\x08\x00", ip(OURS))),
+        "IPv4 of another": (False, ether(every, mac, b"\x08\x00", ip(THEIRS))),
+        "IPv4 of nobody": (False, ether(every, mac, b"\x08\x00", ip("0.0.0.0"))),
+        "another's MAC": (False, ether(every, OTHER_MAC, b"\x08\x00", ip(OURS))),
+        "ARP": (True, ether(every, mac, b"\x08\x06", arp(2, mac, OURS, "10.77.0.1"))),
+        "a probe by ARP": (True, ether(every, mac, b"\x08\x06", arp(1, mac, "0.0.0.0", OURS))),
+        "another's address by ARP": (False, ether(every, mac, b"\x08\x06", arp(2, mac, THEIRS, "10.77.0.1"))),
+        "another's MAC in ARP": (False, ether(every, mac, b"\x08\x06", arp(2, OTHER_MAC, OURS, "10.77.0.1"))),
+        "IPv6": (True, ether(every, mac, b"\x86\xdd", ip6(OURS6))),
+        "IPv6 of another": (False, ether(every, mac, b"\x86\xdd", ip6(THEIRS6))),
+        "link-local": (True, ether(every, mac, b"\x86\xdd", ip6(link_local(mac)))),
+        "link-local of another": (False, ether(every, mac, b"\x86\xdd", ip6(link_local(OTHER_MAC)))),
+        "is it taken": (True, ether(every, mac, b"\x86\xdd", ip6("::", 58, neighbour(135, OURS6)))),
+        "IPv6 of nobody": (False, ether(every, mac, b"\x86\xdd", ip6("::"))),
+        "I have it": (True, ether(every, mac, b"\x86\xdd", ip6(OURS6, 58, neighbour(136, OURS6)))),
+        "I have another's": (False, ether(every, mac, b"\x86\xdd", ip6(OURS6, 58, neighbour(136, THEIRS6)))),
+        "I am the router": (
+            False,
+            ether(every, mac, b"\x86\xdd", ip6(link_local(mac), 58, neighbour(134, "::"))),
+        ),
+        "go that way": (False, ether(every, mac, b"\x86\xdd", ip6(OURS6, 58, neighbour(137, THEIRS6)))),
+        "who has it": (True, ether(every, mac, b"\x86\xdd", ip6(OURS6, 58, neighbour(135, "fd77::1")))),
+        "VLAN": (False, ether(every, mac, b"\x81\x00", b"\0\x05\x08\x00" + ip(OURS))),
+        "spanning tree": (False, ether(bytes.fromhex("0180c2000000"), mac, b"\0\x26", b"\x42\x42\x03")),
+        "LLDP": (False, ether(bytes.fromhex("0180c200000e"), mac, b"\x88\xcc", bytes(30))),
+        "PPPoE": (False, ether(every, mac, b"\x88\x63", bytes(30))),
+    }
+
+
+async def test_a_zone_sends_with_its_own_addresses_alone(wire: Wire) -> None:
+    passed = {name: await wire.out(frame) for name, (_, frame) in _from_zone(wire.mac).items()}
+    assert passed == {name: may for name, (may, _) in _from_zone(wire.mac).items()}
+
+
+async def test_a_zone_sees_what_is_for_it_alone(wire: Wire) -> None:
+    mine = ether(wire.mac, wire.node_mac, b"\x08\x00", ip("10.77.0.1"))
+    every = ether(b"\xff" * 6, wire.node_mac, b"\x08\x06", arp(1, wire.node_mac, "10.77.0.1", OURS))
+    group = ether(bytes.fromhex("333300000001"), wire.node_mac, b"\x86\xdd", ip6("fd77::1"))
+    others = ether(OTHER_MAC, wire.node_mac, b"\x08\x00", ip("10.77.0.1"))
+    assert [await wire.into(frame) for frame in (mine, every, group, others)] == [True, True, True, False]
+
+
+@pytest.mark.parametrize("size", [14, 20, 33, 34, 41])
+async def test_frames_that_are_too_short_for_a_look_are_dropped(wire: Wire, size: int) -> None:
+    """The kernel would give them to the host's own stack."""
+    kind = b"\x08\x06" if size > 33 else b"\x08\x00"
+    frame = ether(b"\xff" * 6, wire.mac, kind, arp(2, wire.mac, OURS, "10.77.0.1"))[:size]
+    before = wire.dropped()
+    await asyncio.get_running_loop().sock_sendall(wire.zone, frame)
+    assert await wire.out(_from_zone(wire.mac)["IPv4"][1])
+    assert wire.dropped() == before + 1
+
+
+@pytest.mark.parametrize("wire", [False], indirect=True)
+async def test_a_gateway_may_do_all_that(wire: Wire) -> None:
+    assert all([await wire.out(frame) for name, (_, frame) in _from_zone(wire.mac).items() if name != "VLAN"])
+    assert await wire.into(ether(OTHER_MAC, wire.node_mac, b"\x08\x00", ip("10.77.0.1")))
+
+
+async def test_a_pod_without_addresses_has_its_mac(pod_network: PodNetwork) -> None:
+    """On a network where it finds an address by itself (DHCP)."""
+    pod_network.ip("pod", "addr flush dev eth0")
+    with Guest() as guest:
+        found = await splice(guest.name, pod_network.path, "eth0")
+        guest.take(found.mac)
+        zone = await _inside(f"/run/netns/{guest.namespace}", lambda: _packets("eth0"))
+        node = await _inside(f"/run/netns/{pod_network.peer}", lambda: _packets("pod0"))
+        with zone, node:
+            wire = Wire(zone, node, found.mac, OTHER_MAC, lambda: 0)
+            frames = _from_zone(found.mac)
+            assert await wire.out(frames["IPv4 of another"][1]) and await wire.out(
+                frames["IPv4 of nobody"][1]
+            )
+            assert not await wire.out(frames["another's MAC"][1])
+
+
+async def test_a_pod_without_ipv6_speaks_none(pod_network: PodNetwork) -> None:
+    pod_network.ip("pod", "addr del fd77::5/64 dev eth0")
+    pod_network.ip("pod", "-6 route flush dev eth0")
+    with Guest() as guest:
+        found = await splice(guest.name, pod_network.path, "eth0")
+        guest.take(found.mac)
+        zone = await _inside(f"/run/netns/{guest.namespace}", lambda: _packets("eth0"))
+        node = await _inside(f"/run/netns/{pod_network.peer}", lambda: _packets("pod0"))
+        with zone, node:
+            wire = Wire(zone, node, found.mac, OTHER_MAC, lambda: 0)
+            frames = _from_zone(found.mac)
+            assert await wire.out(frames["IPv4"][1])
+            assert not await wire.out(frames["link-local"][1]) and not await wire.out(frames["IPv6"][1])

@@ -1,0 +1,306 @@
+"""Images for both kinds of pod with a real containerd, asked for as the kubelet does."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import pytest
+
+from localnode import layers
+from localnode.client import Pod
+from tests.support.cri.cri_daemons import needs_node
+from tests.support.delegate.containerd import needs_containerd
+from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, programs
+from tests.support.images import registry as registries
+from tests.support.images.images import BuiltImage, Layer, build, digest, index_of, packed, write_layout
+from tests.support.images.registry import Registry
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.images.v1 import images_pb2, images_pb2_grpc
+
+pytestmark = [pytest.mark.root, needs_node, needs_containerd, pytest.mark.asyncio(loop_scope="module")]
+
+PASSWORD = "oyster-catcher"
+ALWAYS, IF_NOT_PRESENT, NEVER = "Always", "IfNotPresent", "Never"
+_numbers = count()
+_busybox = packed(layers.busybox())
+
+
+@dataclass(frozen=True)
+class Published:
+    """An image of its own, in a registry under a tag."""
+
+    name: str
+    image: BuiltImage
+    word: str
+    auth: cri.AuthConfig | None = None
+
+    @property
+    def pinned(self) -> str:
+        """By digest."""
+        return f"{self.name.rpartition(':')[0]}@{digest(self.image.manifest)}"
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with registries.running(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registry, Registry]]:
+    """One that wants a password, and the door by which a test fills it: both on the same folder."""
+    folder = tmp_path_factory.mktemp("private")
+    (folder / "in").mkdir()
+    passwords = folder / "htpasswd"
+    # Of PASSWORD, with bcrypt.
+    passwords.write_text("kube:$2b$04$abcdefghijklmnopqrstuuB6Jcm5oj8YZ0rD9W49L62.49Kt8Wz6u\n")
+    auth = {"htpasswd": {"realm": "private", "path": str(passwords)}}
+    with registries.running(folder / "in") as inside:
+        outer = folder / "out"
+        outer.mkdir()
+        (outer / "registry").symlink_to(inside.root)
+        with registries.running(outer, auth=auth) as outside:
+            yield inside, outside
+
+
+def made() -> tuple[BuiltImage, str]:
+    """An image that runs, and is like no other; the word in it."""
+    word = f"word-{next(_numbers)}"
+    run = {"Cmd": ["/bin/sh"], "Env": ["PATH=/bin"]}
+    return build([_busybox, Layer().file("word", f"{word}\n".encode()).tar()], run), word
+
+
+def published(
+    registry: Registry, auth: cri.AuthConfig | None = None, by: Registry | None = None
+) -> Published:
+    """A new image; by: where it is pulled from, if not where it is pushed to."""
+    image, word = made()
+    repository = f"both/{word}"
+    registry.push(repository, "1", image)
+    return Published(f"{(by or registry).netloc}/{repository}:1", image, word, auth)
+
+
+async def wanted(
+    mixed: Mixed, pod: Pod, name: str, policy: str, auth: cri.AuthConfig | None = None
+) -> str | None:
+    """What the kubelet does before it creates a container: the image's reference, None: not present."""
+    spec = cri.ImageSpec(image=name)
+    if policy != ALWAYS:
+        answer = await mixed.client.image.ImageStatus(cri.ImageStatusRequest(image=spec), timeout=PATIENCE)
+        if answer.image.id or policy == NEVER:
+            return str(answer.image.id) or None
+    request = cri.PullImageRequest(image=spec, auth=auth, sandbox_config=pod.config)
+    return str((await mixed.client.image.PullImage(request, timeout=PATIENCE)).image_ref)
+
+
+async def says(mixed: Mixed, pod: Pod, reference: str, name: str = "") -> str:
+    """The word in an image, by a container that runs it."""
+    spec = cri.ImageSpec(image=reference, user_specified_image=name)
+    container = await mixed.started(pod, image=spec, name=f"c{next(_numbers)}")
+    return await mixed.output(container, "cat /word")
+
+
+async def given_to(mixed: Mixed, kind: str, one: Published) -> Pod:
+    """A pod of that kind, for which the image was pulled."""
+    pod = await mixed.pod(f"first-{one.word}", kind)
+    assert await wanted(mixed, pod, one.name, ALWAYS, one.auth) == one.image.id
+    return pod
+
+
+def ctr(mixed: Mixed, *arguments: str) -> str:
+    """A command of containerd's own client."""
+    folder = programs()
+    program = str(folder / "ctr") if folder else "ctr"
+    command = [program, "-a", str(mixed.delegate.socket), "-n", "k8s.io", *arguments]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("policy", [ALWAYS, IF_NOT_PRESENT, NEVER])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has", [*KINDS, ""])
+async def test_each_policy_does_what_it_says(
+    mixed: Mixed, registry: Registry, has: str, kind: str, policy: str
+) -> None:
+    one = published(registry)
+    if has:
+        await given_to(mixed, has, one)
+    pod = await mixed.pod(f"second-{one.word}", kind)
+    reference = await wanted(mixed, pod, one.name, policy)
+    if policy == NEVER and not has:
+        assert reference is None
+        return
+    assert reference == one.image.id
+    assert await says(mixed, pod, reference, one.name) == one.word
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("how", ["digest", "id"])
+async def test_by_digest_and_by_id(mixed: Mixed, registry: Registry, how: str, kind: str) -> None:
+    one = published(registry)
+    other = ZONE if kind == HOST else HOST
+    await given_to(mixed, other, one)
+    asked = one.pinned if how == "digest" else one.image.id
+    pod = await mixed.pod(f"second-{one.word}", kind)
+    reference = await wanted(mixed, pod, asked, IF_NOT_PRESENT)
+    assert reference == one.image.id
+    assert await says(mixed, pod, reference, asked) == one.word
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_bytes_on_the_host_need_no_registry(mixed: Mixed, tmp_path: Path, kind: str) -> None:
+    with registries.running(tmp_path) as soon_gone:
+        one = published(soon_gone)
+        await given_to(mixed, ZONE if kind == HOST else HOST, one)
+    pod = await mixed.pod(f"second-{one.word}", kind)
+    reference = await wanted(mixed, pod, one.name, IF_NOT_PRESENT)
+    assert reference is not None
+    assert await says(mixed, pod, reference, one.name) == one.word
+
+
+async def test_an_archive_that_was_imported_by_hand_serves_both(mixed: Mixed, tmp_path: Path) -> None:
+    (tmp_path / "layout").mkdir()
+    image, word = made()
+    name = f"registry.test/imported/{word}:1"
+    layout = write_layout(tmp_path / "layout", image)
+    named = image.descriptor | {"annotations": {"io.containerd.image.name": name}}
+    (layout / "index.json").write_bytes(index_of([named]))
+    archive = tmp_path / "image.tar"
+    subprocess.run(["tar", "-C", layout, "-cf", archive, "."], check=True)
+    ctr(mixed, "images", "import", str(archive))
+    for kind in KINDS:
+        pod = await mixed.pod(f"{word}-{kind}", kind)
+        reference = await _seen(mixed, name)
+        assert reference == image.id
+        assert await says(mixed, pod, reference, name) == word
+
+
+async def _seen(mixed: Mixed, name: str) -> str:
+    """containerd's CRI learns of an import from an event."""
+    async with asyncio.timeout(60):
+        while True:
+            pod = Pod("", cri.PodSandboxConfig())
+            if reference := await wanted(mixed, pod, name, NEVER):
+                return reference
+            await asyncio.sleep(0.05)
+
+
+async def test_an_import_of_ours_serves_containerd(mixed: Mixed, tmp_path: Path) -> None:
+    image, word = made()
+    layout = write_layout(tmp_path, image)
+    async with mixed.node.daemon.channel() as link:
+        name = f"registry.test/ours/{word}:1"
+        await images_pb2_grpc.ImagesStub(link).Import(images_pb2.ImportRequest(path=str(layout), name=name))
+    pod = await mixed.pod(word, HOST)
+    reference = await wanted(mixed, pod, name, NEVER)
+    assert reference == image.id
+    assert await says(mixed, pod, reference) == word
+    # It outlives containerd's garbage collection, now that no lease of ours holds it.
+    ctr(mixed, "content", "prune", "references")
+    assert await says(mixed, await mixed.pod(f"{word}-again", HOST), reference) == word
+
+
+def discard(mixed: Mixed, image: BuiltImage) -> None:
+    """As discard_unpacked_layers does."""
+    for layer in image.layers:
+        if layer is not _busybox:
+            ctr(mixed, "content", "rm", digest(layer.data))
+
+
+async def test_discarded_layers_come_from_the_registry(mixed: Mixed, registry: Registry) -> None:
+    one = published(registry)
+    await given_to(mixed, HOST, one)
+    discard(mixed, one.image)
+    pod = await mixed.pod(f"second-{one.word}", ZONE)
+    reference = await wanted(mixed, pod, one.name, IF_NOT_PRESENT)
+    assert reference is not None
+    assert await says(mixed, pod, reference, one.name) == one.word
+
+
+async def test_a_private_image_comes_with_the_credentials_of_its_last_pull(
+    mixed: Mixed, private: tuple[Registry, Registry]
+) -> None:
+    inside, outside = private
+    auth = cri.AuthConfig(username="kube", password=PASSWORD)
+    one = published(inside, auth, outside)
+    with pytest.raises(grpc.aio.AioRpcError):
+        await wanted(mixed, await mixed.pod(f"stranger-{one.word}", ZONE), one.name, IF_NOT_PRESENT)
+    await given_to(mixed, HOST, one)
+    discard(mixed, one.image)
+    pod = await mixed.pod(f"second-{one.word}", ZONE)
+    reference = await wanted(mixed, pod, one.name, IF_NOT_PRESENT)
+    assert reference is not None
+    assert await says(mixed, pod, reference, one.name) == one.word
+
+
+async def test_no_password_is_logged(mixed: Mixed, private: tuple[Registry, Registry]) -> None:
+    inside, outside = private
+    one = published(inside, cri.AuthConfig(username="kube", password=PASSWORD), outside)
+    await given_to(mixed, HOST, one)
+    await given_to(mixed, ZONE, one)
+    said = mixed.node.daemon.log.read_text()
+    assert one.word in said and PASSWORD not in said
+
+
+async def test_bytes_that_cannot_be_had_are_said(mixed: Mixed, tmp_path: Path) -> None:
+    with registries.running(tmp_path) as soon_gone:
+        one = published(soon_gone)
+        await given_to(mixed, HOST, one)
+    discard(mixed, one.image)
+    pod = await mixed.pod(f"second-{one.word}", ZONE)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await says(mixed, pod, one.image.id, one.name)
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "imagePullPolicy: Always" in (caught.value.details() or "")
+
+
+async def test_wrong_bytes_in_the_content_store_are_not_believed(mixed: Mixed, registry: Registry) -> None:
+    one = published(registry)
+    await given_to(mixed, HOST, one)
+    layer = one.image.layers[-1].data
+    name = hashlib.sha256(layer).hexdigest()
+    blob = mixed.delegate.folder / "root/io.containerd.content.v1.content/blobs/sha256" / name
+    blob.write_bytes(layer[:-1] + bytes([layer[-1] ^ 1]))
+    pod = await mixed.pod(f"second-{one.word}", ZONE)
+    assert await says(mixed, pod, one.image.id, one.name) == one.word
+
+
+async def test_the_list_has_each_image_once_and_removal_takes_both(mixed: Mixed, registry: Registry) -> None:
+    one = published(registry)
+    await given_to(mixed, HOST, one)
+    pod = await mixed.pod(f"second-{one.word}", ZONE)
+    await mixed.created(pod, image=cri.ImageSpec(image=one.image.id, user_specified_image=one.name))
+    images = (await mixed.client.image.ListImages(cri.ListImagesRequest(), timeout=PATIENCE)).images
+    ids = [image.id for image in images]
+    assert len(ids) == len(set(ids))
+    (listed,) = [image for image in images if image.id == one.image.id]
+    (theirs,) = [
+        image
+        for image in (await mixed.direct.image.ListImages(cri.ListImagesRequest(), timeout=PATIENCE)).images
+        if image.id == one.image.id
+    ]
+    assert list(listed.repo_tags) == [one.name] and list(listed.repo_digests) == [one.pinned]
+    assert listed.size > theirs.size
+    await mixed.client.remove_pod(pod.id)
+    await mixed.client.remove_image(one.image.id)
+    for client in (mixed.client, mixed.direct):
+        spec = cri.ImageSpec(image=one.image.id)
+        answer = await client.image.ImageStatus(cri.ImageStatusRequest(image=spec), timeout=PATIENCE)
+        assert not answer.image.id
+
+
+async def test_the_filesystem_of_both_is_counted_once(mixed: Mixed) -> None:
+    request = cri.ImageFsInfoRequest()
+    joined = await mixed.client.image.ImageFsInfo(request, timeout=PATIENCE)
+    theirs = await mixed.direct.image.ImageFsInfo(request, timeout=PATIENCE)
+    (one,) = joined.image_filesystems
+    assert one.used_bytes.value > theirs.image_filesystems[0].used_bytes.value

@@ -1,0 +1,50 @@
+"""A whole xenpod-cri in this process, in front of a runtime that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from cri.delegate.config import DelegateConfig
+from daemonkit.config import Seconds
+from tests.support.cri.cri_node import Rig, node_config, rig
+from tests.support.cri.other_runtime import OtherRuntime
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+
+
+@dataclass
+class Mixed:
+    """Both runtimes; ``ours.cri`` is the socket that callers have."""
+
+    ours: Rig
+    other: OtherRuntime
+
+
+def delegate_config(path: Path, **fields: object) -> DelegateConfig:
+    """One with patience for a machine that stands still."""
+    values: dict[str, object] = {"endpoint": f"unix://{path}", "timeout": Seconds(60.0), **fields}
+    return DelegateConfig(**values)  # type: ignore[arg-type]
+
+
+@contextlib.asynccontextmanager
+async def in_front_of(folder: Path, path: Path, **fields: object) -> AsyncIterator[Rig]:
+    """A xenpod-cri whose delegate listens on ``path``, or will."""
+    config = replace(node_config(folder), delegate=delegate_config(path, **fields))
+    async with rig(folder, config=config) as ours:
+        yield ours
+
+
+async def condition(ours: Rig, kind: str = "DelegateReady") -> cri.RuntimeCondition:
+    """One condition of Status."""
+    reply = await ours.cri.Status(cri.StatusRequest())
+    return next(one for one in reply.status.conditions if one.type == kind)
+
+
+async def becomes_ready(ours: Rig, ready: bool = True) -> None:
+    """Wait until the delegate is noticed to be there, or to be away."""
+    async with asyncio.timeout(60):
+        while (await condition(ours)).status is not ready:  # noqa: ASYNC110 - seen from outside only
+            await asyncio.sleep(0.01)

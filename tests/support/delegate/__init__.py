@@ -1,0 +1,1 @@
+"""A containerd of a test's own, alone or behind xenpod-cri."""

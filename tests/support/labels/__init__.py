@@ -1,0 +1,1 @@
+"""What the labeller talks to: an API server with one node."""

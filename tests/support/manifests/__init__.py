@@ -1,0 +1,1 @@
+"""Manifests of Kubernetes objects: read, rendered by users' tools, and checked against schemas."""

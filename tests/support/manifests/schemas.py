@@ -1,0 +1,97 @@
+"""Schemas of the kinds that we ship manifests of, and which API serves them in which version of Kubernetes.
+
+The schemas are in ``tests/data/schemas``, a file for each API group, made by hand from the API reference.
+They have the fields in use and no others, so that a field that is misspelt, or new to us, is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+from referencing import Registry, Resource
+from referencing.jsonschema import DRAFT202012
+
+from tests.support.cluster.api import Object
+
+FOLDER = Path(__file__).resolve().parents[2] / "data" / "schemas"
+VERSIONS = ("1.33", "1.34", "1.35", "1.36")
+
+_ADMISSION = "admissionregistration.k8s.io"
+_ALWAYS = (
+    ("v1", "Namespace"),
+    ("v1", "ServiceAccount"),
+    ("v1", "ConfigMap"),
+    ("apps/v1", "DaemonSet"),
+    ("node.k8s.io/v1", "RuntimeClass"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRole"),
+    ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"),
+    (f"{_ADMISSION}/v1", "ValidatingAdmissionPolicy"),
+    (f"{_ADMISSION}/v1", "ValidatingAdmissionPolicyBinding"),
+)
+_MUTATING: Mapping[str, tuple[str, ...]] = {
+    "1.33": ("v1alpha1",),
+    "1.34": ("v1beta1", "v1alpha1"),
+    "1.35": ("v1beta1", "v1alpha1"),
+    "1.36": ("v1", "v1beta1", "v1alpha1"),
+}
+"""Versions of MutatingAdmissionPolicy that an API server knows.  All but v1 have to be enabled on it."""
+CUSTOM = {"policies.kyverno.io", "kyverno.io", "bootstrap.cluster.x-k8s.io"}
+"""Groups of custom resources: an API server has them where somebody installed them, whatever its version."""
+
+
+def served(version: str) -> set[tuple[str, str]]:
+    """API version and kind of what a Kubernetes of this version takes, custom resources apart."""
+    both = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
+    mutating = ((f"{_ADMISSION}/{api}", kind) for api in _MUTATING[version] for kind in both)
+    return {*_ALWAYS, *mutating}
+
+
+def needs_enabling(found: Object) -> bool:
+    """Whether an API server takes the object only with an API and a feature that are off by default."""
+    return found["kind"].startswith("MutatingAdmissionPolicy") and not found["apiVersion"].endswith("/v1")
+
+
+def wrong(found: Object, version: str) -> list[str]:
+    """What a Kubernetes of this version would refuse of the object; nothing for one that is right."""
+    api, kind = str(found.get("apiVersion")), str(found.get("kind"))
+    if (group_of(api), kind) not in kinds():
+        return [f"there is no schema of {kind} of {api}"]
+    if group_of(api) not in CUSTOM and (api, kind) not in served(version):
+        return [f"Kubernetes {version} does not serve {kind} of {api}"]
+    errors = validator(group_of(api), kind).iter_errors(found)
+    return [f"{error.json_path}: {error.message}" for error in errors]
+
+
+def group_of(api: str) -> str:
+    """``apps`` of ``apps/v1``; ``core`` of ``v1``."""
+    return api.rpartition("/")[0] or "core"
+
+
+@functools.cache
+def documents() -> dict[str, Any]:
+    """The files, by name."""
+    return {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
+
+
+@functools.cache
+def validator(group: str, kind: str) -> Draft202012Validator:
+    """Of one of ``kinds()``."""
+    name = f"{group}.json"
+    found = ((file, Resource.from_contents(text, DRAFT202012)) for file, text in documents().items())
+    return Draft202012Validator({"$ref": f"{name}#/$defs/{kind}"}, registry=Registry().with_resources(found))
+
+
+@functools.cache
+def kinds() -> list[tuple[str, str]]:
+    """The group and the kind of each schema of a whole object."""
+    return [
+        (file.removesuffix(".json"), name)
+        for file, text in documents().items()
+        for name, schema in text["$defs"].items()
+        if {"apiVersion", "kind"} <= set(schema.get("required", ())) and "metadata" in schema["properties"]
+    ]

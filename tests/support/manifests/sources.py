@@ -1,0 +1,78 @@
+"""Manifests as a user gets them: from files, a kustomization, or the chart."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.support.cluster.api import Object
+
+DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
+CHART = DEPLOY / "chart"
+BASE = DEPLOY / "kustomize" / "base"
+COMPONENTS = DEPLOY / "kustomize" / "components"
+NAMESPACE = "kube-system"
+
+needs_helm = pytest.mark.skipif(not shutil.which("helm"), reason="helm is not on PATH")
+needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not on PATH")
+
+
+class ToolRefused(Exception):
+    """helm or kubectl ended with an error, whose text this is."""
+
+
+def read(text: str) -> list[Object]:
+    """The objects of a YAML text of one or more documents; empty ones are left out."""
+    # As JSON and back: plain dicts and lists, and an error for what JSON cannot say, such as a date.
+    return [json.loads(json.dumps(one)) for one in YAML(typ="safe", pure=True).load_all(text) if one]
+
+
+def kustomized(folder: Path) -> list[Object]:
+    """What kustomize makes of a kustomization that only lists resources; KeyError for one that does more.
+
+    Our own reading, so that a machine without kubectl compares the base too.
+    """
+    [kustomization] = read((folder / "kustomization.yaml").read_text())
+    assert set(kustomization) == {"apiVersion", "kind", "resources"}, kustomization
+    return [one for name in kustomization["resources"] for one in read((folder / name).read_text())]
+
+
+def kubectl_kustomize(folder: Path) -> list[Object]:
+    """The same by kubectl."""
+    return read(_run("kubectl", "kustomize", str(folder)))
+
+
+def chart(*values: Path, kubernetes: str = "1.36", sets: Iterable[str] = ()) -> list[Object]:
+    """What ``helm template`` makes of the chart, with files of values and ``--set`` values."""
+    more = [word for one in values for word in ("--values", str(one))]
+    more += [word for one in sets for word in ("--set", one)]
+    text = _run(
+        *("helm", "template", "xenpod", str(CHART), "--namespace", NAMESPACE),
+        *("--kube-version", f"{kubernetes}.0", *more),
+    )
+    return read(text)
+
+
+def by_name(objects: Iterable[Object]) -> dict[tuple[str, str, str], Object]:
+    """Objects by API version, kind and name, none of them twice."""
+    found: dict[tuple[str, str, str], Object] = {}
+    for one in objects:
+        key = (one["apiVersion"], one["kind"], one["metadata"]["name"])
+        assert key not in found, f"{key} is there twice"
+        found[key] = one
+    return found
+
+
+@functools.lru_cache(maxsize=64)
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ToolRefused(f"{' '.join(command[:2])}: {done.stderr.strip()}")
+    return done.stdout

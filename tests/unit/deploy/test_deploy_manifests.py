@@ -1,0 +1,247 @@
+"""The chart, the kustomization and ``protect generate`` give the same objects, which every release takes."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from labeller.features import DIRECTORY
+from protect.cli.__main__ import main
+from tests.support.cluster.api import Object
+from tests.support.manifests import schemas
+from tests.support.manifests.sources import (
+    BASE,
+    CHART,
+    COMPONENTS,
+    DEPLOY,
+    ToolRefused,
+    by_name,
+    chart,
+    kubectl_kustomize,
+    kustomized,
+    needs_helm,
+    needs_kubectl,
+    read,
+)
+
+ROOT = DEPLOY.parent
+OVERLAYS = DEPLOY / "kustomize" / "overlays"
+VALUES = Path(__file__).resolve().parents[2] / "data" / "chart-values"
+PLATFORMS = VALUES / "two-platforms.toml"
+OVERLAY_IS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "kubernetes-1.33": (("--kubernetes", "1.33"), ("1.33",)),
+    "kubernetes-1.34": (("--kubernetes", "1.34"), ("1.34", "1.35")),
+    "kyverno": (("--kyverno", "1.17"), schemas.VERSIONS),
+}
+"""What ``protect generate`` is told for the same, and the releases of Kubernetes that it is for."""
+
+each_release = pytest.mark.parametrize("version", schemas.VERSIONS)
+each_kyverno = pytest.mark.parametrize("kyverno", ["1.14", "1.15", "1.16", "1.17"])
+
+
+SHIPPED = ("--config", str(ROOT / "packaging" / "cri.toml"))
+ALL = ("classes", "assign-class", "keep-off-host", "labeller")
+"""What the chart and the base have."""
+
+
+@functools.cache
+def generate(*arguments: str) -> str:
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        assert main(["generate", *arguments]) == 0
+    return said.getvalue()
+
+
+def defaults(*arguments: str) -> list[Object]:
+    """What ``protect generate`` prints for a node with the configuration that we ship."""
+    return read(generate(*SHIPPED, *ALL, *arguments))
+
+
+def of_platforms(*arguments: str) -> list[Object]:
+    """What it prints for two platforms."""
+    return read(generate("--platforms", str(PLATFORMS), *arguments))
+
+
+def assert_right(objects: Sequence[Object], version: str) -> None:
+    """A Kubernetes of this version takes all of them."""
+    assert objects
+    found = {(one["kind"], one["metadata"]["name"]): schemas.wrong(one, version) for one in objects}
+    assert {key: errors for key, errors in found.items() if errors} == {}
+
+
+def test_the_base_is_what_generate_makes() -> None:
+    assert by_name(kustomized(BASE)) == by_name(defaults())
+
+
+@pytest.mark.parametrize(
+    ("folder", "arguments"), [(BASE, ALL), (COMPONENTS / "kyverno", ("assign-class", "--kyverno", "1.17"))]
+)
+def test_the_files_are_as_generate_writes_them(
+    folder: Path, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    generate(*SHIPPED, *arguments, "--to", str(tmp_path))
+    written = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    kept = {path.name: path.read_text() for path in folder.iterdir() if path.name != "kustomization.yaml"}
+    assert kept == written, "run `make manifests`"
+
+
+def test_the_base_is_right_in_the_newest_release() -> None:
+    assert_right(kustomized(BASE), "1.36")
+
+
+@each_release
+def test_what_generate_makes_is_right(version: str) -> None:
+    assert_right(defaults("--kubernetes", version), version)
+    assert_right(of_platforms(*ALL, "--kubernetes", version), version)
+
+
+@each_kyverno
+def test_what_generate_makes_for_kyverno_is_right(kyverno: str) -> None:
+    made = defaults("--kyverno", kyverno)
+    assert not any(one["kind"].startswith("MutatingAdmission") for one in made)
+    assert_right(made, "1.33")
+
+
+@pytest.mark.parametrize("api", ["v1beta1", "v1beta2"])
+def test_what_generate_makes_for_cluster_api_is_right(api: str) -> None:
+    made = of_platforms("cluster-api", "--cluster-api", api)
+    assert {one["apiVersion"] for one in made} == {f"bootstrap.cluster.x-k8s.io/{api}"}
+    assert_right(made, "1.36")
+
+
+@needs_kubectl
+def test_kubectl_reads_the_base_as_we_do() -> None:
+    assert by_name(kubectl_kustomize(BASE)) == by_name(kustomized(BASE))
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAY_IS)
+def test_an_overlay_is_what_generate_makes_for_the_same(overlay: str) -> None:
+    arguments, releases = OVERLAY_IS[overlay]
+    made = kubectl_kustomize(OVERLAYS / overlay)
+    assert by_name(made) == by_name(defaults(*arguments))
+    for version in releases:
+        assert_right(made, version)
+
+
+def test_every_overlay_is_compared() -> None:
+    assert {path.name for path in OVERLAYS.iterdir()} == set(OVERLAY_IS)
+
+
+@needs_helm
+@each_release
+def test_the_chart_is_what_generate_makes(version: str) -> None:
+    made = chart(kubernetes=version)
+    assert by_name(made) == by_name(defaults("--kubernetes", version))
+    assert_right(made, version)
+
+
+@needs_helm
+@each_kyverno
+def test_the_chart_is_what_generate_makes_for_kyverno(kyverno: str) -> None:
+    sets = ("assignClass.by=kyverno", f"assignClass.kyverno={kyverno}")
+    assert by_name(chart(sets=sets)) == by_name(defaults("--kyverno", kyverno))
+
+
+@needs_helm
+def test_platforms_are_the_same_to_the_chart_and_to_generate() -> None:
+    made = chart(VALUES / "two-platforms.yaml")
+    for one in made:
+        assert one["metadata"]["labels"].pop("app.kubernetes.io/part-of") == "zones"
+        if not one["metadata"]["labels"]:
+            del one["metadata"]["labels"]
+    assert by_name(made) == by_name(of_platforms(*ALL))
+
+
+@needs_helm
+@pytest.mark.parametrize("nodes", [SHIPPED, ("--platforms", str(PLATFORMS))], ids=["shipped", "two"])
+def test_the_values_that_generate_prints_make_what_it_makes(nodes: tuple[str, str], tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(generate(*nodes, "chart-values"))
+    assert by_name(chart(tmp_path / "values.yaml")) == by_name(read(generate(*nodes, *ALL)))
+
+
+@pytest.mark.parametrize("nodes", [SHIPPED, ("--platforms", str(PLATFORMS))], ids=["shipped", "two"])
+def test_the_values_that_generate_prints_are_right(nodes: tuple[str, str]) -> None:
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    [defaults] = read((CHART / "values.yaml").read_text())
+    [values] = read(generate(*nodes, "chart-values"))
+    merged = defaults | values | {"labeller": defaults["labeller"] | values["labeller"]}
+    assert list(Draft202012Validator(schema).iter_errors(merged)) == []
+    if nodes == SHIPPED:
+        assert merged == defaults
+
+
+@needs_helm
+@each_release
+@pytest.mark.parametrize("values", ["two-platforms", "least", "kyverno"])
+def test_the_chart_with_other_values_is_right(values: str, version: str) -> None:
+    assert_right(chart(VALUES / f"{values}.yaml", kubernetes=version), version)
+
+
+@needs_helm
+def test_the_chart_makes_only_what_is_asked_for() -> None:
+    assert {one["kind"] for one in chart(VALUES / "least.yaml")} == {"RuntimeClass"}
+
+
+@needs_helm
+def test_with_node_feature_discovery_the_labeller_has_no_rights_in_the_cluster() -> None:
+    made = chart(VALUES / "kyverno.yaml")
+    assert {one["kind"] for one in made if one["metadata"]["name"] == "xenpod-labels"} == {
+        "ServiceAccount",
+        "DaemonSet",
+    }
+    [spec] = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]
+    assert spec["automountServiceAccountToken"] is False
+    [container] = spec["containers"]
+    assert container["args"] == ["nfd", "--cri-socket", "/var/run/zones/cri.socket"]
+    writable = {one["mountPath"] for one in container["volumeMounts"] if not one.get("readOnly")}
+    assert writable == {str(DIRECTORY)}
+    assert {one["hostPath"]["path"] for one in spec["volumes"]} == {"/var/run/zones", str(DIRECTORY)}
+
+
+@needs_helm
+def test_the_chart_takes_what_pods_are_told() -> None:
+    made = chart(VALUES / "kyverno.yaml")
+    [spec] = [one["spec"]["template"]["spec"] for one in made if one["kind"] == "DaemonSet"]
+    [container] = spec["containers"]
+    assert container["image"] == f"registry.example:5000/team/xenpod@sha256:{'0123456789abcdef' * 4}"
+    assert container["imagePullPolicy"] == "Always"
+    assert spec["imagePullSecrets"] == [{"name": "registry"}]
+    assert spec["runtimeClassName"] == "runc"
+    assert {"key": "example.com/disk", "operator": "Exists"} in spec["tolerations"]
+    [preferred] = spec["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert preferred["preference"]["matchExpressions"] == [
+        {"key": "example.com/addons", "operator": "Exists"}
+    ]
+    assert container["resources"] == {
+        "requests": {"cpu": "5m", "memory": "96Mi"},
+        "limits": {"memory": "192Mi"},
+    }
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("kubernetes", "sets", "said"),
+    [
+        ("1.32", (), "chart requires kubeVersion: >=1.33"),
+        ("1.36", ("asignClass.by=none",), "asignClass"),
+    ],
+)
+def test_the_chart_says_what_cannot_be(kubernetes: str, sets: tuple[str, ...], said: str) -> None:
+    with pytest.raises(ToolRefused, match=said):
+        chart(kubernetes=kubernetes, sets=sets)
+
+
+@needs_helm
+def test_the_chart_refuses_two_classes_of_one_name(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(
+        "platforms: [{name: b-c, handlers: [a], labels: {d: e}}, {name: c, handlers: [a-b], labels: {f: g}}]"
+    )
+    with pytest.raises(ToolRefused, match="the same name"):
+        chart(tmp_path / "values.yaml")
