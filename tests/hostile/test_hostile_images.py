@@ -18,8 +18,8 @@ from cri.images.layer.stream import PlainStream
 from cri.images.rootfs.plan import Planner
 from cri.images.rootfs.tree import MergedTree
 from cri.images.settings import ImageLimits
+from tests.hostile.lone_reader import Reading, Task, read_alone
 from tests.support.images.images import Layer, digest, packed
-from tests.support.images.lone_reader import Reading, Task, read_alone
 
 MIB = 1 << 20
 END = bytes(1024)
