@@ -5,6 +5,7 @@ Syntax of labels: Kubernetes, "Labels and Selectors" (a name and a value have at
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import re
@@ -93,6 +94,7 @@ def _text(text: str) -> str:
     return _NOT_IN_TEXT.sub("-", text)[:_LONGEST].strip("-_.")
 
 
+@functools.lru_cache(maxsize=1024)  # what is said of a name is said once
 def _is_name(name: str) -> bool:
     if _TEXT.fullmatch(name):
         return True

@@ -46,6 +46,7 @@ class NodeLabels:
         """
         if labels == self._put and time.monotonic() < self._check_at:
             return False
+        self._put = None  # a patch whose answer does not come may have been made
         changed = await self._exchange(labels)
         self._put = labels
         self._check_at = time.monotonic() + CHECK * random.uniform(0.8, 1.2)

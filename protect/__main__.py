@@ -16,6 +16,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
+from protect.channel.turns import Turns
 from protect.config import ProtectdConfig, ToolstackKind
 from protect.model.toolstack import Toolstack
 from protect.network.splice import splice
@@ -92,11 +93,11 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         config=config,
         toolstack=toolstack,
         store=store,
-        links=Link,
+        links=functools.partial(Link, turns=Turns()),
         logs=lambda path, journal: WorkloadLog.open(path, journal),
         splice=splice,
         ledger=Ledger(total),
-        volumes=HostVolumes(config.run_dir / "volumes"),
+        volumes=HostVolumes(config.run_dir / "volumes", config.guest_dir / "lookup"),
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from cri.state.attachment import Json
 from daemonkit.faults import Broken, Exhausted, Fault, Invalid, Refused, TooLate, Unreachable
+from daemonkit.host.children import settle
 from daemonkit.tasks import complete, gather
 
 _OUTPUT = 1024 * 1024
@@ -78,6 +79,8 @@ class Plugins:
             pass_fds=(call.hold,),
         )
         try:
+            # Before it has its input: it does nothing without.
+            await asyncio.to_thread(settle, process.pid)
             async with asyncio.timeout(self._timeout):
                 stdout, stderr = await _converse(process, json.dumps(call.config).encode())
         except TimeoutError:

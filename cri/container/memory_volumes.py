@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from cri.checks.fields import CREATE
 from daemonkit.faults import Unsupported
+from daemonkit.host.mountinfo import Mount, read
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _POD = r"(?P<pod>/(?:[^/]+/)*pods/[^/]+)"
 _WHOLE = re.compile(_POD + r"/volumes/kubernetes\.io~empty-dir/(?P<volume>[^/]+)")
 _PART = re.compile(_POD + r"/volume-subpaths/(?P<volume>[^/]+)/[^/]+/[0-9]+")
-_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def find(
     wanted = [path for path in host_paths if _WHOLE.fullmatch(path) or _PART.fullmatch(path)]
     if not wanted:
         return {}
-    mounted = {each.place: each for each in _mounts(mountinfo)}  # the last one at a place is on top
+    mounted = {each.place: each for each in read(mountinfo)}  # the last one at a place is on top
     found = {path: _place(path, mounted) for path in wanted}
     return {path: place for path, place in found.items() if place}
 
@@ -58,15 +58,7 @@ def message(name: str, place: MemoryVolumeSource) -> pb.MemoryVolume:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Mount:
-    place: str
-    device: str
-    root: str
-    kind: str
-
-
-def _place(path: str, mounted: Mapping[str, _Mount]) -> MemoryVolumeSource | None:
+def _place(path: str, mounted: Mapping[str, Mount]) -> MemoryVolumeSource | None:
     here = mounted.get(path)
     if here is not None and here.kind == "hugetlbfs":
         raise Unsupported(CREATE, f"mount of {path!r:.200}", "huge pages of the host are no zone's")
@@ -81,15 +73,3 @@ def _place(path: str, mounted: Mapping[str, _Mount]) -> MemoryVolumeSource | Non
     if above is None or above.device != here.device or above.kind != "tmpfs":
         return None
     return MemoryVolumeSource(part["volume"], Path(root), here.root.strip("/"))
-
-
-def _mounts(mountinfo: Path) -> Iterator[_Mount]:
-    """proc(5), /proc/<pid>/mountinfo."""
-    for line in mountinfo.read_text(errors="surrogateescape").splitlines():
-        before, _, after = line.partition(" - ")
-        fields = before.split(" ")
-        yield _Mount(_plain(fields[4]), fields[2], _plain(fields[3]), after.split(" ")[0])
-
-
-def _plain(text: str) -> str:
-    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)

@@ -6,6 +6,7 @@ a xenpod-cri itself (Refused), its answer is more than we take (Broken).
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -52,6 +53,7 @@ class Delegate:
         """Seconds for what only reads."""
         self.trouble = f"{self.endpoint} has not answered yet"
         """Why nobody waits for its lists now; "": it answers.  ``cri.delegate.follow`` clears it."""
+        self._lost_at = time.monotonic()
         self._lost: list[Callable[[], None]] = []
         self._channel = channel(config.path, _OPTIONS)
         self._unary: dict[str, Any] = {}
@@ -72,9 +74,15 @@ class Delegate:
 
     def lost(self, trouble: str) -> None:
         """It does not answer: nobody waits for its lists until it does."""
+        if not self.trouble:
+            self._lost_at = time.monotonic()
         self.trouble = clip(trouble if self.endpoint in trouble else f"{self.endpoint}: {trouble}")
         for told in self._lost:
             told()
+
+    def silent(self) -> float:
+        """For how many seconds it has not answered; 0: it answers."""
+        return time.monotonic() - self._lost_at if self.trouble else 0.0
 
     def reads(self, remaining: float | None, times: int = 1) -> float:
         """The deadline of a call that only reads, for a caller who has ``remaining`` seconds.

@@ -17,11 +17,14 @@ from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, passed
 from cri.delegate.owners import Owners
 from cri.delegate.untrusted import Checked
 from cri.state.records import has_id
-from daemonkit.faults import Broken, Fault
+from daemonkit.faults import Broken, Fault, TooLate
 from daemonkit.grpc_server import MESSAGE_LIMIT
 from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
+
+REST = 60.0
+"""Seconds in which figures that did not come in time are not asked for: those of zones come without them."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Ours = Callable[[Any, Any], Awaitable[bytes | Message]]
@@ -49,6 +52,7 @@ class MergedList:
         self._owners = pods if kind.pods else containers
         self.checked = Checked(kind, delegate.endpoint, self._owners.ours)
         self._lacking = -1
+        self._rests_until = 0.0
         self.adapt: Adapt = _as_they_are
         """Makes the delegate's items fit what else we say of both."""
 
@@ -58,7 +62,7 @@ class MergedList:
         about = getattr(request, "filter", request)
         metadata = passed_on(context)
         begun, pending = time.monotonic(), None
-        if not self.only_ours(about) and not self._delegate.trouble and not self.lacking():
+        if not self.only_ours(about) and self.asks():
             timeout = self._delegate.reads(remaining(context), self.kind.patience)
             pending = self._delegate.begin(RUNTIME + self.kind.method, raw, timeout, metadata)
         try:
@@ -137,6 +141,11 @@ class MergedList:
         """Whether the delegate, since it was last away, has said that it has no such list."""
         return self._lacking == self._delegate.introductions
 
+    def asks(self) -> bool:
+        """Whether the delegate is to be asked: it answers, and has such a list."""
+        rests = time.monotonic() < self._rests_until
+        return not self._delegate.trouble and not self.lacking() and not rests
+
     def failed(self, error: Exception) -> None:
         """Note that it did not list: until it does it is not asked again by who would have to wait."""
         if isinstance(error, CallerLeft):
@@ -146,6 +155,8 @@ class MergedList:
         elif self.last is not None:
             self._delegate.lost(said(error))
         else:
+            if isinstance(error, TooLate):
+                self._rests_until = time.monotonic() + REST
             log.warning("the delegate has no figures: %s", said(error), extra=fields(list=self.kind.method))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection
 from enum import Enum
 from typing import Any, Protocol
@@ -13,6 +14,9 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _WHOLE = 64
 """Characters of a whole id, of ours as of containerd's and CRI-O's.  Shorter ones may be beginnings."""
+
+_REMOVED = 4096
+"""Removed ids of ours that are remembered; those of a pod are asked for within minutes."""
 
 
 class Owner(Enum):
@@ -28,6 +32,8 @@ class OwnRecords(Protocol):
     def has(self, record_id: str) -> bool: ...
 
     def visible(self) -> list[Any]: ...
+
+    def observe(self, observer: Callable[[Any, Any], None]) -> None: ...
 
 
 class Owners:
@@ -48,14 +54,16 @@ class Owners:
         self._ours = ours
         self._knows = knows
         self._begins = begins
+        self._removed: OrderedDict[str, None] = OrderedDict()
+        ours.observe(self._note)
 
     def ours(self, whole_id: str) -> bool:
-        """Whether a whole id is ours, hidden or not."""
-        return self._ours.has(whole_id)
+        """Whether a whole id is ours, hidden or not, or was until it was removed."""
+        return self._ours.has(whole_id) or whole_id in self._removed
 
     async def owner(self, wanted: str) -> Owner:
         """By a whole id, or an unambiguous beginning of one.  Invalid: both have ids that begin so."""
-        if not wanted or self._ours.has(wanted):
+        if not wanted or self.ours(wanted):
             return Owner.OURS  # which refuses the empty one
         if len(wanted) >= _WHOLE or self._knows(wanted):
             return Owner.DELEGATE
@@ -66,6 +74,14 @@ class Owners:
             cause = "ids of both runtimes begin with it"
             raise Invalid(f"find {self._kind}", wanted, cause, "give more of the id")
         return Owner.OURS
+
+    def _note(self, before: Any, after: Any) -> None:
+        """Remember what is removed: whoever still asks neither waits for the delegate nor believes it."""
+        if before is None or after is not None:
+            return
+        self._removed[before.id] = None
+        if len(self._removed) > _REMOVED:
+            self._removed.popitem(last=False)
 
 
 def pod_owner(asked: cri.RunPodSandboxRequest, handlers: Collection[str], config: DelegateConfig) -> Owner:

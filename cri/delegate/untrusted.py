@@ -19,6 +19,14 @@ ITEMS = 16_384
 """In one list of the delegate's; a node has hundreds."""
 
 
+TOO_MANY = f"it lists more than {ITEMS} items"
+_VARINT, _LENGTH = 0, 2
+_FIXED = {1: 8, 5: 4}
+"""Bytes by wire type (protobuf.dev/programming-guides/encoding)."""
+_SHORT = 64 * ITEMS
+"""Bytes of a list that is read without being counted first."""
+
+
 class Checked:
     """Checks lists of one kind; remembers the last one, since the same bytes need no second look."""
 
@@ -48,19 +56,21 @@ class Checked:
         """One message of a stream: its items by key are added to ``seen``; those that are new."""
         _, items = self._read(untrusted, self._stream_type, self._kind.stream_field)
         if len(seen) + len(items) > ITEMS:
-            raise self._broken(f"it lists more than {ITEMS} items")
+            raise self._broken(TOO_MANY)
         new = {key: item for key, item in items.items() if key not in seen}
         seen.update(new)
         return list(new.values())
 
     def _read(self, untrusted: bytes, kind: Any, field: str) -> tuple[bytes, dict[str, Any]]:
         try:
+            if has_more_items(untrusted):
+                raise self._broken(TOO_MANY)
             readable, answer = read(kind, untrusted)
         except DecodeError:
             raise self._broken("its answer is not CRI's") from None
         found = getattr(answer, field)
         if len(found) > ITEMS:
-            raise self._broken(f"it lists {len(found)} items, more than {ITEMS}")
+            raise self._broken(TOO_MANY)
         key = self._kind.key
         items = {key(item): item for item in found}
         if len(items) == len(found) and "" not in items and not any(map(self._ours, items)):
@@ -87,6 +97,41 @@ class Checked:
 
     def _broken(self, cause: str) -> Broken:
         return Broken(self._kind.method, self._endpoint, cause)
+
+
+def has_more_items(untrusted: bytes) -> bool:
+    """Whether a long list has more than ``ITEMS``; DecodeError when it cannot be followed.
+
+    An item of 2 bytes takes 100 once it is parsed: a list of 16 MiB could take a GiB.  Here only the lengths
+    of its fields are looked at.
+    """
+    if len(untrusted) <= _SHORT:
+        return False
+    at = count = 0
+    while at < len(untrusted):
+        tag, at = _varint(untrusted, at)
+        kind = tag & 7
+        if kind in _FIXED:
+            at += _FIXED[kind]
+        elif kind in (_VARINT, _LENGTH):
+            value, at = _varint(untrusted, at)
+            at += value if kind == _LENGTH else 0
+        else:
+            raise DecodeError("CRI has no groups")
+        count += 1
+        if count > ITEMS:
+            return True
+    return False
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """A number of protobuf's wire format, and where it ends."""
+    value = 0
+    for place, byte in enumerate(data[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, at + place + 1
+    raise DecodeError("a number without end")
 
 
 def read(kind: Any, untrusted: bytes) -> tuple[bytes, Any]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import platform
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from cri.oci.seccomp_bpf import compiled
 from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve
 from cri.oci.values import Filter
 from daemonkit.faults import Invalid, Refused, Unsupported
+from daemonkit.host.files import open_plain
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 DEFAULT = Path(__file__).with_name("seccomp-default.json")
@@ -59,20 +60,15 @@ def _default(container: ContainerFacts) -> Filter:
     return Filter(profile, compiled(profile) if here else "")
 
 
-def _opener(path: str, flags: int) -> int:
-    """Opening a pipe must not wait for its writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def _read(path: str, operation: str = CREATE) -> bytes:
     """Read a profile of the host; Invalid unless it is a plain file, not too large."""
     subject = f"seccomp profile {path!r:.200}"
     try:
-        with open(path, "rb", opener=_opener) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise Invalid(operation, subject, "not a file")
+        with open(open_plain(path, os.O_RDONLY, follow=True), "rb") as file:
             content = file.read(_LIMIT + 1)
     except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise Invalid(operation, subject, "not a file") from None
         raise Refused(operation, subject, error.strerror or str(error), "it is read on the host") from None
     if len(content) > _LIMIT:
         raise Invalid(operation, subject, f"larger than {_LIMIT} bytes")

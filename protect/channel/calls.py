@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from google.protobuf.message import DecodeError
 
 from daemonkit import faults
+from protect.channel import reply_rules
 from protect.channel.frames import MAX_STREAM, Frame, violation
 from protect.channel.messages import printable
 from protect.model.errors import CannotStart
@@ -120,6 +121,11 @@ class CallTable:
         if self._open.pop(call_id, None) is not None:
             self._slots.release()
 
+    def operation(self, call_id: int) -> str:
+        """What an open call asks for; "" if there is none of this id."""
+        call = self._open.get(call_id)
+        return call.operation if call is not None else ""
+
     def reply(self, frame: Frame) -> Answer:
         """Parse and check a REPLY; ProtocolViolation if it answers no open call, or not what was asked.
 
@@ -128,6 +134,7 @@ class CallTable:
         call = self._open.get(frame.stream)
         if call is None:
             raise violation(f"REPLY to call {frame.stream}, which is not open")
+        reply_rules.check(call.operation, frame.payload)
         try:
             untrusted = channel_pb2.Reply.FromString(frame.payload)
         except DecodeError as error:

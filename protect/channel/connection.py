@@ -14,9 +14,6 @@ from protect.channel.wire import ChannelWire
 from protect.model.process import ProcessExited
 from xenpod_proto.channel.v1 import channel_pb2
 
-MOST_PROCESSES = 4096
-MOST_CONNECTIONS = 128
-
 
 class AgentConnection:
     """A connection to an agent, from its HELLO to its end."""
@@ -60,6 +57,10 @@ class AgentConnection:
             raise fault_of(operation, self._zone_id, reply.error)
         return reply
 
+    async def read(self) -> None:
+        """Handle the agent's frames until the connection ends, which is always an exception."""
+        await self._wire.read_loop(self.handle, self.calls.operation)
+
     def handle(self, frame: Frame) -> None:
         """Handle a frame from the agent; ProtocolViolation if it breaks a rule."""
         if frame.type is Type.DATA:
@@ -80,15 +81,11 @@ class AgentConnection:
             self._announce(reply.created, answer.wanted)
         if reply.HasField("dialed"):
             self._dialed(reply.dialed, answer.wanted)
-        if len(reply.processes.processes) > MOST_PROCESSES:
-            raise violation(f"a list of {len(reply.processes.processes)} processes")
         for process in reply.processes.processes:
             # A list may overtake the answer to a call that has just made a process.
             self._streams.announce(process.created, listed=True, fresh=self.calls.creating, wanted=False)
             if process.HasField("exited"):
                 checked_exit(process.exited)
-        if len(reply.processes.connections) > MOST_CONNECTIONS:
-            raise violation(f"a list of {len(reply.processes.connections)} connections")
         for dialed in reply.processes.connections:
             streams = _streams_of(dialed)
             self._streams.announce(streams, listed=True, fresh=self.calls.creating, wanted=False)

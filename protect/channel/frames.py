@@ -7,7 +7,7 @@ byte of its payload is kept, so a decoder never holds more than one legal frame.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 
@@ -159,65 +159,69 @@ def credit_values(frame: Frame) -> tuple[int, int]:
 class FrameDecoder:
     """Cuts one side's byte stream into frames, whatever chunks it comes in."""
 
-    def __init__(self, sender: Side) -> None:
+    def __init__(self, sender: Side, longest_reply: Callable[[int], int] | None = None) -> None:
+        """``longest_reply``: bytes that the REPLY to this call may have, where less than the table's."""
         self._sender = sender
-        self._rest = bytearray()
+        self._longest_reply = longest_reply
+        self._source: bytes | bytearray = b""
+        self._at = 0
         self._broken: str | None = None
 
     @property
     def held(self) -> int:
-        """Bytes kept of an incomplete frame."""
-        return len(self._rest)
+        """Bytes kept: of an incomplete frame, once ``take`` gives none."""
+        return len(self._source) - self._at
 
-    def feed(self, untrusted_bytes: bytes) -> list[Frame]:
-        """The frames these bytes complete; ProtocolViolation at the first that breaks a rule.
+    def add(self, untrusted_bytes: bytes) -> None:
+        """More bytes from the other side; dropped after a violation."""
+        if self._broken is not None:
+            return
+        if self._at == len(self._source):
+            self._source = untrusted_bytes
+        elif isinstance(self._source, bytearray):
+            del self._source[: self._at]
+            self._source += untrusted_bytes
+        else:
+            self._source = bytearray(memoryview(self._source)[self._at :])
+            self._source += untrusted_bytes
+        self._at = 0
+
+    def take(self) -> Frame | None:
+        """The next frame; None while it is incomplete.  ProtocolViolation if it breaks a rule.
 
         After a violation every further call raises it again.
         """
         if self._broken is not None:
             raise violation(self._broken)
-        if self._rest:
-            self._rest += untrusted_bytes
-            source = bytes(self._rest) if self._complete() else None
-            if source is None:
-                return []
-        else:
-            source = untrusted_bytes
-        frames, used = self._cut(source)
-        self._rest = bytearray(memoryview(source)[used:])
-        return frames
-
-    def _complete(self) -> bool:
-        """Whether the kept bytes hold a complete frame (a header is checked as soon as it is there)."""
-        if len(self._rest) < HEADER.size:
-            return False
-        return len(self._rest) >= HEADER.size + self._length(self._rest, 0)
-
-    def _length(self, source: bytes | bytearray, at: int) -> int:
-        header = HEADER.unpack_from(source, at)
-        fault = _header_fault(self._sender, *header)
+        source, begin = self._source, self._at + HEADER.size
+        if len(source) < begin:
+            return None
+        kind, flags, zero, stream, length = HEADER.unpack_from(source, self._at)
+        fault = _header_fault(self._sender, kind, flags, zero, stream, length)
+        if kind == Type.REPLY and self._longest_reply is not None and not fault:
+            fault = f"REPLY of {length} bytes" if length > self._longest_reply(stream) else ""
         if fault:
             self._fail(fault)
-        length: int = header[4]
-        return length
+        if len(source) < begin + length:
+            return None
+        payload = bytes(memoryview(source)[begin : begin + length])
+        frame = Frame(Type(kind), stream, payload, bool(flags & FIN))
+        fault = _payload_fault(frame)
+        if fault:
+            self._fail(fault)
+        self._at = begin + length
+        return frame
 
-    def _cut(self, source: bytes) -> tuple[list[Frame], int]:
+    def feed(self, untrusted_bytes: bytes) -> list[Frame]:
+        """All the frames these bytes complete; ProtocolViolation at the first that breaks a rule."""
+        self.add(untrusted_bytes)
         frames: list[Frame] = []
-        at = 0
-        while len(source) - at >= HEADER.size:
-            end = at + HEADER.size + self._length(source, at)
-            if end > len(source):
-                break
-            kind, flags, _, stream, _ = HEADER.unpack_from(source, at)
-            frame = Frame(Type(kind), stream, source[at + HEADER.size : end], bool(flags & FIN))
-            fault = _payload_fault(frame)
-            if fault:
-                self._fail(fault)
+        while (frame := self.take()) is not None:
             frames.append(frame)
-            at = end
-        return frames, at
+        return frames
 
     def _fail(self, cause: str) -> None:
         self._broken = cause
-        self._rest = bytearray()
+        self._source = b""
+        self._at = 0
         raise violation(cause)

@@ -7,6 +7,7 @@ dial -> HELLO -> events.connected -> streams resumed -> frames both ways -> conn
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -16,6 +17,7 @@ from daemonkit.faults import Fault, TooLate
 from protect.channel.connection import AgentConnection
 from protect.channel.inputs import InputStream
 from protect.channel.table import StreamTable
+from protect.channel.turns import Turns
 from protect.channel.wire import ChannelWire
 from protect.model.errors import DomainGone, LinkDown, ProtocolViolation
 from protect.model.ports import LinkEvents, Sink
@@ -35,15 +37,24 @@ _connecting: ContextVar[bool] = ContextVar("connecting", default=False)
 class Link:
     """One zone's channel; reconnects by itself from ``open`` until ``close`` or a violation."""
 
-    def __init__(self, zone_id: str, dial: Callable[[], Awaitable[Transport]], events: LinkEvents) -> None:
+    def __init__(
+        self,
+        zone_id: str,
+        dial: Callable[[], Awaitable[Transport]],
+        events: LinkEvents,
+        turns: Turns | None = None,
+    ) -> None:
+        """``turns``: those of all links in this process; None: nobody else has any."""
         self._zone_id = zone_id
         self._dial = dial
         self._events = events
-        self._streams = StreamTable()
+        self._share = (turns or Turns()).share()
+        self._streams = StreamTable(self._share)
         self._boot: bytes | None = None
         self._runner: asyncio.Task[None] | None = None
         self._connection: AgentConnection | None = None
         self._backoff = Backoff()
+        self._told = False
         self._down: Fault = LinkDown("reach", f"zone {zone_id}", "its channel is not open")
 
     @property
@@ -122,7 +133,7 @@ class Link:
 
     async def _forget(self, why: Fault) -> None:
         """End our side of everything that belongs to the current boot."""
-        streams, self._streams, self._boot = self._streams, StreamTable(), None
+        streams, self._streams, self._boot = self._streams, StreamTable(self._share), None
         await streams.close(why)
 
     async def _run(self, opened: asyncio.Future[AgentHello]) -> None:
@@ -130,7 +141,7 @@ class Link:
         while True:
             await asyncio.sleep(self._backoff.delay())
             try:
-                await self._connect(opened)
+                await self._share.run(functools.partial(self._connect, opened))
             except (ProtocolViolation, DomainGone) as final:
                 await self._cut_off(final, opened)
                 return
@@ -142,7 +153,10 @@ class Link:
 
     def _note(self, failure: Exception) -> None:
         cause = failure.cause if isinstance(failure, Fault) else str(failure) or type(failure).__name__
-        log.info("zone %s: channel down: %s", self._zone_id, cause)
+        # Once until it has been up for a while: what comes next is tried again, and fails again.
+        level = logging.DEBUG if self._told else logging.INFO
+        self._told = True
+        log.log(level, "zone %s: channel down, connecting again: %s", self._zone_id, cause)
         self._down = LinkDown("reach", f"zone {self._zone_id}", cause)
 
     async def _cut_off(self, final: Fault, opened: asyncio.Future[AgentHello]) -> None:
@@ -158,7 +172,7 @@ class Link:
         """One connection from dial to its end, which is always an exception."""
         transport = await self._dial()
         try:
-            wire = ChannelWire(transport, self._zone_id)
+            wire = ChannelWire(transport, self._zone_id, self._share)
             hello = await wire.greet()
             new_boot = hello.boot_id != self._boot
             if new_boot:
@@ -178,11 +192,11 @@ class Link:
         self._connection = connection
         # Not a task group: in Python 3.11 one whose tasks fail while it is cancelled forgets the cancel.
         tasks = [
-            asyncio.create_task(work, name=f"link {self._zone_id}")
+            asyncio.create_task(self._share.run(work), name=f"link {self._zone_id}")
             for work in (
-                wire.write_loop(),
-                wire.read_loop(connection.handle),
-                self._set_up(connection, hello, new_boot, opened),
+                wire.write_loop,
+                connection.read,
+                functools.partial(self._set_up, connection, hello, new_boot, opened),
             )
         ]
         try:
@@ -197,6 +211,7 @@ class Link:
             connection.calls.fail(_as_fault(end, self._zone_id))
             if asyncio.get_running_loop().time() - began > STEADY:
                 self._backoff.reset()
+                self._told = False
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _set_up(

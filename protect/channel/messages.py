@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
-
 from google.protobuf.message import DecodeError
 
+from protect.channel.allowance import Allowance
 from protect.channel.frames import VERSION, Frame, Type, encode, violation
 from protect.model.process import AgentHello, ProcessExited, ProcessName
 from xenpod_proto.channel.v1 import channel_pb2
@@ -56,15 +55,11 @@ class EventGate:
     """Bounds the rate of events; the processes of an honest zone do not end more often than that."""
 
     def __init__(self) -> None:
-        self._allowance = BURST
-        self._at = time.monotonic()
+        self._allowance = Allowance(BURST, PER_SECOND)
 
     def exited(self, frame: Frame) -> ProcessExited:
         """The validated event; ProtocolViolation if it is malformed or one too many."""
-        now = time.monotonic()
-        self._allowance = min(BURST, self._allowance + (now - self._at) * PER_SECOND) - 1
-        self._at = now
-        if self._allowance < 0:
+        if not self._allowance.take():
             raise violation(f"more than {PER_SECOND:.0f} events a second")
         try:
             untrusted = channel_pb2.Event.FromString(frame.payload)

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 
 from protect.channel.streams import Credit, Receiver
+from protect.channel.turns import Share
 from protect.model.ports import Sink
 
 log = logging.getLogger(__name__)
@@ -18,7 +19,10 @@ MOST_CHUNKS = 64
 class OutputStream:
     """One output stream of the current boot."""
 
-    def __init__(self, number: int, *, fresh: bool, credit: Callable[[int, Credit], None]) -> None:
+    def __init__(
+        self, number: int, *, fresh: bool, credit: Callable[[int, Credit], None], share: Share
+    ) -> None:
+        """``share``: the zone's, in which the sink is written to."""
         self.number = number
         self.claimable = False
         """Made by a call: kept until its caller registers or drops it."""
@@ -26,6 +30,7 @@ class OutputStream:
         self.sink: Sink | None = None
         self.forgotten: Callable[[int], None] = lambda number: None
         self._credit = credit
+        self._share = share
         self._held: list[bytes] = []
         self._pump: asyncio.Task[None] | None = None
 
@@ -66,7 +71,8 @@ class OutputStream:
     def _go(self) -> None:
         if self.sink is None or self._pump is not None or not (self._held or self.receiver.ended):
             return
-        self._pump = asyncio.get_running_loop().create_task(self._deliver(), name=f"output {self.number}")
+        pump = self._share.run(self._deliver)
+        self._pump = asyncio.get_running_loop().create_task(pump, name=f"output {self.number}")
 
     async def _deliver(self) -> None:
         try:

@@ -47,6 +47,11 @@ class Receiver:
         return self._next is not None
 
     @property
+    def outstanding(self) -> int:
+        """Bytes, and one for FIN, that may be under way: the sender has credit for them."""
+        return 0 if self._next is None or self._ended_here else self.limit - self._next + 1
+
+    @property
     def ended(self) -> bool:
         """Whether all its bytes and its FIN have come."""
         return self._end is not None and self.delivered == self._end
@@ -179,6 +184,11 @@ class Sender:
         self._sent, self._fin_sent = stop, chunk.fin
         self._highest = max(self._highest, stop)
         return chunk
+
+    def knows(self, credit: Credit) -> bool:
+        """Whether this CREDIT of the current connection changes nothing."""
+        same = (credit.consumed, credit.limit) == (self._base, self._limit)
+        return self._live and same and not credit.fin
 
     def credit(self, credit: Credit) -> None:
         """Take the peer's CREDIT; ProtocolViolation if it breaks a rule."""

@@ -5,24 +5,30 @@ from __future__ import annotations
 from bisect import bisect_right
 
 from daemonkit.faults import Missing
+from protect.channel.allowance import IgnoredFrames
 from protect.channel.frames import Frame, credit_values, data_offset, violation
 from protect.channel.inputs import InputStream
 from protect.channel.outputs import OutputStream
 from protect.channel.streams import Credit
+from protect.channel.turns import Share
 from protect.channel.wire import ChannelWire
 from protect.model.ports import Sink
 from xenpod_proto.channel.v1 import channel_pb2
 
-MOST_STREAMS = 4096
-"""Streams known at once; the containers of one pod and their execs have far fewer."""
-MOST_RANGES = 65_536
+MOST_STREAMS = 1536
+"""Streams known at once; the processes and connections that an agent keeps have 1,216."""
+MOST_RANGES = 4096
+"""An agent counts upwards: gaps are what this process never heard of."""
 GIVEN_UP = Credit(0, 0, fin=True)
 
 
 class StreamTable:
     """Streams by number.  A number the agent has not announced in this boot is a violation."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: Share) -> None:
+        """``share``: the zone's, in which what goes out to sinks takes its turns."""
+        self._share = share
+        self._ignored = IgnoredFrames()
         self._inputs: dict[int, InputStream] = {}
         self._outputs: dict[int, OutputStream] = {}
         self._used = NumberSet()
@@ -40,6 +46,7 @@ class StreamTable:
     def disconnected(self) -> None:
         """The connection ended."""
         self._wire = None
+        self._ignored.disconnected()
         self._early.clear()
         self._unwanted.clear()
         for output in self._outputs.values():
@@ -99,7 +106,7 @@ class StreamTable:
             self._new_input(number, fresh)
 
     def _new_output(self, number: int, fresh: bool) -> OutputStream:
-        output = OutputStream(number, fresh=fresh, credit=self._send_credit)
+        output = OutputStream(number, fresh=fresh, credit=self._send_credit, share=self._share)
         output.forgotten = self.drop_output
         self._used.add(number)
         self._outputs[number] = output
@@ -121,12 +128,16 @@ class StreamTable:
             output.data(data_offset(frame), frame.payload[8:], frame.fin)
         elif frame.stream in self._inputs or frame.stream not in self._used:
             raise violation(f"DATA on stream {frame.stream}, which is no output")
+        else:
+            self._ignored.frame("DATA", len(frame.payload) - 8)
 
     def credit(self, frame: Frame) -> None:
         """Take a CREDIT frame.  Before the first list it may be for a stream that is yet to be announced."""
         credit = Credit(*credit_values(frame), frame.fin)
         source = self._inputs.get(frame.stream)
         if source is not None:
+            if source.sender.knows(credit):
+                self._ignored.frame("CREDIT that says nothing new")
             source.credit(credit)
             if source.sender.over:
                 del self._inputs[frame.stream]
@@ -135,7 +146,11 @@ class StreamTable:
         elif frame.stream not in self._used:
             if self._listed or len(self._early) >= MOST_STREAMS:
                 raise violation(f"CREDIT on stream {frame.stream}, which was never used")
+            if frame.stream in self._early:
+                self._ignored.frame("CREDIT before the list")
             self._early[frame.stream] = credit
+        else:
+            self._ignored.frame("CREDIT")
 
     def output(self, number: int, sink: Sink, consumed: int) -> None:
         """Deliver a stream; one this process has not heard of is taken to be of this boot."""
@@ -154,6 +169,7 @@ class StreamTable:
         if output is None:
             return
         output.close()
+        self._ignored.earn(output.receiver.outstanding)
         self._send_credit(number, GIVEN_UP)
 
     def input(self, number: int) -> InputStream:
@@ -169,6 +185,7 @@ class StreamTable:
         """Give up a stream whose process is removed: the agent forgets it without telling."""
         source = self._inputs.pop(number, None)
         if source is not None:
+            self._ignored.earn(source.sender.unconsumed + 1)
             source.drop()
 
     def drop(self, made: channel_pb2.ProcessCreated) -> None:

@@ -9,14 +9,15 @@ from typing import Protocol
 
 from protect.channel.frames import DATA_TURN, Frame, FrameDecoder, Side, credit, data, encode
 from protect.channel.messages import agent_hello, host_hello
+from protect.channel.reply_rules import longest
 from protect.channel.streams import Credit, DataChunk
+from protect.channel.turns import Share
 from protect.model.errors import LinkDown
 from protect.model.process import AgentHello
 from protect.model.toolstack import Transport
 
 HELLO_DEADLINE = 10.0
 READ_SIZE = 65_536
-"""Bounds how long one zone's frames, however small, keep the event loop busy."""
 WRITE_SIZE = 262_144
 """A write collects whole frames up to about this many bytes."""
 
@@ -32,15 +33,17 @@ class OutgoingStream(Protocol):
 class ChannelWire:
     """Frames out: calls first, then credits, then one DATA frame of each ready stream in turn."""
 
-    def __init__(self, transport: Transport, zone_id: str) -> None:
+    def __init__(self, transport: Transport, zone_id: str, share: Share) -> None:
+        """``share``: the zone's, in which ``greet`` and the loops run."""
+        self._share = share
         self._transport = transport
         self._zone_id = zone_id
         self._calls: dict[int, bytes] = {}
         self._credits: dict[int, Credit] = {}
         self._ready: deque[OutgoingStream] = deque()
         self._work = asyncio.Event()
-        self._decoder = FrameDecoder(Side.AGENT)
-        self._early: list[Frame] = []
+        self._decoder = FrameDecoder(Side.AGENT, self._longest_reply)
+        self._operations: Callable[[int], str] = lambda call_id: ""
 
     def call(self, call_id: int, frame: bytes) -> None:
         """Send a CALL frame."""
@@ -70,30 +73,38 @@ class ChannelWire:
         try:
             async with asyncio.timeout(HELLO_DEADLINE):
                 await self._transport.write(host_hello(self._zone_id))
-                frames: list[Frame] = []
-                while not frames:
-                    frames = self._decoder.feed(await self._read())
+                while (first := self._decoder.take()) is None:
+                    await self._read()
         except TimeoutError as error:
             cause = f"no HELLO within {HELLO_DEADLINE:.0f} s"
             raise LinkDown("greet", f"zone {self._zone_id}", cause) from error
-        self._early = frames[1:]
-        return agent_hello(frames[0])
+        return agent_hello(first)
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> None:
+        if self._share.enough():
+            # A transport that always has bytes would keep the loop: other zones get their turns here.
+            await asyncio.sleep(0)
         untrusted_bytes = await self._transport.read(READ_SIZE)
         if not untrusted_bytes:
             raise LinkDown("read", f"zone {self._zone_id}", "the agent closed the channel")
-        return untrusted_bytes
+        self._decoder.add(untrusted_bytes)
 
-    async def read_loop(self, handle: Callable[[Frame], None]) -> None:
-        """Hand on each frame, until the connection ends (LinkDown) or a rule is broken."""
-        frames, self._early = self._early, []
+    def _longest_reply(self, call_id: int) -> int:
+        return longest(self._operations(call_id))
+
+    async def read_loop(self, handle: Callable[[Frame], None], operations: Callable[[int], str]) -> None:
+        """Hand on each frame, until the connection ends (LinkDown) or a rule is broken.
+
+        ``operations``: what a call of this id asks for, "" if there is none.
+        """
+        self._operations = operations
         while True:
-            for frame in frames:
+            while (frame := self._decoder.take()) is not None:
                 handle(frame)
-            # A transport that always has bytes would keep the loop: other zones get their turns here.
-            await asyncio.sleep(0)
-            frames = self._decoder.feed(await self._read())
+                if self._share.enough():
+                    # However many there are in one read, and however small.
+                    await asyncio.sleep(0)
+            await self._read()
 
     async def write_loop(self) -> None:
         """Send what is to be sent, until the connection ends (ConnectionError)."""

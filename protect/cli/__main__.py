@@ -151,7 +151,8 @@ def _verb(
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
-    path = options.cri_socket if "cri_socket" in options else options.socket
+    # "host" has both, and does without xenpod-cri.
+    path = options.socket if "socket" in options else options.cri_socket
     # UNAVAILABLE is also what a daemon says of others: a registry, or a silent zone.
     nobody = error.code() is grpc.StatusCode.UNAVAILABLE and not _is_served(path)
     if nobody and not path.exists():

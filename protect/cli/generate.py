@@ -94,6 +94,8 @@ async def generate(options: argparse.Namespace) -> None:
         if changing:
             return manifests.change(options, [] if options.critical else await _platforms(options))
         found = [_changed(one, options) for one in await _platforms(options)]
+        if wanted.nodes and len(found) > 1:
+            options.refuse("--node has the labels of one platform: name it with --platform")
         objects, texts = output.objects(found, wanted), output.texts(found, wanted)
     except Fault as fault:
         raise CommandFailed(str(fault)) from None

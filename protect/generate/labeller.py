@@ -79,9 +79,15 @@ def _bounds(namespace: str) -> list[Object]:
     """
     node = 'request.userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([]) == [request.name]'
     kept = "key.matches(variables.own) || variables.before[?key] == optional.of(variables.after[key])"
-    rest = (
-        "object.spec == oldObject.spec"
-        ' && object.metadata[?"annotations"] == oldObject.metadata[?"annotations"]'
+    # An owner that is not there would have the node removed, a finalizer would keep it for ever.
+    rest = " && ".join(
+        [
+            "object.spec == oldObject.spec",
+            *(
+                f'object.metadata[?"{name}"] == oldObject.metadata[?"{name}"]'
+                for name in ("annotations", "ownerReferences", "finalizers")
+            ),
+        ]
     )
     may = (
         (node, f"{NAME} changes only the node that it runs on"),

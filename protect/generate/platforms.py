@@ -167,10 +167,12 @@ class NodeFile:
         """This node's; the default handler comes first, whatever others there are.
 
         A handler with a size gives it to zones of pods without limits, and the scheduler knows nothing of it.
-        So the overhead of its class is as large.
+        So the overhead of its class is as large; but not less than a kernel takes, since xenpod-cri adds it
+        to the limits of pods that have some.
         """
         own = [name for name, one in self.handlers.items() if one.host_namespaces == _OWN_NAMESPACES]
-        sizes = {name: one.memory for name, one in self.handlers.items() if one.memory}
+        least = self.zone.memory_overhead
+        sizes = {name: one.memory for name, one in self.handlers.items() if one.memory > least}
         return NodePlatform(
             name="",
             handlers=_default_first(handlers),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(\.\d{1,4})?")
+_VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(\.\d{1,4}([-+][\w.+-]{1,64})?)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -20,7 +20,10 @@ class Version:
 
 
 def version(text: str) -> Version:
-    """``1.36``, ``v1.36``, ``1.36.2``; ValueError otherwise."""
+    """``1.36``, ``v1.36``, ``1.36.2``, and as distributions write them: ``v1.36.2-gke.1``, ``v1.36.2+k3s1``.
+
+    ValueError otherwise.
+    """
     match = _VERSION.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r:.80} is not a release such as 1.36")

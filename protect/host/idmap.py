@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from daemonkit.host.children import settle
 from protect.model.zone import ZoneIdMapping
 
 _SERVER = 2**32 - 2
@@ -30,6 +31,7 @@ def user_namespace(mapping: ZoneIdMapping) -> Iterator[int]:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
         assert holder.stdin is not None and holder.stdout is not None
         try:
+            settle(holder.pid)
             # It answers once it is in its namespace.
             holder.stdin.write(b"?")
             if holder.stdout.read(1) != b"?":

@@ -37,11 +37,6 @@ class _MountAttr(ctypes.Structure):
     ]
 
 
-def locate(path: Path) -> int:
-    """A descriptor (O_PATH) of what is at a path: symbolic links are followed, automounts made."""
-    return _call("open_tree", str(path), _AT_FDCWD, os.fsencode(path), os.O_CLOEXEC)
-
-
 def clone(source: Path | int, *, recursive: bool) -> int:
     """A descriptor of a copy of the mounts at a path, or at an open file itself, attached nowhere.
 

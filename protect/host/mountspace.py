@@ -95,19 +95,6 @@ def _with_root(tree: int, copied: int | None) -> int:
         return os.open("mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=links)
 
 
-def in_a_copy(work: Callable[[], T]) -> T:
-    """Change mounts in a copy of our own namespace, which is gone afterwards.
-
-    What is mounted or unmounted there may show here, as the mounts are as shared as ours.
-    """
-
-    def enter() -> T:
-        _checked("unshare", _libc.unshare(_CLONE_FS | _CLONE_NEWNS))
-        return work()
-
-    return _apart(enter)
-
-
 def inside(namespace: Path, work: Callable[[], T]) -> T:
     """Do something in a namespace; paths are its own there."""
     number = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)

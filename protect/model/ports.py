@@ -131,14 +131,14 @@ class ZoneVolumes(Protocol):
         ...
 
     async def take(
-        self, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
+        self, zone_id: str, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
     ) -> list[VolumeSource]:
         """Find them on the host; the caller closes them.  Nothing that lasts is done (but directories made).
 
-        ``ids``: of the zone's user namespace.  A caller who is cancelled is freed at once; what is found
-        afterwards is closed.
+        ``ids``: of the zone's user namespace.  A caller who is cancelled is freed at once.
 
-        Missing, Invalid, Refused; TooLate when a file system does not answer.
+        Missing, Invalid, Refused; TooLate when a file system does not answer, which holds up the zone's
+        own volumes at most.
         """
         ...
 

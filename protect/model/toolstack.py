@@ -233,6 +233,10 @@ class Toolstack(Protocol):
 
     async def unpause(self, domain: DomainId) -> None: ...
 
+    def abandon(self, domain: DomainId) -> None:
+        """Its end has been declared: from now on no step waits for its guest; an unknown domain is fine."""
+        ...
+
     async def destroy(self, domain: DomainId) -> None:
         """End it at once and free everything of it; an unknown domain succeeds."""
         ...

@@ -140,6 +140,12 @@ class ZoneManager:
         if self.zones.pop(runtime.id, None):
             self.hub.publish(ZoneGone(runtime.id))
 
+    def declare_end(self, runtime: ZoneRuntime, cause: str) -> None:
+        """Wake the verbs that wait for the zone's agent, and those that wait for its kernel."""
+        runtime.end.declare(cause)
+        if runtime.zone.domain_id:
+            self.toolstack.abandon(runtime.zone.domain_id)
+
     def stop(self) -> None:
         """Release every caller who would wait for long."""
         self.stopping.declare("protectd is stopping")

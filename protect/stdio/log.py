@@ -15,7 +15,7 @@ from pathlib import Path
 
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Refused
-from daemonkit.hostfiles import HostCalls
+from daemonkit.host.files import HostCalls
 from protect.stdio.disk import LogDisk
 from protect.stdio.fanout import FanOut, LiveReader
 from protect.stdio.journal import Journal
@@ -26,7 +26,9 @@ log = logging.getLogger(__name__)
 LONGEST = 16_384
 """Bytes of content in one log line; a longer one is cut into P lines and a last F (containerd's default)."""
 CHUNK = 2 * LONGEST
-"""Bytes of output per append: bounds how long one takes (in the file newlines take 50 times as much)."""
+"""Bytes of output per append."""
+LINES = 1024
+"""Lines per append: in the file a newline takes 50 times as much.  Both bound how long one append takes."""
 _DISK = LogDisk()
 _CALLS = HostCalls()
 
@@ -56,12 +58,13 @@ class LogSink:
         self._owner.readers.publish(self._name, data)
         self._tail += data
         while True:
-            chunk = bytes(self._tail[:CHUNK])
+            chunk = piece(self._tail)
+            every = len(chunk) == len(self._tail)
             batch, used = render(chunk, self._name, time.time_ns())
             if used:
                 await self._owner.append(batch, self._name, self.consumed + used)
                 del self._tail[:used]
-            if len(self._tail) <= LONGEST and len(chunk) < CHUNK:
+            if every:
                 return self.consumed
             # A stream that never pauses must not keep the loop from the others.
             await asyncio.sleep(0)
@@ -190,6 +193,15 @@ def stamp(now_ns: int) -> str:
     """RFC 3339 with nanoseconds in UTC; its length is always the same, so that lines written again fit."""
     seconds, rest = divmod(now_ns, 1_000_000_000)
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09d}Z"
+
+
+def piece(tail: bytearray) -> bytes:
+    """What of the output to append next: at most CHUNK bytes and LINES newlines."""
+    chunk = bytes(tail[:CHUNK])
+    if chunk.count(b"\n") <= LINES:
+        return chunk
+    rest = chunk.split(b"\n", LINES)[-1]
+    return chunk[: len(chunk) - len(rest)]
 
 
 def render(content: bytes, stream: str, now_ns: int) -> tuple[bytes, int]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from daemonkit.faults import Refused
-from daemonkit.hostfiles import open_plain
+from daemonkit.host.files import open_plain
 from protect.stdio.journal import Append, Journal, Position
 
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT
@@ -135,7 +135,7 @@ class LogFile:
             try:
                 fd = open_plain(path.parent / name, os.O_WRONLY)
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.EINVAL):
+                if error.errno not in (errno.ENOENT, errno.EINVAL, errno.EISDIR):
                     raise
                 continue
             state = os.fstat(fd)

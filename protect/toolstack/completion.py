@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from daemonkit.tasks import complete
+from protect.model.toolstack import DomainId
 
 
 class Completing:
@@ -17,6 +18,9 @@ class Completing:
 
     def __init__(self) -> None:
         self._under_way: set[asyncio.Task[Any]] = set()
+
+    def abandon(self, domain: DomainId) -> None:
+        """Of a toolstack whose steps never wait for a guest."""
 
     async def idle(self) -> None:
         """Wait until no completed method is under way."""

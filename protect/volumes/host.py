@@ -4,118 +4,123 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import functools
 import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
-from daemonkit.tasks import complete, join
+from daemonkit.host.files import HostCalls
+from daemonkit.tasks import complete
 from protect.host.idmap import user_namespace
+from protect.host.lookup import Lookups
 from protect.model.volume import Volume, VolumeSource, close_all
 from protect.model.zone import ZoneIdMapping
 from protect.volumes.area import Area
 from protect.volumes.source import OPERATION, take
 
-_RESOLVERS = 16
-"""Paths on file servers that do not answer keep a thread each, until they do."""
+_SECONDS = 30.0
+"""Within which mounts come and go, and usually within milliseconds."""
+_AT_ONCE = 1024
 
 
 class HostVolumes:
-    """``protect.model.ports.ZoneVolumes``; the areas are ``<root>/<zone>``."""
+    """``protect.model.ports.ZoneVolumes``; the areas are ``<root>/<zone>``.
 
-    def __init__(self, root: Path) -> None:
+    ``program``: ``zone/lookup``.
+    """
+
+    def __init__(self, root: Path, program: Path) -> None:
         self._root = root
-        self._resolvers = ThreadPoolExecutor(_RESOLVERS, "volume")
+        self._lookups = Lookups(program)
+        self._calls = HostCalls(_SECONDS, _AT_ONCE)
 
     def shared(self, zone_id: str) -> Path:
         return self._area(zone_id).namespace
 
     async def open(self, zone_id: str) -> None:
         with _faults("make volumes of zone", zone_id):
-            await complete(asyncio.to_thread(self._area(zone_id).make))
+            await self._run(zone_id, self._area(zone_id).make)
         checkpoint("volumes.area-made")
 
     async def close(self, zone_id: str) -> None:
         with _faults("remove volumes of zone", zone_id):
-            await complete(asyncio.to_thread(self._area(zone_id).remove))
+            await self._run(zone_id, self._area(zone_id).remove)
         checkpoint("volumes.area-removed")
 
     def zones(self) -> list[str]:
         return os.listdir(self._root) if self._root.is_dir() else []
 
     async def take(
-        self, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
+        self, zone_id: str, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
     ) -> list[VolumeSource]:
         if not volumes:
             return []
-        taking = self._resolvers.submit(_take_all, tuple(volumes), ids)
+        taken: list[VolumeSource] = []
         try:
             async with asyncio.timeout(timeout):
-                return await join(asyncio.wrap_future(taking))
+                await self._take_all(zone_id, volumes, ids, taken)
         except BaseException as error:
-            # The caller is freed at once.  The thread goes on; what it still takes is closed.
-            if not taking.cancel():
-                taking.add_done_callback(_close_late)
+            waited = self._lookups.stuck(zone_id)
+            close_all(taken)
             if isinstance(error, TimeoutError):
                 paths = ", ".join(volume.host_path for volume in volumes)
                 cause = f"the host did not find them within {timeout:g} s"
-                raise TooLate(OPERATION, f"{paths:.400}", cause) from None
+                hint = "earlier look-ups of the zone have not come back" if waited else ""
+                raise TooLate(OPERATION, f"{paths:.400}", cause, hint) from None
             raise
+        return taken
+
+    async def _take_all(
+        self,
+        zone_id: str,
+        volumes: Sequence[Volume],
+        ids: ZoneIdMapping | None,
+        taken: list[VolumeSource],
+    ) -> None:
+        async with self._lookups.begin(zone_id) as lookup:
+            with ExitStack() as stack:
+                users = await complete(asyncio.to_thread(_users, volumes, ids, stack))
+                for volume in volumes:
+                    await take(volume, lookup, users, taken)
 
     async def attach(self, zone_id: str, workload_id: str, sources: Sequence[VolumeSource]) -> None:
         if sources:
             with _faults("attach volumes of", workload_id):
-                attaching = asyncio.to_thread(_attach, self._area(zone_id), workload_id, tuple(sources))
-                await complete(attaching)
+                attach = functools.partial(_attach, self._area(zone_id), workload_id, tuple(sources))
+                await self._run(f"{zone_id}/{workload_id}", attach)
 
     async def detach(self, zone_id: str, workload_id: str) -> None:
         with _faults("detach volumes of", workload_id):
-            await complete(asyncio.to_thread(self._area(zone_id).detach, workload_id))
+            detach = functools.partial(self._area(zone_id).detach, workload_id)
+            await self._run(f"{zone_id}/{workload_id}", detach)
         checkpoint("volumes.detached")
+
+    async def _run(self, key: str, work: Callable[[], None]) -> None:
+        """Not in the threads that all share: the last unmount of a file system may wait for its server."""
+        await complete(self._calls.run(key, work))
 
     def _area(self, zone_id: str) -> Area:
         return Area(self._root / zone_id)
 
 
-def _take_all(volumes: tuple[Volume, ...], ids: ZoneIdMapping | None) -> list[VolumeSource]:
-    taken: list[VolumeSource] = []
-    try:
-        with _users(volumes, ids) as users:
-            for volume in volumes:
-                taken.append(take(volume, users))  # noqa: PERF401 - closed when the next one fails
-    except BaseException:
-        close_all(taken)
-        raise
-    return taken
-
-
-@contextmanager
-def _users(volumes: tuple[Volume, ...], ids: ZoneIdMapping | None) -> Iterator[int]:
-    """A descriptor of the user namespace that some of them need; 0 when none does."""
+def _users(volumes: Sequence[Volume], ids: ZoneIdMapping | None, stack: ExitStack) -> int:
+    """A descriptor of the user namespace that some need, for as long as the stack; 0 when none does."""
     mapped = [volume.host_path for volume in volumes if volume.map_ids]
     if not mapped:
-        yield 0
-    elif ids is None:
+        return 0
+    if ids is None:
         raise Refused(OPERATION, mapped[0], "its ids are to be mapped, and its zone has no user namespace")
-    else:
-        with ExitStack() as stack:
-            with _faults("make user namespace for", mapped[0]):
-                users = stack.enter_context(user_namespace(ids))
-            yield users
+    with _faults("make user namespace for", mapped[0]):
+        return stack.enter_context(user_namespace(ids))
 
 
 def _attach(area: Area, workload_id: str, sources: tuple[VolumeSource, ...]) -> None:
     for source in sources:
         area.attach(workload_id, source.volume.name, source.tree, directory=source.directory)
         checkpoint("volumes.attached")
-
-
-def _close_late(taking: Future[list[VolumeSource]]) -> None:
-    if not taking.cancelled() and taking.exception() is None:
-        close_all(taking.result())
 
 
 @contextmanager

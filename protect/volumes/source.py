@@ -1,16 +1,24 @@
-"""Turn a host path into mounts that can be attached: resolved once, and held from then on."""
+"""Turn a host path into mounts that can be attached: found once, and held from then on (ADR 30)."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from daemonkit.faults import Broken, Fault, Invalid, Missing, Refused
-from protect.host import mountinfo, mounts, mountspace
+from daemonkit.host import mountinfo
+from daemonkit.tasks import complete
+from protect.host import mounts, mountspace
+from protect.host.lookup import Lookup, Place
 from protect.model.volume import Volume, VolumeSource
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 OPERATION = "share"
 _KINDS = {
@@ -27,48 +35,66 @@ COMMANDING = frozenset(
 """Kinds of file systems whose files are no data, but the host's kernel: to write to one is to command it."""
 
 
-def take(volume: Volume, users: int = 0) -> VolumeSource:
-    """Take the mounts of a volume.  Blocks for as long as the path's file system takes to answer.
+async def take(volume: Volume, lookup: Lookup, users: int, taken: list[VolumeSource]) -> None:
+    """Take the mounts of a volume, and add them to ``taken``.  The caller bounds the wait for file servers.
 
-    ``users``: descriptor of the user namespace for one whose ids are mapped.
+    ``users``: descriptor of the user namespace for one whose ids are mapped.  A cancelled call has ended, and
+    may have added one.
 
     Missing, Invalid; Refused for what a zone cannot have of the host: sockets, pipes, devices, and the file
     systems by which the host is commanded; and to follow mounts that do not tell of what is mounted below
     them.  Such file systems are left out of a volume that has them further down, as ``/`` has.
     """
     try:
-        try:
-            return _take(volume, users)
-        except _LeaveOut as below:
+        with await lookup.find(volume.host_path, make=volume.create_directory) as place:
+            known = await _step(mountinfo.mounts)
+            mount = known.get(mountinfo.number_of(place.descriptor))
+            if mount is None:
+                raise Refused(OPERATION, volume.host_path, "it was unmounted just now", "try again")
+            directory = _checked(volume, place, mount)
+            below = list(mountinfo.below(known, mount.number)) if directory else []
+            if not any(each.kind in COMMANDING for each in below):
+                await _step(_copy, volume, place, users, taken)
+                return
+            unbindable = frozenset(each.place for each in below if each.unbindable)
             # To be left out they are marked, and must not be so for the host.
-            marked = below.places
-            return mountspace.in_a_copy(lambda: _take(volume, users, marked))
+            with await lookup.copied(follow=volume.follow_host) as copied:
+                await _take_copied(volume, lookup, copied, unbindable, users, taken)
     except OSError as error:
         raise _fault(volume, error) from error
 
 
-class _LeaveOut(Exception):  # noqa: N818 - no error
-    """There is something below that must be left out: ``places``, together with what is left out anyway."""
+async def _take_copied(
+    volume: Volume,
+    lookup: Lookup,
+    copied: Place,
+    unbindable: frozenset[str],
+    users: int,
+    taken: list[VolumeSource],
+) -> None:
+    """Mark mounts: copies leave unbindable ones out, with all below them.
 
-    def __init__(self, places: frozenset[Path]) -> None:
-        super().__init__()
-        self.places = places
+    A new namespace may have forgotten which were unbindable (Linux 6.18 does).
+    """
+    home = Path(f"/proc/{lookup.pid}")
+    top = mountinfo.number_of(copied.descriptor)
+    tried: set[int] = set()
+    while True:
+        known = await _step(mountinfo.mounts, home)
+        found = mountinfo.highest(known, top, lambda at: at.kind in COMMANDING or at.place in unbindable)
+        marks = {at.number: at.place for at in found if not at.unbindable}
+        # Those that cannot be marked are gone at the next look (a copy that follows the host changes
+        # with every pod), or below another mount and out of reach.
+        if tried == marks.keys() or await lookup.make_unbindable(marks):
+            break
+        tried = set(marks)
+    await _step(mountspace.inside, home / "ns/mnt", lambda: _copy(volume, copied, users, taken))
 
 
-def _take(volume: Volume, users: int, marked: frozenset[Path] | None = None) -> VolumeSource:
-    """``marked``: mark the mounts at these places, and those that command the host; None: raise _LeaveOut."""
-    place = _open(volume)
-    try:
-        known = mountinfo.mounts()
-        mount = known.get(mountinfo.number_of(place))
-        if mount is None:
-            raise Refused(OPERATION, volume.host_path, "it was unmounted just now", "try again")
-        directory = _checked(volume, place, mount)
-        _leave_out(list(mountinfo.below(known, mount.number)), marked)
-        tree = mounts.clone(place, recursive=True)
-    finally:
-        os.close(place)
-    source = VolumeSource(volume, tree, directory)
+def _copy(volume: Volume, place: Place, users: int, taken: list[VolumeSource]) -> None:
+    """A copy of the mounts at a place, set right."""
+    directory = stat.S_ISDIR(place.mode)
+    source = VolumeSource(volume, mounts.clone(place.descriptor, recursive=directory), directory)
     try:
         _set_right(source)
         if volume.map_ids:
@@ -76,12 +102,17 @@ def _take(volume: Volume, users: int, marked: frozenset[Path] | None = None) -> 
     except BaseException:
         source.close()
         raise
-    return source
+    taken.append(source)
 
 
-def _checked(volume: Volume, place: int, mount: mountinfo.Mount) -> bool:
+async def _step(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """In a thread, to its end: none of these steps asks a file server, so all are short."""
+    return await complete(asyncio.to_thread(work, *args, **kwargs))
+
+
+def _checked(volume: Volume, place: Place, mount: mountinfo.Mount) -> bool:
     """Whether it is a directory; Refused for what zones cannot have."""
-    mode = os.fstat(place).st_mode
+    mode = place.mode
     if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "neither a file nor a directory")
         hint = "share the directory of files that the pod needs, or reach the host over the network"
@@ -96,27 +127,6 @@ def _checked(volume: Volume, place: int, mount: mountinfo.Mount) -> bool:
         cause = "to follow the host's mounts, it must be in a shared or slave mount, and is not"
         raise Refused(OPERATION, volume.host_path, cause, hint)
     return stat.S_ISDIR(mode)
-
-
-def _leave_out(below: Sequence[mountinfo.Mount], marked: frozenset[Path] | None) -> None:
-    """Mark mounts: copies leave unbindable ones out, with all below them.
-
-    A new namespace may have forgotten which were unbindable (Linux 6.18 does).
-    """
-    if marked is None:
-        if any(each.kind in COMMANDING for each in below):
-            raise _LeaveOut(frozenset(each.place for each in below if each.unbindable))
-        return
-    for each in below:
-        if each.kind not in COMMANDING and each.place not in marked:
-            continue
-        top = mounts.locate(each.place)
-        try:
-            # Another one may be mounted over it: then no path leads to it, in the zone either.
-            if mountinfo.number_of(top) == each.number:
-                mounts.change(top, propagation=mounts.MS_UNBINDABLE, recursive=False)
-        finally:
-            os.close(top)
 
 
 def _set_right(source: VolumeSource) -> None:
@@ -143,16 +153,6 @@ def _map_ids(source: VolumeSource, users: int) -> None:
         cause = "its file system, or one mounted below it, cannot be mounted with mapped ids"
         hint = "use a volume on another file system, or leave out hostUsers: false"
         raise Refused(OPERATION, source.volume.host_path, cause, hint) from error
-
-
-def _open(volume: Volume) -> int:
-    try:
-        return mounts.locate(Path(volume.host_path))
-    except FileNotFoundError:
-        if not volume.create_directory:
-            raise
-    os.makedirs(volume.host_path, mode=0o755, exist_ok=True)
-    return mounts.locate(Path(volume.host_path))
 
 
 def _fault(volume: Volume, error: OSError) -> Fault:

@@ -45,7 +45,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
     files = disks.find("create workload", spec.id, spec.stacks)
     # Before the record: a file system that does not answer holds up nothing but this call.
     ids = zone.zone.spec.id_mapping
-    sources = await manager.volumes.take(spec.volumes, manager.config.timeouts.call, ids)
+    sources = await manager.volumes.take(zone.id, spec.volumes, manager.config.timeouts.call, ids)
     try:
         runtime, new = admit(manager, zone, spec, files)
         table = disks.DiskTable.of(runtime.workload.disks, files)

@@ -40,7 +40,7 @@ async def on_death(manager: ZoneManager, runtime: ZoneRuntime, death: DomainDeat
 
 async def kill(manager: ZoneManager, runtime: ZoneRuntime, reason: str) -> None:
     """End a zone: its domain has ended, or it cannot be trusted to be what it was."""
-    runtime.end.declare(f"it is dead: {reason}")
+    manager.declare_end(runtime, f"it is dead: {reason}")
     async with runtime.lock:
         if runtime.zone.state is ZoneState.RUNNING:
             log.warning("zone died", extra=fields(zone=runtime.id, reason=reason))

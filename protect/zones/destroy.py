@@ -31,7 +31,7 @@ async def destroy(manager: ZoneManager, zone_id: str) -> None:
 
 async def _destroy(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     # Wakes a launch, an adoption and every call in the zone, which then release its lock.
-    runtime.end.declare("it is being destroyed")
+    manager.declare_end(runtime, "it is being destroyed")
     async with runtime.lock:
         if manager.zones.get(runtime.id) is runtime:
             await dismantle(manager, runtime)
@@ -43,7 +43,7 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
     A step that fails leaves the zone listed as DESTROYING, to be destroyed again.
     """
-    runtime.end.declare("it is being destroyed")
+    manager.declare_end(runtime, "it is being destroyed")
     # Noted: a full disk must not keep a domain alive.
     manager.note_zone(runtime, runtime.zone.to(ZoneState.DESTROYING), INTENT)
     checkpoint("zone-destroy.recorded")

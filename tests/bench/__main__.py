@@ -18,6 +18,7 @@ from localnode import images, layers, registry
 from tests.bench import (
     growth,
     memory,
+    neighbours,
     parts,
     passing,
     plugins,
@@ -37,6 +38,7 @@ IMAGE = f"{HOST}/debian/busybox:1"
 PAUSE = f"{HOST}/pause:1"
 _WARM_UP = 2
 _ROUNDS = 3
+_CALLS = 200
 _WIDTH = 130
 
 
@@ -56,6 +58,7 @@ def main() -> int:
         "--image-mib", type=int, default=700, help="size of a pulled image, unpacked; 0: no such figures"
     )
     parser.add_argument("--others", type=int, default=100, help="pods to start among; 0: no such figures")
+    parser.add_argument("--neighbours", type=int, default=20, help="hostile zones; 0: no such figures")
     parser.add_argument("--containerd", type=Path, metavar="FOLDER", help="of containerd and its shim")
     parser.add_argument("--only", choices=(report.OURS, report.THEIRS))
     parser.add_argument("--profile", action="store_true", help="show where our time goes, by RPC")
@@ -111,6 +114,10 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
             took, stores = await pulling.measure(running, pushed[1], pushed[2], _ROUNDS)
             report.show_pulls(took, stores, pushed[0], console)
             _keep(samples, took)
+        if arguments.neighbours and report.OURS in running:
+            console.print(f"now an honest zone among {arguments.neighbours} that are hostile")
+            beside = await neighbours.measure(folder / "n", arguments.neighbours, _CALLS)
+            neighbours.show(beside, console)
         if calls:
             profile.show(calls, console)
         if arguments.json:

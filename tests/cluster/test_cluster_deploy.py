@@ -31,6 +31,9 @@ pytestmark = [needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
 
 HERE, ELSEWHERE = "here", "elsewhere"
 OWN = "xenpod.dev/can.hvm"
+OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "0"}
+"""Of an object whose owner is not there: the API server's garbage collection removes it."""
+
 PLURALS = {"RuntimeClass": "runtimeclasses"}
 ADMISSION = "admissionregistration.k8s.io"
 VALUES = Path(__file__).resolve().parents[1] / "data" / "chart-values"
@@ -147,6 +150,8 @@ async def test_the_labeller_does_not_label_another_node(
         ({"metadata": {"labels": {"example.com/kept": None}}}, "removes only its own labels"),
         ({"metadata": {"labels": None}}, "removes only its own labels"),
         ({"metadata": {"annotations": {"a": "b"}}}, "changes only labels"),
+        ({"metadata": {"finalizers": ["example.com/kept"]}}, "changes only labels"),
+        ({"metadata": {"ownerReferences": [OWNER]}}, "changes only labels"),
         ({"spec": {"unschedulable": True}}, "changes only labels"),
         ({"spec": {"taints": [{"key": "a", "effect": "NoExecute"}]}}, "changes only labels"),
     ],

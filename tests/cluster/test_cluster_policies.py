@@ -199,8 +199,8 @@ async def test_the_scheduler_brings_zones_to_their_nodes_and_other_pods_elsewher
 ) -> None:
     """Labels and taints as ``protect generate labels`` has them."""
     await _node(api, "ordinary", {}, [])
-    scripts = [path for path in await made(tmp_path, "labels", "--node", "metal") if "metal" in path.name]
-    labelling, tainting = (shlex.split(line) for line in scripts[0].read_text().splitlines())
+    [script] = await made(tmp_path, "labels", "--node", "metal", "--platform", "metal")
+    labelling, tainting = (shlex.split(line) for line in script.read_text().splitlines())
     assert labelling[:5] == ["kubectl", "label", "--overwrite", "nodes", "metal"]
     assert tainting[:5] == ["kubectl", "taint", "--overwrite", "nodes", "metal"]
     labels = dict(word.split("=") for word in labelling[5:])

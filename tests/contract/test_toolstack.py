@@ -265,6 +265,29 @@ async def test_disks_over_each_other(stage: Stage, images: tuple[Path, Path]) ->
     assert await agent.run("c2", "xvdba xvda", "cat", "/marker") == (0, b"one\n")
 
 
+async def test_a_guest_that_keeps_its_disks_holds_up_nobody_and_not_its_own_end(
+    stage: Stage, images: tuple[Path, Path]
+) -> None:
+    """It is paused, so it never agrees; it has more disks than there are threads."""
+    toolstack = stage.toolstack
+    evil, other = await stage.create(), await stage.create()
+    vdevs = [f"xvd{letter}" for letter in "abcdefghij"]
+    for vdev in vdevs:
+        await toolstack.attach_disk(evil.id, DiskSpec(vdev, images[0]))
+    detaching = [asyncio.create_task(toolstack.detach_disk(evil.id, vdev)) for vdev in vdevs * 2]
+    await asyncio.sleep(0)
+    await soon(toolstack.attach_disk(other.id, DiskSpec("xvda", images[1])))
+    assert await soon(toolstack.disks(other.id)) == ["xvda"]
+    await soon(toolstack.physical_info())
+    await soon(toolstack.destroy(other.id))
+    # A verb that detaches, and whoever declares the end, do not wait for each other.
+    toolstack.abandon(evil.id)
+    await soon(asyncio.wait(detaching[:1]))
+    await soon(toolstack.destroy(evil.id))
+    await soon(asyncio.gather(*detaching))
+    assert await stage.info(evil.uuid) is None
+
+
 async def test_disks_that_cannot_be(stage: Stage, images: tuple[Path, Path], tmp_path: Path) -> None:
     info = await stage.create()
     odd = tmp_path / "odd"

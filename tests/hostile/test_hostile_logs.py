@@ -11,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from daemonkit.hostfiles import HostCalls, open_plain
+from daemonkit.host.files import HostCalls, open_plain
 from tests.support.protect.disk_source import DiskSource
 from tests.support.protect.zones import TIMEOUT, Zones, failing, needs_protectd, until
 
@@ -121,3 +121,20 @@ async def test_no_more_calls_wait_than_there_may(tmp_path: Path) -> None:
     for descriptor in late:
         os.close(descriptor)
     assert await calls.run("1", lambda: 7) == 7
+
+
+async def test_whoever_tries_again_waits_for_the_call_before(tmp_path: Path) -> None:
+    """A caller that was cancelled leaves a call behind, and begins anew at once."""
+    release = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    calls = HostCalls()
+    first = asyncio.create_task(
+        calls.run("k", lambda: asyncio.run_coroutine_threadsafe(release.wait(), loop).result())
+    )
+    await asyncio.sleep(0)
+    first.cancel()
+    again = asyncio.create_task(calls.run("k", lambda: 7))
+    await asyncio.wait([first])
+    assert not again.done()
+    release.set()
+    assert await asyncio.wait_for(again, TIMEOUT) == 7

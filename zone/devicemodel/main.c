@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "../fakedom/namespace.h"
+#include "../fakedom/ordinary.h"
 
 enum { OURS = 4 };
 
@@ -47,6 +48,7 @@ int main(int argc, char **argv)
 		fputs("device-model: want -xenpod-share NAMESPACE PLACE QEMU\n", stderr);
 		return EXIT_FAILURE;
 	}
+	ordinary_process();
 	qemu = ours[3];
 	if (share(ours[1], ours[2], &reason) == 0) {
 		memmove(ours, ours + OURS, (size_t)(argv + argc - ours - OURS + 1) * sizeof(*ours));

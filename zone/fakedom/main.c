@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "fakedom.h"
+#include "ordinary.h"
 
 static int refuse(const char *text)
 {
@@ -95,6 +96,7 @@ int main(int argc, char **argv)
 	}
 
 	/* 2. Start the monitor, which makes the zone and stays. */
+	ordinary_process();
 	if (pipe(report) < 0) {
 		perror("fakedom: pipe");
 		return 1;

@@ -131,7 +131,7 @@ class MixedImages:
             return cri.RemoveImageResponse()
         refusal: Exception | None = None
         try:
-            await self._theirs.remove(image_id, metadata)
+            await self._theirs.remove(image_id, remaining(context), metadata)
         except (Unreachable, TooLate):
             raise
         except (grpc.aio.AioRpcError, Fault) as error:
@@ -192,8 +192,7 @@ class MixedImages:
         # Our damaged images are in no status, but in lists.
         listing = cri.ListImagesRequest(filter=cri.ImageFilter(image=spec))
         listed = await self._ours.ListImages(listing, context)
-        asked = cri.ImageStatusRequest(image=cri.ImageSpec(image=spec.image))
-        their_id = (await self._theirs.status(asked, metadata)).image.id
+        their_id = await self._theirs.meant(spec.image, metadata)
         our_id = "".join(image.id for image in listed.images[:1])
         if their_id == spec.image:
             return their_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any, TypeVar
 
@@ -9,7 +10,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from cri.delegate.link import IMAGES, Delegate, Metadata, said
-from cri.delegate.untrusted import ITEMS
+from cri.delegate.untrusted import ITEMS, TOO_MANY, has_more_items, read
 from daemonkit.faults import Broken, Fault, TooLate, Unreachable
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -28,6 +29,8 @@ class DelegateImages:
         self._keep = keep
         self._heard_at = 0.0
         self._listed: dict[str, cri.Image] | None = None
+        self._changes = 0
+        """A list that was asked for before the last one is not kept: it may lack an image."""
         self._filesystems: tuple[float, cri.ImageFsInfoResponse] | None = None
 
     async def status(
@@ -35,6 +38,16 @@ class DelegateImages:
     ) -> cri.ImageStatusResponse:
         """ImageStatus; without an image when it has none."""
         return await self._read("ImageStatus", request, cri.ImageStatusResponse, metadata)
+
+    async def meant(self, name: str, metadata: Metadata) -> str:
+        """The id of the image that a name means, "" for none; a delegate that never was there has none."""
+        request = cri.ImageStatusRequest(image=cri.ImageSpec(image=name))
+        try:
+            return (await self.status(request, metadata)).image.id
+        except (Unreachable, TooLate):
+            if self._delegate.met:
+                raise
+            return ""
 
     async def find(self, name: str) -> cri.Image | None:
         """An image by id or name."""
@@ -47,19 +60,19 @@ class DelegateImages:
 
         Unreachable when that is too long ago: a list without them would say that they are gone.
         """
-        asked_at = time.monotonic()
+        asked_at, changes = time.monotonic(), self._changes
         try:
             answer = await self._read("ListImages", cri.ListImagesRequest(), cri.ListImagesResponse, metadata)
             if len(answer.images) > ITEMS:
-                cause = f"it lists {len(answer.images)} images, more than {ITEMS}"
-                raise Broken("ListImages", self.name, cause)
+                raise Broken("ListImages", self.name, TOO_MANY)
         except (grpc.aio.AioRpcError, Fault) as error:
             return list(self._recalled(error).values())
         found: dict[str, cri.Image] = {}
         for image in answer.images:
             if image.id:
                 found.setdefault(image.id, image)
-        self._listed, self._heard_at = found, asked_at
+        if changes == self._changes:
+            self._listed, self._heard_at = found, asked_at
         return list(found.values())
 
     async def filesystems(self, metadata: Metadata = ()) -> cri.ImageFsInfoResponse | None:
@@ -73,36 +86,50 @@ class DelegateImages:
                 return None
         return self._filesystems[1]
 
-    async def remove(self, name: str, metadata: Metadata = ()) -> None:
-        """RemoveImage; an image that is not there is fine.
+    async def remove(self, name: str, timeout: float | None, metadata: Metadata = ()) -> None:
+        """RemoveImage, for a caller who has ``timeout`` seconds; an image that is not there is fine.
 
+        containerd answers when the space is free, so how long that takes does not say that it is away.
         While it does not answer: nothing is done for an image that it did not have when it last did.
         """
         request = cri.RemoveImageRequest(image=cri.ImageSpec(image=name))
         try:
-            await self._read("RemoveImage", request, cri.RemoveImageResponse, metadata)
+            self._is_there("RemoveImage")
+            data = request.SerializeToString()
+            answer = await self._delegate.call(f"{IMAGES}RemoveImage", data, timeout, metadata)
         except (Unreachable, TooLate) as fault:
             if name in self._recalled(fault):
                 raise
             return
+        parsed_answer(cri.RemoveImageResponse, answer, "RemoveImage", self.name)
         if self._listed is not None:
             self._listed.pop(name, None)
 
     async def pull(self, raw: bytes, timeout: float | None, metadata: Metadata = ()) -> bytes:
-        """PullImage, byte for byte."""
+        """PullImage, byte for byte.
+
+        Unreachable when the delegate has not answered anything for ``delegate.keep``: the kubelet sets no
+        deadline, and by default begins no other pull, a zone's neither, before this one ends.
+        """
+        call = self._delegate.call(f"{IMAGES}PullImage", raw, timeout, metadata)
+        pull = asyncio.ensure_future(call)
         try:
-            return await self._delegate.call(f"{IMAGES}PullImage", raw, timeout, metadata)
+            while not (await asyncio.wait((pull,), timeout=self._keep))[0]:
+                if self._delegate.silent() >= self._keep:
+                    self._is_there("PullImage")
+            return pull.result()
         finally:
+            pull.cancel()
             self.changed()
 
     def changed(self) -> None:
         """It may have an image more: the list as it was would hide it."""
         self._listed = None
+        self._changes += 1
 
     async def _read(self, method: str, request: Message, kind: type[M], metadata: Metadata) -> M:
         delegate = self._delegate
-        if delegate.trouble:
-            raise Unreachable(method, self.name, delegate.trouble, "is that runtime running?")
+        self._is_there(method)
         try:
             path = f"{IMAGES}{method}"
             data = await delegate.call(path, request.SerializeToString(), delegate.timeout, metadata)
@@ -110,6 +137,10 @@ class DelegateImages:
             delegate.lost(said(fault))
             raise
         return parsed_answer(kind, data, method, self.name)
+
+    def _is_there(self, method: str) -> None:
+        if trouble := self._delegate.trouble:
+            raise Unreachable(method, self.name, trouble, "is that runtime running?")
 
     def _recalled(self, error: Exception) -> dict[str, cri.Image]:
         """The images as it last said; the error when that is not known, or too long ago.
@@ -127,7 +158,9 @@ class DelegateImages:
 def parsed_answer(kind: type[M], untrusted: bytes, method: str, name: str) -> M:
     """An answer of the delegate; Broken when it cannot be read."""
     try:
-        message: Any = kind.FromString(untrusted)
+        if has_more_items(untrusted):
+            raise Broken(method, name, TOO_MANY)
+        message: Any = read(kind, untrusted)[1]
     except DecodeError:
         raise Broken(method, name, "its answer is not CRI's") from None
     return message  # type: ignore[no-any-return]

@@ -9,6 +9,8 @@ from typing import NamedTuple
 from cri.delegate.owners import Owner
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
+_MOST = 2**64 - 1
+
 
 def united(ours: cri.Image, theirs: cri.Image) -> cri.Image:
     """One image that both have.  Its removal takes it from both, so its size is what both would free."""
@@ -20,9 +22,14 @@ def united(ours: cri.Image, theirs: cri.Image) -> cri.Image:
         both = dict.fromkeys((*getattr(ours, field), *getattr(theirs, field)))
         del getattr(one, field)[:]
         getattr(one, field).extend(both)
-    one.size = ours.size + theirs.size
+    one.size = _sum(ours.size, theirs.size)
     one.pinned = ours.pinned or theirs.pinned
     return one
+
+
+def _sum(ours: int, theirs: int) -> int:
+    """Of two uint64, as one: a size that cannot be must not fail the list of all images."""
+    return min(ours + theirs, _MOST)
 
 
 def joined(
@@ -97,6 +104,6 @@ def _merged(
             found[key] = (0.0 if disk is None else disk.used, kept)
             continue
         sum_up = found[key][1]
-        sum_up.used_bytes.value += entry.used_bytes.value
-        sum_up.inodes_used.value += entry.inodes_used.value
+        sum_up.used_bytes.value = _sum(sum_up.used_bytes.value, entry.used_bytes.value)
+        sum_up.inodes_used.value = _sum(sum_up.inodes_used.value, entry.inodes_used.value)
     return [entry for _, entry in sorted(found.values(), key=lambda pair: -pair[0])]

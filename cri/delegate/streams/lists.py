@@ -39,7 +39,7 @@ class MergedListStream:
         request = parsed(self._kind.stream, self._request, raw)
         about = getattr(request, "filter", request)
         metadata, begun, pending = passed_on(context), time.monotonic(), None
-        asks = not self._list.only_ours(about) and not self._delegate.trouble
+        asks = not self._list.only_ours(about) and self._list.asks()
         if asks and self._lacking != self._delegate.introductions:
             timeout = self._delegate.reads(remaining(context), self._kind.patience)
             pending = self._delegate.open(RUNTIME + self._kind.stream, raw, timeout, metadata)
@@ -77,7 +77,7 @@ class MergedListStream:
                     if not lacks(error):
                         raise
                     self._lacking = self._delegate.introductions
-            if not self._delegate.trouble and not self._list.lacking():
+            if self._list.asks():
                 found = await self._listed(raw, context)
                 self._note(about, found, begun)
                 yield list(found.values())

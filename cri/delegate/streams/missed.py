@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 
 from cri.delegate.link import RUNTIME, Delegate
 from cri.delegate.lists import MergedList
+from cri.delegate.untrusted import read
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -96,7 +97,8 @@ class MissedEvents:
         """A status; None when it has gone since, or cannot be read."""
         try:
             data = request.SerializeToString()
-            return kind.FromString(await self._delegate.call(RUNTIME + method, data, self._delegate.timeout))
+            answer = await self._delegate.call(RUNTIME + method, data, self._delegate.timeout)
+            return read(kind, answer)[1]
         except DecodeError:
             return None
         except grpc.aio.AioRpcError as error:

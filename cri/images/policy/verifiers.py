@@ -25,6 +25,7 @@ from typing import IO
 
 from cri.images.concurrency import CancelToken
 from daemonkit.faults import Refused
+from daemonkit.host.children import settle
 from daemonkit.logs import fields
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ def judge(
 
 def _start(command: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start it in a process group of its own, so that it can be killed with all its children."""
-    return subprocess.Popen(
+    process = subprocess.Popen(
         command,
         stdin=stdin,
         stdout=subprocess.PIPE,
@@ -99,6 +100,8 @@ def _start(command: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[bytes]:
         start_new_session=True,
         bufsize=0,
     )
+    settle(process.pid)
+    return process
 
 
 def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | None, str]:

@@ -16,6 +16,7 @@ from cri.images.errors import disk_full
 from cri.images.settings import ImageSettings
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Refused
+from daemonkit.host.children import settle
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10
@@ -137,7 +138,7 @@ def _start(settings: ImageSettings, target: int, errors: IO[bytes]) -> subproces
     # Without SOURCE_DATE_EPOCH the file's own times are 0, whatever the daemon's environment.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"}
     try:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [*command, f"/proc/self/fd/{target}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -150,6 +151,8 @@ def _start(settings: ImageSettings, target: int, errors: IO[bytes]) -> subproces
         raise Refused(
             "build filesystem image", "", f"no {TOOL} on the PATH", "install squashfs-tools-ng"
         ) from error
+    settle(process.pid)
+    return process
 
 
 def _disk_full(file: IO[bytes]) -> bool:

@@ -5,12 +5,23 @@
 {{- if $platform.name -}}{{ $handler }}-{{ $platform.name }}{{- else -}}{{ $handler }}{{- end -}}
 {{- end }}
 
-{{/* The names of all classes, as a list in CEL.  It ends here if a name is there twice. */}}
+{{/* The names of all classes, as a list in CEL.  It ends here if they or what is said of their handlers cannot be. */}}
 {{- define "xenpod.classes" -}}
 {{- $names := list -}}
 {{- range $platform := .Values.platforms -}}
 {{- range .handlers -}}
-{{- $names = append $names (include "xenpod.class" (list . $platform) | quote) -}}
+{{- $name := include "xenpod.class" (list . $platform) -}}
+{{- if gt (len $name) 63 -}}
+{{- fail (printf "platforms: the class %s is longer than 63, and no namespace could have it as a label" $name) -}}
+{{- end -}}
+{{- $names = append $names ($name | quote) -}}
+{{- end -}}
+{{- range $key, $handlers := dict "overheads" (keys (.overheads | default dict)) "ownNamespaces" (.ownNamespaces | default list) -}}
+{{- range $handlers -}}
+{{- if not (has . $platform.handlers) -}}
+{{- fail (printf "platforms: %s: %s is not one of the handlers %s" $key . (join ", " $platform.handlers)) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if ne (len $names) (len (uniq $names)) -}}
@@ -36,7 +47,7 @@
 {{- define "xenpod.toleration" -}}
 {{- $parts := regexSplit ":" . -1 -}}
 {{- $pair := regexSplit "=" (first $parts) -1 -}}
-key: {{ first $pair }}
+key: {{ first $pair | quote }}
 {{- if and (eq (len $pair) 2) (last $pair) }}
 operator: Equal
 value: {{ last $pair | quote }}
@@ -48,7 +59,7 @@ effect: {{ last $parts }}
 
 {{/* Metadata of an object of the cluster.  Takes a list of the root and the name. */}}
 {{- define "xenpod.metadata" -}}
-name: {{ index . 1 }}
+name: {{ index . 1 | quote }}
 {{- with (index . 0).Values.labels }}
 labels: {{- toYaml . | nindent 2 }}
 {{- end }}
@@ -88,7 +99,7 @@ mutations:
 {{/* Metadata of an object of the labeller, with its own label, which the chart's may not replace. */}}
 {{- define "xenpod.labeller" -}}
 name: xenpod-labels
-namespace: {{ .Release.Namespace }}
+namespace: {{ .Release.Namespace | quote }}
 labels: {{- merge (dict "app.kubernetes.io/name" "xenpod-labels") .Values.labels | toYaml | nindent 2 }}
 {{- end }}
 

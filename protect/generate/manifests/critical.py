@@ -128,7 +128,8 @@ class _Addon:
                     raise ManifestError(into.line, f"{key} is merged from an anchor: write it out here")
                 return replace(self._insert.key(into, key, rest, what), depth=depth)
             if is_empty(there):
-                return self._insert.instead(there, rest, what)
+                # At the end of a text it is where a further key would be, and belongs before that.
+                return replace(self._insert.instead(there, rest, what), depth=len(path) + 1)
             self._own(there)
             if isinstance(there, SequenceNode) and key == path[-1]:
                 return replace(self._insert.item(there, item, what), depth=depth + 1)
@@ -153,9 +154,12 @@ def _tolerates(item: YamlNode) -> bool:
 
 
 def _prefers(item: YamlNode, expression: Value) -> bool:
+    """Whether the term has this expression and no other, which would narrow it."""
     preference = item.get("preference") if isinstance(item, MappingNode) else None
-    terms = preference.get("matchExpressions") if isinstance(preference, MappingNode) else None
-    return isinstance(terms, SequenceNode) and any(_plain(term) == expression for term in terms.items)
+    if not isinstance(preference, MappingNode) or preference.get("matchFields") is not None:
+        return False
+    terms = preference.get("matchExpressions")
+    return isinstance(terms, SequenceNode) and [_plain(term) for term in terms.items] == [expression]
 
 
 def _plain(node: YamlNode) -> Value:

@@ -81,7 +81,10 @@ def applied(text: str, edits: Sequence[Edit]) -> str:
 def _manifests(folder: Path, outcome: FolderChanges) -> Iterator[Path]:
     """In the order of names.  Symbolic links are not followed: what they lead to in it is found anyway."""
     if folder.is_file():
-        yield folder
+        if folder.is_symlink():
+            outcome.errors.append(f"{folder}: a symbolic link: name what it leads to")
+        else:
+            yield folder
         return
     if not folder.is_dir():
         outcome.errors.append(f"{folder}: no such folder")

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Broken, Unsupported
+from daemonkit.host import mountinfo
+from daemonkit.host.cgroups import delegated
 from protect.toolstack.fake.process import PidfdProcess
 
 _PERIOD_US = 100_000
@@ -126,17 +128,15 @@ def find_hierarchies(proc: Path = Path("/proc/self")) -> tuple[Hierarchy, ...]:
     """The hierarchies to use on this host.  Unsupported: none that can limit memory."""
     first: list[Hierarchy] = []
     second: list[Hierarchy] = []
-    for line in (proc / "mountinfo").read_text().splitlines():
-        before, _, after = line.partition(" - ")
-        mount = Path(before.split()[4])
-        kind, _, options = after.split()[:3]
-        if kind == "cgroup":
+    for mount in mountinfo.read(proc / "mountinfo"):
+        place = Path(mount.place)
+        if mount.kind == "cgroup":
             # of "rw,memory" all but the mount flags name controllers; name=... is a named hierarchy
-            hierarchy = Hierarchy(mount, frozenset(options.split(",")) - {"rw", "ro"}, unified=False)
+            hierarchy = Hierarchy(place, mount.options - {"rw", "ro"}, unified=False)
             if hierarchy.controllers not in [other.controllers for other in first]:  # mounted a second time
                 first.append(hierarchy)
-        elif kind == "cgroup2":
-            second.append(Hierarchy(_v2_base(mount, proc), frozenset(), unified=True))
+        elif mount.kind == "cgroup2":
+            second.append(Hierarchy(_v2_base(place, proc), frozenset(), unified=True))
     if any("memory" in hierarchy.controllers for hierarchy in first):
         return tuple(first)
     if second:
@@ -157,17 +157,9 @@ def _v2_base(mount: Path, proc: Path) -> Path:
     for parent in group.parents:
         if parent == mount or mount not in parent.parents:
             break
-        if _delegated(parent):
+        if delegated(parent):
             return parent
     return mount
-
-
-def _delegated(group: Path) -> bool:
-    for name in ("trusted.delegate", "user.delegate"):
-        with suppress(OSError):
-            if os.getxattr(group, name) == b"1":
-                return True
-    return False
 
 
 def _make(hierarchy: Hierarchy, parent: Path, group: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from daemonkit.host.children import settle
 from protect.model.errors import ToolstackError
 from protect.toolstack.fake.process import PidfdProcess
 
@@ -67,7 +68,7 @@ async def launch(request: Launch, timeout: float) -> None:
 
 
 def _spawn(request: Launch, stderr: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
+    child = subprocess.Popen(
         request.command(),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -76,6 +77,8 @@ def _spawn(request: Launch, stderr: int) -> subprocess.Popen[bytes]:
         cwd="/",
         env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"},
     )
+    settle(child.pid)
+    return child
 
 
 async def _wait(child: subprocess.Popen[bytes], timeout: float) -> int | None:

@@ -33,7 +33,7 @@ class Admission:
         self._check(spec, boot)
         self._creating[spec.uuid] = spec.name
         try:
-            existing = await self._workers.run(xen.domains)
+            existing = await self._workers.ask(xen.domains)
             if any(spec.uuid == info.uuid or spec.name == info.name for info in existing):
                 raise _exists(spec)
             await self._check_memory(spec)
@@ -55,7 +55,7 @@ class Admission:
 
     async def _check_memory(self, spec: DomainSpec) -> None:
         need = spec.memory_bytes + overhead_bytes(spec)
-        free = (await self._workers.run(physinfo.physinfo)).free_bytes
+        free = (await self._workers.ask(physinfo.physinfo)).free_bytes
         if need > free:
             cause = f"needs {need} bytes of memory with what Xen takes for it, {free} are free"
             raise Exhausted(_CREATE, spec.name, cause)

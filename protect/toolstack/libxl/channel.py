@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 
+from daemonkit.backoff import Backoff
 from daemonkit.tasks import join
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
@@ -13,6 +14,10 @@ from xenbind.vchan import VchanClient
 
 log = logging.getLogger(__name__)
 
+_FREE_LOOKS = 8
+"""Looks at a guest's epoch without a delay: an honest agent's ring is there at the second."""
+_LONGEST_DELAY = 5.0
+"""Seconds between two looks at the most."""
 _EPOCH = re.compile(rb"[1-9][0-9]{0,8}")
 
 
@@ -30,25 +35,28 @@ class VchanChannels:
         self.disconnect(domid)
         data = f"/local/domain/{domid}/data"
         used = max(self._used.get(domid, 0), _number(await self._store.read(f"{data}/agent-used")))
+        tries = _Tries(domid)
         async with self._store.watch(f"{data}/agent-epoch") as changed:
             while True:
-                epoch = await self._next(changed, data, used)
+                epoch = await self._next(changed, data, used, tries)
                 if epoch == used:
-                    await self._knock(domid, epoch)
+                    await self._knock(domid, epoch, tries)
                     continue
                 used = self._used[domid] = epoch
                 await self._store.write(f"{data}/agent-used", str(epoch))
-                client = await self._client(domid, epoch)
+                client = await self._client(domid, epoch, tries)
                 if client is not None:
                     transport = self._open[domid] = VchanTransport(client)
                     return transport
 
-    async def _next(self, changed: asyncio.Event, data: str, used: int) -> int:
+    async def _next(self, changed: asyncio.Event, data: str, used: int, tries: _Tries) -> int:
         """The first epoch above ``used``; or ``used`` itself when the agent is stuck at it.
 
         It is when a daemon was killed after it had claimed the epoch and before it connected.
         """
         while True:
+            # The guest writes this node as often as it likes, and may offer rings that are none.
+            await tries.pause()
             changed.clear()
             untrusted_epoch = _number(await self._store.read(f"{data}/agent-epoch"))
             if untrusted_epoch > used:
@@ -59,19 +67,19 @@ class VchanChannels:
             except TimeoutError:
                 return used
 
-    async def _knock(self, domid: int, epoch: int) -> None:
+    async def _knock(self, domid: int, epoch: int, tries: _Tries) -> None:
         """Connect and leave at once, so that the agent sees a client go, and serves the next epoch."""
-        client = await self._client(domid, epoch)
+        client = await self._client(domid, epoch, tries)
         if client is not None:
             client.close()
 
-    async def _client(self, domid: int, epoch: int) -> VchanClient | None:
+    async def _client(self, domid: int, epoch: int, tries: _Tries) -> VchanClient | None:
         path = f"/local/domain/{domid}/data/agent/{epoch}"
         connecting = asyncio.ensure_future(asyncio.to_thread(VchanClient, domid, path))
         try:
             return await join(connecting)
         except OSError as error:
-            log.warning("domain %d offers no usable vchan as epoch %d: %s", domid, epoch, error)
+            tries.failed(epoch, error)
             return None
         except asyncio.CancelledError:
             connecting.add_done_callback(_discard)
@@ -96,6 +104,28 @@ class VchanChannels:
         """Close all connections."""
         for domid in list(self._open):
             self.disconnect(domid)
+
+
+class _Tries:
+    """The tries of one ``connect``: later and later, and the first failure in the log."""
+
+    def __init__(self, domid: int) -> None:
+        self._backoff = Backoff(longest=_LONGEST_DELAY)
+        self._free = _FREE_LOOKS
+        self._domid = domid
+        self._told = False
+
+    async def pause(self) -> None:
+        """Before each look at the guest's epoch."""
+        if self._free:
+            self._free -= 1
+        else:
+            await asyncio.sleep(self._backoff.delay())
+
+    def failed(self, epoch: int, error: OSError) -> None:
+        level = logging.DEBUG if self._told else logging.WARNING
+        self._told = True
+        log.log(level, "domain %d offers no usable vchan as epoch %d: %s", self._domid, epoch, error)
 
 
 def _discard(connecting: asyncio.Future[VchanClient]) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from protect.model.toolstack import DomainSpec
+from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainState, ShutdownReason
 from protect.toolstack.libxl.boot import Boot, command_line
+from protect.toolstack.libxl.deaths import REASONS
 from protect.toolstack.libxl.kernels import ADDONS
 from protect.toolstack.libxl.sharing import ENVIRONMENT, Sharing
+from xenbind import domain as xen
 
 NO_SCRIPT = "/bin/true"
 """What libxl runs at hot plug instead of Debian's scripts; the rest is written to xenstore by us."""
 
 _KIB = 1024
+_SLACK_KIB = 1024
+"""LIBXL_MAXMEM_CONSTANT: libxl sets a domain's limit by that much above what was asked for."""
 
 
 def domain_config(spec: DomainSpec, boot: Boot, arguments: str, sharing: Sharing) -> dict[str, object]:
@@ -45,3 +49,20 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str, sharing: Sharing
 def overhead_bytes(spec: DomainSpec) -> int:
     """What Xen takes for a domain beside its memory (libxl_get_required_shadow_memory, rounded up)."""
     return (4 << 20) + spec.vcpus * (1 << 20) + spec.memory_bytes // 128
+
+
+def domain_info(info: xen.Info) -> DomainInfo:
+    """What Xen tells of a domain, in the port's words."""
+    state = (
+        DomainState.SHUTDOWN if info.shutdown else DomainState.PAUSED if info.paused else DomainState.RUNNING
+    )
+    return DomainInfo(
+        id=DomainId(info.domid),
+        uuid=info.uuid,
+        name=info.name,
+        state=state,
+        memory_bytes=max(0, info.memory_max_kib - _SLACK_KIB) * 1024,
+        vcpus=info.vcpus,
+        cpu_time_ns=info.cpu_time_ns,
+        shutdown_reason=REASONS.get(info.shutdown_reason, ShutdownReason.UNKNOWN) if info.shutdown else None,
+    )

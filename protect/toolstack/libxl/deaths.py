@@ -36,6 +36,10 @@ class Known:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever changes its devices, or destroys it."""
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nobody waits for what its guest does any more: it has ended, or is about to."""
+    forgotten: bool = False
+    """It has been destroyed: its number may be another one's."""
 
 
 class DomainRegistry:
@@ -76,6 +80,7 @@ class DomainRegistry:
         """It has been destroyed: listeners are told, unless they know already."""
         known = self._domains.pop(domid, None)
         if known is not None:
+            known.forgotten = True
             self._end(known, ShutdownReason.DESTROYED)
 
     def listen(self) -> AsyncIterator[DomainDeath]:
@@ -107,6 +112,7 @@ class DomainRegistry:
         if known.reason is None:
             known.reason = reason
             known.ended.set()
+            known.abandoned.set()
             self._on_end(known)
             self._deaths.tell(DomainDeath(known.uuid, reason))
 

@@ -5,28 +5,37 @@ libxl would run Debian's block script for that, which takes seconds and serialis
 
 from __future__ import annotations
 
+import asyncio
 import os
 from contextlib import suppress
 from pathlib import Path
 
 from daemonkit.faults import Exists
+from daemonkit.tasks import join, race
 from protect.host.loops import Loop
 from protect.model.toolstack import DiskSpec
 from protect.toolstack.disks import open_disk
 from protect.toolstack.libxl.config import NO_SCRIPT
+from protect.toolstack.libxl.deaths import Known
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers
 from xenbind import disk as vbd
 from xenbind import errors
+
+_CLOSING, _CLOSED = "5", b"6"
+"""enum xenbus_state, xen/include/public/io/xenbus.h."""
 
 
 class Disks:
     """Attaches and detaches.  A loop device is held here until then; after a restart blkback alone
     holds it, which is enough to keep it."""
 
-    def __init__(self, workers: Workers, store: AsyncStore) -> None:
+    def __init__(self, workers: Workers, store: AsyncStore, patience: float) -> None:
+        """``patience``: seconds that a guest has to let go of a disk."""
         self._workers = workers
         self._store = store
+        self._patience = patience
+        self._leaving: dict[tuple[int, str], asyncio.Future[None]] = {}
         self._loops: dict[int, dict[str, Loop]] = {}
 
     async def attach(self, domid: int, disk: DiskSpec) -> None:
@@ -57,21 +66,59 @@ class Disks:
             await self._workers.run(vbd.remove, domid, disk.vdev, force=True)
             raise
 
-    async def detach(self, domid: int, vdev: str) -> None:
-        """An unknown vdev succeeds.  A guest that does not agree in time loses it by force."""
-        with suppress(errors.DeviceNotFound):
-            try:
-                await self._workers.run(vbd.remove, domid, vdev)
-            except errors.DeviceNotFound:
-                raise
-            except errors.XenError:
-                await self._workers.run(vbd.remove, domid, vdev, force=True)
-        if loop := self._loops.get(domid, {}).pop(vdev, None):
-            loop.close()
+    async def detach(self, known: Known, vdev: str) -> None:
+        """An unknown vdev succeeds.  A guest that does not agree in time loses it by force; one whose end has
+        been declared, at once.
+
+        Whoever asks for the same one meanwhile waits with the first.
+        """
+        leaving = self._leaving.get((known.watch, vdev))
+        if leaving is None:
+            leaving = asyncio.ensure_future(self._detach(known, vdev))
+            self._leaving[known.watch, vdev] = leaving
+            leaving.add_done_callback(lambda _: self._leaving.pop((known.watch, vdev)))
+        await join(leaving)
+
+    async def _detach(self, known: Known, vdev: str) -> None:
+        async with known.lock:
+            state = await self._ask_back(known, vdev)
+        if state:
+            # Without the lock, and in no thread: all disks of a guest that keeps them take as long as one.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._patience):
+                    await race(self._closed(state), known.abandoned.wait())
+        async with known.lock:
+            if known.forgotten:
+                return
+            with suppress(errors.DeviceNotFound):
+                await self._workers.run(vbd.remove, known.domid, vdev, force=True)
+            if loop := self._loops.get(known.domid, {}).pop(vdev, None):
+                loop.close()
+
+    async def _ask_back(self, known: Known, vdev: str) -> str:
+        """Ask the guest to let go of it, as libxl does: the path of the state to wait for, "" for none."""
+        if known.forgotten or known.abandoned.is_set():
+            return ""
+        try:
+            backend = await self._workers.ask(vbd.backend, known.domid, vdev)
+        except errors.DeviceNotFound:
+            return ""
+        state = f"{backend}/state"
+        if await self._store.read(state) in (None, _CLOSED):
+            return ""
+        await self._store.write(f"{backend}/online", "0")
+        await self._store.write(state, _CLOSING)
+        return state
+
+    async def _closed(self, state: str) -> None:
+        async with self._store.watch(state) as changed:
+            while await self._store.read(state) not in (None, _CLOSED):
+                await changed.wait()
+                changed.clear()
 
     async def list(self, domid: int) -> list[str]:
         """The vdevs attached now."""
-        return sorted(disk.vdev for disk in await self._workers.run(vbd.disks, domid))
+        return sorted(disk.vdev for disk in await self._workers.ask(vbd.disks, domid))
 
     def forget(self, domid: int) -> None:
         """The domain is gone: close its loop devices."""

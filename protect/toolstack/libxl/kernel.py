@@ -19,6 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from daemonkit.faults import Broken, Invalid, Missing
+from daemonkit.host.children import settle
 
 _SETUP_SECTS, _MAGIC, _VERSION, _PAYLOAD = 0x1F1, 0x202, 0x20E, 0x248
 _HEADER = 32768  # the setup code, which has the version, is at most 64 sectors long
@@ -137,19 +138,15 @@ def _filter(program: str, *options: str) -> Callable[[bytes], bytes]:
             packed.seek(0)
             # What it unpacks may be made to fill the disk, or to take for ever.
             command = ["prlimit", f"--fsize={_LARGEST}", "--core=0", program, *options]
-            try:
-                done = subprocess.run(
-                    command,
-                    stdin=packed,
-                    stdout=unpacked,
-                    stderr=subprocess.PIPE,
-                    timeout=_UNPACKER_SECONDS,
-                    check=False,
-                )
-            except subprocess.TimeoutExpired:
-                raise ValueError(f"{program} takes longer than {_UNPACKER_SECONDS:.0f} s") from None
-            if done.returncode:
-                raise ValueError(f"{program}: {done.stderr.decode(errors='replace').strip()}")
+            with subprocess.Popen(command, stdin=packed, stdout=unpacked, stderr=subprocess.PIPE) as process:
+                settle(process.pid)
+                try:
+                    _, said = process.communicate(timeout=_UNPACKER_SECONDS)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    raise ValueError(f"{program} takes longer than {_UNPACKER_SECONDS:.0f} s") from None
+            if process.returncode:
+                raise ValueError(f"{program}: {said.decode(errors='replace').strip()}")
             unpacked.seek(0)
             return unpacked.read(_LARGEST)
 

@@ -27,6 +27,8 @@ class LibxlSettings:
     """The QEMU that serves volumes."""
     threads: int = 8
     """How many calls to libxl may be under way at once."""
+    disk_patience: Seconds = Seconds(10.0)
+    """How long a guest has to let go of a disk."""
     stale_channel: Seconds = Seconds(2.0)
     """How long to wait for an agent to give up a connection that nobody has any more."""
 

@@ -20,9 +20,7 @@ from protect.model.toolstack import (
     DomainId,
     DomainInfo,
     DomainSpec,
-    DomainState,
     PhysicalInfo,
-    ShutdownReason,
     Transport,
     is_zone_domain,
 )
@@ -31,8 +29,8 @@ from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.admit import Admission
 from protect.toolstack.libxl.channel import VchanChannels
-from protect.toolstack.libxl.config import domain_config
-from protect.toolstack.libxl.deaths import REASONS, DomainRegistry, Known
+from protect.toolstack.libxl.config import domain_config, domain_info
+from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
@@ -48,8 +46,6 @@ from xenbind.raw import Unavailable
 log = logging.getLogger(__name__)
 
 _TRIM_SECONDS = 30.0
-_SLACK_KIB = 1024
-"""LIBXL_MAXMEM_CONSTANT: libxl sets a domain's limit by that much above what was asked for."""
 
 
 class LibxlToolstack(Completing):
@@ -87,14 +83,14 @@ class LibxlToolstack(Completing):
         await asyncio.to_thread(self._sharing.prepare)
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
-        host = await self._workers.run(physinfo.physinfo)
+        host = await self._workers.ask(physinfo.physinfo)
         self._capabilities = Capabilities(host.pv, host.hvm, host.hap, host.iommu, host.release)
         self._admission = Admission(self._workers, self._capabilities)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
         undo.callback(self._channels.close)
-        self._disks = Disks(self._workers, self._store)
+        self._disks = Disks(self._workers, self._store, self._settings.disk_patience)
         undo.callback(self._disks.close)
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
@@ -110,7 +106,7 @@ class LibxlToolstack(Completing):
     @completed
     async def physical_info(self) -> PhysicalInfo:
         with _faults("read host info", ""):
-            info = await self._workers.run(physinfo.physinfo)
+            info = await self._workers.ask(physinfo.physinfo)
         guests = sum(domain.memory_bytes for domain in await self.list())
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
@@ -148,7 +144,7 @@ class LibxlToolstack(Completing):
 
     async def _add_devices(self, domid: int, spec: DomainSpec) -> None:
         """Connect the interfaces that libxl has made, and attach the disk of the kernel's addons."""
-        for interface in await self._workers.run(nic.nics, domid) if spec.interfaces else []:
+        for interface in await self._workers.ask(nic.nics, domid) if spec.interfaces else []:
             await self._store.write(f"{interface.backend}/hotplug-status", "connected")
             if spec.netns:
                 await move_interface(f"vif{domid}.{interface.devid}", spec.netns)
@@ -161,18 +157,22 @@ class LibxlToolstack(Completing):
         with _faults("unpause domain", str(domain)):
             await self._workers.run(xen.unpause, domain)
 
+    def abandon(self, domain: DomainId) -> None:
+        if (known := self._registry.get(domain)) is not None:
+            known.abandoned.set()
+
     @completed
     async def destroy(self, domain: DomainId) -> None:
         known = self._registry.get(domain)
         if known is None:
             return
+        known.abandoned.set()
         with _faults("destroy domain", str(domain)):
             async with known.lock:
                 if self._registry.get(domain) is not known:
                     return  # another destroy was faster
-                self._channels.disconnect(
-                    domain
-                )  # Xen cannot end a domain quickly while others have its pages
+                # Xen cannot end a domain quickly while others have its pages.
+                self._channels.disconnect(domain)
                 try:
                     await self._workers.run(xen.destroy, domain, known.uuid)
                 except errors.DomainNotFound:
@@ -190,12 +190,12 @@ class LibxlToolstack(Completing):
     async def list(self) -> list[DomainInfo]:
         listed = []
         with _faults("list domains", ""):
-            for info in await self._workers.run(xen.domains):
+            for info in await self._workers.ask(xen.domains):
                 if info.domid == 0 or info.dying:  # a dying one only waits for others to give back its pages
                     continue
                 if is_zone_domain(info.name, info.uuid):
                     self._registry.add(info.domid, info.uuid, info.name)
-                listed.append(_info(info))
+                listed.append(domain_info(info))
             for known in self._registry.vanished({info.uuid for info in listed}):
                 if not known.lock.locked():  # else it is being destroyed, by us
                     await self._forget(known)
@@ -217,8 +217,7 @@ class LibxlToolstack(Completing):
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         if (known := self._registry.get(domain)) is not None:
             with _faults("detach disk", f"{vdev} of domain {domain}"):
-                async with known.lock:
-                    await self._disks.detach(domain, vdev)
+                await self._disks.detach(known, vdev)
 
     @completed
     async def disks(self, domain: DomainId) -> builtins.list[str]:
@@ -230,7 +229,7 @@ class LibxlToolstack(Completing):
     async def host_interface(self, domain: DomainId, index: int) -> str:
         self._living("find interface", domain)
         with _faults("find interface", str(domain)):
-            nics = await self._workers.run(nic.nics, domain)
+            nics = await self._workers.ask(nic.nics, domain)
         if index not in [interface.devid for interface in nics]:
             raise Invalid("find interface", f"{index} of domain {domain}", "it has no such interface")
         return f"vif{domain}.{index}"
@@ -282,19 +281,3 @@ def _faults(operation: str, subject: str) -> Iterator[None]:
         raise DomainGone(operation, subject, "no such domain") from error
     except (errors.XenError, OSError) as error:
         raise ToolstackError(operation, subject, str(error)) from error
-
-
-def _info(info: xen.Info) -> DomainInfo:
-    state = (
-        DomainState.SHUTDOWN if info.shutdown else DomainState.PAUSED if info.paused else DomainState.RUNNING
-    )
-    return DomainInfo(
-        id=DomainId(info.domid),
-        uuid=info.uuid,
-        name=info.name,
-        state=state,
-        memory_bytes=max(0, info.memory_max_kib - _SLACK_KIB) * 1024,
-        vcpus=info.vcpus,
-        cpu_time_ns=info.cpu_time_ns,
-        shutdown_reason=REASONS.get(info.shutdown_reason, ShutdownReason.UNKNOWN) if info.shutdown else None,
-    )

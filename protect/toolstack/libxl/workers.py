@@ -12,19 +12,49 @@ from xenbind.context import Context
 P = ParamSpec("P")
 T = TypeVar("T")
 
+_QUESTIONS = 2
+
 
 class Workers:
-    """``run`` is the one place where libxl's blocking calls leave the event loop."""
+    """The one place where libxl's blocking calls leave the event loop.
+
+    What changes a domain may take seconds: others have to start or stop something for it.  So what only asks
+    has threads of its own.  Nothing here waits for a guest: see ``Disks``.
+    """
 
     def __init__(self, threads: int) -> None:
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="libxl")
+        self._changes = _Pool(threads, "libxl")
+        self._questions = _Pool(_QUESTIONS, "libxl question")
+
+    async def run(
+        self, function: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Call ``function(context, ...)`` in a thread; for ``completed`` methods, which are not cancelled."""
+        return await self._changes.run(function, *args, **kwargs)
+
+    async def ask(
+        self, function: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """As ``run``, for a function that only reads what Xen or xenstore knows."""
+        return await self._questions.run(function, *args, **kwargs)
+
+    def close(self) -> None:
+        """Wait for the calls under way, and free the contexts."""
+        self._changes.close()
+        self._questions.close()
+
+
+class _Pool:
+    """Threads, and contexts for them."""
+
+    def __init__(self, threads: int, name: str) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
         self._turns = asyncio.Semaphore(threads)
         self._idle: list[Context] = []  # append and pop are atomic
 
     async def run(
         self, function: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Call ``function(context, ...)`` in a thread; for ``completed`` methods, which are not cancelled."""
         async with self._turns:
             context = await self._take()
             call = self._pool.submit(function, context, *args, **kwargs)
@@ -46,7 +76,6 @@ class Workers:
             context.close()
 
     def close(self) -> None:
-        """Wait for the calls under way, and free the contexts."""
         self._pool.shutdown()
         while self._idle:
             self._idle.pop().close()

@@ -44,6 +44,9 @@ _SETTINGS: Mapping[str, object] = {
     "makeIPTablesUtilChains": False,
 }
 
+_NOT_YET = ("unable to find data in memory cache", 'unknown container "/"')
+"""What it says until it has looked at the host for the first time."""
+
 
 class KubeletRefused(Exception):
     """Its server answered with an error, whose text this is."""
@@ -77,7 +80,7 @@ class Kubelet:
         try:
             found = json.loads(await self.get("/stats/summary"))
         except KubeletRefused as error:
-            if "unable to find data in memory cache" not in str(error):
+            if not any(early in str(error) for early in _NOT_YET):
                 raise
             return {}
         return next((pod for pod in found["pods"] or () if pod["podRef"]["name"].startswith(name)), {})

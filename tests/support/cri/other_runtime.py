@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -16,7 +16,7 @@ from google.protobuf.message import Message
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 RUNTIME = "runtime.v1.RuntimeService"
-_METHODS = cri.DESCRIPTOR.services_by_name["RuntimeService"].methods_by_name
+_SERVICES = {one.full_name: one.methods_by_name for one in cri.DESCRIPTOR.services_by_name.values()}
 LIMIT = 64 * 1024 * 1024
 """Bytes of a message that it can send: more than anybody takes."""
 
@@ -50,6 +50,7 @@ class OtherRuntime:
     name: str = "other"
     pods: dict[str, cri.PodSandbox] = field(default_factory=dict)
     containers: dict[str, cri.Container] = field(default_factory=dict)
+    images: dict[str, cri.Image] = field(default_factory=dict)
     status: cri.StatusResponse = field(default_factory=lambda: ready())
     answers: dict[str, Answer] = field(default_factory=dict)
     streams: dict[str, Callable[[bytes], AsyncIterator[bytes | Message]]] = field(default_factory=dict)
@@ -70,7 +71,10 @@ class OtherRuntime:
             options=(("grpc.max_send_message_length", LIMIT), ("grpc.max_metadata_size", 1024 * 1024))
         )
         self._server.add_generic_rpc_handlers(
-            (grpc.method_handlers_generic_handler(RUNTIME, self._handlers()),)
+            [
+                grpc.method_handlers_generic_handler(name, self._handlers(methods))
+                for name, methods in _SERVICES.items()
+            ]
         )
         self._server.add_insecure_port(f"unix:{self.path}")
         await self._server.start()
@@ -109,12 +113,12 @@ class OtherRuntime:
         self._made += 1
         return f"{kind}{self._made:x}".ljust(64, "0")
 
-    def _handlers(self) -> dict[str, Any]:
+    def _handlers(self, methods: Mapping[str, Any]) -> dict[str, Any]:
         return {
             name: grpc.unary_stream_rpc_method_handler(self._stream(name))
             if method.server_streaming
             else grpc.unary_unary_rpc_method_handler(self._unary(name), response_serializer=_encoded)
-            for name, method in _METHODS.items()
+            for name, method in methods.items()
         }
 
     def _unary(self, method: str) -> Callable[[bytes, Any], Awaitable[bytes | Message]]:
@@ -226,6 +230,22 @@ class OtherRuntime:
             if one.id.startswith(asked.id) and one.pod_sandbox_id.startswith(asked.pod_sandbox_id)
         ]
         return cri.ListContainersResponse(containers=items)
+
+    def _ListImages(self, request: bytes) -> Message:
+        return cri.ListImagesResponse(images=self.images.values())
+
+    def _ImageStatus(self, request: bytes) -> Message:
+        wanted = cri.ImageStatusRequest.FromString(request).image.image
+        return cri.ImageStatusResponse(image=self.images.get(wanted))
+
+    def _PullImage(self, request: bytes) -> Message:
+        name = cri.PullImageRequest.FromString(request).image.image
+        self.images[name] = cri.Image(id=name, size=1)
+        return cri.PullImageResponse(image_ref=name)
+
+    def _RemoveImage(self, request: bytes) -> Message:
+        self.images.pop(cri.RemoveImageRequest.FromString(request).image.image, None)
+        return cri.RemoveImageResponse()
 
 
 def ready(**handlers: bool) -> cri.StatusResponse:

@@ -41,6 +41,9 @@ class Daemon:
     checkout: Path = ROOT
     """Whose code runs."""
     process: asyncio.subprocess.Process | None = None
+    launcher: tuple[str, ...] = ()
+    """Begins the command line: a program that becomes the rest of it."""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     async def start(self) -> None:
         """Returns once it says READY=1."""
@@ -54,12 +57,12 @@ class Daemon:
     async def _launch(self, environment: Mapping[str, str]) -> None:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", self.module, "--config", str(self.config)),
+                *(*self.launcher, sys.executable, "-m", self.module, "--config", str(self.config)),
                 cwd=self.checkout,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **_code(self.checkout), **environment},
+                env={**os.environ, **_code(self.checkout), **self.environment, **environment},
                 start_new_session=True,
             )
 

@@ -36,6 +36,9 @@ class MemoryDomain:
     reason: ShutdownReason | None = None
     disks: dict[str, DiskSpec] = field(default_factory=dict)
     console: bytes = b""
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    keeps_disks: bool = False
+    """Until nobody waits for it any more."""
 
 
 class MemoryToolstack:
@@ -120,12 +123,18 @@ class MemoryToolstack:
             raise Exists("attach disk", disk.vdev, "attached already")
         disks[disk.vdev] = disk
 
+    def abandon(self, domain: DomainId) -> None:
+        if domain in self.domains:
+            self.domains[domain].abandoned.set()
+
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         await complete(self._detach_disk(domain, vdev))
 
     async def _detach_disk(self, domain: DomainId, vdev: str) -> None:
         await self._step("detach_disk")
         if domain in self.domains:
+            if self.domains[domain].keeps_disks:
+                await self.domains[domain].abandoned.wait()
             self.domains[domain].disks.pop(vdev, None)
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:

@@ -72,7 +72,7 @@ class MemoryVolumes:
         return list(self.attached)
 
     async def take(
-        self, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
+        self, zone_id: str, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
     ) -> list[VolumeSource]:
         self._step("take")
         return [VolumeSource(volume, os.open("/dev/null", os.O_RDONLY), directory=True) for volume in volumes]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID, uuid4
 
+from daemonkit.config import Seconds
 from protect.channel.link import Link
 from protect.model.process import AgentHello, ProcessExited
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack, domain_name
@@ -265,7 +266,8 @@ class LibxlStage(_Common):
         from protect.toolstack.libxl.toolstack import LibxlToolstack
 
         # Debian's kernels do not take the crash key from the host otherwise.
-        settings = LibxlSettings(kernel_arguments="quiet sysrq_always_enabled")
+        # A guest that keeps a disk has an hour for it: nothing else may wait for that.
+        settings = LibxlSettings(kernel_arguments="quiet sysrq_always_enabled", disk_patience=Seconds(3600.0))
         return LibxlToolstack(self.folder.parent / "libxl", self.guest_dir, settings)
 
     async def crash(self, domain: DomainId) -> None:

@@ -169,7 +169,10 @@ WRONG_ANSWERS: dict[str, tuple[pb.Request, bytes]] = {
         pb.Reply(
             processes=pb.ProcessList(
                 processes=[
-                    pb.Process(created=pb.ProcessCreated(stdout_stream=10 + n)) for n in range(MOST_STREAMS)
+                    pb.Process(
+                        created=pb.ProcessCreated(stdin_stream=n, stdout_stream=n + 1, stderr_stream=n + 2)
+                    )
+                    for n in range(10, MOST_STREAMS + 10, 3)
                 ]
             )
         ).SerializeToString(),

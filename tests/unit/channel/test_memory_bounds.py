@@ -13,6 +13,7 @@ import pytest
 from protect.channel.calls import MOST_OPEN, CallTable
 from protect.channel.frames import WINDOW
 from protect.channel.outputs import OutputStream
+from protect.channel.turns import Turns
 from protect.stdio import fanout
 from protect.stdio.exec_output import AHEAD, ExecOutput
 
@@ -56,7 +57,7 @@ class Stuck:
 
 
 async def test_a_stream_whose_sink_waits() -> None:
-    stream = OutputStream(1, fresh=True, credit=lambda number, credit: None)
+    stream = OutputStream(1, fresh=True, credit=lambda number, credit: None, share=Turns().share())
     stream.attach(Stuck(), 0)
     with measured() as held:
         at = 0

@@ -53,6 +53,25 @@ async def test_its_pods_are_listed_as_it_last_said(mixed: Mixed) -> None:
     await zones_work(mixed.ours)
 
 
+async def test_what_we_removed_stays_ours(mixed: Mixed) -> None:
+    """The kubelet asks once more about what it has just removed; the delegate has no say in that."""
+    pod = await mixed.ours.pod("web", handler="xenpod")
+    container = await mixed.ours.started(pod)
+    service = mixed.ours.cri
+    await service.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
+    await service.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=pod))
+    status = cri.ContainerStatusRequest(container_id=container)
+    lie = cri.ContainerStatus(id=container, state=cri.CONTAINER_RUNNING)
+    mixed.other.answers["ContainerStatus"] = cri.ContainerStatusResponse(status=lie)
+    for _ in range(2):
+        await refused(mixed.ours.pod_status(pod), grpc.StatusCode.NOT_FOUND)
+        await refused(service.ContainerStatus(status), grpc.StatusCode.NOT_FOUND)
+        await service.StopPodSandbox(cri.StopPodSandboxRequest(pod_sandbox_id=pod))
+        await service.RemovePodSandbox(cri.RemovePodSandboxRequest(pod_sandbox_id=pod))
+        await service.RemoveContainer(cri.RemoveContainerRequest(container_id=container))
+        await mixed.other.die()
+
+
 async def test_filters_hold_for_its_last_word(mixed: Mixed) -> None:
     mixed.other.has_pod("a" * 64, labels={"app": "one"})
     mixed.other.has_pod("b" * 64, labels={"app": "two"}, state=cri.SANDBOX_NOTREADY)

@@ -38,6 +38,15 @@ def test_who_pins_it_pins_it_for_both(pinned: tuple[bool, bool]) -> None:
     assert united(image("i", pinned=pinned[0]), image("i", pinned=pinned[1])).pinned is any(pinned)
 
 
+def test_sizes_that_cannot_be_stay_within_their_fields() -> None:
+    most = 2**64 - 1
+    assert united(image("i", size=1), image("i", size=most)).size == most
+    disks = {"/x": Disk(1, 0.5), "/c": Disk(1, 0.5)}
+    answer = filesystems(info(usage("/x", 10, 1)), info(usage("/c", most, most)), disks.get)
+    (sum_up,) = answer.image_filesystems
+    assert (sum_up.used_bytes.value, sum_up.inodes_used.value) == (most, most)
+
+
 def test_fields_of_the_delegate_that_we_do_not_know_stay() -> None:
     theirs = cri.Image.FromString(image("i").SerializeToString() + b"\xba\x3e\x05later")
     assert b"later" in united(image("i"), theirs).SerializeToString()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
+from google.protobuf.message import DecodeError
 
-from cri.delegate.untrusted import ITEMS
-from tests.support.cri.mixed_rig import Mixed
-from tests.support.cri.other_runtime import Status
+from cri.delegate.untrusted import ITEMS, has_more_items
+from daemonkit.config import Seconds
+from tests.support.cri.mixed_rig import Mixed, becomes_ready, in_front_of
+from tests.support.cri.other_runtime import OtherRuntime, Status
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 UNKNOWN = b"\xfa\x3e\x05extra"
@@ -129,7 +132,7 @@ def many(count: int) -> cri.ListPodSandboxResponse:
         (b"\x08\x01", "its answer is not CRI's"),  # items as a number
         (b"\x0a\x05\x0a\x01x\x08\x01", "its answer is not CRI's"),  # a second id as a number
         (b"\x0a\x07\x0a\x01x\x12\x02\x08\x01", "its answer is not CRI's"),  # the name in its metadata
-        (many(ITEMS + 1), f"it lists {ITEMS + 1} items"),
+        (many(ITEMS + 1), f"it lists more than {ITEMS} items"),
         (b"\x0a\x80\x80\x80\x09" + b"\x12\xfb\xff\xff\x08" + bytes((18 << 20) - 5), "larger than 16 MiB"),
         (Status(grpc.StatusCode.INTERNAL, "a bug"), "INTERNAL: a bug"),
     ],
@@ -145,6 +148,18 @@ async def test_a_list_that_cannot_be_is_as_none(mixed: Mixed, answer: Any, cause
     assert not said["DelegateReady"].status and cause in said["DelegateReady"].message
     assert said["RuntimeReady"].status and said["NetworkReady"].status
     del mixed.other.answers["ListPodSandbox"]
+
+
+def test_a_list_with_too_many_items_is_not_parsed() -> None:
+    """Whatever stands between them; long ones with few items are."""
+    for between in (b"", b"\x10\x01", b"\x12\x01x", b"\x19" + bytes(8), b"\x1d" + bytes(4)):
+        assert has_more_items((b"\x0a\x00" + between) * (1 << 20))
+    item = cri.ListContainersResponse(containers=[cri.Container(id="a", image_ref="x" * 1000)])
+    assert not has_more_items(item.SerializeToString() * ITEMS)
+    assert has_more_items(item.SerializeToString() * (ITEMS + 1))
+    for lie in (b"\x0b", b"\xff" * 11, b"\x0a\x80"):
+        with pytest.raises(DecodeError):
+            has_more_items(b"\x1a\x80\x80\x40" + bytes(1 << 20) + lie)
 
 
 @pytest.mark.parametrize("method", ["RunPodSandbox", "CreateContainer"])
@@ -192,6 +207,24 @@ async def test_figures_may_take_longer_than_lists(mixed: Mixed) -> None:
     (figures,), lists = mixed.other.asked("ListPodSandboxStats"), mixed.other.asked("ListPodSandbox")
     assert figures.remaining is not None and figures.remaining > 120
     assert lists and all(one.remaining is not None and one.remaining < 70 for one in lists)
+
+
+async def test_figures_that_hang_are_not_waited_for_again_at_once(
+    short_path: Path, other: OtherRuntime
+) -> None:
+    """One process that does not answer containerd holds up all of its figures, though not its lists."""
+    async with in_front_of(short_path, other.path, timeout=Seconds(0.5)) as ours:
+        await becomes_ready(ours)
+        container = await ours.started(await ours.pod("web", handler="xenpod"))
+        other.hanging |= {"ListContainerStats"}
+        for _ in range(3):
+            reply = await ours.cri.ListContainerStats(cri.ListContainerStatsRequest())
+            assert [one.attributes.id for one in reply.stats] == [container]
+            streamed = ours.cri.StreamContainerStats(cri.StreamContainerStatsRequest())
+            found = [one.attributes.id async for batch in streamed for one in batch.container_stats]
+            assert found == [container]
+        assert len(other.asked("ListContainerStats")) == 1
+        assert other.asked("ListPodSandbox")
 
 
 async def test_a_delegate_without_figures_is_asked_once(mixed: Mixed) -> None:

@@ -221,6 +221,24 @@ async def test_what_changed_meanwhile_is_told(mixed: Mixed) -> None:
     assert (await events.read()).container_id == "second"
 
 
+async def test_what_changed_meanwhile_is_told_without_statuses_that_lie(mixed: Mixed) -> None:
+    """A field of another type would end the stream of a subscriber in Go."""
+    other, told = mixed.other, Told(mixed.other)
+    await mixed.ours.pods()
+    events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
+    told.said.put_nowait(event("first"))
+    assert (await events.read()).container_id == "first"
+    await other.die()
+    await becomes_ready(mixed.ours, False)
+    new = other.has_pod("e" * 64)
+    lie = b"\x0a\x02\x08\x01"  # the status's id as a number
+    other.answers["PodSandboxStatus"] = lie
+    await other.start()
+    found = await events.read()
+    assert found.container_id == new.id
+    assert not found.HasField("pod_sandbox_status")
+
+
 async def test_no_events_without_the_delegates(mixed: Mixed) -> None:
     """The kubelet would rely on them for all pods; so it lists, as it would with that delegate alone."""
     early = await mixed.ours.pod("early", handler="xenpod")

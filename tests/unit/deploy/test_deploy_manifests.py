@@ -35,6 +35,7 @@ ROOT = DEPLOY.parent
 OVERLAYS = DEPLOY / "kustomize" / "overlays"
 VALUES = Path(__file__).resolve().parents[2] / "data" / "chart-values"
 PLATFORMS = VALUES / "two-platforms.toml"
+ODD = VALUES / "odd-names.toml"
 OVERLAY_IS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kubernetes-1.33": (("--kubernetes", "1.33"), ("1.33",)),
     "kubernetes-1.34": (("--kubernetes", "1.34"), ("1.34", "1.35")),
@@ -43,6 +44,15 @@ OVERLAY_IS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 """What ``protect generate`` is told for the same, and the releases of Kubernetes that it is for."""
 
 each_release = pytest.mark.parametrize("version", schemas.VERSIONS)
+each_source = pytest.mark.parametrize(
+    "nodes",
+    [
+        ("--config", str(ROOT / "packaging" / "cri.toml")),
+        ("--platforms", str(PLATFORMS)),
+        ("--platforms", str(ODD)),
+    ],
+    ids=["shipped", "two", "odd"],
+)
 each_kyverno = pytest.mark.parametrize("kyverno", ["1.14", "1.15", "1.16", "1.17"])
 
 
@@ -160,13 +170,13 @@ def test_platforms_are_the_same_to_the_chart_and_to_generate() -> None:
 
 
 @needs_helm
-@pytest.mark.parametrize("nodes", [SHIPPED, ("--platforms", str(PLATFORMS))], ids=["shipped", "two"])
+@each_source
 def test_the_values_that_generate_prints_make_what_it_makes(nodes: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "values.yaml").write_text(generate(*nodes, "chart-values"))
     assert by_name(chart(tmp_path / "values.yaml")) == by_name(read(generate(*nodes, *ALL)))
 
 
-@pytest.mark.parametrize("nodes", [SHIPPED, ("--platforms", str(PLATFORMS))], ids=["shipped", "two"])
+@each_source
 def test_the_values_that_generate_prints_are_right(nodes: tuple[str, str]) -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     [defaults] = read((CHART / "values.yaml").read_text())
@@ -226,6 +236,15 @@ def test_the_chart_takes_what_pods_are_told() -> None:
 
 
 @needs_helm
+def test_a_name_that_looks_like_a_number_stays_a_name(tmp_path: Path) -> None:
+    (tmp_path / "values.yaml").write_text(
+        'labeller: {runtimeClassName: "123", priorityClassName: "1e3", imagePullSecrets: ["0123"],'
+        ' addonsLabel: "10=20"}'
+    )
+    assert_right(chart(tmp_path / "values.yaml"), "1.36")
+
+
+@needs_helm
 @pytest.mark.parametrize(
     ("kubernetes", "sets", "said"),
     [
@@ -239,9 +258,23 @@ def test_the_chart_says_what_cannot_be(kubernetes: str, sets: tuple[str, ...], s
 
 
 @needs_helm
-def test_the_chart_refuses_two_classes_of_one_name(tmp_path: Path) -> None:
-    (tmp_path / "values.yaml").write_text(
-        "platforms: [{name: b-c, handlers: [a], labels: {d: e}}, {name: c, handlers: [a-b], labels: {f: g}}]"
-    )
-    with pytest.raises(ToolRefused, match="the same name"):
-        chart(tmp_path / "values.yaml")
+@pytest.mark.parametrize("policy", ["true", "false"])
+@pytest.mark.parametrize(
+    ("platforms", "said"),
+    [
+        (
+            "{name: b-c, handlers: [a], labels: {d: e}}, {name: c, handlers: [a-b], labels: {f: g}}",
+            "same name",
+        ),
+        (f"{{name: {'n' * 30}, handlers: [{'h' * 33}], labels: {{d: e}}}}", "longer than 63"),
+        ("{handlers: [a], ownNamespaces: [b], labels: {d: e}}", "ownNamespaces: b is not one of"),
+        ("{name: c, handlers: [a], overheads: {b: {}}, labels: {d: e}}", "overheads: b is not one of"),
+    ],
+)
+def test_the_chart_refuses_classes_that_cannot_be(
+    platforms: str, said: str, policy: str, tmp_path: Path
+) -> None:
+    """As ``protect generate`` does; a namespace's label has at most 63 characters."""
+    (tmp_path / "values.yaml").write_text(f"platforms: [{platforms}]")
+    with pytest.raises(ToolRefused, match=said):
+        chart(tmp_path / "values.yaml", sets=[f"keepOffHost.enabled={policy}"])

@@ -111,6 +111,16 @@ def test_a_key_without_a_value_gets_one(nothing: str) -> None:
     assert after.count("# none") == text.count("# none")
 
 
+@pytest.mark.parametrize("last", ["affinity:", "affinity:\n  nodeAffinity:", "tolerations:"])
+def test_a_key_without_a_value_may_end_the_file(last: str) -> None:
+    text = daemon_set(f"containers: []\n{last}").rstrip("\n")
+    assert pod(changed(text)) == {
+        "containers": [],
+        "tolerations": [TOLERATION],
+        "affinity": {"nodeAffinity": {PREFERRED: [TERM]}},
+    }
+
+
 def test_json_stays_json() -> None:
     import json
 
@@ -140,6 +150,18 @@ def test_a_toleration_that_covers_the_taint_is_enough(covered: str) -> None:
 )
 def test_one_that_covers_only_some_of_it_is_not(partly: str) -> None:
     assert pod(changed(daemon_set(f"tolerations: [{partly}]")))["tolerations"].count(TOLERATION) == 1
+
+
+def test_a_term_of_more_than_the_label_prefers_other_nodes() -> None:
+    """Its expressions hold together, so it does not prefer an add-ons' node that has not the other label."""
+    label = "{key: xenpod.dev/pool, operator: In, values: [addons]}"
+    zone = "{key: zone, operator: In, values: [b]}"
+    text = daemon_set(
+        "affinity: {nodeAffinity: {preferredDuringSchedulingIgnoredDuringExecution:"
+        f" [{{weight: 1, preference: {{matchExpressions: [{label}, {zone}]}}}}]}}}}"
+    )
+    terms = pod(changed(text))["affinity"]["nodeAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+    assert [len(one["preference"]["matchExpressions"]) for one in terms] == [1, 2]
 
 
 def test_the_label_is_a_parameter() -> None:

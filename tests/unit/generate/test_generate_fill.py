@@ -256,6 +256,14 @@ def test_links_do_not_lead_out(tmp_path: Path) -> None:
     assert len(outcome.changed) == 1 and (inside / "same.yaml").is_symlink()
 
 
+def test_a_link_that_is_named_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "real.yaml").write_text(POD)
+    (tmp_path / "link.yaml").symlink_to("real.yaml")
+    outcome = changed(tmp_path / "link.yaml")
+    assert outcome.errors == [f"{tmp_path}/link.yaml: a symbolic link: name what it leads to"]
+    assert (tmp_path / "link.yaml").is_symlink() and (tmp_path / "real.yaml").read_text() == POD
+
+
 def test_a_dry_run_shows_and_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "pod.yaml").write_bytes(POD.replace("\n", "\r\n").encode())
     outcome = changed(tmp_path, dry_run=True)

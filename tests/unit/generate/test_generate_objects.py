@@ -330,12 +330,14 @@ def test_a_text_stays_a_text(yaml: str, value: str) -> None:
     assert read(yamltext.document(found), yaml) == [found]
 
 
-@pytest.mark.parametrize("text", ["1", "1.", "1.x", "1.36.1.1", "", "one.two", "1.99999", " 1.3"])
+@pytest.mark.parametrize(
+    "text", ["1", "1.", "1.x", "1.36.1.1", "", "one.two", "1.99999", " 1.3", "1.3-x", "1.3.1+", "1.3.1 x"]
+)
 def test_no_releases(text: str) -> None:
     with pytest.raises(ValueError, match="is not a release such as 1.36"):
         version(text)
 
 
-@pytest.mark.parametrize("text", ["1.34", "v1.34", "1.34.2"])
+@pytest.mark.parametrize("text", ["1.34", "v1.34", "1.34.2", "v1.34.1+k3s1", "v1.34.2-gke.1100"])
 def test_releases(text: str) -> None:
     assert version(text) == Version(1, 34)

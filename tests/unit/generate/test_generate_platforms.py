@@ -192,12 +192,12 @@ def test_defaults_are_those_of_xenpod_cri() -> None:
 def test_a_node_by_its_cri_toml(tmp_path: Path) -> None:
     path = tmp_path / "cri.toml"
     path.write_text(
-        "run_dir = '/r'\nzone.memory_overhead = '1GiB'\n[handlers.small]\nmemory = '128MiB'\n[handlers.a]\n"
+        "run_dir = '/r'\nzone.memory_overhead = '1GiB'\n[handlers.small]\nmemory = '2GiB'\n[handlers.a]\n"
     )
     found = platforms.of_config(path)
     assert found.handlers == ("xenpod", "a", "small")
     assert found.classes == {"xenpod": "xenpod", "a": "a", "small": "small"}
-    assert (found.overhead, found.overheads) == ({"memory": "1Gi"}, {"small": {"memory": "128Mi"}})
+    assert (found.overhead, found.overheads) == ({"memory": "1Gi"}, {"small": {"memory": "2Gi"}})
     assert found.cri_socket == Path("/r/cri.sock")
     path.write_text("socket = '/s/x.sock'\nzone.memory_overhead = 100663297")
     found = platforms.of_config(path)
@@ -252,6 +252,13 @@ def test_a_handler_with_a_size_has_an_overhead_as_large() -> None:
     config = asdict(cri.config.CriConfig(handlers=sized))
     found, _ = platforms.of_status(said | {"config": json.dumps(config, default=str)})
     assert (found.overhead, found.overheads) == ({"memory": "96Mi"}, {"a": {"memory": "1Gi"}})
+
+
+def test_a_small_handler_has_the_overhead_that_a_kernel_takes(tmp_path: Path) -> None:
+    """xenpod-cri adds a class's overhead to the limits of its pods, in place of its own figure."""
+    text = '[handlers.small]\nmemory = "64MiB"\n[zone]\nmemory_overhead = "96MiB"'
+    found = platforms.of_config(written(tmp_path, text))
+    assert found.overheads.get("small", found.overhead) == {"memory": "96Mi"}
 
 
 def test_a_handler_whose_zones_have_namespaces_for_the_hosts() -> None:

@@ -93,6 +93,14 @@ def test_a_handler_whose_name_fits_no_label_is_left_out() -> None:
     assert [key for key in found if ".h" in key] == [f"xenpod.dev/handler.{long[1:]}"]
 
 
+def test_what_fits_no_label_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    """It asks twice a minute, for as long as the node is there."""
+    long = "once" * 14
+    for _ in range(3):
+        labels_of(status(FAKE, {long: {}}, long))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
 def test_a_handler_of_another_runtime_is_not_ours_to_label() -> None:
     assert "xenpod.dev/handler.runc" not in labels_of(status(FAKE, {"xenpod": {}}, "runc", "xenpod"))
 

@@ -61,6 +61,18 @@ async def test_what_has_not_changed_is_not_asked_for(
     assert there.labels["xenpod.dev/toolstack"] == "fake"
 
 
+async def test_after_a_failure_the_node_is_read_again(there: OneNode, sink: NodeLabels) -> None:
+    """The patch may have been made although its answer did not come."""
+    await sink.put(HERE)
+    there.body = b"no answer"
+    with pytest.raises(Broken):
+        await sink.put({"xenpod.dev/toolstack": "fake"})
+    there.body = None
+    there.labels.pop("xenpod.dev/handler.xenpod")  # what that patch would have done
+    assert await sink.put(HERE)
+    assert there.labels["xenpod.dev/handler.xenpod"] == "true"
+
+
 @pytest.mark.parametrize(
     ("refusal", "kind", "says"),
     [

@@ -13,9 +13,9 @@ import pytest
 from daemonkit.faults import Broken, Exhausted, Fault, Invalid, TooLate
 from protect.config import ZoneLimits
 from protect.model.container import MemoryVolume
-from protect.model.volume import Volume, VolumeSource
+from protect.model.volume import Volume
 from protect.server import requests
-from protect.volumes import host
+from protect.volumes.area import Area
 from protect.volumes.host import HostVolumes
 from protect.workloads import control, create, delete, start
 from protect.zones import destroy, launch
@@ -149,28 +149,79 @@ async def test_what_is_left_of_forgotten_zones_goes_at_the_start(
         assert list(manager.zones) == ["z1"], "it starts all the same"
 
 
-async def test_a_file_server_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks is freed; what it would still have got is let go of."""
-    answers, begun, taken = threading.Event(), [], []
+def program(folder: Path, does: str) -> Path:
+    """In the place of zone/lookup; its socket is descriptor 0."""
+    made = folder / "lookup"
+    made.write_text(f"#!/bin/sh\n{does}\n")
+    made.chmod(0o755)
+    (folder / "pids").touch()
+    return made
 
-    def stuck(volume: Volume, users: int) -> VolumeSource:
-        begun.append(volume)
-        assert answers.wait(60)
-        taken.append(VolumeSource(volume, os.open("/dev/null", os.O_RDONLY), directory=True))
-        return taken[-1]
 
-    monkeypatch.setattr(host, "take", stuck)
-    volumes = HostVolumes(tmp_path)
+async def test_a_file_server_that_does_not_answer(tmp_path: Path) -> None:
+    """Whoever asks is freed, and nothing of it is left."""
+    volumes = HostVolumes(tmp_path, program(tmp_path, f"echo $$ >> {tmp_path}/pids; exec sleep 1000"))
+    before = descriptors()
     with pytest.raises(TooLate) as raised:
-        await volumes.take(VOLUMES, 0.05)
+        await volumes.take("z1", VOLUMES, 0.5)
     assert "/srv" in str(raised.value)
-    asking = asyncio.create_task(volumes.take(VOLUMES, 60))
-    await until(lambda: len(begun) == 2)  # of either call, the first of its volumes
+    asking = asyncio.create_task(volumes.take("z1", VOLUMES, 60))
+    await until(lambda: len((tmp_path / "pids").read_text().split()) == 2)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    answers.set()
-    await until(lambda: len(taken) == 4 and all(source.tree < 0 for source in taken))
+    await until(lambda: descriptors() == before)
+    for pid in (tmp_path / "pids").read_text().split():
+        assert not Path("/proc", pid).exists()
+
+
+async def test_a_zone_has_two_who_look_and_another_one_its_own(tmp_path: Path) -> None:
+    volumes = HostVolumes(tmp_path, program(tmp_path, f"echo $$ >> {tmp_path}/pids; exec sleep 1000"))
+    asking = [asyncio.create_task(volumes.take("z1", VOLUMES, 60)) for _ in range(5)]
+    await until(lambda: len((tmp_path / "pids").read_text().split()) == 2)
+    other = asyncio.create_task(volumes.take("z2", VOLUMES, 60))
+    await until(lambda: len((tmp_path / "pids").read_text().split()) == 3)
+    with pytest.raises(TooLate, match="earlier look-ups of the zone have not come back"):
+        await volumes.take("z1", VOLUMES, 0.05)
+    for each in (*asking[:2], other):
+        each.cancel()
+    # Those who waited get their turn.
+    await until(lambda: len((tmp_path / "pids").read_text().split()) == 5)
+    for each in asking:
+        each.cancel()
+    await asyncio.gather(*asking, other, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("does", "said"), [("exit 1", "has ended"), ("exec 0>&-; exit", "has ended"), (None, "make -C zone")]
+)
+async def test_one_who_looks_that_cannot(tmp_path: Path, does: str | None, said: str) -> None:
+    volumes = HostVolumes(tmp_path, program(tmp_path, does) if does else tmp_path / "nothing")
+    before = descriptors()
+    with pytest.raises(Broken, match=said):
+        await volumes.take("z1", VOLUMES, 60)
+    await until(lambda: descriptors() == before)
+
+
+async def test_unmounts_that_hang_hold_up_no_other_zone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def detach(area: Area, workload: str) -> None:
+        assert workload == "quick" or go_on.wait(120)
+
+    monkeypatch.setattr(Area, "detach", detach)
+    volumes = HostVolumes(tmp_path, tmp_path / "lookup")
+    stuck = [asyncio.create_task(volumes.detach(f"z{number}", "stuck")) for number in range(40)]
+    await asyncio.sleep(0)
+    honest = asyncio.create_task(volumes.detach("honest", "quick"))
+    try:
+        await asyncio.wait([honest], timeout=60)
+        assert honest.done() and not any(each.done() for each in stuck)
+    finally:
+        go_on.set()
+        await asyncio.gather(*stuck)
 
 
 FINE = pb.Filesystem(path="/x", type="squashfs")

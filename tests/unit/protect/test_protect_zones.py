@@ -22,7 +22,7 @@ from protect.server.zones import ZonesServicer
 from protect.state import hub
 from protect.state.manager import ZoneManager
 from protect.state.store import Intent
-from protect.workloads import create, start
+from protect.workloads import create, delete, start
 from protect.zones import connect, destroy, inspect, launch
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MIB, hasten, running, served, until, workload_spec, zone_spec
@@ -429,3 +429,23 @@ async def test_a_full_disk_keeps_no_domain_alive(
         assert toolstack.destroyed == ["z1"]
     await destroy.destroy(manager, "z1")
     assert nothing_left(manager, toolstack)
+
+
+async def test_a_guest_that_keeps_a_disk_does_not_hold_up_its_end(
+    manager: ZoneManager, toolstack: MemoryToolstack, tmp_path: Path
+) -> None:
+    """A verb that waits for the guest holds the workload, for which the end of the zone waits."""
+    await launch.launch(manager, zone_spec())
+    await create.create(manager, workload_spec(tmp_path))
+    domain = toolstack.of_zone("z1")
+    domain.keeps_disks = True
+    detaching, _ = toolstack.gate("detach_disk")
+    toolstack.gates["detach_disk"].set()
+    deleting = asyncio.create_task(delete.delete(manager, "w1"))
+    await asyncio.wait_for(detaching.wait(), 60)
+    destroying = asyncio.create_task(destroy.destroy(manager, "z1"))
+    await asyncio.wait([destroying], timeout=60)
+    in_time = destroying.done()
+    domain.abandoned.set()
+    await asyncio.wait([deleting, destroying])
+    assert in_time and nothing_left(manager, toolstack)

@@ -8,6 +8,7 @@ import random
 import resource
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ import pytest
 from daemonkit.faults import Broken, Exhausted, Refused
 from protect.stdio.fanout import QUEUE_BYTES
 from protect.stdio.journal import Journal
-from protect.stdio.log import WorkloadLog
+from protect.stdio.log import LINES, WorkloadLog
 from tests.support.logs.log_reader import log_files, read_log
 from tests.support.logs.log_writer import content
 
@@ -46,6 +47,24 @@ async def test_offsets_survive_and_partial_lines_come_again(tmp_path: Path) -> N
     assert again.stdout.consumed == 4
     await again.stdout.write(b"partial\n")
     assert read_log(path)["stdout"] == b"one\npartial\n"
+
+
+async def test_newlines_do_not_make_an_append_long(tmp_path: Path) -> None:
+    """In the file each takes some 45 bytes: a long append would make the disk look slow, to all logs."""
+    path = tmp_path / "0.log"
+    sizes = [0]
+    log = await WorkloadLog.open(
+        str(path),
+        tmp_path / "j",
+        lambda step: sizes.append(path.stat().st_size) if step == "written" else None,
+    )
+    assert await log.stdout.write(b"\n" * 65_536) == 65_536
+    assert max(after - before for before, after in pairwise(sizes)) < 50 * LINES
+    assert path.read_bytes().count(b"\n") == 65_536
+    await log.stdout.write(b"x\n" * LINES + b"rest")
+    await log.stdout.write(b" of it\n")
+    assert read_log(path)["stdout"] == b"\n" * 65_536 + b"x\n" * LINES + b"rest of it\n"
+    await log.close()
 
 
 async def test_an_empty_path_consumes_and_drops(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -278,3 +279,19 @@ async def test_a_domain_that_died_ends_its_connection(
     channels.forget(7)
     assert ring.closed
     channels.ended(7)
+
+
+async def test_a_guest_that_offers_no_ring_is_asked_less_and_less(
+    channels: VchanChannels, store: MemoryStore, guest: Guest, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Hundreds of tries a second, each a line of the log, came of a guest that only counts upwards."""
+    connecting = asyncio.create_task(channels.connect(7))
+    for epoch in range(1, 2001):
+        store.set("agent-epoch", str(epoch).encode())
+        await settled()
+    assert 1 <= len(guest.asked) < 100
+    assert sum(record.levelno >= logging.WARNING for record in caplog.records) == 1
+    guest.serve(2001)
+    store.set("agent-epoch", b"2001")
+    await connecting
+    assert guest.asked[-1] == "2001"

@@ -96,3 +96,17 @@ async def test_the_context_of_a_cancelled_caller_stays_with_the_call(pool: Worke
     await pool.run(use, "a")  # type: ignore[arg-type]
     assert [context.calls for context in FakeContext.made] == [0, 1]
     go_on.set()
+
+
+async def test_a_question_waits_for_no_change(pool: Workers) -> None:
+    go_on = threading.Event()
+
+    def hang(context: FakeContext) -> None:
+        assert go_on.wait(60)
+
+    changing = [asyncio.create_task(pool.run(hang)) for _ in range(8)]  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    assert await asyncio.wait_for(pool.ask(use, "a"), 60) == "a"  # type: ignore[arg-type]
+    assert not any(each.done() for each in changing)
+    go_on.set()
+    await asyncio.gather(*changing)

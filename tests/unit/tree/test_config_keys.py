@@ -133,6 +133,7 @@ PROTECTD: Mapping[str, list[str]] = {
     "libxl.console_dir": PATH,
     "libxl.device_model": PATH,
     "libxl.threads": COUNT,
+    "libxl.disk_patience": DELAY,
     "libxl.stale_channel": DELAY,
     "fake.memory": SIZE,
     "fake.reserve": SIZE,

@@ -88,3 +88,21 @@ def test_pages_name_files_that_exist(page: str) -> None:
     of_one_file = [name for name in sorted(named) if not _MADE_OR_MANY.search(name)]
     gone = [name for name in of_one_file if not any(ROOT.glob(name))]
     assert gone == []
+
+
+def test_whoever_starts_a_process_settles_it() -> None:
+    """See daemonkit/host/children.py."""
+    starts = re.compile(
+        r"\b(subprocess\.(run|Popen|call|check_\w+)|create_subprocess_\w+|os\.(fork|posix_spawn\w*))\("
+    )
+    daemons = tracked("cri/*.py", "protect/*.py", "daemonkit/*.py")
+    found = {path.relative_to(ROOT): path.read_text() for path in daemons}
+    assert [str(path) for path, text in found.items() if starts.search(text) and "settle" not in text] == []
+    assert sum(bool(starts.search(text)) for text in found.values()) >= 5
+
+
+def test_c_and_python_agree_on_what_a_child_is() -> None:
+    from daemonkit.host.children import SCORE
+
+    text = (ROOT / "zone/fakedom/ordinary.c").read_text()
+    assert f'SCORE[] = "{SCORE}"' in text

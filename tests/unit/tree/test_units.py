@@ -43,3 +43,11 @@ def test_no_unit_has_mounts_of_its_own(unit: Path) -> None:
     """It would see other volumes than the kubelet, and lose what it has mounted when it is restarted."""
     keys = {line.split("=", 1)[0].strip() for line in unit.read_text().splitlines() if "=" in line}
     assert "ExecStart" in keys and not keys & APART
+
+
+@pytest.mark.parametrize("daemon", ["protectd", "xenpod-cri"])
+def test_a_daemon_that_hangs_is_ended_and_one_whose_child_the_kernel_ends_is_not(daemon: str) -> None:
+    lines = (UNITS / f"{daemon}.service").read_text().splitlines()
+    assert {"Type=notify", "NotifyAccess=main", "WatchdogSec=60", "Restart=always"} <= set(lines)
+    # Else systemd stops the daemon when the kernel has ended one of its converters.
+    assert {"OOMScoreAdjust=-999", "OOMPolicy=continue", "Delegate=yes"} <= set(lines)

@@ -20,7 +20,7 @@ from tests.support.protect.zones import failing
 from xenpod_proto.channel.v1 import channel_pb2
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-MOST_PROCESSES = 4096
+MOST_PROCESSES = channel_pb2.LIMIT_CONTAINERS + channel_pb2.LIMIT_EXECS
 
 
 @pytest.fixture
@@ -285,9 +285,9 @@ async def test_an_agent_that_lists_too_many_processes_is_cut_off(node: Served) -
     await node.create_zone()
     await node.create()
     await node.start()
-    list_more(node.agent(), "unknown", MOST_PROCESSES)
+    list_more(node.agent(), "unknown", 2 * MOST_PROCESSES)
     node.agent().cut()
-    await cut_off(node, f"a list of {MOST_PROCESSES + 1} processes")
+    await cut_off(node, "REPLY to list_processes with more than 512 fields in one message")
 
 
 async def test_after_a_restart_ends_of_before_are_told_and_those_that_run_go_on(

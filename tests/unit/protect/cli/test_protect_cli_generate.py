@@ -182,6 +182,16 @@ def test_wrong_usage(capsys: pytest.CaptureFixture[str], arguments: list[str], c
     assert f"error: {cause}" in err
 
 
+def test_a_node_is_of_one_platform(capsys: pytest.CaptureFixture[str], two: str) -> None:
+    status, out, err = generate(capsys, "labels", "--platforms", two, "--node", "one")
+    assert (status, out) == (
+        2,
+        "",
+    ) and "--node has the labels of one platform: name it with --platform" in err
+    status, out, _ = generate(capsys, "labels", "--platforms", two, "--platform", "metal", "--node", "one")
+    assert status == 0 and "nodes one xenpod.dev/platform=metal" in out
+
+
 def test_wrong_usage_of_platforms(capsys: pytest.CaptureFixture[str], two: str) -> None:
     for more in (["--label", "a=b"], ["--taint", "a:NoExecute"], ["--no-taint"]):
         status, _, err = generate(capsys, "--platforms", two, *more)

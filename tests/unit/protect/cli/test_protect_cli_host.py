@@ -77,6 +77,14 @@ async def test_each_handler_with_yes_or_why_not(served: Path, capsys: pytest.Cap
     assert said == ""
 
 
+async def test_without_protectd_its_socket_is_named(
+    served: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    nobody = str(tmp_path / "nobody")
+    assert await asyncio.to_thread(main, ["host", "--socket", nobody, "--cri-socket", str(served)]) == 3
+    assert f"nobody serves {nobody}:" in capsys.readouterr().err
+
+
 async def test_without_xenpod_cri_the_host_is_shown(
     served: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,7 +1,7 @@
 """How long pulls take when the first mirror is dead, beside containerd with the same hosts.toml.
 
-``python -m tests.bench.mirrors``: each way to be dead gets a mirror, a registry name and an image of its own;
-then a second image is pulled through the same mirror. Nothing is asserted.
+``python -m tests.bench.alone.mirrors``: each way to be dead gets a mirror, a registry name and an image of
+its own; then a second image is pulled through the same mirror. Nothing is asserted.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ DEAD: Mapping[str, Callable[[], AbstractContextManager[str]]] = {
 
 def main() -> int:
     """Measure and print."""
-    parser = argparse.ArgumentParser(prog="tests.bench.mirrors", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.bench.alone.mirrors", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="xenpod-bench-"))

@@ -1,6 +1,6 @@
 """How fast output goes from an agent in memory through Link into a log, and how long a call takes.
 
-``python -m tests.bench.channel``: prints MB/s and microseconds; nothing is asserted.
+``python -m tests.bench.alone.channel``: prints MB/s and microseconds; nothing is asserted.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ _SELF = Path("/proc/self/fd")
 
 
 def open_plain(path: str | Path, flags: int, mode: int = 0o600, *, follow: bool = False) -> int:
-    """A descriptor of a plain file; OSError (EINVAL) for pipes, devices, sockets and directories.
+    """A descriptor of a plain file; OSError for directories (EISDIR), pipes, devices and sockets (EINVAL).
 
     These are not even opened: that alone has effects on a pipe or a device.  ``flags``: as open(2) has them;
     with O_CREAT the file is made if it is not there.  ``follow``: whether the last part of the path may be a
@@ -34,7 +34,10 @@ def open_plain(path: str | Path, flags: int, mode: int = 0o600, *, follow: bool 
             raise
         return os.open(path, rest | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     try:
-        if not stat.S_ISREG(os.fstat(place).st_mode):
+        mode = os.fstat(place).st_mode
+        if not stat.S_ISREG(mode):
+            if stat.S_ISDIR(mode):
+                raise OSError(errno.EISDIR, "it is a directory, not a plain file", str(path))
             raise OSError(errno.EINVAL, "it is not a plain file", str(path))
         return os.open(_SELF / str(place), rest)
     finally:
@@ -44,14 +47,15 @@ def open_plain(path: str | Path, flags: int, mode: int = 0o600, *, follow: bool 
 class HostCalls:
     """Runs calls that a file system may hold, each in a thread of its own, and waits for a limited time.
 
-    A call that does not come back keeps its thread, and no other call with the same key is begun meanwhile.
+    A call that does not come back keeps its thread.  Others with the same key are not begun before it has;
+    they wait for it as long as for their own.
     """
 
     def __init__(self, seconds: float = 10.0, most: int = 64) -> None:
         """``seconds``: how long to wait for each; ``most``: calls that may be under way."""
         self._seconds = seconds
         self._most = most
-        self._under_way: set[str] = set()
+        self._under_way: dict[str, asyncio.Event] = {}
 
     async def run(self, key: str, work: Callable[[], T], late: Callable[[T], object] | None = None) -> T:
         """What ``work`` returns or raises.
@@ -60,13 +64,12 @@ class HostCalls:
 
         ``late`` is given a result that nobody waits for any more.
         """
-        if key in self._under_way or len(self._under_way) >= self._most:
-            raise OSError(errno.EBUSY, "an earlier call to its file system has not come back", key)
+        await self._earlier(key)
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
 
         def take(result: T | None, error: BaseException | None) -> None:
-            self._under_way.discard(key)
+            self._under_way.pop(key).set()
             if answer.done():
                 if error is None and late is not None:
                     late(result)  # type: ignore[arg-type]  # it is one, as there is no error
@@ -84,7 +87,7 @@ class HostCalls:
             with suppress(RuntimeError):  # the loop has ended, and with it the daemon
                 loop.call_soon_threadsafe(take, result, failure)
 
-        self._under_way.add(key)
+        self._under_way[key] = asyncio.Event()
         # Not of a pool, which waits for its threads at the end of the program.
         threading.Thread(target=call, name="host call", daemon=True).start()
         try:
@@ -93,3 +96,12 @@ class HostCalls:
         except TimeoutError:
             cause = f"its file system did not answer within {self._seconds:g} s"
             raise OSError(errno.ETIMEDOUT, cause, key) from None
+
+    async def _earlier(self, key: str) -> None:
+        """Wait until a call may begin; EBUSY when it may not."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds):
+                while (earlier := self._under_way.get(key)) is not None:
+                    await earlier.wait()
+        if key in self._under_way or len(self._under_way) >= self._most:
+            raise OSError(errno.EBUSY, "an earlier call to its file system has not come back", key)

@@ -1,7 +1,7 @@
 """Making a domain by protectd's toolstack, beside ``xl create`` of the same kernel and initramfs.
 
-Run inside a Xen dom0, or from anywhere by ``python -m tests.bench.xen_create --nested``, which boots one
-in QEMU.  The two take turns, so that noise hits both; both end with a paused domain.
+Run inside a Xen dom0, or from anywhere by ``python -m tests.bench.alone.xen_create --nested``, which boots
+one in QEMU.  The two take turns, so that noise hits both; both end with a paused domain.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DEADLINE = 600.0
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.bench.xen_create", description=__doc__)
+    parser = argparse.ArgumentParser(prog="tests.bench.alone.xen_create", description=__doc__)
     parser.add_argument("--nested", action="store_true", help="boot Xen in QEMU, and measure there")
     parser.add_argument("--rounds", type=int, default=10)
     arguments = parser.parse_args()
@@ -44,7 +44,7 @@ def main() -> int:
 
 def _nested(rounds: int) -> int:
     prepare.guest_parts()
-    command = [sys.executable, "-m", "tests.bench.xen_create", "--rounds", str(rounds)]
+    command = [sys.executable, "-m", "tests.bench.alone.xen_create", "--rounds", str(rounds)]
     with tempfile.TemporaryDirectory(prefix="xenpod-nested-") as folder:
         outcome = machine.run(command, folder=Path(folder), deadline=_DEADLINE)
     return 1 if outcome.status is None else outcome.status

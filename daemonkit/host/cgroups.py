@@ -1,0 +1,37 @@
+"""Control groups of the process itself, as the kernel writes them down.
+
+Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, systemd CGROUP_DELEGATION.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from daemonkit.host import mountinfo
+
+
+def own_groups(proc: Path = Path("/proc/self")) -> Iterator[Path]:
+    """The directories of the groups that the process is in: one of version 2, and those of version 1."""
+    places: dict[frozenset[str], Path] = {}
+    for mount in mountinfo.read(proc / "mountinfo"):
+        if mount.kind in ("cgroup", "cgroup2"):
+            # By what names the hierarchy in /proc/self/cgroup: its controllers, or nothing.
+            named = frozenset[str]() if mount.kind == "cgroup2" else mount.options
+            places.setdefault(named - {"rw", "ro", "xattr"}, Path(mount.place))
+    for line in (proc / "cgroup").read_text(errors="surrogateescape").splitlines():
+        _, controllers, group = line.split(":", 2)
+        place = places.get(frozenset(controllers.split(",")) - {""})
+        if place is not None:
+            yield place / group.lstrip("/")
+
+
+def delegated(group: Path) -> bool:
+    """Whether a manager has given the group away, to be divided by who runs in it."""
+    for name in ("trusted.delegate", "user.delegate"):
+        with suppress(OSError):
+            if os.getxattr(group, name) == b"1":
+                return True
+    return False

@@ -1,0 +1,93 @@
+"""Processes that a daemon starts: its protection from the OOM killer, and its control group, are its own.
+
+systemd's ``OOMScoreAdjust=`` is inherited.  A converter or a plugin that eats the host's memory would be
+spared, and something else ended in its place: it has to go before xenstored and others that have 0.
+
+The group is ``children`` in the group that was delegated to the daemon, if one was.  No controllers are
+enabled for it: then the daemon may stay in the group above it, and systemd can start the next one there while
+children of the last one still live.
+
+Sources: proc_pid_oom_score_adj(5), systemd CGROUP_DELEGATION.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from daemonkit.host import cgroups
+
+log = logging.getLogger(__name__)
+
+GROUP = "children"
+SCORE = 100
+"""At least that in oom_score_adj: a tenth of the host's memory more than a process really has."""
+_GONE = (errno.ESRCH, errno.ENOENT)
+
+
+def settle(pid: int) -> None:
+    """Make a child, and what it has started already, an ordinary process.  Call it as soon as there is one.
+
+    What it starts later inherits that.  Blocks, for up to some 10 ms where there is a group.  A child that
+    has ended is fine; what fails otherwise is logged.
+    """
+    waiting, seen = [pid], set[int]()
+    while waiting:
+        each = waiting.pop()
+        if each in seen:
+            continue
+        seen.add(each)
+        try:
+            _expose(each)
+            for group in _groups():
+                _write(group / "cgroup.procs", str(each))
+        except OSError as error:
+            if error.errno not in _GONE:
+                log.warning("process %d keeps what is the daemon's: %s", each, error)
+        # Afterwards: whatever it starts from now on need not be found.
+        waiting += _children(each)
+
+
+def _expose(pid: int) -> None:
+    place = Path(f"/proc/{pid}/oom_score_adj")
+    if int(place.read_text()) < SCORE:
+        _write(place, str(SCORE))
+
+
+def _children(pid: int) -> Iterator[int]:
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with suppress(OSError):
+                text = Path(f"/proc/{pid}/task/{task}/children").read_text()
+                yield from map(int, text.split())
+
+
+@functools.cache
+def _groups() -> tuple[Path, ...]:
+    """Made once: the daemon's own group does not change."""
+    made = []
+    for own in cgroups.own_groups():
+        if not cgroups.delegated(own):
+            continue
+        group = own / GROUP
+        try:
+            group.mkdir(exist_ok=True)
+        except OSError as error:
+            log.warning("no group for what this daemon starts: %s", error)
+            continue
+        made.append(group)
+    return tuple(made)
+
+
+def _write(place: Path, text: str) -> None:
+    # Without O_CREAT and O_TRUNC: there is nothing to make, and one write is one command.
+    descriptor = os.open(place, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,96 @@
+"""The mounts that the calling thread sees (proc(5): /proc/<pid>/mountinfo, /proc/<pid>/fdinfo)."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_SELF = Path("/proc/thread-self")
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo.
+
+    ``root`` is the part of the file system that is mounted, ``place`` where, as the reader's root directory
+    has it; ``device`` is ``<major>:<minor>``.  ``options`` are the file system's own.  ``tells``: mounts and
+    unmounts below it are told to copies of it, because it is shared or a slave.  ``unbindable``: it is left
+    out of copies of what is above it.
+    """
+
+    number: int
+    parent: int
+    device: str
+    root: str
+    place: str
+    kind: str
+    options: frozenset[str]
+    tells: bool
+    unbindable: bool
+
+
+def read(file: Path) -> list[Mount]:
+    """The mounts in a mountinfo file, in its order: of two at one place the last is on top."""
+    lines = file.read_text(errors="surrogateescape").split("\n")
+    return [_parsed(line) for line in lines if line]
+
+
+def mounts(proc: Path = _SELF) -> Mapping[int, Mount]:
+    """All mounts that a process or thread sees, by their number."""
+    return {mount.number: mount for mount in read(proc / "mountinfo")}
+
+
+def number_of(descriptor: int) -> int:
+    """The number of the mount that an open file is in."""
+    for line in (_SELF / "fdinfo" / str(descriptor)).read_text().splitlines():
+        if line.startswith("mnt_id:"):
+            return int(line.split()[1])
+    raise OSError(f"descriptor {descriptor} is in no mount")
+
+
+def below(known: Mapping[int, Mount], top: int) -> Iterator[Mount]:
+    """The mounts on ``top``, and those on them."""
+    children: dict[int, list[Mount]] = {}
+    for mount in known.values():
+        children.setdefault(mount.parent, []).append(mount)
+    waiting = [top]
+    while waiting:
+        for mount in children.pop(waiting.pop(), ()):
+            waiting.append(mount.number)
+            yield mount
+
+
+def highest(known: Mapping[int, Mount], top: int, wanted: Callable[[Mount], bool]) -> Iterator[Mount]:
+    """Those of ``below`` that are wanted, and have no wanted one above them."""
+    found: set[int] = set()
+    # A mount comes after the one that it is on.
+    for mount in below(known, top):
+        if mount.parent in found:
+            found.add(mount.number)
+        elif wanted(mount):
+            found.add(mount.number)
+            yield mount
+
+
+def _parsed(line: str) -> Mount:
+    before, _, after = line.partition(" - ")
+    number, parent, device, root, place, _, *optional = before.split(" ")
+    kind, _, options = after.split(" ")[:3]  # between them is the source, which may be empty
+    return Mount(
+        number=int(number),
+        parent=int(parent),
+        device=device,
+        root=_plain(root),
+        place=_plain(place),
+        kind=kind,
+        options=frozenset(options.split(",")),
+        tells=any(each.startswith(("shared:", "master:")) for each in optional),
+        unbindable="unbindable" in optional,
+    )
+
+
+def _plain(text: str) -> str:
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 8)), text)

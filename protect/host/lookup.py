@@ -1,0 +1,229 @@
+"""What is at paths of the host, found by a process that can be left behind.
+
+A file server that does not answer holds whoever asks it: a thread of ours for good, and with it the end of
+the daemon.  So another process asks (``zone/lookup``), and hands back a descriptor (O_PATH) of what it found;
+whatever is done with that asks no file server any more.  One that is late is killed.  It may stay all the
+same, for as long as its file server keeps it, and counts for its owner until it is gone.
+
+Sources: open_tree(2), unix(7) SCM_RIGHTS, pidfd_open(2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import socket
+import struct
+import subprocess
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from daemonkit.faults import Broken
+from daemonkit.host.children import settle
+from daemonkit.tasks import complete
+
+_ANSWER = struct.Struct("=II")
+_LONGEST = 4095
+"""Of a path, by PATH_MAX."""
+_REQUEST = 65_536
+"""As zone/lookup has it."""
+
+
+@dataclass(slots=True)
+class Place:
+    """What is at a path; ``mode`` has its kind alone.  The descriptor goes with ``close``."""
+
+    descriptor: int
+    mode: int
+
+    def close(self) -> None:
+        descriptor, self.descriptor = self.descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Place:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+class Lookup:
+    """One such process.  One question at a time; the caller bounds the wait.
+
+    OSError with the path; Broken when the process has ended.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes], link: socket.socket) -> None:
+        self._process = process
+        self._link = link
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def find(self, path: str, *, make: bool = False) -> Place:
+        """Symbolic links are followed, automounts made; ``make``: a directory where there is nothing.
+
+        FileExistsError: to be made, but a symbolic link to nothing is there.
+        """
+        return await self._ask("d" if make else "o", path)
+
+    async def copied(self, *, follow: bool) -> Place:
+        """What was found last, in a new copy of the mount namespace, which the process is in from then on.
+
+        It must be a directory.  ``follow``: what the host mounts and unmounts later, it does in the copy too.
+        """
+        return await self._ask("f" if follow else "c")
+
+    async def make_unbindable(self, places: Mapping[int, str]) -> bool:
+        """Mounts of the last copy, paths by number; those that others are mounted over are passed over.
+
+        False: there was nothing at one of the paths, or the mount there was gone in the same moment.
+        """
+        all_there = True
+        lines = [b"%d %s\0" % (number, _encoded(path)) for number, path in places.items()]
+        while lines:
+            request = b"u"
+            while lines and len(request) + len(lines[-1]) <= _REQUEST:
+                request += lines.pop()
+            try:
+                await self._answer(request, "")
+            except FileNotFoundError:
+                all_there = False
+        return all_there
+
+    async def _ask(self, what: str, path: str = "") -> Place:
+        mode, descriptors = await self._answer(what.encode() + _encoded(path), path)
+        return Place(descriptors[0], mode)
+
+    async def _answer(self, request: bytes, path: str) -> tuple[int, list[int]]:
+        try:
+            self._link.send(request)
+            await _readable(self._link)
+            data, descriptors, _, _ = socket.recv_fds(self._link, _ANSWER.size, 1)
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise Broken("look up", path, "the process that looks for it has ended", "see the kernel's log")
+        number, mode = _ANSWER.unpack(data)
+        if number:
+            raise OSError(number, os.strerror(number), path)
+        return mode, descriptors
+
+
+class Lookups:
+    """Starts them, so many at once for each owner and in all; those that were killed and are not gone count.
+
+    ``program``: zone/lookup.  An owner who has as many as it may waits for one of its own to go.
+    """
+
+    def __init__(self, program: Path, each: int = 2, most: int = 256) -> None:
+        self._program = program
+        self._each = each
+        self._most = most
+        self._there: Counter[str] = Counter()
+        self._departures = asyncio.Event()
+
+    def stuck(self, owner: str) -> bool:
+        """Whether the owner has to wait for earlier ones."""
+        return self._there[owner] >= self._each or self._there.total() >= self._most
+
+    @asynccontextmanager
+    async def begin(self, owner: str) -> AsyncIterator[Lookup]:
+        """One of them for the block, after which it is killed, whatever it does.
+
+        Broken when it cannot be started.
+        """
+        while self.stuck(owner):
+            self._departures.clear()
+            await self._departures.wait()
+        self._there[owner] += 1
+        started: list[_Started] = []
+        try:
+            try:
+                await complete(asyncio.to_thread(_start, self._program, started))
+            except OSError as error:
+                hint = "build the guest parts: make -C zone" if isinstance(error, FileNotFoundError) else ""
+                raise Broken("start", str(self._program), error.strerror or str(error), hint) from error
+            yield Lookup(started[0].process, started[0].link)
+        finally:
+            if started:
+                self._leave_behind(owner, started[0])
+            else:
+                self._count_down(owner)
+
+    def _leave_behind(self, owner: str, started: _Started) -> None:
+        """Kill it; it may not hear that while its file server keeps it."""
+        started.link.close()
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(started.pidfd, signal.SIGKILL)
+        loop = asyncio.get_running_loop()
+
+        def gone() -> None:
+            loop.remove_reader(started.pidfd)
+            os.close(started.pidfd)
+            started.process.wait()
+            self._count_down(owner)
+
+        loop.add_reader(started.pidfd, gone)
+
+    def _count_down(self, owner: str) -> None:
+        self._there[owner] -= 1
+        if not self._there[owner]:
+            del self._there[owner]
+        self._departures.set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    process: subprocess.Popen[bytes]
+    pidfd: int
+    link: socket.socket
+
+
+def _start(program: Path, started: list[_Started]) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            process = subprocess.Popen(
+                [program],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env={},
+            )
+        except BaseException:
+            ours.close()
+            raise
+    settle(process.pid)
+    ours.setblocking(False)
+    started.append(_Started(process, os.pidfd_open(process.pid), ours))
+
+
+def _encoded(path: str) -> bytes:
+    encoded = os.fsencode(path)
+    if len(encoded) > _LONGEST:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+    return encoded
+
+
+async def _readable(link: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    loop.add_reader(link, _once, ready)
+    try:
+        await ready
+    finally:
+        loop.remove_reader(link)
+
+
+def _once(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)

@@ -1,0 +1,122 @@
+"""Zones whose agents send what is legal but of no use, or far more than was asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.support.agent.hostile_zone import LEGAL, HostileZone, directory_of
+from tests.support.protect.zones import TIMEOUT, Zones, needs_protectd, until
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+pytestmark = [pytest.mark.root, needs_protectd]
+MIB = 1 << 20
+
+
+@pytest.fixture
+async def honest(zones: Zones) -> AsyncIterator[Zones]:
+    """A zone with a workload that others must not hurt: it answers in the end as it did before."""
+    await zones.create_zone("good")
+    await zones.run("/bin/sleep", "3600", workload_id="good-w", zone_id="good")
+    yield zones
+    assert await zones.exec("/bin/echo", "alive", workload_id="good-w") == (b"alive\n", b"", 0)
+
+
+async def turned(zones: Zones, name: str, attack: str) -> HostileZone:
+    """A zone with a silent workload, whose agent is hostile from now on."""
+    zone = await zones.create_zone(name)
+    await zones.run("/bin/sleep", "3600", workload_id=f"{name}-w", zone_id=name)
+    hostile = await asyncio.to_thread(
+        HostileZone, directory_of(zones.protectd.run_dir, zone.domain_id), attack
+    )
+    assert await asyncio.to_thread(hostile.attacked.wait, TIMEOUT)
+    return hostile
+
+
+async def zone_of(zones: Zones, name: str) -> pb.Zone:
+    return await zones.clients.zones.GetZone(pb.GetZoneRequest(id=name), timeout=TIMEOUT)
+
+
+async def connected(zones: Zones, name: str) -> None:
+    async with asyncio.timeout(TIMEOUT):
+        while not (await zone_of(zones, name)).channel_connected:  # noqa: ASYNC110 - as below
+            await asyncio.sleep(0.05)
+
+
+async def cut_off(zones: Zones, name: str) -> str:
+    """Wait for its end; why."""
+    async with asyncio.timeout(TIMEOUT):
+        while not (zone := await zone_of(zones, name)).death_reason:  # noqa: ASYNC110 - GetZone has no event
+            await asyncio.sleep(0.05)
+    return zone.death_reason
+
+
+async def stats_of(zones: Zones, *names: str) -> list[str]:
+    request = pb.ZoneStatsRequest(ids=names)
+    answer = await zones.clients.zones.ZoneStats(request, timeout=TIMEOUT)
+    return [one.zone_id for one in answer.rows]
+
+
+def memory(zones: Zones, line: str = "VmHWM") -> int:
+    """protectd's, in bytes; VmHWM: the most that it had."""
+    process = zones.protectd.daemon.process
+    assert process is not None
+    found = re.search(rf"{line}:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+@pytest.mark.parametrize("attack", ["data", "large-data", "credit", "fin"])
+async def test_frames_without_effect_are_not_free(honest: Zones, attack: str) -> None:
+    with ExitStack() as stack:
+        stack.callback((await turned(honest, "bad", attack)).stop)
+        assert "without effect" in await cut_off(honest, "bad")
+
+
+async def test_a_reply_is_bounded_by_what_was_asked(honest: Zones) -> None:
+    """Of 1 MiB half a million objects were made, of 176 MiB."""
+    before = memory(honest, "VmRSS")
+    with ExitStack() as stack:
+        stack.callback((await turned(honest, "bad", "stats")).stop)
+        await connected(honest, "bad")
+        assert await stats_of(honest, "bad", "good") == ["good"]
+        assert "REPLY" in await cut_off(honest, "bad")
+    assert memory(honest) - before < 64 * MIB
+
+
+async def test_who_hangs_up_again_and_again_is_one_line_of_the_log(honest: Zones) -> None:
+    with ExitStack() as stack:
+        bad = await turned(honest, "bad", "hang-up")
+        stack.callback(bad.stop)
+        await until(lambda: bad.connections >= 6)
+        lines = honest.protectd.daemon.log.read_text().splitlines()
+        told = [line for line in lines if "channel down" in line and "DEBUG" not in line.upper()]
+        assert len(told) == 1, told
+        assert not (await zone_of(honest, "bad")).death_reason
+
+
+async def test_many_zones_that_break_no_rule_leave_the_others_their_turns(honest: Zones) -> None:
+    """Their own words are not lost either: what is legal goes on."""
+    before = memory(honest, "VmRSS")
+    with ExitStack() as stack:
+        for number, attack in enumerate(LEGAL * 2):
+            stack.callback((await turned(honest, f"bad{number}", attack)).stop)
+        for _ in range(20):
+            assert await honest.exec("/bin/echo", "alive", workload_id="good-w") == (b"alive\n", b"", 0)
+            assert "good" in await stats_of(honest)
+        assert memory(honest) - before < 64 * MIB
+        async with asyncio.timeout(TIMEOUT):
+            for number in range(len(LEGAL) * 2):
+                assert not (await zone_of(honest, f"bad{number}")).death_reason
+
+
+async def test_lines_without_end_do_not_send_other_logs_to_threads(honest: Zones) -> None:
+    """Newlines alone make fifty times as much of a log: each append is bounded by its lines, too."""
+    await honest.run("/bin/sh", "-c", "yes '' | head -c 300000", workload_id="w1", zone_id="good")
+    assert (await honest.wait("w1")).exit_code == 0
+    assert honest.lines("w1") == ["stdout F "] * 300_000

@@ -1,0 +1,277 @@
+"""A zone of the fake whose agent turns hostile: we are between protectd and its agent, and send what we like.
+
+``python -m tests.support.agent.hostile_zone DIRECTORY:ATTACK ...`` says ``hostile`` once all are, and goes on
+until its input ends: a process of its own, as the CPUs of a guest are not protectd's.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from protect.channel import frames
+from protect.channel.frames import WINDOW, Frame, FrameDecoder, Side, Type
+from tests.support.agent.zone_client import open_directory
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+FORGOTTEN = 3_000_000_000
+"""An output that protectd was told of, and gave up since nobody wants it."""
+STDIN = FORGOTTEN + 1
+"""An input that it was told of."""
+READ = 1 << 18
+BATCH = 1024
+_HELD = 30.0
+
+
+def directory_of(run_dir: Path, domain_id: int) -> Path:
+    """The directory of a domain of the fake, whose number is the pid of its first process."""
+    for pid in (run_dir / "fake/domains").glob("*/pid"):
+        if pid.read_text().split()[0] == str(domain_id):
+            return pid.parent
+    raise LookupError(f"no domain has the process {domain_id}")
+
+
+class Line:
+    """One connection of protectd, while its agent is hostile."""
+
+    def __init__(self, host: socket.socket, agent: socket.socket, zone: HostileZone) -> None:
+        self._host, self._agent, self._zone = host, agent, zone
+        self._sending = threading.Lock()
+        self._asked: dict[int, str] = {}
+        self._credit = threading.Condition()
+        self._given_up = threading.Event()
+        self.limits: dict[int, tuple[int, int]] = {}
+        """(consumed, limit) that protectd gave for each of the agent's outputs."""
+        self.outputs: list[int] = []
+        """Outputs of the zone's own processes."""
+        self.ended = False
+
+    def send(self, untrusted: bytes) -> None:
+        """Whole frames; OSError at the connection's end."""
+        with self._sending:
+            self._host.sendall(untrusted)
+
+    def credited(self, stream: int, beyond: int) -> int:
+        """Wait for credit beyond this offset: the limit.  OSError at the connection's end."""
+        with self._credit:
+            while self.limits.get(stream, (0, 0))[1] <= beyond:
+                if self.ended or not self._credit.wait(_HELD):
+                    raise OSError("no credit")
+            return self.limits[stream][1]
+
+    def close(self) -> None:
+        self.ended = True
+        for one in (self._host, self._agent):
+            try:
+                one.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass  # the other side has closed it
+        with self._credit:
+            self._credit.notify_all()
+
+    def from_host(self) -> None:
+        decoder = FrameDecoder(Side.HOST)
+        while untrusted := self._host.recv(READ):
+            for frame in decoder.feed(untrusted):
+                if not self._take(frame):
+                    self._agent.sendall(frames.encode(frame))
+
+    def _take(self, frame: Frame) -> bool:
+        """Look at a frame of protectd; whether its agent shall not see it."""
+        if frame.type is Type.CREDIT:
+            if frame.fin and frame.stream == FORGOTTEN:
+                self._given_up.set()
+            elif not frame.fin:
+                with self._credit:
+                    self.limits[frame.stream] = frames.credit_values(frame)
+                    self._credit.notify_all()
+            # What we make of an output is none of the agent's business.
+            return frame.stream >= FORGOTTEN or self._zone.attack in OWN_OUTPUT
+        if frame.type is not Type.CALL:
+            return False
+        operation = pb.Request.FromString(frame.payload).WhichOneof("op") or ""
+        self._asked[frame.stream] = operation
+        answer = ANSWERS.get(self._zone.attack, {}).get(operation)
+        if answer is not None:
+            self.send(frames.encode(Frame(Type.REPLY, frame.stream, answer)))
+        return answer is not None
+
+    def from_agent(self) -> None:
+        decoder = FrameDecoder(Side.AGENT)
+        while untrusted := self._agent.recv(READ):
+            for frame in decoder.feed(untrusted):
+                listed = frame.type is Type.REPLY and self._asked.pop(frame.stream, "") == "list_processes"
+                self.send(frames.encode(self._more(frame) if listed else frame))
+                if listed:
+                    threading.Thread(target=self._attack, daemon=True).start()
+
+    def _more(self, listed: Frame) -> Frame:
+        reply = pb.Reply.FromString(listed.payload)
+        self.outputs = [process.created.stdout_stream for process in reply.processes.processes]
+        created = pb.ProcessCreated(stdout_stream=FORGOTTEN, stdin_stream=STDIN)
+        reply.processes.processes.add(process=pb.ProcessRef(container_id="none"), created=created)
+        return Frame(Type.REPLY, listed.stream, reply.SerializeToString())
+
+    def _attack(self) -> None:
+        try:
+            # Before that frames for it would break a rule.
+            if not self._given_up.wait(_HELD):
+                return
+            self._zone.attacked.set()
+            ATTACKS[self._zone.attack](self)
+        except OSError:
+            pass  # cut off
+
+
+class HostileZone:
+    """Takes the place of the agent in a domain's directory; the next connections are ours."""
+
+    def __init__(self, directory: Path, attack: str) -> None:
+        self.attack = attack
+        self.connections = 0
+        self.attacked = threading.Event()
+        """Set once an attack has begun."""
+        self._directory = directory
+        self._lines: list[Line] = []
+        self._listener = socket.socket(socket.AF_UNIX)
+        os.rename(directory / "channel.sock", directory / "agent.sock")
+        with open_directory(directory) as where:
+            self._listener.bind(f"{where}/channel.sock")
+        self._listener.listen()
+        threading.Thread(target=self._accept, daemon=True).start()
+        # A new connection ends the one there is: protectd comes to us.
+        self._connected().close()
+
+    def stop(self) -> None:
+        """protectd is answered by nobody any more."""
+        self._listener.close()
+        for line in self._lines:
+            line.close()
+
+    def _connected(self) -> socket.socket:
+        agent = socket.socket(socket.AF_UNIX)
+        with open_directory(self._directory) as where:
+            agent.connect(f"{where}/agent.sock")
+        return agent
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                host, _ = self._listener.accept()
+                line = Line(host, self._connected(), self)
+            except OSError:
+                return  # stopped, or the zone has ended
+            self.connections += 1
+            self._lines = [line]
+            for work in (line.from_host, line.from_agent):
+                threading.Thread(target=_until_end, args=(line, work), daemon=True).start()
+
+
+def _until_end(line: Line, work: Callable[[], None]) -> None:
+    try:
+        work()
+    except OSError:
+        pass  # one side has closed it
+    finally:
+        line.close()
+
+
+def _flood(untrusted: Frame) -> Callable[[Line], None]:
+    batch = frames.encode(untrusted) * BATCH
+
+    def flood(line: Line) -> None:
+        while True:
+            line.send(batch)
+
+    return flood
+
+
+def crumbs(line: Line, content: bytes = b"\n") -> None:
+    """Output of a container, byte by byte, as fast as it is taken: legal for ever."""
+    stream = line.outputs[0]
+    limit = line.credited(stream, 0)
+    at = line.limits[stream][0]
+    while True:
+        stop = min(limit, at + BATCH * len(content))
+        step = len(content)
+        line.send(
+            b"".join(frames.encode(frames.data(stream, n, content)) for n in range(at, stop - step + 1, step))
+        )
+        at += (stop - at) // step * step
+        limit = line.credited(stream, at + step - 1)
+
+
+def events(line: Line) -> None:
+    """As many as are legal, for a container that is not there."""
+    exited = pb.ProcessExited(process=pb.ProcessRef(container_id="none"))
+    raw = frames.encode(Frame(Type.EVENT, 0, pb.Event(process_exited=exited).SerializeToString()))
+    line.send(raw * 4000)
+    while True:
+        time.sleep(0.05)
+        line.send(raw * 10)
+
+
+def _hang_up(line: Line) -> None:
+    line.close()
+
+
+def _nothing(line: Line) -> None:
+    """It is its answers that are hostile."""
+
+
+def _field(number: int, content: bytes) -> bytes:
+    size = len(content)
+    length = b""
+    while size > 0x7F:
+        length += bytes([size & 0x7F | 0x80])
+        size >>= 7
+    return bytes([number << 3 | 2]) + length + bytes([size]) + content
+
+
+LARGEST = 1 << 20
+_ROW = pb.ContainerStats.DESCRIPTOR.fields_by_name["cpu_pressure"].number
+_ROWS = _field(pb.Stats.CONTAINERS_FIELD_NUMBER, bytes([_ROW << 3 & 0x7F | 2 | 0x80, _ROW >> 4, 0]) * 600)
+
+ATTACKS: Mapping[str, Callable[[Line], None]] = {
+    "data": _flood(frames.data(FORGOTTEN, 0, b"x")),
+    "large-data": _flood(frames.data(FORGOTTEN, 0, b"x" * 256)),
+    "credit": _flood(frames.credit(STDIN, 0, WINDOW)),
+    "fin": _flood(frames.credit(STDIN, 0, 0, fin=True)),
+    "crumbs": crumbs,
+    "pieces": lambda line: crumbs(line, b"x" * 64),
+    "events": events,
+    "hang-up": _hang_up,
+    "stats": _nothing,
+    "rows": _nothing,
+}
+LEGAL = ("crumbs", "pieces", "events", "hang-up", "rows")
+"""What no rule forbids: only turns and bounds are against it."""
+OWN_OUTPUT = ("crumbs", "pieces")
+ANSWERS: Mapping[str, Mapping[str, bytes]] = {
+    "stats": {
+        "get_stats": _field(
+            pb.Reply.STATS_FIELD_NUMBER, _field(pb.Stats.CONTAINERS_FIELD_NUMBER, b"") * (LARGEST // 2 - 8)
+        )
+    },
+    "rows": {"get_stats": _field(pb.Reply.STATS_FIELD_NUMBER, _ROWS * pb.LIMIT_CONTAINERS)},
+}
+
+
+def main() -> None:
+    zones = [
+        HostileZone(Path(place), attack) for place, _, attack in (one.rpartition(":") for one in sys.argv[1:])
+    ]
+    for zone in zones:
+        zone.attacked.wait()
+    sys.stdout.write("hostile\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,148 @@
+"""How a domain loses a disk, over a xenstore and a libxl in memory: whom its guest can hold up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import pytest
+
+from protect.toolstack.libxl import disks as module
+from protect.toolstack.libxl.deaths import Known
+from protect.toolstack.libxl.disks import Disks
+from xenbind import errors
+
+
+class MemoryXen:
+    """libxl's view of disks, and xenstore with its watches; it is ``Workers`` and ``AsyncStore`` at once."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, bytes] = {}
+        self.attached: list[str] = []
+        self.removed: list[str] = []
+        self._watches: list[asyncio.Event] = []
+
+    def attach(self, vdev: str) -> None:
+        self.attached.append(vdev)
+        self.nodes[f"/backend/{vdev}/state"] = b"4"
+
+    async def run(self, function: Callable[..., object], *args: object, **more: object) -> object:
+        await asyncio.sleep(0)
+        return function(self, *args, **more)
+
+    ask = run
+
+    def backend(self, domid: int, vdev: str) -> str:
+        if vdev not in self.attached:
+            raise errors.DeviceNotFound("backend", -1, vdev)
+        return f"/backend/{vdev}"
+
+    def remove(self, domid: int, vdev: str, *, force: bool) -> None:
+        self.backend(domid, vdev)
+        assert force
+        self.attached.remove(vdev)
+        self.removed.append(vdev)
+        self.nodes = {path: value for path, value in self.nodes.items() if f"/{vdev}/" not in path}
+
+    async def read(self, path: str) -> bytes | None:
+        return self.nodes.get(path)
+
+    async def write(self, path: str, value: str) -> None:
+        self.nodes[path] = value.encode()
+        for watch in self._watches:
+            watch.set()
+
+    @asynccontextmanager
+    async def watch(self, path: str) -> AsyncIterator[asyncio.Event]:
+        changed = asyncio.Event()
+        changed.set()
+        self._watches.append(changed)
+        yield changed
+        self._watches.remove(changed)
+
+
+@pytest.fixture
+def xen(monkeypatch: pytest.MonkeyPatch) -> MemoryXen:
+    monkeypatch.setattr(module, "vbd", MemoryXen)
+    return MemoryXen()
+
+
+@pytest.fixture
+def known() -> Known:
+    return Known(7, uuid4(), "z", 1)
+
+
+def _disks(xen: MemoryXen, patience: float) -> Disks:
+    return Disks(xen, xen, patience)  # type: ignore[arg-type]
+
+
+async def _asked(xen: MemoryXen, *vdevs: str) -> None:
+    async with asyncio.timeout(60):
+        while any(xen.nodes.get(f"/backend/{vdev}/state") != b"5" for vdev in vdevs):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def test_a_guest_that_agrees(xen: MemoryXen, known: Known) -> None:
+    xen.attach("xvda")
+    detaching = asyncio.create_task(_disks(xen, 3600).detach(known, "xvda"))
+    await _asked(xen, "xvda")
+    assert xen.nodes["/backend/xvda/online"] == b"0" and not known.lock.locked()
+    await xen.write("/backend/xvda/state", "6")
+    await asyncio.wait_for(detaching, 60)
+    assert xen.removed == ["xvda"]
+
+
+async def test_a_guest_that_does_not_loses_all_of_them_together(xen: MemoryXen, known: Known) -> None:
+    vdevs = ["xvda", "xvdb", "xvdc"]
+    for vdev in vdevs:
+        xen.attach(vdev)
+    disks = _disks(xen, 0.2)
+    detaching = [asyncio.create_task(disks.detach(known, vdev)) for vdev in vdevs]
+    await _asked(xen, *vdevs)  # the last before the first has gone
+    await asyncio.wait_for(asyncio.gather(*detaching), 60)
+    assert sorted(xen.removed) == vdevs
+
+
+async def test_one_whose_end_is_declared_loses_them_at_once(xen: MemoryXen, known: Known) -> None:
+    for vdev in ("xvda", "xvdb"):
+        xen.attach(vdev)
+    disks = _disks(xen, 3600)
+    detaching = asyncio.create_task(disks.detach(known, "xvda"))
+    await _asked(xen, "xvda")
+    known.abandoned.set()
+    await asyncio.wait_for(detaching, 60)
+    await asyncio.wait_for(disks.detach(known, "xvdb"), 60)
+    assert xen.removed == ["xvda", "xvdb"] and not xen.nodes
+
+
+async def test_nothing_is_taken_from_the_next_domain_of_its_number(xen: MemoryXen, known: Known) -> None:
+    xen.attach("xvda")
+    detaching = asyncio.create_task(_disks(xen, 3600).detach(known, "xvda"))
+    await _asked(xen, "xvda")
+    async with known.lock:  # as destroy holds it
+        known.abandoned.set()
+        known.forgotten = True
+    await asyncio.wait_for(detaching, 60)
+    assert xen.removed == []
+
+
+async def test_two_who_detach_the_same_one_do_so_once(xen: MemoryXen, known: Known) -> None:
+    """Else the second would take what somebody has attached meanwhile under the same name."""
+    xen.attach("xvda")
+    disks = _disks(xen, 3600)
+    detaching = [asyncio.create_task(disks.detach(known, "xvda")) for _ in range(2)]
+    await _asked(xen, "xvda")
+    await xen.write("/backend/xvda/state", "6")
+    await asyncio.wait_for(asyncio.gather(*detaching), 60)
+    assert xen.removed == ["xvda"]
+
+
+async def test_one_that_is_not_there_or_has_left_already(xen: MemoryXen, known: Known) -> None:
+    disks = _disks(xen, 3600)
+    await asyncio.wait_for(disks.detach(known, "xvda"), 60)
+    xen.attach("xvda")
+    await xen.write("/backend/xvda/state", "6")
+    await asyncio.wait_for(disks.detach(known, "xvda"), 60)
+    assert xen.removed == ["xvda"]
