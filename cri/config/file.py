@@ -10,9 +10,10 @@ from pathlib import Path
 
 from cri.config.handlers import DEFAULT_HANDLER, HandlerConfig
 from cri.delegate.config import DelegateConfig
+from cri.images.bounds.limits import ImageLimits
 from cri.images.globs import patterns
 from cri.images.registry import names
-from cri.images.settings import LEVELS, ImageLimits, ImageSettings, KernelSettings, PolicySettings
+from cri.images.settings import LEVELS, ImageSettings, KernelSettings, PolicySettings
 from daemonkit.checkpoints import FaultInjection
 from daemonkit.config import (
     Bytes,

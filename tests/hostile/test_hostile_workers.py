@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gzip
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Oversized
 from cri.images.manager import ImageManager
-from cri.images.settings import ImageLimits, ImageSettings
-from daemonkit.faults import Broken
+from cri.images.settings import ImageSettings
+from daemonkit.faults import Broken, TooLate
 from tests.support.images.image_manager import running
 from tests.support.images.images import Blob, Layer, build, digest, write_layout
 
@@ -34,7 +39,22 @@ def _endless() -> Blob:
     return Blob(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)) + piece * 256, digest(b""), LAYER)
 
 
+DIFF_ID = _endless().diff_id
 ENDLESS = build([_endless()])
+DAEMON = """
+import asyncio, sys
+from pathlib import Path
+from cri.images.manager import ImageManager
+from cri.images.settings import ImageSettings
+
+async def pull():
+    state = Path(sys.argv[1])
+    manager = ImageManager(ImageSettings(state, state / "certs.d"))
+    await manager.start()
+    await manager.import_layout(Path(sys.argv[2]), None)
+
+asyncio.run(pull())
+"""
 
 
 def _settings(state: Path, **limits: int) -> ImageSettings:
@@ -53,12 +73,23 @@ def _children(parent: int) -> dict[int, str]:
     return found
 
 
-def _parents() -> list[int]:
-    return [pid for pid, command in _children(os.getpid()).items() if "cri.images.worker" in command]
+def _parents(daemon: int | None = None) -> list[int]:
+    found = _children(daemon or os.getpid())
+    return [pid for pid, command in found.items() if "cri.images.worker" in command]
 
 
-def _workers() -> list[int]:
-    return [pid for parent in _parents() for pid in _children(parent)]
+def _workers(daemon: int | None = None) -> list[int]:
+    return [pid for parent in _parents(daemon) for pid in _children(parent)]
+
+
+def _alive(pids: list[int]) -> list[int]:
+    """Those that have not ended, whether anybody has noticed or not."""
+    found = []
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found.append(pid)
+    return found
 
 
 async def _until(true: Callable[[], object]) -> None:
@@ -70,11 +101,11 @@ async def _until(true: Callable[[], object]) -> None:
 async def _goes_on(manager: ImageManager, tmp_path: Path) -> None:
     """The daemon has nothing left of it, and imports another image."""
     await manager.drain()
-    assert _parents() == []
+    assert _workers() == []
     assert list(manager.store.files.ingest.iterdir()) == []
     ((image, _),) = await manager.import_layout(write_layout(tmp_path / "good", GOOD), None)
     assert image.id == GOOD.id
-    assert _parents() == []
+    assert _workers() == []
 
 
 async def test_too_much_cpu_time(tmp_path: Path) -> None:
@@ -112,23 +143,30 @@ async def test_a_cancelled_pull_kills_its_workers(tmp_path: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await pull
         await _goes_on(manager, tmp_path)
-        assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+        assert not _alive(workers)
 
 
-@pytest.mark.parametrize("whom", ["worker", "parent"])
-async def test_what_is_killed_fails_its_pull_alone(tmp_path: Path, whom: str) -> None:
+@pytest.mark.parametrize(
+    ("whom", "number", "said"),
+    [
+        ("worker", signal.SIGKILL, r"was killed \(is the host out of memory"),
+        ("worker", signal.SIGSEGV, "ended by signal 11"),
+        ("parent", signal.SIGKILL, "the process that read it"),
+    ],
+)
+async def test_what_is_killed_fails_its_pull_alone(tmp_path: Path, whom: str, number: int, said: str) -> None:
     layout = write_layout(tmp_path / "layout", ENDLESS)
     async with running(_settings(tmp_path / "state")) as manager:
         pull = asyncio.create_task(manager.import_layout(layout, None))
         await _until(_workers)
         workers = _workers()
         for pid in workers if whom == "worker" else _parents():
-            os.kill(pid, signal.SIGKILL)
-        with pytest.raises(Broken, match="the process that read it"):
+            os.kill(pid, number)
+        with pytest.raises(Broken, match=f"unpack layer {DIFF_ID}: .*{said}"):
             await pull
         await _goes_on(manager, tmp_path)
         # Workers end with their parent.
-        await _until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
+        await _until(lambda: not _alive(workers))
 
 
 async def test_workers_are_ended_before_daemons_when_memory_is_short(tmp_path: Path) -> None:
@@ -141,3 +179,41 @@ async def test_workers_are_ended_before_daemons_when_memory_is_short(tmp_path: P
         pull.cancel()
         with pytest.raises(asyncio.CancelledError):
             await pull
+
+
+async def test_a_deadline_is_heard(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    settings = dataclasses.replace(_settings(tmp_path / "state"), pull_seconds=2.0)
+    async with running(settings) as manager:
+        with pytest.raises(TooLate):
+            await manager.import_layout(layout, None)
+        await _goes_on(manager, tmp_path)
+
+
+async def test_nothing_outlives_a_killed_daemon(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    (tmp_path / "state").mkdir()
+    daemon = subprocess.Popen([sys.executable, "-c", DAEMON, str(tmp_path / "state"), str(layout)])
+    try:
+        await _until(lambda: _workers(daemon.pid))
+        left = [*_parents(daemon.pid), *_workers(daemon.pid)]
+        # Not even one that cannot see that its pipes have no other end any more.
+        os.kill(left[-1], signal.SIGSTOP)
+    finally:
+        daemon.kill()
+        daemon.wait()
+    await _until(lambda: not _alive(left))
+
+
+async def test_the_parent_stays_for_the_next_pull(tmp_path: Path) -> None:
+    """A small image does not pay for an interpreter; there is none before the first, and after the end."""
+    async with running(_settings(tmp_path / "state")) as manager:
+        assert _parents() == []
+        await manager.import_layout(write_layout(tmp_path / "good", GOOD), None)
+        (parent,) = _parents()
+        other = build([Layer().file("other", b"ok").tar()])
+        await manager.import_layout(write_layout(tmp_path / "other", other), None)
+        assert _parents() == [parent]
+        # It has what reads layers, and nothing of what a daemon needs beside.
+        assert "libssl" not in Path(f"/proc/{parent}/maps").read_text()
+    assert _alive([parent]) == []

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import OPTIONAL, ImageLimits
 from cri.images.errors import Corrupt, oversized
 from cri.images.layer import compression, tarstream
 from cri.images.layer.packed import PackedRecords
 from cri.images.layer.stream import PlainStream
 from cri.images.layer.tarstream import TarEntry
-from cri.images.settings import OPTIONAL, ImageLimits
 
 CHUNK = 1 << 20
 _NEVER = CancelToken()

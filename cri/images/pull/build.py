@@ -20,7 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
+from cri.images.bounds.cancel import CancelToken
+from cri.images.concurrency import SingleFlight, WorkerThreads
 from cri.images.layer import losses
 from cri.images.layer.layers import Cost, LayerIndex
 from cri.images.pull.early import SLOTS, EarlyBuild

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
 from cri.images.rootfs.begun import BegunFilesystem
+from cri.images.rootfs.stack import MAX_PARTS
 from cri.images.settings import ImageSettings
 from cri.images.store.files import StoreFiles
 from daemonkit.faults import Fault
 
-# How many there are at once. Each is a tar2sqfs, of 9 MiB and more with many files, which may have to wait
-# for lower layers. What finds no slot is built when all its layers are here.
-SLOTS = 6
+# How many there are at once: those of one image. Each is a tar2sqfs, of 9 MiB and more with many files, which
+# may have to wait for lower layers. What finds no slot is inflated once more when all its layers are here.
+SLOTS = MAX_PARTS
 
 
 class EarlyBuild:

@@ -15,8 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from cri.images.concurrency import CancelToken, WorkerThreads
-from cri.images.digests import VerifiedChunks, digest_of, matches
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.digests import VerifiedChunks, digest_of, matches
+from cri.images.bounds.limits import ImageLimits
+from cri.images.concurrency import WorkerThreads
 from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full, oversized
 from cri.images.layer.layers import LayerIndex, file_chunks
 from cri.images.pull.candidates import Candidates
@@ -26,7 +28,6 @@ from cri.images.registry.manifests import Descriptor, ImageConfig
 from cri.images.registry.names import Reference
 from cri.images.registry.sources import ImageSource
 from cri.images.rootfs.begun import BegunFilesystem
-from cri.images.settings import ImageLimits
 from cri.images.worker.layers import read_layer
 from cri.images.worker.workers import LayerWorkers
 from daemonkit.disk_space import is_full

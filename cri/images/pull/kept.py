@@ -7,8 +7,8 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from cri.images.concurrency import CancelToken
-from cri.images.digests import VerifiedChunks
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.digests import VerifiedChunks
 from cri.images.errors import Corrupt, Damaged, Oversized, Unpackable
 from cri.images.layer import layer_cache
 from cri.images.layer.layers import LayerIndex, file_chunks

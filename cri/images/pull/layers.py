@@ -8,11 +8,13 @@ from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
-from cri.images.errors import NotKept, is_resumable
+from cri.images.bounds.cancel import CancelToken
+from cri.images.concurrency import SingleFlight, WorkerThreads
+from cri.images.errors import NotKept
 from cri.images.layer.layers import LayerIndex
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.early import EarlyBuild
+from cri.images.pull.failures import is_resumable
 from cri.images.pull.fetch import download_layer, read_first
 from cri.images.pull.kept import keep_list, read_kept
 from cri.images.pull.progress import Meter

@@ -12,11 +12,12 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 
 from cri.images.concurrency import WorkerThreads, task_group
-from cri.images.errors import Damaged, DiskFull, Oversized, Unpackable, is_disk_full
+from cri.images.errors import Damaged, DiskFull, Oversized, Unpackable
 from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
 from cri.images.pull.candidates import Candidates
+from cri.images.pull.failures import is_disk_full
 from cri.images.pull.layers import LayerFetcher, WantedLayer
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
@@ -55,7 +56,6 @@ class Puller:
         self._store = store
         self._settings = settings
         self._threads = threads
-        self._workers = workers
         self.policy = Policy(settings.policy, threads)
         self._layers = LayerFetcher(store, settings, threads, workers)
         self._health = HostHealth()
@@ -123,8 +123,7 @@ class Puller:
             if whole := all(map(has, chain_ids)):
                 _skip(meters)
             else:
-                async with self._working():
-                    await self._obtain(image, stack, meters, candidates, progress)
+                await self._obtain(image, stack, meters, candidates, progress)
             name = partial(self._name, image, chain_ids[-1], names, not whole)
             return await complete(self._threads.run(lambda _: name()))
 
@@ -237,15 +236,6 @@ class Puller:
             stored = self._store.add_image(row, names, built or same)
         checkpoint("image-pull.recorded")
         return stored
-
-    @asynccontextmanager
-    async def _working(self) -> AsyncIterator[None]:
-        """While the body runs, the parent of worker processes stays, which each job would start else."""
-        await complete(self._threads.run(lambda _: self._workers.hold()))
-        try:
-            yield
-        finally:
-            await complete(self._threads.run(lambda _: self._workers.release()))
 
     @asynccontextmanager
     async def _leasing(self, chain_ids: Sequence[str], digests: Sequence[str]) -> AsyncIterator[None]:

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.layer.inode import Content, Inode
 from cri.images.layer.layers import plain_stream
 from cri.images.layer.stream import PlainStream
 from cri.images.rootfs import tarwrite
-from cri.images.rootfs.plan import Contents
+from cri.images.rootfs.stream import Contents
 
-# Whoever writes a stream is a process of its own, which is killed.
+# Who inflates a layer is a process of its own, which is killed.
 _NEVER = CancelToken()
 
 
@@ -28,6 +28,7 @@ def write_stream(
     subject: str,
     moved: Callable[[int], None],
     sink: BinaryIO,
+    token: CancelToken = _NEVER,
 ) -> None:
     """Write what is left of a filesystem's stream, of an image's layers, lowest first, to its end.
 
@@ -37,9 +38,9 @@ def write_stream(
         stream = plain_stream(blobs[layer], subject, _NEVER)
         _copy_files(files, stream, sink, accounts, moved)
     # Directories may come after what is in them: the tool makes them, and takes their attributes later.
-    for path, node in contents.bare:
+    for path, node in token.passing(contents.bare):
         sink.write(tarwrite.member(path, node)[0])
-    for path, target in contents.links:
+    for path, target in token.passing(contents.links):
         sink.write(tarwrite.hard_link(path, target))
     sink.write(tarwrite.END)
 
@@ -79,6 +80,10 @@ class Accounts:
         contents = [node.content for node in nodes.values() if node is not None]
         self._wanted = {content[:2] for content in contents if content is not None}
         self._found = dict(known)
+
+    def are_known(self) -> bool:
+        """Whether contents() has nothing to read."""
+        return self._wanted <= self._found.keys()
 
     def wants(self, content: Content) -> bool:
         """Whether it is an account file's."""

@@ -3,60 +3,25 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import OPTIONAL, ImageLimits
 from cri.images.errors import Unpackable, oversized
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Inode, InodeRecord, recorded, restored
+from cri.images.layer.inode import Inode, InodeRecord, recorded
 from cri.images.layer.losses import LossCount
 from cri.images.layer.packed import PackedRecords
 from cri.images.layer.tarstream import TarEntry
 from cri.images.rootfs import tree_cache
+from cri.images.rootfs.stream import ACCOUNT_FILES, NamedInodes
 from cri.images.rootfs.tree import MergedTree
 from cri.images.rootfs.tree_cache import PackedDirectories, TreeCache
-from cri.images.settings import OPTIONAL, ImageLimits
 
 # squashfs names owners by an index of 16 bits.
 MAX_OWNERS = 0xFFFF
 _NEVER = CancelToken()
-# Kept in the index, to look users up by name and to recognise kernel images without opening a filesystem.
-ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
-
-
-class NamedInodes:
-    """Inodes with their paths, in order, packed: none of them keeps the tree in memory."""
-
-    def __init__(self, records: PackedRecords | None = None) -> None:
-        self._records = PackedRecords() if records is None else records
-
-    def state(self) -> tuple[Any, ...]:
-        """See PackedRecords.state()."""
-        return self._records.state()
-
-    def add(self, path: bytes, node: Inode) -> None:
-        """Add an inode as it is now; a directory comes back without its names."""
-        self._records.add((path, *recorded(node)))
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __iter__(self) -> Iterator[tuple[bytes, Inode]]:
-        for path, *record in self._records:
-            yield path, restored(record)
-
-    def records(self) -> Iterator[tuple[bytes, InodeRecord]]:
-        """Their paths, and what recorded() says of them."""
-        return ((record[0], record[1:]) for record in self._records)
-
-
-class Contents(NamedTuple):
-    """What a stream is made of: see FilesystemPlan."""
-
-    bare: NamedInodes
-    files: Mapping[int, NamedInodes]
-    links: PackedRecords
 
 
 class FilesystemPlan(NamedTuple):
@@ -93,18 +58,6 @@ class FilesystemPlan(NamedTuple):
     def stated_accounts(self) -> dict[str, InodeRecord | None]:
         """The account files' inodes as such a value."""
         return {path: None if node is None else recorded(node) for path, node in self.accounts.items()}
-
-
-def stated_contents(value: Sequence[Any]) -> tuple[Contents, dict[str, Inode | None]]:
-    """What FilesystemPlan.stated() gave: for the stream, and the account files."""
-    files, bare, links, accounts = value
-    by_layer = {layer: NamedInodes(PackedRecords.of(state)) for layer, state in files.items()}
-    return Contents(NamedInodes(PackedRecords.of(bare)), by_layer, PackedRecords.of(links)), nodes(accounts)
-
-
-def nodes(accounts: Mapping[str, InodeRecord | None]) -> dict[str, Inode | None]:
-    """What FilesystemPlan.stated_accounts() gave."""
-    return {path: None if record is None else restored(record) for path, record in accounts.items()}
 
 
 class _Files:

@@ -6,13 +6,13 @@ import fcntl
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.errors import disk_full
+from cri.images.rootfs.stream import PIPE_BYTES
 from cri.images.settings import ImageSettings
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Refused
@@ -20,30 +20,8 @@ from daemonkit.host.children import settle
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10
-PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _LEVELLED = ("zstd", "gzip")
-
-
-class StreamPipe:
-    """The pipe into the tool, as whoever writes the tar stream has it."""
-
-    def __init__(self, handle: int) -> None:
-        """handle: of the pipe, which stays open."""
-        self._file = open(handle, "wb", buffering=PIPE_BYTES, closefd=False)
-        self._broken = False
-
-    def put(self, feed: Callable[[BinaryIO], None]) -> bool:
-        """Let ``feed`` write a part of the stream; whether the tool still reads. Raises what feed raises."""
-        try:
-            feed(self._file)
-        except BrokenPipeError:
-            self._broken = True
-        return not self._broken
-
-    def flush(self) -> bool:
-        """Write what is held back; whether the tool has read all so far, or will."""
-        return self.put(lambda file: file.flush())
 
 
 class Squashfs:

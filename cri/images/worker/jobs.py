@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import oversized
-from cri.images.layer.layers import CHUNK, read_layer
-from cri.images.rootfs.begun import FileWriter
+from cri.images.layer.compression import CHUNK
+from cri.images.layer.layers import read_layer
 from cri.images.rootfs.convert import Accounts, write_stream
-from cri.images.rootfs.plan import nodes, stated_contents
-from cri.images.rootfs.squash import StreamPipe
-from cri.images.settings import ImageLimits
+from cri.images.rootfs.filewriter import FileWriter
+from cri.images.rootfs.stream import StreamPipe, nodes, stated_contents
 from cri.images.worker import wire
 
 READ, WRITE, ACCOUNTS = "unpack layer", "build filesystem image", "read account files"

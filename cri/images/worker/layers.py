@@ -8,12 +8,15 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.layer.layers import EntryList, LayerIndex, file_chunks
 from cri.images.layer.packed import PackedRecords
-from cri.images.rootfs.begun import BegunFilesystem, Written
+from cri.images.rootfs.begun import BegunFilesystem
+from cri.images.rootfs.convert import Accounts, write_stream
+from cri.images.rootfs.filewriter import Written
 from cri.images.rootfs.plan import FilesystemPlan
 from cri.images.rootfs.squash import Squashfs
+from cri.images.rootfs.stream import Contents, StreamPipe
 from cri.images.settings import ImageSettings
 from cri.images.worker import jobs
 from cri.images.worker.workers import LayerWorkers
@@ -100,11 +103,31 @@ def _write(
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> Mapping[str, bytes | None]:
+    accounts = Accounts(plan.accounts, known)
+    if not layers and accounts.are_known():
+        # Nothing is left to be inflated.
+        return _write_here(squashfs, blobs, plan, accounts, token)
     arguments = (squashfs.out.name, list(map(str, blobs)), plan.stated(layers), known)
-    accounts, whole = workers.run(jobs.WRITE, arguments, token, sink=squashfs.sink, moved=moved)
+    found: Mapping[str, bytes | None]
+    found, whole = workers.run(jobs.WRITE, arguments, token, sink=squashfs.sink, moved=moved)
     squashfs.finish(whole, token)
-    found: Mapping[str, bytes | None] = accounts
     return found
+
+
+def _write_here(
+    squashfs: Squashfs, blobs: Sequence[Path], plan: FilesystemPlan, accounts: Accounts, token: CancelToken
+) -> Mapping[str, bytes | None]:
+    contents = Contents(plan.bare, {}, plan.links)
+    out = StreamPipe(squashfs.sink)
+    with token.unblocking(squashfs.kill):
+        whole = out.put(lambda sink: write_stream(blobs, contents, accounts, "", _nothing, sink, token))
+        whole = out.flush() and whole
+    squashfs.finish(whole, token)
+    return accounts.contents(blobs, "")
+
+
+def _nothing(_: int) -> None:
+    """No bytes of files are moved."""
 
 
 def _digest(path: Path, token: CancelToken) -> str:

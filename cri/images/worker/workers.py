@@ -8,56 +8,43 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from fcntl import fcntl
+from pathlib import Path
 from typing import Any
 
-from cri.images.concurrency import CancelToken
+import cri
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import oversized
-from cri.images.settings import ImageLimits
 from cri.images.worker import wire
 from daemonkit.faults import Broken
+from daemonkit.host.children import settle
 
 PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 
 
 class LayerWorkers:
-    """One for a daemon. The workers' parent is there while anybody holds it, and costs nothing else."""
+    """One for a daemon. The workers' parent is started with the first job, and stays until close()."""
 
     def __init__(self, limits: ImageLimits) -> None:
         self._limits = limits
         self._lock = threading.Lock()
-        self._holders = 0
         self._control: socket.socket | None = None
         self._parent: subprocess.Popen[bytes] | None = None
 
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Have the parent started, and kept while the body runs; blocks for a moment."""
-        self.hold()
-        try:
-            yield
-        finally:
-            self.release()
-
-    def hold(self) -> None:
-        """Start the parent, unless it is there; release() once for each."""
+    def close(self) -> None:
+        """End the parent, and all workers with it."""
         with self._lock:
-            self._holders += 1
-            if self._parent is not None and self._parent.poll() is not None:
-                self._end()
-            if self._parent is None:
-                self._start()
-
-    def release(self) -> None:
-        """End the parent, unless somebody else holds it."""
-        with self._lock:
-            self._holders -= 1
-            if not self._holders:
-                self._end()
+            if self._control is not None:
+                self._control.close()
+            if self._parent is not None:
+                # It ends as soon as it sees that.
+                self._parent.wait()
+            self._control = self._parent = None
 
     def run(
         self,
@@ -74,7 +61,7 @@ class LayerWorkers:
         the worker's fault, Oversized when it took more than it may, Broken, Cancelled, and what feed raises.
         The worker has ended then.
         """
-        with self.held(), ExitStack() as stack:
+        with ExitStack() as stack:
             source, results, asker = self._begin(stack, sink)
             with token.unblocking(lambda: _hang_up(asker)):
                 try:
@@ -106,10 +93,7 @@ class LayerWorkers:
             fcntl(source, _F_SETPIPE_SZ, PIPE_BYTES)
         try:
             handles = [told.fileno(), given, taken, *([] if sink is None else [sink])]
-            assert self._control is not None
-            with suppress(BrokenPipeError, ConnectionResetError):
-                # If the parent has gone, the worker has ended at once.
-                socket.send_fds(self._control, [b"w"], handles)
+            self._send(handles)
         finally:
             told.close()
             os.close(given)
@@ -130,24 +114,34 @@ class LayerWorkers:
             return Broken(job, subject, f"the process that read it ended by signal {number}")
         return Broken(job, subject, "the process that read it ended", "the log may have its last words")
 
-    def _start(self) -> None:
-        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [sys.executable, "-P", "-m", "cri.images.worker"]
-        try:
-            self._parent = subprocess.Popen(command, stdin=its.fileno(), stdout=subprocess.DEVNULL)
-            self._control = mine
-        except BaseException:
-            mine.close()
-            raise
-        finally:
-            its.close()
+    def _send(self, handles: list[int]) -> None:
+        """Have the parent fork; when it cannot, whoever waits for the worker sees that it has ended."""
+        with self._lock:
+            # It may have been killed since, and its workers with it; their pulls failed, the next ones go on.
+            if self._control is None or self._parent is None or self._parent.poll() is not None:
+                if self._control is not None:
+                    self._control.close()
+                self._control, self._parent = _parent()
+            with suppress(BrokenPipeError, ConnectionResetError):
+                socket.send_fds(self._control, [b"w"], handles)
 
-    def _end(self) -> None:
-        assert self._control is not None and self._parent is not None
-        # It ends as soon as it sees that, and its workers with it.
-        self._control.close()
-        self._parent.wait()
-        self._control = self._parent = None
+
+def _parent() -> tuple[socket.socket, subprocess.Popen[bytes]]:
+    """A new parent, and the socket that jobs go to; what is sent at once waits until it is up."""
+    mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    # Without site.py, which takes longer than all that it needs; modules are where this process has them.
+    command = [sys.executable, "-P", "-S", "-m", "cri.images.worker"]
+    top = str(Path(cri.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([top, *filter(None, sys.path)])}
+    try:
+        parent = subprocess.Popen(command, stdin=its.fileno(), stdout=subprocess.DEVNULL, env=environment)
+    except BaseException:
+        mine.close()
+        raise
+    finally:
+        its.close()
+    settle(parent.pid)
+    return mine, parent
 
 
 class Pipe:

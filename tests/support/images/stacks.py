@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.layer.layers import read_layer
 from cri.images.rootfs import tree_cache
 from cri.images.rootfs.plan import Planner

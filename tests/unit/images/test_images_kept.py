@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Damaged
 from cri.images.pull.kept import check_kept, read_kept
 from cri.images.registry.manifests import Descriptor
-from cri.images.settings import ImageLimits
 from cri.images.store.files import StoreFiles
 from cri.images.worker.workers import LayerWorkers
 from tests.support.images.images import digest

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.layer import layer_cache
 from cri.images.manager import ImageManager
 from cri.images.pull import build as building
