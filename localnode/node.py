@@ -66,6 +66,7 @@ class NodeLayout:
     def cri_defaults(self, protect_socket: Path) -> toml.Table:
         """The same for xenpod-cri, whose protectd is at ``protect_socket``."""
         return {
+            "guest_dir": str(ROOT / "zone" / "build"),
             "run_dir": str(self.run / "xenpod"),
             "state_dir": str(self.folder / "state" / "xenpod"),
             "protect_socket": str(protect_socket),

@@ -13,9 +13,9 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
 from daemonkit.host.files import HostCalls
+from daemonkit.host.lookup import Lookups
 from daemonkit.tasks import complete
 from protect.host.idmap import user_namespace
-from protect.host.lookup import Lookups
 from protect.model.volume import Volume, VolumeSource, close_all
 from protect.model.zone import ZoneIdMapping
 from protect.volumes.area import Area

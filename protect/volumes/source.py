@@ -12,9 +12,9 @@ from typing import ParamSpec, TypeVar
 
 from daemonkit.faults import Broken, Fault, Invalid, Missing, Refused
 from daemonkit.host import mountinfo
+from daemonkit.host.lookup import Lookup, Place
 from daemonkit.tasks import complete
 from protect.host import mounts, mountspace
-from protect.host.lookup import Lookup, Place
 from protect.model.volume import Volume, VolumeSource
 
 P = ParamSpec("P")
