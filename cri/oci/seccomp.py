@@ -1,4 +1,4 @@
-"""A container's seccomp profile: none, ours, or one of the host's files."""
+"""Finds a container's seccomp profile: none, ours, or a file of the host."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def local_profile(
 
 @functools.lru_cache(maxsize=64)
 def _default(container: ContainerFacts) -> Filter:
-    """Cached, since most containers have the same few capabilities."""
+    """Our own profile for these capabilities; cached, since most containers have the same few."""
     profile = resolve(DEFAULT.read_bytes(), "the default seccomp profile", container)
     here = MACHINES.get(platform.machine()) == container.machine
     return Filter(profile, compiled(profile) if here else "")

@@ -34,9 +34,9 @@ _STATUS = struct.Struct("=IIIIQ")
 READ_MAX = 1 << 20
 """Bytes of a file that is read, as zone/lookup has it."""
 _LONGEST = 4095
-"""Of a path, by PATH_MAX."""
+"""Longest path in bytes (PATH_MAX)."""
 _REQUEST = 65_536
-"""As zone/lookup has it."""
+"""Largest request in bytes; zone/lookup has the same limit."""
 
 
 @dataclass(slots=True)
@@ -169,7 +169,7 @@ class Lookups:
         self._departures = asyncio.Event()
 
     def stuck(self, owner: str) -> bool:
-        """Whether the owner has to wait for earlier ones."""
+        """Whether the owner has to wait until earlier processes have gone."""
         return self._there[owner] >= self._each or self._there.total() >= self._most
 
     @asynccontextmanager
@@ -218,7 +218,7 @@ class Lookups:
             raise Broken("start", str(self._program), error.strerror or str(error), hint) from error
 
     def _leave_behind(self, owner: str, started: _Started) -> None:
-        """Kill it; it may not hear that while its file server keeps it."""
+        """Kill the process, which may not end while a file server keeps it."""
         started.link.close()
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(started.pidfd, signal.SIGKILL)

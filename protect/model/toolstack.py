@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NewType, Protocol
 from uuid import UUID
 
+from protect.model.transport import Transport
+
 DomainId = NewType("DomainId", int)
 """The hypervisor's number of a domain; on the fake, the pid of its first process."""
 
@@ -41,20 +43,6 @@ class DomainKernel:
     addons: Path | None = None
 
 
-def domain_name(label: str, uuid: UUID) -> str:
-    """The name of a zone's domain, ``<label>.<8 hex digits>``: no other virtual machine of the host has one.
-
-    ``label`` is for people; what Xen's files could not have in a name is replaced, and it is cut at 32.
-    """
-    readable = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in label)
-    return f"{readable[:32]}.{uuid.hex[:8]}"
-
-
-def is_zone_domain(name: str, uuid: UUID) -> bool:
-    """Whether the domain's name is one of ``domain_name``.  A domain with any other is not ours to touch."""
-    return name.endswith(f".{uuid.hex[:8]}")
-
-
 @dataclass(frozen=True, slots=True)
 class DomainSpec:
     """A domain to create, made from a ``ZoneSpec``: only what a hypervisor has to know.
@@ -72,13 +60,14 @@ class DomainSpec:
     read-only there stays so whatever the guest does, if there is a security boundary.  None: the guest has
     no such directory.
 
-    The agent learns how to reach it from ``XENPOD_SHARED``, which the toolstack sets: ``9p:<tag>``, a 9p
-    device of that tag on Xen's transport, or ``fd:<number>``, a descriptor of a mount that it attaches.
+    It is seen from ``share`` on.  The agent learns how to reach it from ``XENPOD_SHARED``, which the
+    toolstack sets: ``vchan``, a server to mount when told to (MountShared of channel.proto), or
+    ``fd:<number>``, a descriptor of a mount that it attaches when it starts.
     """
 
     uuid: UUID
     name: str
-    """As ``domain_name`` makes it: a toolstack that starts again knows its domains by it."""
+    """The name, from ``domain_name``, by which a restarted toolstack recognizes its domains."""
     memory_bytes: int
     vcpus: int = 1
     mode: Mode = Mode.PV
@@ -89,6 +78,8 @@ class DomainSpec:
     kernel: DomainKernel | None = None
     """None: the toolstack's own.  Refused where PhysicalInfo.kernels is false; its files are read until the
     domain is gone."""
+    seclabel: str = ""
+    """A security context of the hypervisor's policy; "": the one that the hypervisor gives."""
 
 
 class DomainState(Enum):
@@ -97,7 +88,7 @@ class DomainState(Enum):
     PAUSED = "paused"
     RUNNING = "running"
     SHUTDOWN = "shutdown"
-    """It ended by itself, and waits for destroy."""
+    """The domain has ended by itself, and waits to be destroyed."""
 
 
 class ShutdownReason(Enum):
@@ -133,6 +124,15 @@ class DomainDeath:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareEnd:
+    """What served a domain's shared directory ended by itself, and with it the session."""
+
+    uuid: UUID
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DiskSpec:
     """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
 
@@ -146,7 +146,7 @@ class DiskSpec:
 
 @dataclass(frozen=True, slots=True)
 class PhysicalInfo:
-    """The host: memory is what zones can have at all, free what no domain has now."""
+    """The host: the memory that zones can have in all, and that no domain has now."""
 
     total_memory_bytes: int
     free_memory_bytes: int
@@ -155,20 +155,21 @@ class PhysicalInfo:
     security_boundary: bool
     notices: tuple[str, ...] = ()
     user_namespaces: bool = False
-    """The kernel of its guests has them."""
+    """Whether the guests' kernel has user namespaces."""
     selinux: bool = False
-    """The kernel of its guests enforces a policy of SELinux.  An agent loads none."""
+    """Whether the guests' kernel enforces an SELinux policy.  An agent loads none."""
     kernels: bool = False
-    """Guests can have kernels of their own."""
+    """Whether guests can have kernels of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the hypervisor can do on this machine; it stays so while both run.
+    """What the hypervisor can do on this machine; constant while it runs.
 
     ``hvm``: guests with hardware-assisted virtualisation (PVH); ``hap``: such guests with hardware-assisted
     paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
-    "<major>.<minor>" of Xen, "" where there is none.
+    "<major>.<minor>" of Xen, "" where there is none.  ``kernel_modes``: in which the toolstack's own kernel
+    can boot.  ``flask``: the hypervisor has that security module, so domains can have labels.
     """
 
     pv: bool = True
@@ -176,22 +177,8 @@ class Capabilities:
     hap: bool = False
     iommu: bool = False
     hypervisor_version: str = ""
-
-
-class Transport(Protocol):
-    """A connected byte stream to a zone's agent."""
-
-    async def read(self, limit: int) -> bytes:
-        """At least one byte, at most ``limit``; ``b""`` once the other side is gone."""
-        ...
-
-    async def write(self, data: bytes) -> None:
-        """Write all of it, waiting while the other side does not read; ConnectionError when gone."""
-        ...
-
-    async def close(self) -> None:
-        """Close at once; never fails; a read under way gives ``b""``."""
-        ...
+    kernel_modes: frozenset[Mode] = frozenset(Mode)
+    flask: bool = False
 
 
 class Toolstack(Protocol):
@@ -219,38 +206,43 @@ class Toolstack(Protocol):
     async def physical_info(self) -> PhysicalInfo: ...
 
     def capabilities(self) -> Capabilities:
-        """Known from ``start`` on."""
+        """What the hypervisor can do; known once ``start`` has returned."""
+        ...
+
+    async def has_seclabel(self, label: str) -> bool:
+        """Whether the policy that the hypervisor has now knows the label; false where there is no FLASK."""
         ...
 
     async def create(self, spec: DomainSpec) -> DomainId:
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
         Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there; Invalid: its kernel is none; Refused: it can have no other kernel, or the
-        host cannot run its mode (``capabilities``).
+        ``shared`` is not there; Invalid: its kernel is not one, or cannot boot in its mode, or the policy
+        lacks its label; Refused: it can have no other kernel, or no label, or the host cannot run its mode
+        (``capabilities``).
         """
         ...
 
     async def unpause(self, domain: DomainId) -> None: ...
 
     def abandon(self, domain: DomainId) -> None:
-        """Its end has been declared: from now on no step waits for its guest; an unknown domain is fine."""
+        """Stop waiting for the domain's guest, since its end is declared; an unknown domain is fine."""
         ...
 
     async def destroy(self, domain: DomainId) -> None:
-        """End it at once and free everything of it; an unknown domain succeeds."""
+        """End the domain at once, and free everything of it; an unknown domain succeeds."""
         ...
 
     async def list(self) -> list[DomainInfo]:
-        """Every guest domain there is, ours or not (never dom0)."""
+        """All guest domains, ours and others (never dom0)."""
         ...
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
-        """One of ``list``, by its uuid: ids may be used again."""
+        """The domain of this uuid; ids may be used again."""
         ...
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
-        """Attach; it appears as ``/dev/<vdev>`` in the guest.
+        """Attach a disk, which appears as ``/dev/<vdev>`` in the guest.
 
         Exists: vdev is taken; Invalid: not a name like ``xvda``, or not a file of whole sectors;
         Missing: no such file.
@@ -258,32 +250,47 @@ class Toolstack(Protocol):
         ...
 
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
-        """Detach and free what stood behind it; an unknown vdev succeeds."""
+        """Detach a disk, and free what was behind it; an unknown vdev succeeds."""
         ...
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
-        """The vdevs attached now."""
+        """The vdevs that are attached now."""
+        ...
+
+    async def share(self, domain: DomainId) -> str:
+        """Have the domain's shared directory (``DomainSpec.shared``) served, unless it is.
+
+        The session, by which the agent finds the server; "": the agent has nothing to do.  It outlives this
+        process, and ends with its domain.  Refused: the domain shares nothing.
+        """
         ...
 
     async def host_interface(self, domain: DomainId, index: int) -> str:
-        """Name of the host's end of interface ``index``; it begins in the spec's ``netns``.
+        """The name of the host's end of interface ``index``, which is first in the spec's ``netns``.
 
         Invalid: it has no such interface.
         """
         ...
 
     async def open_channel(self, domain: DomainId) -> Transport:
-        """A new connection to the agent; waits until the agent serves one (see docs/channel.md).
+        """Open a connection to the agent, once the agent serves one (see docs/channel.md).
 
         The caller bounds the wait.  DomainGone when the domain ends meanwhile.
         """
         ...
 
     def deaths(self) -> AsyncIterator[DomainDeath]:
-        """The end of each domain from now on, once; first those of domains that ended before and are
-        still listed."""
+        """Yield the end of each domain once, beginning with domains that have ended and are still listed."""
+        ...
+
+    def share_ends(self) -> AsyncIterator[ShareEnd]:
+        """The end of each server from now on, but for those that ended with their domains.
+
+        First those that have ended, of domains that have no other one yet.  Whoever uses the directory gets
+        errors from then on; the next ``share`` begins another session.
+        """
         ...
 
     async def console(self, domain: DomainId, limit: int) -> bytes:
-        """The last ``limit`` bytes of its console (untrusted)."""
+        """The last ``limit`` bytes of a domain's console (untrusted)."""
         ...

@@ -1,4 +1,4 @@
-"""protect.v1.Zones."""
+"""The gRPC service protect.v1.Zones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ZonesServicer(protect_pb2_grpc.ZonesServicer):
-    """Thin: check, do, translate."""
+    """Each method checks the request, calls a verb, and translates the result."""
 
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager
@@ -91,7 +91,7 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
             zones or self._manager.zones.values(),
             StatsKind.DETAILS if request.details else StatsKind.ZONE,
         )
-        return pb.ZoneStatsResponse(rows=[statistics.zone_stats(*answer) for answer in answers.items()])
+        return statistics.zone_stats(answers.items())
 
     async def ResizeZone(self, request: pb.ResizeZoneRequest, context: Context) -> pb.ResizeZoneResponse:
         zone_id = checks.identifier("resize zone", "zone", request.id)
@@ -106,7 +106,7 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
 
 
 async def _data(messages: AsyncIterator[pb.DialInput]) -> AsyncIterator[bytes]:
-    """Ends with the caller's eof."""
+    """The caller's data, until its eof."""
     async for message in messages:
         match message.WhichOneof("input"):
             case "data":

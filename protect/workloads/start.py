@@ -1,4 +1,4 @@
-"""StartWorkload."""
+"""StartWorkload: starts a prepared workload."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from protect.model.workload import START_FAILED, Reason, Workload, WorkloadExit,
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import WorkloadRuntime
 from protect.workloads.exits import release_volumes
+from protect.workloads.sharing import kill
 
 _MESSAGE = 1024
 
 
 def start_error(workload: Workload, fault: Fault) -> str:
-    """Why it cannot be started, with its command if that is known: crun does not always name it."""
+    """Why a workload cannot be started, with its command if known: crun does not always name it."""
     what = repr(workload.command) if workload.command else "its command"
     return printable(f"cannot run {what}: {fault.cause}", _MESSAGE)
 
 
 async def start(manager: ZoneManager, workload_id: str) -> Workload:
-    """Start it once; Refused when it is not CREATED or cannot be run, Broken when the zone fails to start it.
+    """Start a workload.  Refused: not CREATED, or it cannot be run; Broken: the zone fails to start it.
 
     No intent is recorded: should we end half-way, the agent says whether it runs.
     """
@@ -38,6 +39,11 @@ async def start(manager: ZoneManager, workload_id: str) -> Workload:
             refused = Refused("start workload", runtime.id, runtime.workload.start_error)
             await complete(_fail(manager, runtime, refused))
             raise refused
+        if runtime.lost_because:
+            await complete(
+                _fail(manager, runtime, Refused("start workload", runtime.id, runtime.lost_because))
+            )
+            raise Refused("start workload", runtime.id, runtime.lost_because)
         # With the note of it: a caller that goes away does not make untrue what the zone has done.
         await complete(_start(manager, runtime))
         return runtime.workload
@@ -59,6 +65,8 @@ async def _start(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
         known = {"started_at_ns": now_ns(), "pid": pid or runtime.workload.pid}
         manager.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, **known))
     checkpoint("workload-start.running")
+    if runtime.lost_because:
+        await kill(runtime)
 
 
 async def _fail(manager: ZoneManager, runtime: WorkloadRuntime, fault: Fault) -> None:

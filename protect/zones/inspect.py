@@ -1,4 +1,4 @@
-"""ZoneFacts and ResizeZone: what a running zone says of itself, and that its size is fixed."""
+"""ZoneFacts and ResizeZone: asks a running zone about itself, and explains that its size is fixed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ async def facts(manager: ZoneManager, zone_id: str) -> ZoneFacts:
 
 
 def resize(manager: ZoneManager, zone_id: str, memory_bytes: int, vcpus: int) -> list[str]:
-    """One sentence for each wish (0: none) that was not granted.
+    """A sentence for each requested size (0: none) that was not granted.
 
     A zone that is larger than asked for keeps its size: everything asked for fits in it.
     """

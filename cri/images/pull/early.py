@@ -1,4 +1,4 @@
-"""Filesystems that are begun while their topmost layers are fetched."""
+"""Begins to build filesystems while their topmost layers are fetched."""
 
 from __future__ import annotations
 

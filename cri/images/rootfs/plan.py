@@ -1,4 +1,4 @@
-"""What goes into one filesystem of an image, and where in the layers its bytes are."""
+"""Plans a filesystem of an image: which inodes it has, and where in the layers their bytes are."""
 
 from __future__ import annotations
 

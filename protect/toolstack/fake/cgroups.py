@@ -1,4 +1,4 @@
-"""The control groups of fake zones: what stands in for a domain's memory, vCPUs and end.
+"""The control groups of fake zones, which stand in for a domain's memory, vCPUs and end.
 
 Where v1 controllers are mounted (alone or hybrid) a zone has a group under each of them; the v2
 hierarchy of a hybrid system is left alone.  On a pure v2 system it has one group.  Groups are
@@ -22,7 +22,7 @@ from pathlib import Path
 from daemonkit.faults import Broken, Unsupported
 from daemonkit.host import mountinfo
 from daemonkit.host.cgroups import delegated
-from protect.toolstack.fake.process import PidfdProcess
+from protect.toolstack.process import PidfdProcess
 
 _PERIOD_US = 100_000
 _REMOVAL_SECONDS = 10.0
@@ -32,7 +32,7 @@ _V2_CONTROLLERS = ("cpu", "memory", "pids")
 
 @dataclass(frozen=True, slots=True)
 class CgroupLimits:
-    """What one zone may use."""
+    """The limits of one zone."""
 
     memory_bytes: int
     vcpus: int
@@ -61,7 +61,7 @@ class Cgroups:
         return [hierarchy.base / self._instance / domain for hierarchy in self._hierarchies]
 
     def create(self, domain: str, limits: CgroupLimits) -> list[Path]:
-        """Make and limit the groups of a domain."""
+        """Make the groups of a domain, and set their limits."""
         for hierarchy in self._hierarchies:
             parent = hierarchy.base / self._instance
             group = parent / domain
@@ -109,7 +109,7 @@ class Cgroups:
                 os.rmdir(hierarchy.base / self._instance)
 
     def _remove_empty(self, domain: str) -> bool:
-        """Remove what has no members; True when something is left."""
+        """Remove the groups without members; returns whether any is left."""
         left = False
         for top in self.groups(domain):
             for group in _bottom_up(top):
@@ -238,7 +238,7 @@ def _bottom_up(top: Path) -> Iterator[Path]:
 
 
 def _read(path: Path) -> str:
-    """Contents; empty when it is gone."""
+    """The content of a file; empty if it is gone."""
     try:
         return path.read_text()
     except OSError as error:

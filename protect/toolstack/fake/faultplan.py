@@ -1,4 +1,4 @@
-"""Faults on purpose: what a test can have the fake toolstack do wrong.
+"""Fault injection: what a test can have the fake toolstack do wrong.
 
 Given to FakeToolstack, or as ``<run_dir>/faults.toml``, which is read again at every operation::
 
@@ -16,12 +16,13 @@ kind                what happens
 fail                the operation fails before it did anything
 half                the operation is done (create: up to the running launcher), then fails
 delay               the operation begins ``after_ms`` later
-die                 at = "unpause": the domain's first process is killed ``after_ms`` later
+die                 at = "unpause": the domain's first process is killed ``after_ms`` later;
+                    at = "share": what serves the directory is said to have ended, ``after_ms`` later
 stall               at = "open_channel": it connects, but not a byte comes through
 exhausted           at = "create": the host has no memory left (physical_info says so too)
 ==================  ==========================================================================
 
-Operations: create, unpause, destroy, attach_disk, detach_disk, host_interface, open_channel.
+Operations: create, unpause, destroy, attach_disk, detach_disk, share, host_interface, open_channel.
 A failed create leaves nothing behind, whatever the kind; the other verbs, done by halves, leave
 what they did, to be found and removed like the leftovers of a real hypervisor's error.
 """
@@ -43,7 +44,7 @@ from protect.model.errors import ToolstackError
 
 
 class FaultKind(Enum):
-    """What goes wrong."""
+    """The kind of an injected fault."""
 
     FAIL = "fail"
     HALF = "half"
@@ -53,13 +54,13 @@ class FaultKind(Enum):
     EXHAUSTED = "exhausted"
 
 
-_CHANGING = frozenset({"create", "unpause", "destroy", "attach_disk", "detach_disk"})
+_CHANGING = frozenset({"create", "unpause", "destroy", "attach_disk", "detach_disk", "share"})
 _ANY = _CHANGING | {"host_interface", "open_channel"}
 _LEGAL: Mapping[FaultKind, frozenset[str]] = {
     FaultKind.FAIL: _ANY,
     FaultKind.HALF: _CHANGING,
     FaultKind.DELAY: _ANY,
-    FaultKind.DIE: frozenset({"unpause"}),
+    FaultKind.DIE: frozenset({"unpause", "share"}),
     FaultKind.STALL: frozenset({"open_channel"}),
     FaultKind.EXHAUSTED: frozenset({"create"}),
 }
@@ -91,14 +92,14 @@ class FaultPlan:
 
 @dataclass(slots=True)
 class FaultInjector:
-    """Carries out a plan: counts how often each row has applied."""
+    """Carries out a plan, and counts how often each row has applied."""
 
     plan: FaultPlan
     file: Path | None = None
     _counts: dict[InjectedFault, int] = field(default_factory=dict)
 
     def take(self, at: str, name: str) -> InjectedFault | None:
-        """The fault that happens to this operation now, counted."""
+        """The fault for this operation now, which is counted; None: no fault."""
         for fault in (*self.plan.fault, *self._from_file()):
             if fault.at != at or not fnmatchcase(name, fault.name):
                 continue
@@ -130,7 +131,7 @@ class FaultInjector:
 
 
 async def before(fault: InjectedFault | None, operation: str, subject: str) -> None:
-    """What happens ahead of an operation."""
+    """Do what a fault does before an operation."""
     if fault is None:
         return
     if fault.kind is FaultKind.DELAY:
@@ -140,11 +141,11 @@ async def before(fault: InjectedFault | None, operation: str, subject: str) -> N
 
 
 def after(fault: InjectedFault | None, operation: str, subject: str) -> None:
-    """What happens once it is done."""
+    """Do what a fault does after an operation."""
     if fault is not None and fault.kind is FaultKind.HALF:
         raise injected(operation, subject)
 
 
 def injected(operation: str, subject: str) -> ToolstackError:
-    """The error of a fault on purpose."""
+    """The error of an injected fault."""
     return ToolstackError(operation, subject, "injected fault")

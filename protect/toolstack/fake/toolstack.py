@@ -1,8 +1,7 @@
 """A toolstack without a hypervisor: domains are trees of Linux namespaces.
 
-Their first process is the same agent that boots in a Xen guest, so everything above the port runs
-unchanged.  THERE IS NO SECURITY BOUNDARY: the zones share the host's kernel, and whoever is root in
-one is root on the host.
+Their first process is the same agent that boots in a Xen guest, so everything above the port runs unchanged.
+THERE IS NO SECURITY BOUNDARY: zones share the host's kernel, and root in one is root on the host.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import asyncio
 import builtins
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -29,16 +28,18 @@ from protect.model.toolstack import (
     DomainSpec,
     DomainState,
     PhysicalInfo,
+    ShareEnd,
     ShutdownReason,
-    Transport,
 )
+from protect.model.transport import Transport
 from protect.toolstack.completion import Completing, completed
-from protect.toolstack.deaths import Deaths
-from protect.toolstack.fake import channel, create, disks, faultplan, interfaces
+from protect.toolstack.deaths import Deaths, Listeners
+from protect.toolstack.fake import channel, create, disks, faultplan, interfaces, sharing
 from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.settings import FakeSettings, physical_info
+from protect.toolstack.fake.system import system_faults
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ _END_SECONDS = 10.0
 
 
 class FakeToolstack(Completing):
-    """port.Toolstack on namespaces; ``run_dir`` keeps what must outlive the daemon."""
+    """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
 
@@ -65,6 +66,7 @@ class FakeToolstack(Completing):
         self._domains: dict[UUID, Domain] = {}
         self._creating: dict[UUID, DomainSpec] = {}
         self._deaths = Deaths()
+        self._share_ends = Listeners[ShareEnd]()
         self._watches: dict[UUID, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
@@ -82,6 +84,7 @@ class FakeToolstack(Completing):
             watch.cancel()
         await asyncio.gather(*self._watches.values(), return_exceptions=True)
         self._deaths.close()
+        self._share_ends.close()
         if not self._domains:
             await asyncio.to_thread(self._home.cgroups.remove_instance)
         for domain in self._domains.values():
@@ -115,9 +118,12 @@ class FakeToolstack(Completing):
     def capabilities(self) -> Capabilities:
         return self._settings.capabilities
 
+    async def has_seclabel(self, label: str) -> bool:
+        return label in self._settings.seclabels
+
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
-        with _faults("create domain", spec.name):
+        with system_faults("create domain", spec.name):
             fault = self._faults.take("create", spec.name)
             await faultplan.before(fault, "create domain", spec.name)
             self._admit(spec, exhausted=fault is not None and fault.kind is FaultKind.EXHAUSTED)
@@ -147,7 +153,7 @@ class FakeToolstack(Completing):
         if found is None:
             return
         name = found.spec.name
-        with _faults("destroy domain", name):
+        with system_faults("destroy domain", name):
             async with found.lock:
                 if self._by_id(domain) is not found:
                     return  # another destroy was faster
@@ -184,6 +190,9 @@ class FakeToolstack(Completing):
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         return sorted(self._living("list disks", domain).loops)
 
+    async def share(self, domain: DomainId) -> str:
+        return await sharing.share(self._living("share", domain), self._faults, self._share_ends)
+
     async def host_interface(self, domain: DomainId, index: int) -> str:
         found = self._living("find interface", domain)
         fault = self._faults.take("host_interface", found.spec.name)
@@ -210,6 +219,9 @@ class FakeToolstack(Completing):
             if domain.reason is not None
         )
 
+    def share_ends(self) -> AsyncIterator[ShareEnd]:
+        return self._share_ends.listen(())
+
     async def console(self, domain: DomainId, limit: int) -> bytes:
         found = self._by_id(domain)
         if found is None:
@@ -220,9 +232,9 @@ class FakeToolstack(Completing):
 
     @asynccontextmanager
     async def _changing(self, domain: Domain, at: str, operation: str) -> AsyncIterator[None]:
-        """Hold the domain's lock, and have the faults planned for ``at`` happen."""
+        """Hold the domain's lock, and inject the faults planned for ``at``."""
         name = domain.spec.name
-        with _faults(operation, name):
+        with system_faults(operation, name):
             fault = self._faults.take(at, name)
             await faultplan.before(fault, operation, name)
             async with domain.lock:
@@ -235,14 +247,14 @@ class FakeToolstack(Completing):
             self._watches[domain.spec.uuid] = asyncio.ensure_future(self._watch(domain))
 
     async def _watch(self, domain: Domain) -> None:
-        """Wait for its end, and tell it once the monitor has written the reason."""
+        """Wait for the domain's end, and report it once the monitor has written the reason."""
         await create.wait_for_end(domain)
         domain.reason = ShutdownReason.DESTROYED if domain.killed else domain.end_reason()
         self._deaths.tell(DomainDeath(domain.spec.uuid, domain.reason))
         del self._watches[domain.spec.uuid]
 
     async def _kill(self, domain: Domain) -> None:
-        """End its processes, and wait until its end has been told."""
+        """Kill the domain's processes, and wait until its end has been reported."""
         if domain.reason is None and domain.process is not None:
             domain.killed = True
             domain.process.kill()
@@ -254,7 +266,7 @@ class FakeToolstack(Completing):
                 raise ToolstackError("destroy domain", domain.spec.name, "its processes do not end") from None
 
     def _living(self, operation: str, domain: DomainId) -> Domain:
-        """A domain that lives; DomainGone otherwise."""
+        """A domain that is alive; DomainGone otherwise."""
         found = self._by_id(domain)
         if found is None or found.state is DomainState.SHUTDOWN:
             raise DomainGone(operation, str(domain), "it has ended" if found else "no such domain")
@@ -279,22 +291,4 @@ class FakeToolstack(Completing):
         return sum(spec.memory_bytes for spec in specs)
 
     def _info(self, domain: Domain) -> DomainInfo:
-        return DomainInfo(
-            id=domain.id,
-            uuid=domain.spec.uuid,
-            name=domain.spec.name,
-            state=domain.state,
-            memory_bytes=domain.spec.memory_bytes,
-            vcpus=domain.spec.vcpus,
-            cpu_time_ns=self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)),
-            shutdown_reason=domain.reason,
-        )
-
-
-@contextmanager
-def _faults(operation: str, subject: str) -> Iterator[None]:
-    """Errors of the system as faults."""
-    try:
-        yield
-    except OSError as error:
-        raise ToolstackError(operation, subject, str(error)) from error
+        return domain.info(self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)))

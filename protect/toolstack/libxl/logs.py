@@ -1,4 +1,4 @@
-"""Logs of zones in dom0: consoles, by xenconsoled (``--log=guest``), and output of device models."""
+"""Logs of zones in dom0: their consoles, by xenconsoled (``--log=guest``)."""
 
 from __future__ import annotations
 
@@ -9,48 +9,41 @@ from pathlib import Path
 
 from protect.toolstack.console import read_tail
 
-_DEVICE_MODELS = Path("/var/log/xen")  # XEN_LOG_DIR of libxl's build
 _LONGEST = 1 << 20
 _KEPT = 256 << 10
 
 
 class GuestLogs:
-    """``guest-<name>.log`` in xenconsoled's directory, ``qemu-dm-<name>.log`` in libxl's.
+    """``guest-<name>.log`` in xenconsoled's directory.
 
-    What is in them is, or is caused by, the guest, and nobody else bounds or removes them.
+    What is in them is the guest's, and nobody else bounds or removes them.
     """
 
-    def __init__(self, consoles: Path, device_models: Path = _DEVICE_MODELS) -> None:
+    def __init__(self, consoles: Path) -> None:
         self._consoles = consoles
-        self._device_models = device_models
 
     def notices(self) -> tuple[str, ...]:
-        """For the operator: whether there can be any console log at all."""
+        """A notice for the operator if there can be no console logs."""
         if self._consoles.is_dir():
             return ()
         return (f"consoles of zones are not kept: no {self._consoles} (run xenconsoled with --log=guest)",)
 
     async def console(self, name: str, limit: int) -> bytes:
-        """The last ``limit`` bytes (untrusted); nothing when there is no log."""
+        """The last ``limit`` bytes (untrusted); empty if there is no log."""
         return await read_tail(self._console(name), limit)
 
     def trim(self, names: Iterable[str]) -> None:
-        """Cut logs that are too long down to their newest part."""
+        """Cut long logs down to their newest part."""
         for name in names:
-            for log in (self._console(name), self._device_model(name)):
-                with suppress(FileNotFoundError):
-                    _trim(log)
+            with suppress(FileNotFoundError):
+                _trim(self._console(name))
 
     def forget(self, name: str) -> None:
         """Remove the logs of a zone that is gone: names are not used again, so nobody else would."""
         self._console(name).unlink(missing_ok=True)
-        self._device_model(name).unlink(missing_ok=True)
 
     def _console(self, name: str) -> Path:
         return self._consoles / f"guest-{name.replace('/', '_')}.log"
-
-    def _device_model(self, name: str) -> Path:
-        return self._device_models / f"qemu-dm-{name}.log"
 
 
 def _trim(log: Path) -> None:

@@ -1,17 +1,18 @@
-"""port.Toolstack on Xen."""
+"""The ``Toolstack`` on Xen."""
 
 from __future__ import annotations
 
 import asyncio
 import builtins
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import UUID
 
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
+from protect.model.domain_names import is_zone_domain
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import (
     Capabilities,
@@ -21,9 +22,9 @@ from protect.model.toolstack import (
     DomainInfo,
     DomainSpec,
     PhysicalInfo,
-    Transport,
-    is_zone_domain,
+    ShareEnd,
 )
+from protect.model.transport import Transport
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl import boot as booting
@@ -32,6 +33,7 @@ from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, domain_info
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.faults import xen_faults
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
@@ -40,12 +42,15 @@ from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
-from xenbind import errors, nic, physinfo
+from xenbind import errors, flask, nic, physinfo
 from xenbind.raw import Unavailable
 
 log = logging.getLogger(__name__)
 
 _TRIM_SECONDS = 30.0
+_PERMISSIVE = (
+    "FLASK is permissive: labels of zones hold nobody back (xl setenforce 1, or flask=enforcing for Xen)"
+)
 
 
 class LibxlToolstack(Completing):
@@ -58,8 +63,8 @@ class LibxlToolstack(Completing):
         self._settings = settings or LibxlSettings()
         self._guest_dir = guest_dir
         self._cache = state_dir / "kernels"
-        launcher, place = guest_dir / "device-model", state_dir / "shared"
-        self._sharing = Sharing(launcher.absolute(), place.absolute(), self._settings.device_model)
+        launcher, shares = (guest_dir / "share").absolute(), (state_dir / "shares").absolute()
+        self._sharing = Sharing(launcher, shares, self._settings.share_memory)
         self._closing = AsyncExitStack()
 
     # -- life of the toolstack
@@ -69,7 +74,7 @@ class LibxlToolstack(Completing):
             async with AsyncExitStack() as undo:
                 await self._open(undo)
                 self._closing = undo.pop_all()
-            await self.list()
+            await self._sharing.adopt({domain.uuid for domain in await self.list()})
         except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
         except (errors.XenError, OSError) as error:
@@ -80,11 +85,14 @@ class LibxlToolstack(Completing):
         self._boot = await asyncio.to_thread(booting.find, self._settings, self._guest_dir, self._cache)
         self._kernels = KernelCache(self._boot, self._guest_dir, self._cache / "others")
         await asyncio.to_thread(self._kernels.prepare)
-        await asyncio.to_thread(self._sharing.prepare)
+        undo.push_async_callback(self._sharing.close)
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         host = await self._workers.ask(physinfo.physinfo)
-        self._capabilities = Capabilities(host.pv, host.hvm, host.hap, host.iommu, host.release)
+        enforcing = await self._workers.ask(flask.enforcing)
+        self._capabilities = Capabilities(
+            host.pv, host.hvm, host.hap, host.iommu, host.release, self._boot.modes, enforcing is not None
+        )
         self._admission = Admission(self._workers, self._capabilities)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
@@ -105,8 +113,9 @@ class LibxlToolstack(Completing):
 
     @completed
     async def physical_info(self) -> PhysicalInfo:
-        with _faults("read host info", ""):
+        with xen_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
+            notices = (_PERMISSIVE,) if await self._workers.ask(flask.enforcing) is False else ()
         guests = sum(domain.memory_bytes for domain in await self.list())
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
@@ -114,7 +123,7 @@ class LibxlToolstack(Completing):
             cpus=info.cpus,
             version=info.version,
             security_boundary=True,
-            notices=self._logs.notices(),
+            notices=(*self._logs.notices(), *notices),
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
@@ -123,16 +132,22 @@ class LibxlToolstack(Completing):
         return self._capabilities
 
     @completed
+    async def has_seclabel(self, label: str) -> bool:
+        with xen_faults("look up label", label):
+            return self._capabilities.flask and await self._workers.ask(flask.knows, label)
+
+    @completed
     async def create(self, spec: DomainSpec) -> DomainId:
-        with _faults("create domain", spec.name):
+        with xen_faults("create domain", spec.name):
             async with (
                 self._kernels.unpacked(spec.kernel) as boot,
                 self._admission.admit(spec, boot),
                 AsyncExitStack() as undo,
             ):
                 if spec.shared:
-                    await asyncio.to_thread(self._sharing.check, spec.name, spec.shared)
-                config = domain_config(spec, boot, self._settings.kernel_arguments, self._sharing)
+                    await asyncio.to_thread(self._sharing.enter, spec.uuid, spec.name, spec.shared)
+                    undo.push_async_callback(self._sharing.forget, spec.uuid)
+                config = domain_config(spec, boot, self._settings.kernel_arguments)
                 undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
                 domid = await self._workers.run(xen.create, config)
                 undo.callback(self._disks.forget, domid)
@@ -154,7 +169,7 @@ class LibxlToolstack(Completing):
     @completed
     async def unpause(self, domain: DomainId) -> None:
         self._living("unpause domain", domain)
-        with _faults("unpause domain", str(domain)):
+        with xen_faults("unpause domain", str(domain)):
             await self._workers.run(xen.unpause, domain)
 
     def abandon(self, domain: DomainId) -> None:
@@ -167,12 +182,13 @@ class LibxlToolstack(Completing):
         if known is None:
             return
         known.abandoned.set()
-        with _faults("destroy domain", str(domain)):
+        with xen_faults("destroy domain", str(domain)):
             async with known.lock:
                 if self._registry.get(domain) is not known:
                     return  # another destroy was faster
                 # Xen cannot end a domain quickly while others have its pages.
                 self._channels.disconnect(domain)
+                self._sharing.abandon(known.uuid)
                 try:
                     await self._workers.run(xen.destroy, domain, known.uuid)
                 except errors.DomainNotFound:
@@ -184,12 +200,13 @@ class LibxlToolstack(Completing):
         self._registry.remove(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
+        await self._sharing.forget(known.uuid)
         await asyncio.to_thread(self._logs.forget, known.name)
 
     @completed
     async def list(self) -> list[DomainInfo]:
         listed = []
-        with _faults("list domains", ""):
+        with xen_faults("list domains", ""):
             for info in await self._workers.ask(xen.domains):
                 if info.domid == 0 or info.dying:  # a dying one only waits for others to give back its pages
                     continue
@@ -209,26 +226,34 @@ class LibxlToolstack(Completing):
     @completed
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         known = self._living("attach disk", domain)
-        with _faults("attach disk", f"{disk.vdev} of domain {domain}"):
+        with xen_faults("attach disk", f"{disk.vdev} of domain {domain}"):
             async with known.lock:
                 await self._disks.attach(domain, disk)
 
     @completed
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         if (known := self._registry.get(domain)) is not None:
-            with _faults("detach disk", f"{vdev} of domain {domain}"):
+            with xen_faults("detach disk", f"{vdev} of domain {domain}"):
                 await self._disks.detach(known, vdev)
 
     @completed
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         self._living("list disks", domain)
-        with _faults("list disks", str(domain)):
+        with xen_faults("list disks", str(domain)):
             return [vdev for vdev in await self._disks.list(domain) if vdev != ADDONS]
+
+    @completed
+    async def share(self, domain: DomainId) -> str:
+        known = self._living("share", domain)
+        with xen_faults("share", f"domain {domain}"):
+            async with known.lock:
+                qemu = await self._store.list(f"/local/domain/{domain}/device/9pfs")  # of an earlier release
+                return "" if qemu else await self._sharing.serve(known.uuid, domain)
 
     @completed
     async def host_interface(self, domain: DomainId, index: int) -> str:
         self._living("find interface", domain)
-        with _faults("find interface", str(domain)):
+        with xen_faults("find interface", str(domain)):
             nics = await self._workers.ask(nic.nics, domain)
         if index not in [interface.devid for interface in nics]:
             raise Invalid("find interface", f"{index} of domain {domain}", "it has no such interface")
@@ -238,7 +263,7 @@ class LibxlToolstack(Completing):
 
     async def open_channel(self, domain: DomainId) -> Transport:
         known = self._living("open channel", domain)
-        with _faults("open channel", f"domain {domain}"):
+        with xen_faults("open channel", f"domain {domain}"):
             opened = await race(self._channels.connect(domain), known.ended.wait())
         if isinstance(opened, VchanTransport):
             return opened
@@ -246,6 +271,9 @@ class LibxlToolstack(Completing):
 
     def deaths(self) -> AsyncIterator[DomainDeath]:
         return self._registry.listen()
+
+    def share_ends(self) -> AsyncIterator[ShareEnd]:
+        return self._sharing.listen()
 
     async def console(self, domain: DomainId, limit: int) -> bytes:
         known = self._registry.get(domain)
@@ -265,19 +293,8 @@ class LibxlToolstack(Completing):
             await self.trim_logs()
 
     def _living(self, operation: str, domain: DomainId) -> Known:
-        """A domain that lives; DomainGone otherwise."""
+        """A domain that is alive; DomainGone otherwise."""
         known = self._registry.get(domain)
         if known is None or known.reason is not None:
             raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
         return known
-
-
-@contextmanager
-def _faults(operation: str, subject: str) -> Iterator[None]:
-    """Errors of Xen and of the system as faults."""
-    try:
-        yield
-    except errors.DomainNotFound as error:
-        raise DomainGone(operation, subject, "no such domain") from error
-    except (errors.XenError, OSError) as error:
-        raise ToolstackError(operation, subject, str(error)) from error

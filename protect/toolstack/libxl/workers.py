@@ -35,7 +35,7 @@ class Workers:
     async def ask(
         self, function: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """As ``run``, for a function that only reads what Xen or xenstore knows."""
+        """Like ``run``, for a function that only reads from Xen or xenstore."""
         return await self._questions.run(function, *args, **kwargs)
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class _Pool:
             return await asyncio.get_running_loop().run_in_executor(self._pool, Context)
 
     def _give_back(self, context: Context) -> None:
-        """Keep it for the next call, unless libxl has lost track of events in it."""
+        """Keep a context for the next call, unless libxl has lost track of events in it."""
         if context.usable:
             self._idle.append(context)
         else:

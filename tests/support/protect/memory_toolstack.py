@@ -20,8 +20,10 @@ from protect.model.toolstack import (
     DomainSpec,
     DomainState,
     PhysicalInfo,
+    ShareEnd,
     ShutdownReason,
 )
+from protect.toolstack.deaths import Listeners
 from tests.support.agent.agent_sim import MemoryTransport, SimAgent
 
 
@@ -37,6 +39,8 @@ class MemoryDomain:
     disks: dict[str, DiskSpec] = field(default_factory=dict)
     console: bytes = b""
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    shares: int = 0
+    """How often its directory was asked for."""
     keeps_disks: bool = False
     """Until nobody waits for it any more."""
 
@@ -58,6 +62,8 @@ class MemoryToolstack:
         self.agent_ready = True
         """False: domains boot, but their agents never answer."""
         self.can = Capabilities()
+        self.share_listeners = Listeners[ShareEnd]()
+        self.seclabels: set[str] = set()
         self._last_id = 0
         self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
 
@@ -72,6 +78,9 @@ class MemoryToolstack:
 
     def capabilities(self) -> Capabilities:
         return self.can
+
+    async def has_seclabel(self, label: str) -> bool:
+        return self.can.flask and label in self.seclabels
 
     async def create(self, spec: DomainSpec) -> DomainId:
         return await complete(self._create(spec))
@@ -139,6 +148,14 @@ class MemoryToolstack:
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         return sorted(self._get(domain).disks)
+
+    async def share(self, domain: DomainId) -> str:
+        await self._step("share")
+        self._get(domain).shares += 1
+        return "s1"
+
+    def share_ends(self) -> AsyncIterator[ShareEnd]:
+        return self.share_listeners.listen(())
 
     async def host_interface(self, domain: DomainId, index: int) -> str:
         return f"vif{domain}.{index}"

@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
-from daemonkit.faults import Exhausted, Invalid
+from daemonkit.faults import Exhausted, Invalid, Refused
 from protect.model.errors import DomainGone
-from protect.model.toolstack import DiskSpec, DomainDeath, DomainId, ShutdownReason, Transport
+from protect.model.toolstack import DiskSpec, DomainDeath, DomainId, ShutdownReason
+from protect.model.transport import Transport
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from tests.xen.inside.conftest import MIB, NO_SHARING, MakeSpec, until, until_console
+from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console
 from xenbind import domain
 from xenbind.context import Context
 from xenbind.xenstore import Xenstore
 
 PATIENCE = 240.0
+ISOLATED = "system_u:system_r:isolated_domU_t"
 
 
 async def _booted(toolstack: LibxlToolstack, spec: MakeSpec, test: str) -> DomainId:
@@ -113,6 +116,43 @@ async def test_a_crash_ends_the_wait_for_the_channel(toolstack: LibxlToolstack, 
     assert b"Kernel panic" in await toolstack.console(domid, 65536)
 
 
+async def _shared(toolstack: LibxlToolstack, spec: MakeSpec, label: str) -> bytes:
+    """Let a zone grant a page to another: what the other says when it maps it."""
+    giver, taker = [await toolstack.create(replace(spec(test), seclabel=label)) for test in ("grant", "map")]
+    with Xenstore() as store:
+        store.write(f"/local/domain/{giver}/data/peer", str(taker).encode())
+        await toolstack.unpause(giver)
+        said = await _until_sentence(toolstack, giver, rb"peer: granted (\d+)\.")
+        store.write(f"/local/domain/{taker}/data/peer", str(giver).encode())
+        store.write(f"/local/domain/{taker}/data/ref", said[1])
+    await toolstack.unpause(taker)
+    return (await _until_sentence(toolstack, taker, rb"peer: (mapped|cannot map)[^.]*\."))[0]
+
+
+async def _until_sentence(toolstack: LibxlToolstack, domid: DomainId, pattern: bytes) -> re.Match[bytes]:
+    found: list[re.Match[bytes]] = []
+
+    async def said() -> bool:
+        found.extend(re.finditer(pattern, await toolstack.console(domid, 65536)))
+        return bool(found)
+
+    await until(said, PATIENCE)
+    return found[0]
+
+
+async def test_zones_that_collude_share_memory_unless_their_label_forbids_it(
+    toolstack: LibxlToolstack, spec: MakeSpec
+) -> None:
+    """What docs/operations.md says of a Xen without a security module, as Debian's is; and of one with FLASK
+    and Xen's example policy, where an operator has one."""
+    assert await _shared(toolstack, spec, "") == b"peer: mapped between us."
+    if toolstack.capabilities().flask:
+        assert (await _shared(toolstack, spec, ISOLATED)).startswith(b"peer: cannot map")
+    else:
+        with pytest.raises(Refused, match="hypervisor has no FLASK"):
+            await _shared(toolstack, spec, ISOLATED)
+
+
 async def test_a_paused_guest_cannot_keep_a_disk(
     toolstack: LibxlToolstack, spec: MakeSpec, tmp_path: Path
 ) -> None:
@@ -165,7 +205,7 @@ async def test_other_virtual_machines_are_left_alone(
 ) -> None:
     """They are listed, and nothing of theirs is touched: neither their logs nor themselves."""
     theirs = replace(spec("mute"), name=f"database-{uuid4().hex[:12]}")
-    domid = DomainId(domain.create(context, domain_config(theirs, boot, "quiet", NO_SHARING)))
+    domid = DomainId(domain.create(context, domain_config(theirs, boot, "quiet")))
     log = LibxlSettings().console_dir / f"guest-{theirs.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(bytes(2 << 20))
