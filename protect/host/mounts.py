@@ -31,7 +31,7 @@ _PIVOT_ROOT = {"x86_64": 155}.get(os.uname().machine, 41)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class _OpenHow(ctypes.Structure):
+class _HowToFind(ctypes.Structure):
     _fields_ = [  # noqa: RUF012 - ctypes' own way
         ("flags", ctypes.c_uint64),
         ("mode", ctypes.c_uint64),
@@ -90,7 +90,7 @@ def found_below(top: int, path: str, *, ask: bool) -> int:
     know by itself, so that no file server can hold the call.
     """
     resolve = _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH | (0 if ask else _CACHED)
-    how = _OpenHow(flags=os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, resolve=resolve)
+    how = _HowToFind(flags=os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, resolve=resolve)
     size = ctypes.c_size_t(ctypes.sizeof(how))
     number = ctypes.c_long(_OPENAT2)
     return _call("syscall", path, number, top, os.fsencode(path), ctypes.byref(how), size)
