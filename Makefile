@@ -1,4 +1,4 @@
-# Targets are split by what they need: nothing, root, or nested Xen (which needs root too).
+# Targets are split by what they need: little, root, or nested Xen (which needs root too).
 PYTHON ?= python3
 BIN := .venv/bin
 PY := $(BIN)/python
@@ -50,7 +50,8 @@ test: setup  ## every tier; of nested Xen what is not slow (all of it: test-xen)
 	$(PYTEST) $(TWO) tests/unit tests/contract tests/zone tests/integration tests/hostile tests/conformance tests/cluster
 	$(PYTEST) --xen=quick tests/xen
 
-test-unit: $(BIN)/.installed  ## needs nothing: pure logic, checks
+test-unit: $(BIN)/.installed  ## needs no more than a C compiler: pure logic, checks
+	@$(MAKE) --silent -C zone build/lookup
 	$(PYTEST) tests/unit
 
 test-fake: setup  ## needs root: real daemons, agent, images, CNI on the fake toolstack

@@ -38,6 +38,7 @@ from daemonkit.config import existing_file
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel
+from daemonkit.host.paths import HostPaths
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
@@ -58,7 +59,9 @@ async def running(config: CriConfig, images: Images, network: PodNetwork) -> Asy
         undo.push_async_callback(store.close)
         link = channel(config.protect_socket)
         undo.push_async_callback(link.close, None)
-        runtime = await _runtime(config, images, store, Zones(link), network)
+        paths = HostPaths(config.guest_dir / "lookup")
+        undo.callback(paths.close)
+        runtime = await _runtime(config, images, store, Zones(link), network, paths)
         reconciler = Reconciler(runtime)
         await undo.enter_async_context(_background(runtime.follower.run(), reconciler.run()))
         try:
@@ -159,7 +162,12 @@ async def mixed_images(
 
 
 async def _runtime(
-    config: CriConfig, images: Images, store: Database, zones: Zones, network: PodNetwork
+    config: CriConfig,
+    images: Images,
+    store: Database,
+    zones: Zones,
+    network: PodNetwork,
+    paths: HostPaths,
 ) -> Runtime:
     sandboxes = Records("pod sandbox", SANDBOX_NEXT, store.save_sandbox, store.delete_sandbox)
     containers = Records("container", CONTAINER_NEXT, store.save_container, store.delete_container)
@@ -180,6 +188,7 @@ async def _runtime(
         events=Events(sandboxes, containers, now_ns),
         host=HostInfo(zones, follower, [handler.seclabel for handler in config.handlers.values()]),
         unfinished=unfinished,
+        paths=paths,
     )
     await _adopt(runtime, store)
     return runtime

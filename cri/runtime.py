@@ -21,6 +21,7 @@ from cri.state.sandbox import Sandbox
 from cri.zones.client import Zones
 from cri.zones.follow import Follower, HostInfo
 from daemonkit.faults import Fault
+from daemonkit.host.paths import HostPaths
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -115,6 +116,7 @@ class Runtime:
     images: Images
     events: Events
     host: HostInfo
+    paths: HostPaths
     kubelet: KubeletConfig = field(default_factory=KubeletConfig)
     locks: Locks = field(default_factory=Locks)
     unfinished: asyncio.Event = field(default_factory=asyncio.Event)

@@ -66,6 +66,7 @@ class NodeLayout:
     def cri_defaults(self, protect_socket: Path) -> toml.Table:
         """Configuration of xenpod-cri, for keys that the user's file leaves out."""
         return {
+            "guest_dir": str(ROOT / "zone" / "build"),
             "run_dir": str(self.run / "xenpod"),
             "state_dir": str(self.folder / "state" / "xenpod"),
             "protect_socket": str(protect_socket),

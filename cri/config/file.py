@@ -10,9 +10,10 @@ from pathlib import Path
 
 from cri.config.handlers import DEFAULT_HANDLER, HandlerConfig
 from cri.delegate.config import DelegateConfig
+from cri.images.bounds.limits import ImageLimits
 from cri.images.globs import patterns
 from cri.images.registry import names
-from cri.images.settings import LEVELS, ImageLimits, ImageSettings, KernelSettings, PolicySettings
+from cri.images.settings import LEVELS, ImageSettings, KernelSettings, PolicySettings
 from daemonkit.checkpoints import FaultInjection
 from daemonkit.config import (
     Bytes,
@@ -212,6 +213,7 @@ class CriConfig:
     state_dir: Path = Path("/var/lib/xenpod")
     run_dir: Path = Path("/run/xenpod")
     socket: Path | None = None
+    guest_dir: Path = Path("/usr/lib/xenpod/guest")
     protect_socket: Path = Path("/run/protect/protect.sock")
     log_level: str = "info"
     faults: FaultInjection = FaultInjection()
@@ -225,7 +227,7 @@ class CriConfig:
     handlers: Mapping[str, HandlerConfig] = field(default_factory=lambda: {DEFAULT_HANDLER: HandlerConfig()})
 
     def __post_init__(self) -> None:
-        absolute(self, "state_dir", "run_dir", "protect_socket", "socket")
+        absolute(self, "state_dir", "run_dir", "protect_socket", "socket", "guest_dir")
         log_level(self)
         socket_path("protect_socket", self.protect_socket)
         socket_path("socket" if self.socket else "run_dir", self.listen)

@@ -13,7 +13,8 @@ from cri.checks import container as request
 from cri.checks.fields import CREATE
 from cri.checks.mounts import is_image
 from cri.config import HandlerConfig, HostNamespaces
-from cri.container import kubelet_paths, logs
+from cri.container import kubelet_paths
+from cri.container.host_files import host_resolv, make_log_directory, seccomp_profile
 from cri.container.kubelet_paths import Source
 from cri.container.remove import finish_leftover, undo
 from cri.container.signals import stop_signal
@@ -21,7 +22,7 @@ from cri.container.volumes import plan, set_image_ids
 from cri.oci.capabilities import grantable
 from cri.oci.files import pod_files
 from cri.oci.process import bounding, process
-from cri.oci.seccomp import seccomp
+from cri.oci.seccomp import local_profile, seccomp
 from cri.oci.spec import spec
 from cri.oci.user import user
 from cri.oci.values import RootImage
@@ -47,6 +48,19 @@ class ContainerPlan:
     workload: pb.CreateWorkloadRequest
 
 
+@dataclass(frozen=True, slots=True)
+class HostFiles:
+    """What of the host a container needs: see host_files; ``log_path``: its directory is there.
+
+    ``in_zone``: mounts, by their host paths, that the zone has or gets a copy of.
+    """
+
+    seccomp: bytes
+    resolv: bytes
+    log_path: str
+    in_zone: Mapping[str, Source]
+
+
 async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
     """Create a container; its id.  When this fails, nothing is left, or reconciliation removes what is."""
     sandbox_id = runtime.sandboxes.find(asked.pod_sandbox_id).id
@@ -62,9 +76,8 @@ async def create(runtime: Runtime, asked: cri.CreateContainerRequest) -> str:
         image = runtime.images.resolve(asked.config.image.image)
         volume_images = _volume_images(runtime, asked.config.mounts)
         pid = await _target_pid(runtime, sandbox_id, asked.config.linux.security_context.namespace_options)
-        paths = [mount.host_path for mount in asked.config.mounts]
-        in_zone = await kubelet_paths.look(sandbox_id, paths, sandbox.in_zone)
-        plan = _plan(runtime, sandbox, asked.config, image, volume_images, pid, in_zone)
+        files = await _host_files(runtime, sandbox, asked.config)
+        plan = _plan(runtime, sandbox, asked.config, image, volume_images, pid, files)
         await _make(runtime, plan)
     checkpoint("create-container.created")
     log.info(
@@ -106,18 +119,18 @@ def _plan(
     image: RootImage,
     volume_images: Sequence[RootImage],
     target: int,
-    in_zone: Mapping[str, Source],
+    host: HostFiles,
 ) -> ContainerPlan:
-    """Decide everything before the first side effect (but make the log's directory)."""
+    """Decide everything before the first side effect (but that the log's directory has been made)."""
     container_id = new_id()
     handler = runtime.config.handlers.get(sandbox.handler, HandlerConfig())
     defaults = runtime.config.container
     who = user(config.linux.security_context, image)
     first = process(config, image, who, sandbox.hostname, defaults.nofile, grantable())
-    filters = seccomp(config.linux.security_context, bounding(first))
-    volumes = plan(container_id, config.mounts, volume_images, in_zone, handler.empty_dir_size)
+    filters = seccomp(config.linux.security_context, bounding(first), local=host.seccomp)
+    volumes = plan(container_id, config.mounts, volume_images, host.in_zone, handler.empty_dir_size)
     oci = spec(container_id, config, first, defaults, filters, target, volumes.mounts, volumes.follows_host)
-    files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses)
+    files = pod_files(sandbox.config, sandbox.hostname, sandbox.attachment.addresses, host.resolv)
     container = Container(
         id=container_id,
         sandbox_id=sandbox.id,
@@ -125,7 +138,7 @@ def _plan(
         created_ns=now_ns(),
         config=_named(config, image, volume_images),
         image=ContainerImage(image.id, image.reference),
-        log_path=_log_path(sandbox, config),
+        log_path=host.log_path,
         process=json.dumps(first),
         stop_signal=stop_signal(config.stop_signal, image.stop_signal),
         volume_images=tuple(dict.fromkeys(found.id for found in volume_images)),
@@ -189,10 +202,25 @@ def _volume_images(runtime: Runtime, mounts: Iterable[cri.Mount]) -> tuple[RootI
     return tuple(runtime.images.resolve(mount.image.image) for mount in mounts if is_image(mount))
 
 
+async def _host_files(runtime: Runtime, sandbox: Sandbox, config: cri.ContainerConfig) -> HostFiles:
+    pod, paths = sandbox.config, runtime.paths
+    profile = await seccomp_profile(paths, pod.metadata, _local_profile(config))
+    resolv = await host_resolv(paths, pod)
+    log_path = _log_path(sandbox, config)
+    await make_log_directory(paths, pod.metadata, str(Path(log_path).parent) if log_path else "")
+    host_paths = [mount.host_path for mount in config.mounts]
+    in_zone = await kubelet_paths.look(sandbox.id, host_paths, sandbox.in_zone)
+    return HostFiles(profile, resolv, log_path, in_zone)
+
+
+def _local_profile(config: cri.ContainerConfig) -> str:
+    """The file of its seccomp profile, if it is to be read."""
+    security = config.linux.security_context
+    return "" if security.privileged else local_profile(security)
+
+
 def _log_path(sandbox: Sandbox, config: cri.ContainerConfig) -> str:
-    """The log's path, its directory made; "" when either part is missing: as in CRI, there is no log then."""
+    """The log's path; "" when either part is missing: as in CRI, there is no log then."""
     if not sandbox.config.log_directory or not config.log_path:
         return ""
-    path = Path(sandbox.config.log_directory) / config.log_path
-    logs.make_directory(str(path.parent))
-    return str(path)
+    return str(Path(sandbox.config.log_directory) / config.log_path)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from daemonkit.disk_space import is_full
 from daemonkit.faults import Denied, Exhausted, Refused, TooLate, Unreachable
 
 
@@ -94,13 +93,3 @@ def oversized(operation: str, subject: str, cause: str, key: str, table: str = "
 def disk_full(operation: str, subject: str) -> DiskFull:
     """The fault for a full disk (see ``daemonkit.disk_space.is_full``)."""
     return DiskFull(operation, subject, "the disk is full", "free space under the state directory")
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Whether an error is the fault for a full disk, or the system's."""
-    return isinstance(error, DiskFull) or is_full(error)
-
-
-def is_resumable(error: BaseException) -> bool:
-    """Whether what came of a layer before the error may be the beginning of a sound one."""
-    return not isinstance(error, Corrupt | Unpackable | Oversized) and not is_disk_full(error)

@@ -30,6 +30,7 @@ from cri.images.store.files import Usage
 from cri.images.store.lending import LentImage, lent
 from cri.images.store.store import ImageStore
 from cri.images.verify import Verification, verify
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.faults import Fault
 from daemonkit.tasks import Background, complete
 
@@ -55,7 +56,8 @@ class ImageManager:
         self._threads = WorkerThreads(MAX_PULLS * (settings.downloads_per_image + 1) + settings.conversions)
         self.kernels = KernelImages(self.store, settings.kernels, settings.limits, self._threads)
         self.pulls = Pulls(settings)
-        self._puller = Puller(self.store, settings, this_platform(), self._threads)
+        self._workers = LayerWorkers(settings.limits)
+        self._puller = Puller(self.store, settings, this_platform(), self._threads, self._workers)
         self._importer = Importer(self._puller, self.store.files, settings.limits, self._threads)
         self._taker = Taker(self._puller, self.store)
         self._repairer = Repairer(self.store, self._puller, settings, self._threads)
@@ -72,6 +74,7 @@ class ImageManager:
         """Cancel all pulls and wait until nothing of them is left."""
         await self.pulls.stop()
         await self._tasks.close(0)
+        await self.run(self._workers.close)
         await self.run(self._threads.close)
         self.store.close()
 

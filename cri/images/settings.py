@@ -3,53 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from cri.images.bounds.limits import GIB, MIB, ImageLimits
 from cri.images.globs import patterns
 from daemonkit.config import Bytes, Seconds, absolute, at_least, longer_than_nothing
 
-KIB = 1 << 10
-MIB = 1 << 20
-GIB = 1 << 30
-
 LEVELS: Mapping[str, int] = {"zstd": 22, "gzip": 9, "xz": 0, "lz4": 0}
 """Compressions that zone kernels can read, with the highest level of each; 0: it has no levels."""
-
-
-OPTIONAL = frozenset({"ratio", "entries", "index_bytes"})
-"""Keys of ImageLimits that are no limit when they are 0."""
-
-
-@dataclass(frozen=True)
-class ImageLimits:
-    """Limits on what one image may cost; exceeding one fails the pull with RESOURCE_EXHAUSTED."""
-
-    manifest_bytes: int = 4 * MIB
-    config_bytes: int = 4 * MIB
-    layers: int = 512
-    # One compressed layer, as its manifest declares it.
-    layer_bytes: int = 16 * GIB
-    # All layers unpacked, holes of sparse files included.
-    unpacked_bytes: int = 64 * GIB
-    # What reading the entries of all layers may take in memory: a few hundred bytes for each, and its names.
-    memory_bytes: int = 512 * MIB
-    # Directory lookups to merge an image's entries, beyond STEPS_PER_ENTRY for each of them.
-    path_steps: int = 20_000_000
-    # Further limits for those who want them; 0: none. Unpacked over compressed bytes of one layer (checked
-    # above unpacked_floor_bytes only); entries of all layers, whiteouts included; bytes of their names, link
-    # targets and attributes.
-    ratio: int = 0
-    unpacked_floor_bytes: int = 256 * MIB
-    entries: int = 0
-    index_bytes: int = 0
-    # One PAX or GNU long-name header.
-    header_bytes: int = MIB
-    # /etc/passwd and /etc/group are kept beside the filesystem up to this size.
-    account_file_bytes: int = MIB
-
-    def __post_init__(self) -> None:
-        at_least(0, self, *(field.name for field in fields(self)))
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cri.images.concurrency import CancelToken
-from cri.images.digests import matches
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.digests import matches
 from cri.images.kernels.take import Taken, taken_files
 from cri.images.layer.layers import file_chunks
 from cri.images.pull.repair import Damage

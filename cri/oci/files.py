@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from daemonkit.faults import Broken
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-_HOST_RESOLV = Path("/etc/resolv.conf")
-_LIMIT = 64 * 1024
 
-
-def pod_files(config: cri.PodSandboxConfig, hostname: str, addresses: Sequence[str]) -> Mapping[str, bytes]:
-    """The files by their name under /etc."""
+def pod_files(
+    config: cri.PodSandboxConfig, hostname: str, addresses: Sequence[str], host_resolv: bytes = b""
+) -> Mapping[str, bytes]:
+    """By name under /etc; ``host_resolv``: of the host, which a pod without a DNS configuration has."""
     return {
         "hostname": f"{hostname}\n".encode(),
         "hosts": _hosts(hostname, addresses).encode(),
-        "resolv.conf": _resolv(config),
+        "resolv.conf": _resolv(config, host_resolv),
     }
 
 
-def _resolv(config: cri.PodSandboxConfig) -> bytes:
+def _resolv(config: cri.PodSandboxConfig, host_resolv: bytes) -> bytes:
     """The pod's DNS configuration; without one the host's, as in every CRI runtime."""
     if not config.HasField("dns_config"):
-        return _host_resolv()
+        return host_resolv
     dns = config.dns_config
     lines = [f"nameserver {server}" for server in dns.servers]
     if dns.searches:
@@ -32,16 +29,6 @@ def _resolv(config: cri.PodSandboxConfig) -> bytes:
     if dns.options:
         lines.append(f"options {' '.join(dns.options)}")
     return "".join(f"{line}\n" for line in lines).encode()
-
-
-def _host_resolv() -> bytes:
-    try:
-        with _HOST_RESOLV.open("rb") as file:
-            return file.read(_LIMIT)
-    except FileNotFoundError:
-        return b""
-    except OSError as error:
-        raise Broken("read", str(_HOST_RESOLV), error.strerror or str(error)) from None
 
 
 def _hosts(hostname: str, addresses: Sequence[str]) -> str:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import errno
 import functools
-import os
 import platform
 from collections.abc import Iterable
 from pathlib import Path
 
-from cri.checks.fields import CREATE, RUN
+from cri.checks.fields import CREATE
 from cri.checks.security import chosen, local_path
 from cri.oci.seccomp_bpf import compiled
 from cri.oci.seccomp_profile import MACHINES, ContainerFacts, resolve
 from cri.oci.values import Filter
-from daemonkit.faults import Invalid, Refused, Unsupported
-from daemonkit.host.files import open_plain
+from daemonkit.faults import Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 DEFAULT = Path(__file__).with_name("seccomp-default.json")
-_LIMIT = 256 * 1024
 
 
 def seccomp(
     security: cri.LinuxContainerSecurityContext,
     capabilities: Iterable[str],
     machine: str = platform.machine(),
+    local: bytes = b"",
 ) -> Filter | None:
-    """The seccomp filter of a container, or None; a privileged container has none in any case."""
+    """The filter; None for none.  A privileged container has none, whatever it asks for.
+
+    ``local``: what is in ``local_profile``, if there is one.
+    """
     asked = chosen(
         "seccomp", security.seccomp if security.HasField("seccomp") else None, security.seccomp_profile_path
     )
@@ -38,18 +38,23 @@ def seccomp(
     container = ContainerFacts(frozenset(capabilities), MACHINES[machine])
     if asked.profile_type == cri.SecurityProfile.RuntimeDefault:
         return _default(container)
-    path = local_path("seccomp", asked)
+    subject = f"seccomp profile {local_profile(security)!r:.200}"
     # Not compiled here: compiling may cost any amount, and the zone should pay for it.
-    return Filter(resolve(_read(path), f"seccomp profile {path!r:.200}", container))
+    return Filter(resolve(local, subject, container))
 
 
-def check_pod_seccomp(security: cri.LinuxSandboxSecurityContext) -> None:
-    """Invalid or Refused for a pod's profile that cannot be read.  It applies to nothing: there is no pause
-    container, and each container has its own."""
+def local_profile(
+    security: cri.LinuxContainerSecurityContext | cri.LinuxSandboxSecurityContext, operation: str = CREATE
+) -> str:
+    """The host's file that is asked for; "": none.  Invalid for a path that is not absolute and clean.
+
+    A pod's applies to nothing: there is no pause container, and each container has its own.
+    """
     message = security.seccomp if security.HasField("seccomp") else None
-    asked = chosen("seccomp", message, security.seccomp_profile_path, RUN)
-    if asked.profile_type == cri.SecurityProfile.Localhost:
-        _read(local_path("seccomp", asked, RUN), RUN)
+    asked = chosen("seccomp", message, security.seccomp_profile_path, operation)
+    if asked.profile_type != cri.SecurityProfile.Localhost:
+        return ""
+    return local_path("seccomp", asked, operation)
 
 
 @functools.lru_cache(maxsize=64)
@@ -58,18 +63,3 @@ def _default(container: ContainerFacts) -> Filter:
     profile = resolve(DEFAULT.read_bytes(), "the default seccomp profile", container)
     here = MACHINES.get(platform.machine()) == container.machine
     return Filter(profile, compiled(profile) if here else "")
-
-
-def _read(path: str, operation: str = CREATE) -> bytes:
-    """Read a profile of the host; Invalid unless it is a plain file, not too large."""
-    subject = f"seccomp profile {path!r:.200}"
-    try:
-        with open(open_plain(path, os.O_RDONLY, follow=True), "rb") as file:
-            content = file.read(_LIMIT + 1)
-    except OSError as error:
-        if error.errno == errno.EINVAL:
-            raise Invalid(operation, subject, "not a file") from None
-        raise Refused(operation, subject, error.strerror or str(error), "it is read on the host") from None
-    if len(content) > _LIMIT:
-        raise Invalid(operation, subject, f"larger than {_LIMIT} bytes")
-    return content

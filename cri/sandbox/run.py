@@ -13,8 +13,8 @@ from cri.checks.fields import RUN
 from cri.checks.handlers import MODES, unmet
 from cri.checks.userns import pod_userns
 from cri.config import EmptyDirPlace
-from cri.container import logs
-from cri.oci.seccomp import check_pod_seccomp
+from cri.container import host_files
+from cri.oci.seccomp import local_profile
 from cri.runtime import Runtime, now_ns
 from cri.sandbox import kernel, sizing
 from cri.sandbox.remove import finish_leftover, undo
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
     """Run a pod; its id.  When this fails, nothing of it is left, or reconciliation removes what is."""
     sandbox = _plan(runtime, asked)
+    await _host_files(runtime, sandbox.config)
     name = sandbox_name(sandbox.config.metadata)
     async with AsyncExitStack() as steps:
         kernel.hold(runtime, sandbox.kernel, sandbox.id)
@@ -64,16 +65,14 @@ async def run(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> str:
 
 
 def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
-    """Check the request and decide everything; the only side effect is the log directory."""
+    """Check the request and decide everything, without a side effect."""
     handler = request.handler_name(asked.runtime_handler, runtime.config.handlers)
     chosen = runtime.config.handlers[handler]
     request.check(asked.config, handler, runtime.config.handlers)
-    check_pod_seccomp(asked.config.linux.security_context)
     sizing.check(asked.config, runtime.config.zone.memory_overhead, handler, chosen)
     image = kernel.resolve(runtime, kernel.chosen(asked.config, chosen, runtime.config.kernels))
     sandbox_id = new_id()
     place = runtime.network.plan(sandbox_id, asked.config)
-    logs.make_directory(asked.config.log_directory)
     in_zone = (EMPTY_DIR,) if chosen.empty_dir is EmptyDirPlace.ZONE else ()
     return Sandbox(
         sandbox_id,
@@ -85,6 +84,13 @@ def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
         kernel=image,
         in_zone=in_zone,
     )
+
+
+async def _host_files(runtime: Runtime, pod: cri.PodSandboxConfig) -> None:
+    """Make the log directory; Invalid or Refused for a seccomp profile that cannot be read."""
+    path = local_profile(pod.linux.security_context, RUN)
+    await host_files.seccomp_profile(runtime.paths, pod.metadata, path, RUN)
+    await host_files.make_log_directory(runtime.paths, pod.metadata, pod.log_directory)
 
 
 async def _attach(runtime: Runtime, sandbox: Sandbox, made: Callable[[], None]) -> Attachment:

@@ -38,8 +38,12 @@ class Mount:
 
 def read(file: Path) -> list[Mount]:
     """The mounts in a mountinfo file, in its order: of two at one place the last is on top."""
-    lines = file.read_text(errors="surrogateescape").split("\n")
-    return [_parsed(line) for line in lines if line]
+    return parsed(file.read_text(errors="surrogateescape"))
+
+
+def parsed(text: str) -> list[Mount]:
+    """The same, of what was read already."""
+    return [_parsed(line) for line in text.split("\n") if line]
 
 
 def mounts(proc: Path = _SELF) -> Mapping[int, Mount]:

@@ -18,14 +18,25 @@ MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID, MOUNT_ATTR_NODEV = 1, 2, 4
 MOUNT_ATTR_IDMAP = 0x100000
 
 _OPEN_TREE_CLONE = 1
-_MOVE_MOUNT_F_EMPTY_PATH = 4
+_MOVE_MOUNT_F_EMPTY_PATH, _MOVE_MOUNT_T_EMPTY_PATH = 4, 0x40
 _AT_FDCWD = -100
 _AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
 _MNT_DETACH, _UMOUNT_NOFOLLOW = 2, 8
 
+_OPENAT2 = 437
+_NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH, _CACHED = 2, 4, 8, 0x20
+
 _PIVOT_ROOT = {"x86_64": 155}.get(os.uname().machine, 41)
 
 _libc = ctypes.CDLL(None, use_errno=True)
+
+
+class _HowToFind(ctypes.Structure):
+    _fields_ = [  # noqa: RUF012 - ctypes' own way
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    ]
 
 
 class _MountAttr(ctypes.Structure):
@@ -66,6 +77,25 @@ def attach(tree: int, place: Path) -> None:
     _call("move_mount", str(place), tree, b"", _AT_FDCWD, path, _MOVE_MOUNT_F_EMPTY_PATH)
 
 
+def attach_at(tree: int, place: int) -> None:
+    """The same, at an open file (O_PATH) itself."""
+    flags = _MOVE_MOUNT_F_EMPTY_PATH | _MOVE_MOUNT_T_EMPTY_PATH
+    _call("move_mount", f"descriptor {place}", tree, b"", place, b"", flags)
+
+
+def found_below(top: int, path: str, *, ask: bool) -> int:
+    """A descriptor (O_PATH) of what is mounted at a path below an open directory, or is there otherwise.
+
+    No symbolic link is followed.  ``ask``: file systems too; without, EAGAIN for what the kernel does not
+    know by itself, so that no file server can hold the call.
+    """
+    resolve = _NO_MAGICLINKS | _NO_SYMLINKS | _BENEATH | (0 if ask else _CACHED)
+    how = _HowToFind(flags=os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW, resolve=resolve)
+    size = ctypes.c_size_t(ctypes.sizeof(how))
+    number = ctypes.c_long(_OPENAT2)
+    return _call("syscall", path, number, top, os.fsencode(path), ctypes.byref(how), size)
+
+
 def tmpfs(place: Path, options: str) -> None:
     """A detached tmpfs on which other mounts can be collected."""
     flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
@@ -99,6 +129,12 @@ def unmount(place: Path) -> bool:
             return False
         raise
     return True
+
+
+def unmount_at(place: int) -> None:
+    """Take the mount away whose root is an open directory, with all below it, and move the thread there."""
+    os.fchdir(place)
+    _call("umount2", f"descriptor {place}", b".", _MNT_DETACH)
 
 
 def _call(name: str, subject: str, *arguments: object) -> int:

@@ -109,6 +109,25 @@ def inside(namespace: Path, work: Callable[[], T]) -> T:
         os.close(number)
 
 
+def listing(namespace: Path) -> int:
+    """A descriptor of its mountinfo (proc(5)): POLLPRI tells of changes, pread() from 0 what there is now."""
+    number = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
+
+    def enter() -> int:
+        # There may be no /proc where the thread goes.
+        own = os.open("/proc/thread-self", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _enter(number)
+            return os.open("mountinfo", os.O_RDONLY | os.O_CLOEXEC, dir_fd=own)
+        finally:
+            os.close(own)
+
+    try:
+        return _apart(enter)
+    finally:
+        os.close(number)
+
+
 def _enter(namespace: int) -> None:
     # Threads share their root and directory, which a namespace is to have for itself.
     _checked("unshare", _libc.unshare(_CLONE_FS))

@@ -135,6 +135,10 @@ class ZoneVolumes(Protocol):
         """Workloads that have any."""
         ...
 
+    def resume(self, zone_id: str) -> None:
+        """Let a zone's volumes follow the host again, after a restart, as far as they are to."""
+        ...
+
     async def take(
         self, zone_id: str, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
     ) -> list[VolumeSource]:

@@ -16,7 +16,7 @@ class Volume:
     readonly: bool = False
     """Read-only, together with all that is mounted below it."""
     follow_host: bool = False
-    """Later mounts and unmounts below it on the host show in the zone, unless it is read-only."""
+    """Later mounts and unmounts below it on the host show in the zone."""
     create_directory: bool = False
     """Make a directory if there is nothing at the path."""
     map_ids: bool = False
@@ -31,11 +31,14 @@ class VolumeSource:
     tree: int
     """A descriptor."""
     directory: bool
+    stage: int = -1
+    """A descriptor of the same mounts, which follow the host, for a read-only volume that is to; -1: none."""
 
     def close(self) -> None:
-        tree, self.tree = self.tree, -1
-        if tree >= 0:
-            os.close(tree)
+        for descriptor in (self.tree, self.stage):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.tree = self.stage = -1
 
 
 def close_all(sources: Iterable[VolumeSource]) -> None:

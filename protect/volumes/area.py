@@ -8,6 +8,9 @@
     <root>/namespace                 a mount namespace of the zone's own, whose root is ``places``, read-only
                                      and a shared mount; volumes are mounted there
 
+    <root>/stage                     another one, which no zone sees, with copies of those read-only volumes
+                                     that follow the host: see following.py
+
 So the zone can neither add to its directory nor rename in it, and the host can remove what volumes are
 made of.  Unmounting ``<root>`` takes everything away at once.
 """
@@ -38,6 +41,17 @@ class Area:
     def namespace(self) -> Path:
         return self.root / "namespace"
 
+    @property
+    def stage(self) -> Path:
+        return self.root / "stage"
+
+    def has_stage(self) -> bool:
+        """Whether there is a namespace, not only the file that keeps one."""
+        try:
+            return self.stage.stat().st_dev != self.root.stat().st_dev
+        except FileNotFoundError:
+            return False
+
     def make(self) -> None:
         """Make a new area; after a failure, ``remove`` cleans up."""
         self.root.mkdir(mode=0o700, parents=True)
@@ -58,6 +72,10 @@ class Area:
             raise
         return tree
 
+    def _root_again(self) -> int:
+        """The same, by which the new namespace learns nothing of the zone's: kept() makes it private."""
+        return mountspace.inside(self.namespace, lambda: mounts.clone(Path("/"), recursive=False))
+
     def remove(self) -> None:
         """Remove the area, as far as it exists."""
         while mounts.unmount(self.root):
@@ -65,8 +83,8 @@ class Area:
         with suppress(FileNotFoundError):
             self.root.rmdir()  # and nothing that removes what it finds in it
 
-    def attach(self, workload: str, name: str, tree: int, *, directory: bool) -> None:
-        """Show a tree of mounts to the zone."""
+    def attach(self, workload: str, name: str, tree: int, *, directory: bool, stage: int = -1) -> None:
+        """Show a tree of mounts to the zone; ``stage``: the same that follows the host, -1 for none."""
         places = self.places / workload
         if not places.exists():
             places.mkdir(mode=0o755)
@@ -76,6 +94,11 @@ class Area:
             place.mkdir(mode=0o755)
         else:
             place.touch(mode=0o644, exist_ok=False)
+        if stage >= 0:
+            if not self.has_stage():
+                self.stage.touch(mode=0o400)
+                mountspace.kept(self._root_again, self.stage)
+            mountspace.inside(self.stage, lambda: _staged(stage, Path("/", workload), name))
         mountspace.inside(self.namespace, lambda: mounts.attach(tree, Path("/", workload, name)))
 
     def detach(self, workload: str) -> None:
@@ -84,6 +107,8 @@ class Area:
         if not places.is_dir():
             return
         mountspace.inside(self.namespace, lambda: _uncover(Path("/", workload)))
+        if self.has_stage():
+            mountspace.inside(self.stage, lambda: _uncover(Path("/", workload)))
         for place in list(places.iterdir()):
             # One by one, empty: nothing here may ever remove what it finds.
             place.rmdir() if place.is_dir() else place.unlink()
@@ -97,6 +122,12 @@ def _cover(place: Path) -> None:
         mounts.attach(tree, place)
     finally:
         os.close(tree)
+
+
+def _staged(tree: int, workload: Path, name: str) -> None:
+    if not os.path.ismount(workload):
+        _cover(workload)
+    mounts.attach(tree, workload / name)
 
 
 def _uncover(place: Path) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
+import logging
 import os
+import select
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,17 +15,24 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Broken, Exhausted, Refused, TooLate
 from daemonkit.host.files import HostCalls
+from daemonkit.host.lookup import Lookups
+from daemonkit.logs import fields
 from daemonkit.tasks import complete
 from protect.host.idmap import user_namespace
-from protect.host.lookup import Lookups
 from protect.model.volume import Volume, VolumeSource, close_all
 from protect.model.zone import ZoneIdMapping
 from protect.volumes.area import Area
+from protect.volumes.following import Following
 from protect.volumes.source import OPERATION, take
+
+log = logging.getLogger(__name__)
 
 _SECONDS = 30.0
 """Within which mounts come and go, and usually within milliseconds."""
 _AT_ONCE = 1024
+_PAUSE = 0.05
+"""Seconds between two looks at what the host has mounted: a host that mounts all the time is not followed
+each time."""
 
 
 class HostVolumes:
@@ -36,6 +45,7 @@ class HostVolumes:
         self._root = root
         self._lookups = Lookups(program)
         self._calls = HostCalls(_SECONDS, _AT_ONCE)
+        self._followers: dict[str, asyncio.Task[None]] = {}
 
     def shared(self, zone_id: str) -> Path:
         return self._area(zone_id).namespace
@@ -46,9 +56,46 @@ class HostVolumes:
         checkpoint("volumes.area-made")
 
     async def close(self, zone_id: str) -> None:
+        follower = self._followers.pop(zone_id, None)
+        if follower is not None:
+            follower.cancel()
+            await asyncio.wait([follower])
         with _faults("remove volumes of zone", zone_id):
             await self._run(zone_id, self._area(zone_id).remove)
         checkpoint("volumes.area-removed")
+
+    def resume(self, zone_id: str) -> None:
+        area = self._area(zone_id)
+        before = self._followers.get(zone_id)
+        if (before is None or before.done()) and area.has_stage():
+            self._followers[zone_id] = asyncio.create_task(self._follow(zone_id, area))
+
+    async def _follow(self, zone_id: str, area: Area) -> None:
+        """Until it is cancelled.  The area may be gone by then, and what is asked of it fails."""
+        key = f"{zone_id}: follow"
+        following: list[Following] = []
+        changed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        # The loop itself waits for what can be read, and a list of mounts always can.
+        with select.epoll() as changes:
+            try:
+                await self._run(key, lambda: following.append(Following(area)))
+                changes.register(following[0].changes, select.EPOLLPRI)
+                loop.add_reader(changes.fileno(), _heard, changes, changed)
+                while True:
+                    changed.clear()
+                    try:
+                        await self._run(key, following[0].sync)
+                    except OSError as error:
+                        log.warning("volumes do not follow the host: %s", error, extra=fields(zone=zone_id))
+                    await asyncio.sleep(_PAUSE)
+                    await changed.wait()
+            except OSError as error:
+                log.error("volumes do not follow the host: %s", error, extra=fields(zone=zone_id))
+            finally:
+                loop.remove_reader(changes.fileno())
+                for each in following:
+                    each.close()
 
     def zones(self) -> list[str]:
         return os.listdir(self._root) if self._root.is_dir() else []
@@ -95,6 +142,7 @@ class HostVolumes:
             with _faults("attach volumes of", workload_id):
                 attach = functools.partial(_attach, self._area(zone_id), workload_id, tuple(sources))
                 await self._run(f"{zone_id}/{workload_id}", attach)
+            self.resume(zone_id)
 
     async def detach(self, zone_id: str, workload_id: str) -> None:
         with _faults("detach volumes of", workload_id):
@@ -110,6 +158,11 @@ class HostVolumes:
         return Area(self._root / zone_id)
 
 
+def _heard(changes: select.epoll, changed: asyncio.Event) -> None:
+    changes.poll(0)
+    changed.set()
+
+
 def _users(volumes: Sequence[Volume], ids: ZoneIdMapping | None, stack: ExitStack) -> int:
     """A descriptor of the user namespace that some need, for as long as the stack; 0 when none does."""
     mapped = [volume.host_path for volume in volumes if volume.map_ids]
@@ -123,7 +176,8 @@ def _users(volumes: Sequence[Volume], ids: ZoneIdMapping | None, stack: ExitStac
 
 def _attach(area: Area, workload_id: str, sources: tuple[VolumeSource, ...]) -> None:
     for source in sources:
-        area.attach(workload_id, source.volume.name, source.tree, directory=source.directory)
+        name, directory = source.volume.name, source.directory
+        area.attach(workload_id, name, source.tree, directory=directory, stage=source.stage)
         checkpoint("volumes.attached")
 
 

@@ -12,9 +12,9 @@ from typing import ParamSpec, TypeVar
 
 from daemonkit.faults import Broken, Fault, Invalid, Missing, Refused
 from daemonkit.host import mountinfo
+from daemonkit.host.lookup import Lookup, Place
 from daemonkit.tasks import complete
 from protect.host import mounts, mountspace
-from protect.host.lookup import Lookup, Place
 from protect.model.volume import Volume, VolumeSource
 
 P = ParamSpec("P")
@@ -96,6 +96,9 @@ def _copy(volume: Volume, place: Place, users: int, taken: list[VolumeSource]) -
     directory = stat.S_ISDIR(place.mode)
     source = VolumeSource(volume, mounts.clone(place.descriptor, recursive=directory), directory)
     try:
+        if directory and volume.follow_host and volume.readonly and not volume.map_ids:
+            source.stage = mounts.clone(place.descriptor, recursive=True)
+            _set_attributes(source.stage, mounts.MS_SLAVE, readonly=True)
         _set_right(source)
         if volume.map_ids:
             _map_ids(source, users)
@@ -132,15 +135,21 @@ def _checked(volume: Volume, place: Place, mount: mountinfo.Mount) -> bool:
 def _set_right(source: VolumeSource) -> None:
     """Set the attributes of all mounts, since those below a read-only volume could be written too.
 
-    A read-only volume does not follow the host: what is mounted later could be written.
+    What is mounted below a read-only one later comes by way of its stage: see following.py.
     """
     volume = source.volume
-    follow = volume.follow_host and not volume.readonly
+    way = mounts.MS_SLAVE if volume.follow_host and not volume.readonly else mounts.MS_PRIVATE
+    _set_attributes(source.tree, way, readonly=volume.readonly)
+
+
+READ_ONLY = mounts.MOUNT_ATTR_RDONLY | mounts.MOUNT_ATTR_NOSUID | mounts.MOUNT_ATTR_NODEV
+
+
+def _set_attributes(tree: int, way: int, *, readonly: bool) -> None:
     attributes = mounts.MOUNT_ATTR_NOSUID | mounts.MOUNT_ATTR_NODEV
-    if volume.readonly:
+    if readonly:
         attributes |= mounts.MOUNT_ATTR_RDONLY
-    way = mounts.MS_SLAVE if follow else mounts.MS_PRIVATE
-    mounts.change(source.tree, add=attributes, propagation=way, recursive=True)
+    mounts.change(tree, add=attributes, propagation=way, recursive=True)
 
 
 def _map_ids(source: VolumeSource, users: int) -> None:

@@ -182,6 +182,8 @@ async def _remove_strays(manager: ZoneManager) -> None:
                 await manager.volumes.close(zone_id)
             except Fault as fault:
                 log.error("left alone: %s", fault, extra=fields(zone=zone_id))
+        else:
+            manager.volumes.resume(zone_id)
     directory = manager.config.run_dir / "zones"
     for entry in directory.iterdir() if directory.is_dir() else ():
         if entry.name not in manager.zones:

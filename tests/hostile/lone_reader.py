@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from cri.images.bounds.limits import ImageLimits
 from cri.images.layer import compression
 from cri.images.layer.layers import CHUNK, read_layer
 from cri.images.rootfs.plan import Planner
-from cri.images.settings import ImageLimits
 from daemonkit.faults import Fault
 
 ROOT = Path(__file__).parents[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from protect.host import mounts, mountspace
 from tests.support.images import busybox
 from tests.support.protect.disk_source import DiskSource
+from tests.support.protect.silent_server import SilentServer
 from tests.support.protect.zones import Zones, failing, needs_protectd
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -70,17 +72,119 @@ async def test_what_is_mounted_below_is_read_only_too(zone: Zones, below: Path) 
     assert (below / "host").read_text() == "the host's"
 
 
-async def test_what_is_mounted_later_cannot_be_written(zone: Zones, source: DiskSource) -> None:
+@pytest.fixture
+def later(source: DiskSource) -> Iterator[Path]:
+    """An empty directory in a shared mount, which is unmounted in the end."""
     mounts.propagate(source.path, mounts.MS_SHARED)
-    later = source.path / "later"
-    later.mkdir()
-    await _started(zone, _volume(source.path, follow=True))
+    place = source.path / "later"
+    place.mkdir()
+    yield place
+    while mounts.unmount(place):
+        pass
+
+
+async def _seen(zones: Zones, path: str, *, there: bool = True) -> None:
+    """Wait in the zone until a path is there; nothing tells."""
+    code, said = await _sh(zones, f"while {'!' if there else ''} test -e {path}; do sleep 0.02; done")
+    assert code == 0, said
+
+
+async def _gone(zones: Zones, path: str) -> None:
+    await _seen(zones, path, there=False)
+
+
+async def test_what_is_mounted_later_is_seen_and_cannot_be_written(zone: Zones, later: Path) -> None:
+    await _started(zone, _volume(later.parent, follow=True))
     mounts.tmpfs(later, "size=64k")
+    (later / "host").write_text("the host's")
+    (later / "deeper").mkdir()
+    await _seen(zone, "/v0/later/host")
+    mounts.tmpfs(later / "deeper", "size=64k")
+    (later / "deeper/host").write_text("the host's, too")
+    await _seen(zone, "/v0/later/deeper/host")
+    for name in ("later", "later/deeper"):
+        for way in ("echo > {}/new", "echo > {}/host", "rm {}/host", "chmod 0 {}", "mount -o remount,rw {}"):
+            assert (await _sh(zone, way.format(f"/v0/{name}")))[0] != 0, way
+    assert sorted(os.listdir(later)) == ["deeper", "host"] and os.listdir(later / "deeper") == ["host"]
+    # On the host it is as it was, and the host is not held by what a zone sees.
+    assert mounts.unmount(later / "deeper")
+    (later / "deeper").rmdir()
+    await _gone(zone, "/v0/later/deeper/host")
+    assert mounts.unmount(later)
+    await _gone(zone, "/v0/later/host")
+    mounts.tmpfs(later, "size=64k")
+    (later / "again").touch()
+    await _seen(zone, "/v0/later/again")
+
+
+async def test_no_moment_in_which_a_later_mount_can_be_written(zone: Zones, later: Path) -> None:
+    """The zone tries all the time, while the host mounts and unmounts."""
+    await _started(zone, _volume(later.parent, follow=True))
+    attack = "while :; do echo > /v0/later/new; touch /v0/later/host; done 2>/dev/null"
+    attacker = asyncio.create_task(_sh(zone, attack))
     try:
-        assert (await _sh(zone, "echo > /v0/later/new"))[0] != 0
+        for _ in range(20):
+            mounts.tmpfs(later, "size=64k")
+            (later / "host").write_text("the host's")
+            os.utime(later / "host", (1, 1))
+            await _seen(zone, "/v0/later/host")
+            assert os.listdir(later) == ["host"] and (later / "host").stat().st_mtime == 1
+            assert mounts.unmount(later)
+            await _gone(zone, "/v0/later/host")
         assert not os.listdir(later)
     finally:
+        attacker.cancel()
+
+
+async def test_the_kernel_of_the_host_does_not_come_later(zone: Zones, later: Path) -> None:
+    await _started(zone, _volume(later.parent, follow=True))
+    subprocess.run(["mount", "-t", "proc", "proc", later], check=True)
+    beside = later.parent / "beside"
+    beside.mkdir()
+    mounts.tmpfs(beside, "size=64k")
+    try:
+        (beside / "host").touch()
+        await _seen(zone, "/v0/beside/host")
+        assert await _sh(zone, "ls -A /v0/later") == (0, "")
+    finally:
+        assert mounts.unmount(beside)
+
+
+async def test_a_silent_file_server_that_is_mounted_later_is_not_asked(zone: Zones, later: Path) -> None:
+    await _started(zone, _volume(later.parent, follow=True))
+    with SilentServer(later.parent / "silent") as silent:
+        mounts.tmpfs(later, "size=64k")
+        (later / "host").touch()
+        await _seen(zone, "/v0/later/host")
         assert mounts.unmount(later)
+        await _gone(zone, "/v0/later/host")
+        namespace = zone.protectd.run_dir / "volumes/z1/namespace"
+        listed = mountspace.listing(namespace)
+        assert b"/w1/v/silent" in os.pread(listed, 1 << 16, 0)
+        os.close(listed)
+        assert silent.asked == 0
+
+
+async def test_it_is_followed_across_a_restart_and_to_the_end(zone: Zones, later: Path) -> None:
+    await _started(zone, _volume(later.parent, follow=True))
+    mounts.tmpfs(later, "size=64k")
+    (later / "host").touch()
+    await _seen(zone, "/v0/later/host")
+    zone.protectd.daemon.kill()
+    await zone.protectd.daemon.ended()
+    assert mounts.unmount(later)
+    mounts.tmpfs(later, "size=64k")
+    (later / "other").touch()
+    await zone.protectd.daemon.start()
+    await _seen(zone, "/v0/later/other")
+    await _gone(zone, "/v0/later/host")
+    assert (await _sh(zone, "echo > /v0/later/other"))[0] != 0
+    await zone.signal(9)
+    await zone.wait()
+    area = zone.protectd.run_dir / "volumes/z1"
+    for namespace in ("namespace", "stage"):
+        assert not mountspace.inside(area / namespace, lambda: os.path.exists("/w1"))
+    assert mounts.unmount(later)
 
 
 @pytest.mark.parametrize("readonly", [True, False])

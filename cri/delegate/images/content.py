@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 import grpc
 import grpc.aio
 
-from cri.images.concurrency import CancelToken
-from cri.images.digests import is_digest
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.digests import is_digest
 from cri.images.errors import Corrupt, Stalled
 from cri.images.registry.manifests import Descriptor
 from daemonkit.faults import Missing

@@ -18,7 +18,7 @@ from cri.delegate.kinds import parsed
 from cri.delegate.link import IMAGES, Metadata, error_text, passed_on, remaining
 from cri.delegate.owners import Owner
 from cri.delegate.routes import Answer, Behaviour, end_with, unary
-from cri.images.digests import is_digest
+from cri.images.bounds.digests import is_digest
 from cri.images.rpc.service import ImageService
 from daemonkit.faults import Broken, Fault, Invalid, TooLate, Unreachable
 from daemonkit.grpc_server import MESSAGE_LIMIT, batches

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import ImageLimits
+from cri.images.concurrency import SingleFlight, WorkerThreads
 from cri.images.errors import Corrupt, disk_full
 from cri.images.kernels import kconfig, metadata
 from cri.images.kernels.metadata import Metadata
 from cri.images.kernels.plan import ADDONS, CONFIG, INITRAMFS, KERNEL, METADATA, KernelPlan, find, name_of
 from cri.images.kernels.take import take
-from cri.images.settings import ImageLimits, KernelSettings
+from cri.images.settings import KernelSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.store import ImageStore
 from daemonkit.checkpoints import checkpoint

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Oversized
 from cri.images.kernels import kconfig, metadata
 from cri.images.layer import tarstream
@@ -19,7 +20,7 @@ from cri.images.layer.inode import Content, Inode
 from cri.images.layer.layers import LayerBudget, file_chunks, read_layer
 from cri.images.registry import manifests
 from cri.images.rootfs.tree import MergedTree
-from cri.images.settings import ImageLimits, KernelSettings
+from cri.images.settings import KernelSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.store import ImageStore
 from daemonkit.faults import Broken, Refused

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.errors import Corrupt
 from cri.images.kernels.plan import KernelPlan, LayerFile, chunks
 from cri.images.layer import compression

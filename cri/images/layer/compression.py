@@ -16,7 +16,8 @@ from isal import igzip_lib
 
 from cri.images.errors import Corrupt
 
-CHUNK = 1 << 20
+# More than a new process has in memory already would cost it a fault for each page.
+CHUNK = 128 << 10
 # A member or frame may give a single byte, or none. Whoever comes next gets no smaller pieces than this.
 _LEAST = 64 << 10
 # How much of a chunk a new gzip member is given first; what it leaves is copied.

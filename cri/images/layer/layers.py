@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import OPTIONAL, ImageLimits
 from cri.images.errors import Corrupt, oversized
 from cri.images.layer import compression, tarstream
 from cri.images.layer.packed import PackedRecords
 from cri.images.layer.stream import PlainStream
 from cri.images.layer.tarstream import TarEntry
-from cri.images.settings import OPTIONAL, ImageLimits
 
 CHUNK = 1 << 20
 _NEVER = CancelToken()
@@ -31,8 +31,12 @@ CHECK_ENTRIES, CHECK_BYTES = 256, 4096
 class EntryList:
     """The entries of a layer in their order, packed."""
 
-    def __init__(self) -> None:
-        self._records = PackedRecords()
+    def __init__(self, records: PackedRecords | None = None) -> None:
+        self._records = PackedRecords() if records is None else records
+
+    def state(self) -> tuple[Any, ...]:
+        """See PackedRecords.state()."""
+        return self._records.state()
 
     def add(self, entry: TarEntry) -> None:
         """Add an entry."""

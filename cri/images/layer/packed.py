@@ -30,6 +30,20 @@ class PackedRecords:
         self._open_bytes = 0
         self._count = 0
 
+    def state(self) -> tuple[Any, ...]:
+        """All of it as one value that can be marshalled."""
+        return bytes(self._packed), self._ends.tobytes(), self._open, self._count
+
+    @classmethod
+    def of(cls, state: tuple[Any, ...]) -> PackedRecords:
+        """What state() gave."""
+        made = cls()
+        packed, ends, made._open, made._count = state
+        made._packed = bytearray(packed)
+        made._ends.frombytes(ends)
+        made._open_bytes = sum(map(len, made._open))
+        return made
+
     def add(self, record: tuple[Any, ...]) -> None:
         """Add one record."""
         data = marshal.dumps(record, MARSHAL)

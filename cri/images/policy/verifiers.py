@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from daemonkit.faults import Refused
 from daemonkit.host.children import settle
 from daemonkit.logs import fields

@@ -20,7 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
+from cri.images.bounds.cancel import CancelToken
+from cri.images.concurrency import SingleFlight, WorkerThreads
 from cri.images.layer import losses
 from cri.images.layer.layers import Cost, LayerIndex
 from cri.images.pull.early import SLOTS, EarlyBuild
@@ -29,7 +30,6 @@ from cri.images.pull.progress import Meters
 from cri.images.registry.manifests import Descriptor
 from cri.images.rootfs import tree_cache
 from cri.images.rootfs.content import ContentId, content_id
-from cri.images.rootfs.convert import BuiltFilesystem, account_files, convert, convert_rest
 from cri.images.rootfs.plan import FilesystemPlan, Planner
 from cri.images.rootfs.stack import Part
 from cri.images.rootfs.tree_cache import TreeCache
@@ -37,6 +37,8 @@ from cri.images.settings import ImageSettings
 from cri.images.store.db import FilesystemRow
 from cri.images.store.files import FS_TYPE
 from cri.images.store.store import ImageStore
+from cri.images.worker.layers import BuiltFilesystem, account_files, convert, convert_rest
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.tasks import complete
 
@@ -98,12 +100,18 @@ class FilesystemBuilder:
     """Builds filesystems; all pulls use one builder, to share work and bounds."""
 
     def __init__(
-        self, store: ImageStore, settings: ImageSettings, meters: Meters, threads: WorkerThreads
+        self,
+        store: ImageStore,
+        settings: ImageSettings,
+        meters: Meters,
+        threads: WorkerThreads,
+        workers: LayerWorkers,
     ) -> None:
         self._store = store
         self._settings = settings
         self._meters = meters
         self._threads = threads
+        self._workers = workers
         self._filesystems: SingleFlight[None] = SingleFlight()
         self._conversions = asyncio.Semaphore(settings.conversions)
         self._slots = threading.Semaphore(SLOTS)
@@ -209,7 +217,7 @@ class FilesystemBuilder:
             if digest is None:
                 return False
             blobs = self._checked(image, planned, planned.accounts(), token)
-            accounts = account_files(blobs, planned.plan, chain_id, token)
+            accounts = account_files(blobs, planned.plan, chain_id, self._workers, token)
             self._add(image, work, planned, BuiltFilesystem(digest, accounts))
         # Its file may have been found damaged in the meantime.
         return self._store.has_filesystem(chain_id)
@@ -223,14 +231,14 @@ class FilesystemBuilder:
         moved: Callable[[int], None],
         token: CancelToken,
     ) -> None:
-        plan, part, begun = planned.plan, planned.part, early.begun
+        plan, part, begun, workers = planned.plan, planned.part, early.begun, self._workers
         if begun is not None and begun.fits(planned.content):
-            self._add(image, begun.out, planned, convert_rest(begun, blobs, plan, token, moved))
+            self._add(image, begun.out, planned, convert_rest(begun, blobs, plan, workers, token, moved))
             return
         # The disk need not have room for both.
         early.close()
         with self._store.files.work_file(part.chain_id.partition(":")[2]) as work:
-            self._add(image, work, planned, convert(blobs, plan, work, self._settings, token, moved))
+            self._add(image, work, planned, convert(blobs, plan, work, self._settings, workers, token, moved))
 
     def _checked(
         self, image: LayeredImage, planned: Planned, read: Set[int], token: CancelToken

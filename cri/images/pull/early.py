@@ -6,16 +6,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-from cri.images.concurrency import CancelToken
-from cri.images.layer.layers import EntryReader
 from cri.images.rootfs.begun import BegunFilesystem
+from cri.images.rootfs.stack import MAX_PARTS
 from cri.images.settings import ImageSettings
 from cri.images.store.files import StoreFiles
 from daemonkit.faults import Fault
 
-# How many there are at once. Each is a tar2sqfs, of 9 MiB and more with many files, which may have to wait
-# for lower layers. What finds no slot is built when all its layers are here.
-SLOTS = 6
+# How many there are at once: those of one image. Each is a tar2sqfs, of 9 MiB and more with many files, which
+# may have to wait for lower layers. What finds no slot is inflated once more when all its layers are here.
+SLOTS = MAX_PARTS
 
 
 class EarlyBuild:
@@ -32,16 +31,12 @@ class EarlyBuild:
         self.begun: BegunFilesystem | None = None
 
     @contextmanager
-    def reading(self, diff_id: str, token: CancelToken) -> Iterator[EntryReader | None]:
-        """The reader for the topmost layer's entries as they come; None: the build is not begun early."""
+    def reading(self) -> Iterator[BegunFilesystem | None]:
+        """What is to be given the topmost layer's files, as they come; None: it is not begun now."""
         # Another host may have sent a part of it.
         self.close()
-        begun = self._begin(diff_id)
-        if begun is None:
-            yield None
-            return
-        with token.unblocking(begun.squashfs.kill):
-            yield begun.take
+        begun = self._begin()
+        yield begun
         self.begun = begun
 
     def close(self) -> None:
@@ -49,13 +44,13 @@ class EarlyBuild:
         self.begun = None
         self._undo.close()
 
-    def _begin(self, diff_id: str) -> BegunFilesystem | None:
+    def _begin(self) -> BegunFilesystem | None:
         if not self._slots.acquire(blocking=False):
             return None
         self._undo.callback(self._slots.release)
         out = self._undo.enter_context(self._files.work_file(self._stem))
         try:
-            return self._undo.enter_context(closing(BegunFilesystem(out, diff_id, self._settings)))
+            return self._undo.enter_context(closing(BegunFilesystem(out, self._settings)))
         except (OSError, Fault):
             # It will be told when the filesystem is built.
             self._undo.close()

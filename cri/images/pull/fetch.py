@@ -15,23 +15,27 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from cri.images.concurrency import CancelToken, WorkerThreads
-from cri.images.digests import VerifiedChunks, digest_of, matches
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.digests import VerifiedChunks, digest_of, matches
+from cri.images.bounds.limits import ImageLimits
+from cri.images.concurrency import WorkerThreads
 from cri.images.errors import Corrupt, DiskFull, Misdelivered, Oversized, Unpackable, disk_full, oversized
-from cri.images.layer.layers import EntryReader, LayerIndex, file_chunks, read_layer
+from cri.images.layer.layers import LayerIndex, file_chunks
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Meter
 from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor, ImageConfig
 from cri.images.registry.names import Reference
 from cri.images.registry.sources import ImageSource
-from cri.images.settings import ImageLimits
+from cri.images.rootfs.begun import BegunFilesystem
+from cri.images.worker.layers import read_layer
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Fault
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Reading = Callable[[], AbstractContextManager[EntryReader | None]]
+Reading = Callable[[], AbstractContextManager[BegunFilesystem | None]]
 # The image itself is at fault, or this host, whichever source it comes from.
 _FINAL = (Unpackable, Oversized, DiskFull)
 
@@ -131,6 +135,7 @@ def download_layer(
     limits: ImageLimits,
     meter: Meter,
     source: ImageSource,
+    workers: LayerWorkers,
     token: CancelToken,
     reading: Reading = nullcontext,
 ) -> LayerIndex:
@@ -138,12 +143,12 @@ def download_layer(
 
     What the file has of the layer already is not fetched again.  It is read, and counts as verified no more
     than what comes: when the whole is wrong, all of it is fetched.  reading: is entered for each try, and
-    gives what read_layer is to give the entries to.
+    gives the filesystem that the layer's files are written into, if any.
     """
     if layer.size > limits.layer_bytes:
         cause = f"{layer.size} bytes, more than {limits.layer_bytes}"
         raise oversized("pull", layer.digest, cause, "layer_bytes")
-    fetch = partial(_download_rest, layer, diff_id, out, limits, meter, source, token, reading)
+    fetch = partial(_download_rest, layer, diff_id, out, meter, source, workers, token, reading)
     begin = out.stat().st_size if out.exists() else 0
     if begin:
         try:
@@ -158,9 +163,9 @@ def _download_rest(
     layer: Descriptor,
     diff_id: str,
     out: Path,
-    limits: ImageLimits,
     meter: Meter,
     source: ImageSource,
+    workers: LayerWorkers,
     token: CancelToken,
     reading: Reading,
     begin: int,
@@ -173,7 +178,8 @@ def _download_rest(
         rest = stack.enter_context(source.blob(layer, token, begin)) if begin < layer.size else iter(())
         before = _counted(file_chunks(out, token), meter) if begin else iter(())
         chunks = verified.passing(chain(before, _stored(rest, file, meter, token)))
-        read = partial(read_layer, chunks, layer.size, diff_id, limits, stack.enter_context(reading()))
+        begun = stack.enter_context(reading())
+        read = partial(read_layer, workers, chunks, layer.size, diff_id, token, begun)
         index = _indexed(chunks, verified, read, source.name)
         file.flush()
         os.fsync(file.fileno())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from cri.images.bounds.limits import ImageLimits
 from cri.images.concurrency import WorkerThreads
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Progress
@@ -13,7 +14,6 @@ from cri.images.registry import names
 from cri.images.registry.archives import ImageLayout, ListedImage, open_layout
 from cri.images.registry.health import HostHealth
 from cri.images.registry.names import Reference
-from cri.images.settings import ImageLimits
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.files import StoreFiles
 from daemonkit.faults import Invalid

@@ -7,14 +7,15 @@ import logging
 from contextlib import suppress
 from pathlib import Path
 
-from cri.images.concurrency import CancelToken
-from cri.images.digests import VerifiedChunks
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.digests import VerifiedChunks
 from cri.images.errors import Corrupt, Damaged, Oversized, Unpackable
 from cri.images.layer import layer_cache
-from cri.images.layer.layers import LayerIndex, file_chunks, read_layer
+from cri.images.layer.layers import LayerIndex, file_chunks
 from cri.images.registry.manifests import Descriptor
-from cri.images.settings import ImageLimits
 from cri.images.store.files import StoreFiles
+from cri.images.worker.layers import read_layer
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ _LOST = (errno.EIO, errno.EBADMSG, errno.EUCLEAN, errno.ENODATA)
 
 
 def read_kept(
-    layer: Descriptor, diff_id: str, files: StoreFiles, limits: ImageLimits, read: bool, token: CancelToken
+    layer: Descriptor, diff_id: str, files: StoreFiles, workers: LayerWorkers, read: bool, token: CancelToken
 ) -> LayerIndex | None:
     """The index of a kept layer; None: there is none, or none any more, since it was damaged.
 
@@ -34,7 +35,7 @@ def read_kept(
     listed = None if read else layer_cache.load(list_path, layer.digest, diff_id)
     if listed is not None and path.is_file() and path.stat().st_size == layer.size:
         return listed
-    index = _read(layer, diff_id, path, limits, token)
+    index = _read(layer, diff_id, path, workers, token)
     if index is not None:
         keep_list(layer, diff_id, files, index)
     return index
@@ -48,7 +49,7 @@ def keep_list(layer: Descriptor, diff_id: str, files: StoreFiles, index: LayerIn
 
 
 def _read(
-    layer: Descriptor, diff_id: str, path: Path, limits: ImageLimits, token: CancelToken
+    layer: Descriptor, diff_id: str, path: Path, workers: LayerWorkers, token: CancelToken
 ) -> LayerIndex | None:
     index: LayerIndex | None = None
     fault: Corrupt | Unpackable | Oversized | None = None
@@ -58,7 +59,7 @@ def _read(
         chunks = verified.passing(file_chunks(path, token))
         try:
             if status.st_size == layer.size:
-                index = read_layer(chunks, layer.size, diff_id, limits)
+                index = read_layer(workers, chunks, layer.size, diff_id, token)
         except (Corrupt, Unpackable, Oversized) as found:
             fault = found
         for _ in chunks:

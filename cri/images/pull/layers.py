@@ -8,11 +8,13 @@ from functools import partial
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
-from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads
-from cri.images.errors import NotKept, is_resumable
+from cri.images.bounds.cancel import CancelToken
+from cri.images.concurrency import SingleFlight, WorkerThreads
+from cri.images.errors import NotKept
 from cri.images.layer.layers import LayerIndex
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.early import EarlyBuild
+from cri.images.pull.failures import is_resumable
 from cri.images.pull.fetch import download_layer, read_first
 from cri.images.pull.kept import keep_list, read_kept
 from cri.images.pull.progress import Meter
@@ -20,6 +22,7 @@ from cri.images.registry.manifests import Descriptor
 from cri.images.registry.sources import ImageSource
 from cri.images.settings import ImageSettings
 from cri.images.store.store import ImageStore
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 
 
@@ -40,10 +43,13 @@ class WantedLayer(NamedTuple):
 class LayerFetcher:
     """Gets layers for all pulls."""
 
-    def __init__(self, store: ImageStore, settings: ImageSettings, threads: WorkerThreads) -> None:
+    def __init__(
+        self, store: ImageStore, settings: ImageSettings, threads: WorkerThreads, workers: LayerWorkers
+    ) -> None:
         self._store = store
         self._settings = settings
         self._threads = threads
+        self._workers = workers
         self._running: SingleFlight[LayerIndex] = SingleFlight()
         # By host, so that one that stalls holds up nobody else's images.
         self._downloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
@@ -69,7 +75,7 @@ class LayerFetcher:
     def _read_kept(self, wanted: WantedLayer, token: CancelToken) -> LayerIndex | None:
         """The index of a kept layer; None: the store does not have the layer."""
         layer, diff_id, read = wanted.layer, wanted.diff_id, wanted.read
-        index = read_kept(layer, diff_id, self._store.files, self._settings.limits, read, token)
+        index = read_kept(layer, diff_id, self._store.files, self._workers, read, token)
         if index is not None:
             wanted.meter.done()
         return index
@@ -78,10 +84,12 @@ class LayerFetcher:
         """Download a layer into the store from one source."""
         layer, diff_id, early = wanted.layer, wanted.diff_id, wanted.early
         files, limits = self._store.files, self._settings.limits
-        reading = nullcontext if early is None else partial(early.reading, diff_id, token)
+        reading = nullcontext if early is None else early.reading
         with files.download_file(layer.digest) as work:
             try:
-                index = download_layer(layer, diff_id, work, limits, wanted.meter, source, token, reading)
+                index = download_layer(
+                    layer, diff_id, work, limits, wanted.meter, source, self._workers, token, reading
+                )
             except BaseException as error:
                 if is_resumable(error):
                     files.keep_partial(work, layer.digest)

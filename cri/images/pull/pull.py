@@ -12,11 +12,12 @@ from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 
 from cri.images.concurrency import WorkerThreads, task_group
-from cri.images.errors import Damaged, DiskFull, Oversized, Unpackable, is_disk_full
+from cri.images.errors import Damaged, DiskFull, Oversized, Unpackable
 from cri.images.layer.layers import LayerBudget, LayerIndex
 from cri.images.policy.policy import Policy
 from cri.images.pull.build import FilesystemBuilder, LayeredImage
 from cri.images.pull.candidates import Candidates
+from cri.images.pull.failures import is_disk_full
 from cri.images.pull.layers import LayerFetcher, WantedLayer
 from cri.images.pull.progress import Meter, Meters, Progress, Stage
 from cri.images.pull.resolve import ResolvedImage, Resolver
@@ -30,6 +31,7 @@ from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.db import ImageRow, now
 from cri.images.store.store import ImageStore
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Refused
 from daemonkit.memory import give_back
@@ -43,17 +45,22 @@ class Puller:
     """Turns what sources offer into images of the store. All pulls use one, to share work and bounds."""
 
     def __init__(
-        self, store: ImageStore, settings: ImageSettings, platform: Platform, threads: WorkerThreads
+        self,
+        store: ImageStore,
+        settings: ImageSettings,
+        platform: Platform,
+        threads: WorkerThreads,
+        workers: LayerWorkers,
     ) -> None:
         self.resolver = Resolver(platform, settings.limits, threads)
         self._store = store
         self._settings = settings
         self._threads = threads
         self.policy = Policy(settings.policy, threads)
-        self._layers = LayerFetcher(store, settings, threads)
+        self._layers = LayerFetcher(store, settings, threads, workers)
         self._health = HostHealth()
         self._meters = Meters()
-        self._builder = FilesystemBuilder(store, settings, self._meters, threads)
+        self._builder = FilesystemBuilder(store, settings, self._meters, threads, workers)
         self.unfinished = asyncio.Event()
         """Set when layers of a pull were kept for the next try."""
 

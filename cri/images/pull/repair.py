@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
+from cri.images.bounds.digests import matches
 from cri.images.concurrency import WorkerThreads
-from cri.images.digests import matches
 from cri.images.errors import Damaged, NotKept
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.progress import Progress

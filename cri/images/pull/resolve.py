@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
+from cri.images.bounds.limits import ImageLimits
 from cri.images.concurrency import WorkerThreads
 from cri.images.errors import Corrupt, oversized
 from cri.images.pull.candidates import Candidates
@@ -13,7 +14,6 @@ from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor, ImageConfig, Manifest, Platform
 from cri.images.registry.names import Reference
 from cri.images.registry.sources import ImageSource
-from cri.images.settings import ImageLimits
 from daemonkit.faults import Missing
 
 _MAX_NESTING = 2

@@ -8,12 +8,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Corrupt, Oversized, Unpackable, oversized
 from cri.images.layer import compression, tarstream
 from cri.images.layer.layers import file_chunks
 from cri.images.layer.stream import PlainStream
-from cri.images.settings import ImageLimits
 from daemonkit.faults import Invalid, Missing
 
 CHUNK = 1 << 20

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Corrupt, oversized
 from cri.images.registry import manifests
 from cri.images.registry.archive_files import DirectoryFiles, Files, archive_files
 from cri.images.registry.manifests import Descriptor
-from cri.images.settings import ImageLimits
 from daemonkit.faults import Invalid, Missing
 
 

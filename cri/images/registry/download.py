@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import requests
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.errors import Interrupted, Misdelivered, NoRanges, Stalled
 from cri.images.registry.client import RegistryClient
 from cri.images.registry.manifests import Descriptor

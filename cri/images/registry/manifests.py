@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from cri.images.digests import is_digest
+from cri.images.bounds.digests import is_digest
 from cri.images.errors import Corrupt, Oversized, oversized
 from daemonkit.faults import Invalid, Missing
 

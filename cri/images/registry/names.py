@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from cri.images.digests import is_digest
+from cri.images.bounds.digests import is_digest
 from daemonkit.faults import Invalid
 
 DEFAULT_HOST = "docker.io"

@@ -8,7 +8,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TypeVar
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.errors import Busy, Interrupted, Stalled
 from cri.images.settings import ImageSettings
 

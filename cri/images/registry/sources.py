@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from typing import Protocol
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.registry import download
 from cri.images.registry.client import RegistryClient
 from cri.images.registry.credentials import Credentials

@@ -12,30 +12,16 @@ import marshal
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from cri.images.concurrency import CancelToken
-from cri.images.digests import digest_of
-from cri.images.layer.inode import InodeRecord, identity
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.digests import digest_of
+from cri.images.layer.inode import identity
 from cri.images.layer.packed import MARSHAL
 from cri.images.rootfs.plan import FilesystemPlan
+from cri.images.rootfs.stream import FilesDigest
 
 # To be changed with the order of the stream, which convert() writes.
 _FORM = b"1\n"
 _NEVER = CancelToken()
-
-
-class FilesDigest:
-    """A digest of files of one layer, as they are written one after another."""
-
-    def __init__(self, diff_id: str) -> None:
-        self._hash = hashlib.sha256(diff_id.encode() + b"\n")
-
-    def add(self, path: bytes, record: InodeRecord) -> None:
-        """Add the next file."""
-        self._hash.update(marshal.dumps((path, identity(record)), MARSHAL))
-
-    def value(self) -> bytes:
-        """The digest of the files added so far."""
-        return self._hash.digest()
 
 
 class ContentId(NamedTuple):

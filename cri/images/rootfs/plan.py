@@ -3,48 +3,25 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import OPTIONAL, ImageLimits
 from cri.images.errors import Unpackable, oversized
 from cri.images.layer import tarstream
-from cri.images.layer.inode import Inode, InodeRecord, recorded, restored
+from cri.images.layer.inode import Inode, InodeRecord, recorded
 from cri.images.layer.losses import LossCount
 from cri.images.layer.packed import PackedRecords
 from cri.images.layer.tarstream import TarEntry
 from cri.images.rootfs import tree_cache
+from cri.images.rootfs.stream import ACCOUNT_FILES, NamedInodes
 from cri.images.rootfs.tree import MergedTree
 from cri.images.rootfs.tree_cache import PackedDirectories, TreeCache
-from cri.images.settings import OPTIONAL, ImageLimits
 
 # squashfs names owners by an index of 16 bits.
 MAX_OWNERS = 0xFFFF
 _NEVER = CancelToken()
-# Kept in the index, to look users up by name and to recognise kernel images without opening a filesystem.
-ACCOUNT_FILES = ("/etc/passwd", "/etc/group", "/kernel/metadata")
-
-
-class NamedInodes:
-    """Inodes with their paths, in order, packed: none of them keeps the tree in memory."""
-
-    def __init__(self) -> None:
-        self._records = PackedRecords()
-
-    def add(self, path: bytes, node: Inode) -> None:
-        """Add an inode as it is now; a directory comes back without its names."""
-        self._records.add((path, *recorded(node)))
-
-    def __len__(self) -> int:
-        return len(self._records)
-
-    def __iter__(self) -> Iterator[tuple[bytes, Inode]]:
-        for path, *record in self._records:
-            yield path, restored(record)
-
-    def records(self) -> Iterator[tuple[bytes, InodeRecord]]:
-        """The paths of the inodes, and their records by recorded()."""
-        return ((record[0], record[1:]) for record in self._records)
 
 
 class FilesystemPlan(NamedTuple):
@@ -72,6 +49,15 @@ class FilesystemPlan(NamedTuple):
     def order(self) -> list[int]:
         """The layers that files come from, in the order of the stream."""
         return sorted(self.files, reverse=True)
+
+    def stated(self, layers: Sequence[int]) -> tuple[Any, ...]:
+        """What a stream of these layers' files takes, as a value for marshal; see stated_contents()."""
+        files = {layer: self.files[layer].state() for layer in layers}
+        return files, self.bare.state(), self.links.state(), self.stated_accounts()
+
+    def stated_accounts(self) -> dict[str, InodeRecord | None]:
+        """The account files' inodes as such a value."""
+        return {path: None if node is None else recorded(node) for path, node in self.accounts.items()}
 
 
 class _Files:

@@ -6,13 +6,13 @@ import fcntl
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, BinaryIO
+from typing import IO
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.errors import disk_full
+from cri.images.rootfs.stream import PIPE_BYTES
 from cri.images.settings import ImageSettings
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Refused
@@ -20,23 +20,20 @@ from daemonkit.host.children import settle
 
 TOOL = "tar2sqfs"
 BLOCK_BYTES = 128 << 10
-PIPE_BYTES = 1 << 20
 _F_SETPIPE_SZ = 1031
 _LEVELLED = ("zstd", "gzip")
 
 
 class Squashfs:
-    """A squashfs file in the making: write() as often as one likes, finish() once, close() in any case.
+    """A squashfs file in the making: others write into ``sink``; finish() once, close() in any case.
 
-    All of them block; they may be called in one thread after the other.
+    Both block; they may be called in one thread after the other.
     """
 
     def __init__(self, out: Path, settings: ImageSettings) -> None:
         """Start the tool, which is to make ``out``; raises Refused when it is not installed."""
         self.out = out
         self._finished = False
-        # Whether the tool stopped reading before the end; its status and message then say why.
-        self._broken = False
         self._errors = tempfile.TemporaryFile()
         # The tool gets an open file, which it cannot remove: a failure can be looked into.
         self._file = out.open("x+b")
@@ -47,37 +44,26 @@ class Squashfs:
             self._errors.close()
             out.unlink(missing_ok=True)
             raise
-        assert self._process.stdin is not None
         # The pipe quota of the user may be used up; a small pipe works too.
         with suppress(PermissionError):
-            fcntl.fcntl(self._process.stdin.fileno(), _F_SETPIPE_SZ, PIPE_BYTES)
-        self._sink = open(self._process.stdin.fileno(), "wb", buffering=PIPE_BYTES, closefd=False)
+            fcntl.fcntl(self.sink, _F_SETPIPE_SZ, PIPE_BYTES)
 
-    def write(self, feed: Callable[[BinaryIO], None], token: CancelToken) -> bool:
-        """Let ``feed`` write the rest of the tar stream, or a part; whether the tool still reads.
+    @property
+    def sink(self) -> int:
+        """The handle of the tool's pipe."""
+        assert self._process.stdin is not None
+        return self._process.stdin.fileno()
 
-        Raises Cancelled, and what feed raises.
+    def finish(self, whole: bool, token: CancelToken) -> None:
+        """Have a synced, read-only file; raises Exhausted for a full disk, Broken, Cancelled.
+
+        whole: whether the tool took all of the stream; if not, its status and message say why.
         """
-        with token.unblocking(self.kill):
-            self.put(feed)
-        token.check()
-        return not self._broken
-
-    def put(self, feed: Callable[[BinaryIO], None]) -> bool:
-        """Like write(), but the caller must call kill() to unblock it."""
-        try:
-            feed(self._sink)
-        except BrokenPipeError:
-            self._broken = True
-        return not self._broken
-
-    def finish(self, token: CancelToken) -> None:
-        """Finish the file, synced and read-only; raises Exhausted for a full disk, Broken, Cancelled."""
         with token.unblocking(self.kill):
             self._end_stream()
             status = self._process.wait()
         token.check()
-        if status or self._broken:
+        if status or not whole:
             raise self._failure(status)
         os.fchmod(self._file.fileno(), 0o444)
         os.fsync(self._file.fileno())
@@ -99,10 +85,6 @@ class Squashfs:
 
     def _end_stream(self) -> None:
         assert self._process.stdin is not None
-        try:
-            self._sink.close()
-        except BrokenPipeError:
-            self._broken = True
         self._process.stdin.close()
 
     def _failure(self, status: int) -> Exception:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cri.images.digests import digest_of
+from cri.images.bounds.digests import digest_of
 
 # Each is a disk of the zone, and one string of mount options must hold all their names.
 MAX_PARTS = 8

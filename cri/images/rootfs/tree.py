@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Oversized, Unpackable, oversized
 from cri.images.layer import tarstream
 from cri.images.layer.inode import Content, Inode
@@ -19,7 +20,6 @@ from cri.images.layer.tarstream import PATH_MAX, TarEntry
 from cri.images.rootfs.attributes import NAME_MAX, AttributeTable
 from cri.images.rootfs.baseline import Baseline
 from cri.images.rootfs.paths import cleaned
-from cri.images.settings import ImageLimits
 
 WHITEOUT = b".wh."
 OPAQUE = b".wh..wh..opq"

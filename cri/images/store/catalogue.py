@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cri.images.digests import is_digest
+from cri.images.bounds.digests import is_digest
 from cri.images.globs import Globs
 from cri.images.registry import manifests, names
 from cri.images.store.db import FilesystemRow, ImageRow

@@ -15,13 +15,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from cri.images.concurrency import CancelToken
-from cri.images.digests import VerifiedChunks, digest_of, matches
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.digests import VerifiedChunks, digest_of, matches
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Corrupt
 from cri.images.layer.layers import file_chunks
 from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor, Manifest
-from cri.images.settings import ImageLimits
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.store import ImageStore
 from daemonkit.faults import Refused

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cri.images.bounds.limits import ImageLimits
 from cri.images.registry import manifests
 from cri.images.registry.manifests import Descriptor
-from cri.images.settings import ImageLimits
 from cri.images.store.catalogue import StoredImage
 from cri.images.store.export import kept_layers
 from cri.images.store.store import ImageStore

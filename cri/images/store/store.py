@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from cri.images.digests import matches
+from cri.images.bounds.digests import matches
 from cri.images.globs import Globs
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import Catalogue, StoredImage

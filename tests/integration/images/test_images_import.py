@@ -15,10 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Oversized
 from cri.images.manager import ImageManager
 from cri.images.rpc.operator import OperatorService
-from cri.images.settings import ImageLimits, ImageSettings
+from cri.images.settings import ImageSettings
 from daemonkit.faults import Fault, Invalid, Missing
 from tests.support.images.image_manager import running
 from tests.support.images.images import BuiltImage, Layer, build, digest, index_of, packed, write_layout

@@ -68,6 +68,7 @@ class CriNode:
             "run_dir": str(self.run_dir),
             "state_dir": str(self.folder / "state"),
             "protect_socket": str(self.protectd.daemon.socket),
+            **({"guest_dir": str(GUEST)} if self.checkout == ROOT else {}),
             "log_level": "debug",
             "cni": {"conf_dir": str(self.conf_dir), "netns_dir": str(self.netns_dir)},
             "images": {"certs_dir": str(self.certs)},

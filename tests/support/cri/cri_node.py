@@ -23,6 +23,7 @@ from cri.streaming.server import serving as streaming_server
 from daemonkit.faults import Fault, Missing
 from daemonkit.grpc_server import channel, serve_unix
 from tests.support.cri.fake_protect import FakeProtect, serving
+from tests.support.protect.daemons import GUEST
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
 from xenpod_proto.protect.v1 import protect_pb2 as pb
@@ -180,6 +181,7 @@ def node_config(folder: Path) -> CriConfig:
         state_dir=folder / "state",
         run_dir=folder / "run",
         protect_socket=folder / "protect.sock",
+        guest_dir=GUEST,
         cni=CniConfig(conf_dir=folder / "net.d", netns_dir=folder / "netns"),
         handlers={
             "xenpod": HandlerConfig(annotations=ANNOTATIONS),

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.layer.layers import read_layer
 from cri.images.rootfs import tree_cache
-from cri.images.rootfs.convert import BuiltFilesystem, convert
 from cri.images.rootfs.plan import Planner
 from cri.images.rootfs.tree_cache import TreeCache
 from cri.images.settings import ImageSettings
+from cri.images.worker.layers import BuiltFilesystem, convert
+from cri.images.worker.workers import LayerWorkers
 from tests.support.images.images import BuiltImage
 
 
@@ -40,7 +41,8 @@ def built(
             continue
         plan = planner.plan()
         out = directory / f"fs{number}"
-        stack.append((out, convert(blobs, plan, out, settings, CancelToken(), lambda _: None)))
+        workers = LayerWorkers(settings.limits)
+        stack.append((out, convert(blobs, plan, out, settings, workers, CancelToken(), lambda _: None)))
         if cached:
             names = tuple(one.diff_id for one in image.layers[start : number + 1])
             spent = (*plan.spent, 0, 0, 0, 0)

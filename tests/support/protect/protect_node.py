@@ -76,6 +76,9 @@ class MemoryVolumes:
     def zones(self) -> list[str]:
         return list(self.attached)
 
+    def resume(self, zone_id: str) -> None:
+        """What is in memory follows nobody."""
+
     async def take(
         self, zone_id: str, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
     ) -> list[VolumeSource]:

@@ -13,8 +13,9 @@ import grpc.aio
 import pytest
 import pytest_asyncio
 
-from cri.container import logs
+from cri.container.host_files import make_log_directory
 from daemonkit.faults import Exhausted
+from daemonkit.host.paths import HostPaths
 from tests.support.cri.cri_node import Rig, rig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -267,13 +268,13 @@ async def test_a_log_directory_that_cannot_be(node: Rig, tmp_path: Path) -> None
     assert raised.value.code() is INVALID
 
 
-async def test_a_log_directory_on_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+async def test_a_log_directory_on_a_full_disk() -> None:
+    class Full(HostPaths):
+        async def make_directory(self, owner: str, path: str) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("cri.container.logs.Path.mkdir", full)
     with pytest.raises(Exhausted, match="/logs: No space left"):
-        logs.make_directory("/logs")
+        await make_log_directory(Full(Path("/nowhere")), cri.PodSandboxMetadata(), "/logs")
 
 
 async def test_an_id_that_is_empty(node: Rig) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cri.images.concurrency import CancelToken, SingleFlight, WorkerThreads, task_group
+from cri.images.bounds.cancel import CancelToken
+from cri.images.concurrency import SingleFlight, WorkerThreads, task_group
 from cri.images.errors import Cancelled
 from daemonkit.faults import Broken
 

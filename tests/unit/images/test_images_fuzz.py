@@ -14,7 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from cri.container.images import StoredImages
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Corrupt, Oversized
 from cri.images.globs import Globs
 from cri.images.layer import compression, tarstream
@@ -26,7 +27,6 @@ from cri.images.registry.auth import _token
 from cri.images.registry.hosts import hosts_for
 from cri.images.registry.manifests import OCI_MANIFEST, Platform
 from cri.images.rpc.cri_messages import image_message, verbose_info
-from cri.images.settings import ImageLimits
 from cri.images.store.catalogue import Catalogue, StoredImage
 from cri.images.store.db import FilesystemRow, ImageRow
 from daemonkit.faults import Fault, Refused

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Damaged
 from cri.images.pull.kept import check_kept, read_kept
 from cri.images.registry.manifests import Descriptor
-from cri.images.settings import ImageLimits
 from cri.images.store.files import StoreFiles
+from cri.images.worker.workers import LayerWorkers
 from tests.support.images.images import digest
 
 DATA = b"a layer's bytes"
@@ -43,5 +44,5 @@ def test_a_damaged_layer_may_be_removed_by_two(tmp_path: Path) -> None:
     kept.parent.mkdir()
     kept.write_bytes(b"other bytes....")
     layer = Descriptor("", digest(DATA), len(DATA))
-    assert read_kept(layer, digest(DATA), files, ImageLimits(), True, _Meanwhile(kept)) is None
+    assert read_kept(layer, digest(DATA), files, LayerWorkers(ImageLimits()), True, _Meanwhile(kept)) is None
     files.close()

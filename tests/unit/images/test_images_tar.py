@@ -14,13 +14,13 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Corrupt, Oversized, Unpackable
 from cri.images.layer import compression, tarstream
 from cri.images.layer.layers import read_layer
 from cri.images.layer.stream import PlainStream
 from cri.images.layer.tarsparse import MAX_EXTENTS
 from cri.images.layer.tarstream import TarEntry
-from cri.images.settings import ImageLimits
 from daemonkit.faults import Fault
 from tests.support.images.images import Layer, digest, packed
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from cri.checks.quantity import quantity
 from cri.config import ContainerDefaults
 from cri.container.signals import cri_signal, number, stop_signal
-from cri.oci import files
 from cri.oci.capabilities import ALL, DEFAULT, capabilities, grantable
 from cri.oci.files import pod_files
 from cri.oci.mounts import MASKED, READONLY
@@ -21,7 +19,7 @@ from cri.oci.process import PATH, arguments, environment, process
 from cri.oci.resources import resources
 from cri.oci.spec import spec
 from cri.oci.user import User, user
-from daemonkit.faults import Broken, Invalid
+from daemonkit.faults import Invalid
 from tests.support.cri.cri_node import IMAGE, container_config
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -235,16 +233,11 @@ def test_files_of_a_pod() -> None:
     assert pod_files(cri.PodSandboxConfig(dns_config=cri.DNSConfig()), "web", [])["resolv.conf"] == b""
 
 
-def test_without_dns_a_pod_has_the_hosts_if_that_can_be_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(files, "_HOST_RESOLV", tmp_path / "resolv.conf")
-    assert pod_files(cri.PodSandboxConfig(), "web", [])["resolv.conf"] == b""
-    (tmp_path / "resolv.conf").write_text("nameserver 9.9.9.9\n")
-    assert pod_files(cri.PodSandboxConfig(), "web", [])["resolv.conf"] == b"nameserver 9.9.9.9\n"
-    monkeypatch.setattr(files, "_HOST_RESOLV", tmp_path)
-    with pytest.raises(Broken, match="Is a directory"):
-        pod_files(cri.PodSandboxConfig(), "web", [])
+def test_without_dns_a_pod_has_the_hosts() -> None:
+    own = pod_files(cri.PodSandboxConfig(), "web", [], b"nameserver 9.9.9.9\n")
+    assert own["resolv.conf"] == b"nameserver 9.9.9.9\n"
+    given = cri.PodSandboxConfig(dns_config=cri.DNSConfig())
+    assert pod_files(given, "web", [], b"nameserver 9.9.9.9\n")["resolv.conf"] == b""
 
 
 SIGNALS = [("SIGTERM", 15), ("term", 15), ("9", 9), ("SIGRTMIN", 34), ("SIGRTMIN+3", 37), ("RTMAX-1", 63),

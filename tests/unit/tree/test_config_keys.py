@@ -31,6 +31,7 @@ CRI: Mapping[str, list[str]] = {
     "state_dir": PATH,
     "run_dir": SOCKET,
     "socket": SOCKET,
+    "guest_dir": PATH,
     "protect_socket": SOCKET,
     "log_level": ["'loud'", "''", "'critical'", "'notset'", "3"],
     "faults.kill_at": TEXT,

@@ -22,11 +22,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import zstandard
 
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Corrupt, Oversized, Unpackable
 from cri.images.manager import ImageManager
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS, Credentials
-from cri.images.settings import ImageLimits, ImageSettings
+from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Denied, Exhausted, Fault, Missing, TooLate, Unreachable
 from tests.support.images.image_manager import running

@@ -14,13 +14,14 @@ import grpc.aio
 import pytest
 
 from cri.delegate.images.content import ContentSource, target_of
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Rejected
 from cri.images.manager import ImageManager
 from cri.images.pull.taking import OfferedImage
 from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.registry.manifests import Descriptor
-from cri.images.settings import ImageLimits, ImageSettings, PolicySettings
+from cri.images.settings import ImageSettings, PolicySettings
 from cri.images.store.catalogue import StoredImage
 from daemonkit.faults import Denied, Exhausted, Fault, Missing, Refused
 from daemonkit.grpc_server import channel

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cri.container.images import StoredImages
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
 from cri.images.errors import Corrupt
 from cri.images.manager import ImageManager
 from cri.images.pull import kept

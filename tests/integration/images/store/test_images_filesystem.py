@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cri.images.errors import Unpackable
-from cri.images.rootfs.convert import BuiltFilesystem
+from cri.images.worker.layers import BuiltFilesystem
 from daemonkit.faults import Fault
 from tests.support.images.images import BuiltImage, Layer, Seen, build, digest, packed, seen, write_layout
 from tests.support.images.random_layers import random_layer, timeless

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.concurrency import CancelToken
-from cri.images.layer import compression, layer_cache
-from cri.images.layer.layers import read_layer
+from cri.images.bounds.cancel import CancelToken
+from cri.images.layer import layer_cache
 from cri.images.manager import ImageManager
 from cri.images.pull import build as building
 from cri.images.pull.progress import State
@@ -24,10 +23,12 @@ from cri.images.registry import names
 from cri.images.registry.credentials import ANONYMOUS
 from cri.images.rootfs.begun import BegunFilesystem
 from cri.images.rootfs.content import content_id
-from cri.images.rootfs.convert import convert, convert_rest
 from cri.images.rootfs.plan import Planner
 from cri.images.settings import ImageSettings
 from cri.images.store.catalogue import StoredImage
+from cri.images.worker import jobs
+from cri.images.worker.layers import convert, convert_rest, read_layer
+from cri.images.worker.workers import LayerWorkers
 from daemonkit.faults import Fault
 from tests.support.images.image_victim import PART_BYTES, Order, Victims
 from tests.support.images.images import BuiltImage, Layer, build, digest, seen, write_layout
@@ -86,13 +87,15 @@ async def _sound(manager: ImageManager, image: StoredImage) -> bool:
 def inflated(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What is inflated, by the names that messages have for it."""
     found: list[str] = []
-    plain = compression.plain
+    run = LayerWorkers.run
 
-    def counted(chunks, subject):  # type: ignore[no-untyped-def]
-        found.append(subject)
-        return plain(chunks, subject)
+    def counted(workers, job, arguments, *more, **named):  # type: ignore[no-untyped-def]
+        # A filesystem inflates each layer that it takes files of.
+        times = len(arguments[2][0]) if job == jobs.WRITE else 1
+        found.extend([arguments[0]] * times)
+        return run(workers, job, arguments, *more, **named)
 
-    monkeypatch.setattr(compression, "plain", counted)
+    monkeypatch.setattr(LayerWorkers, "run", counted)
     yield found
 
 
@@ -345,20 +348,21 @@ def test_what_is_begun_early_becomes_what_is_built_afterwards(tmp_path: Path, se
     for number, tar in enumerate(tars):
         blobs.append(tmp_path / f"layer{number}")
         blobs[-1].write_bytes(tar)
-    begun = BegunFilesystem(tmp_path / "early", digest(tars[2]), settings)
-    with closing(begun):
+    begun, workers = BegunFilesystem(tmp_path / "early", settings), LayerWorkers(settings.limits)
+    with closing(begun), workers.held():
         try:
             for number, tar in enumerate(tars):
-                take = begun.take if number == 2 else None
-                planner.apply(read_layer([tar], len(tar), digest(tar), settings.limits, take).entries)
+                given = (iter([tar]), len(tar), digest(tar), CancelToken())
+                index = read_layer(workers, *given, begun if number == 2 else None)
+                planner.apply(index.entries)
                 if number == 1:
                     planner.plan()
         except Fault:
             return
         plan, token = planner.plan(), CancelToken()
-        built = convert(blobs, plan, tmp_path / "late", settings, token, lambda _: None)
+        built = convert(blobs, plan, tmp_path / "late", settings, workers, token, lambda _: None)
         if begun.fits(content_id(plan, [digest(tar) for tar in tars])):
-            assert convert_rest(begun, blobs, plan, token, lambda _: None) == built
+            assert convert_rest(begun, blobs, plan, workers, token, lambda _: None) == built
             assert (tmp_path / "early").read_bytes() == (tmp_path / "late").read_bytes()
 
 

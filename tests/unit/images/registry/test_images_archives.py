@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from cri.images.concurrency import CancelToken
+from cri.images.bounds.cancel import CancelToken
+from cri.images.bounds.limits import ImageLimits
 from cri.images.errors import Unpackable
 from cri.images.registry.archive_files import MAX_MEMBERS
 from cri.images.registry.archives import ImageLayout, open_layout
-from cri.images.settings import ImageLimits
 from daemonkit.faults import Invalid, Missing
 
 

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cri.images.concurrency import CancelToken, WorkerThreads
+from cri.images.bounds.cancel import CancelToken
+from cri.images.concurrency import WorkerThreads
 from cri.images.errors import Busy, Cancelled, Interrupted, Stalled, Unpackable
 from cri.images.pull.candidates import Candidates
 from cri.images.pull.fetch import read_first

@@ -1,7 +1,7 @@
 """What is at paths of the host, found by a process that can be left behind.
 
 A file server that does not answer holds whoever asks it: a thread of ours for good, and with it the end of
-the daemon.  So another process asks (``zone/lookup``), and hands back a descriptor (O_PATH) of what it found;
+a daemon.  So another process asks (``zone/lookup``), and hands back a descriptor (O_PATH) of what it found;
 whatever is done with that asks no file server any more.  One that is late is killed.  It may stay all the
 same, for as long as its file server keeps it, and counts for its owner until it is gone.
 
@@ -15,8 +15,10 @@ import errno
 import os
 import signal
 import socket
+import stat
 import struct
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -28,6 +30,9 @@ from daemonkit.host.children import settle
 from daemonkit.tasks import complete
 
 _ANSWER = struct.Struct("=II")
+_STATUS = struct.Struct("=IIIIQ")
+READ_MAX = 1 << 20
+"""Bytes of a file that is read, as zone/lookup has it."""
 _LONGEST = 4095
 """Longest path in bytes (PATH_MAX)."""
 _REQUEST = 65_536
@@ -53,6 +58,16 @@ class Place:
         self.close()
 
 
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Of what is at a path: its kind and mode, its owner; ``size_bytes`` is its file system's."""
+
+    mode: int
+    uid: int
+    gid: int
+    size_bytes: int
+
+
 class Lookup:
     """One such process.  One question at a time; the caller bounds the wait.
 
@@ -73,6 +88,24 @@ class Lookup:
         FileExistsError: to be made, but a symbolic link to nothing is there.
         """
         return await self._ask("d" if make else "o", path)
+
+    async def status(self, path: str) -> tuple[Place, Status]:
+        """What is there, and what its file system says of it; a symbolic link at the end is not followed."""
+        data, descriptors = await self._answer(b"s" + _encoded(path), path, _STATUS)
+        _, mode, uid, gid, size = _STATUS.unpack(data)
+        return Place(descriptors[0], stat.S_IFMT(mode)), Status(mode, uid, gid, size)
+
+    async def read(self, path: str) -> bytes:
+        """A plain file's bytes, up to READ_MAX and one more; symbolic links are followed.
+
+        EISDIR, EINVAL: it is none, and was not opened.
+        """
+        _, (copy,) = await self._answer(b"r" + _encoded(path), path, _STATUS)
+        # In memory: no file server has a part in it.
+        try:
+            return os.pread(copy, READ_MAX + 1, 0)
+        finally:
+            os.close(copy)
 
     async def copied(self, *, follow: bool) -> Place:
         """What was found last, in a new copy of the mount namespace, which the process is in from then on.
@@ -99,32 +132,37 @@ class Lookup:
         return all_there
 
     async def _ask(self, what: str, path: str = "") -> Place:
-        mode, descriptors = await self._answer(what.encode() + _encoded(path), path)
-        return Place(descriptors[0], mode)
+        data, descriptors = await self._answer(what.encode() + _encoded(path), path)
+        return Place(descriptors[0], _ANSWER.unpack(data)[1])
 
-    async def _answer(self, request: bytes, path: str) -> tuple[int, list[int]]:
+    async def _answer(
+        self, request: bytes, path: str, form: struct.Struct = _ANSWER
+    ) -> tuple[bytes, list[int]]:
         try:
             self._link.send(request)
             await _readable(self._link)
-            data, descriptors, _, _ = socket.recv_fds(self._link, _ANSWER.size, 1)
+            data, descriptors, _, _ = socket.recv_fds(self._link, form.size, 1)
         except ConnectionError:
             data = b""
         if not data:
             raise Broken("look up", path, "the process that looks for it has ended", "see the kernel's log")
-        number, mode = _ANSWER.unpack(data)
+        number = int.from_bytes(data[:4], sys.byteorder)
         if number:
             raise OSError(number, os.strerror(number), path)
-        return mode, descriptors
+        return data, descriptors
 
 
 class Lookups:
     """Starts them, so many at once for each owner and in all; those that were killed and are not gone count.
 
-    ``program``: zone/lookup.  An owner who has as many as it may waits for one of its own to go.
+    ``program``: zone/lookup.  An owner who has as many as it may waits for one of its own to go.  ``spare``:
+    one that has answered all that it was asked is kept for the next owner, until ``close``.
     """
 
-    def __init__(self, program: Path, each: int = 2, most: int = 256) -> None:
+    def __init__(self, program: Path, each: int = 2, most: int = 256, spare: bool = False) -> None:
         self._program = program
+        self._keeps_spare = spare
+        self._spare: _Started | None = None
         self._each = each
         self._most = most
         self._there: Counter[str] = Counter()
@@ -136,7 +174,7 @@ class Lookups:
 
     @asynccontextmanager
     async def begin(self, owner: str) -> AsyncIterator[Lookup]:
-        """One of them for the block, after which it is killed, whatever it does.
+        """One of them for the block.  It is killed afterwards, whatever it does, unless it is kept.
 
         Broken when it cannot be started.
         """
@@ -144,19 +182,40 @@ class Lookups:
             self._departures.clear()
             await self._departures.wait()
         self._there[owner] += 1
-        started: list[_Started] = []
+        started = self._take_spare()
         try:
-            try:
-                await complete(asyncio.to_thread(_start, self._program, started))
-            except OSError as error:
-                hint = "build the guest parts: make -C zone" if isinstance(error, FileNotFoundError) else ""
-                raise Broken("start", str(self._program), error.strerror or str(error), hint) from error
+            if not started:
+                await self._start(started)
             yield Lookup(started[0].process, started[0].link)
+            if self._keeps_spare and self._spare is None:
+                self._spare = started.pop()
         finally:
             if started:
                 self._leave_behind(owner, started[0])
             else:
                 self._count_down(owner)
+
+    def close(self) -> None:
+        """End the spare one."""
+        for spare in self._take_spare():
+            spare.end()
+
+    def _take_spare(self) -> list[_Started]:
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return []
+        if spare.process.poll() is not None:
+            # Somebody has killed it.
+            spare.end()
+            return []
+        return [spare]
+
+    async def _start(self, started: list[_Started]) -> None:
+        try:
+            await complete(asyncio.to_thread(_start, self._program, started))
+        except OSError as error:
+            hint = "build the guest parts: make -C zone" if isinstance(error, FileNotFoundError) else ""
+            raise Broken("start", str(self._program), error.strerror or str(error), hint) from error
 
     def _leave_behind(self, owner: str, started: _Started) -> None:
         """Kill the process, which may not end while a file server keeps it."""
@@ -185,6 +244,13 @@ class _Started:
     process: subprocess.Popen[bytes]
     pidfd: int
     link: socket.socket
+
+    def end(self) -> None:
+        """For one that nobody has left waiting for a file server."""
+        self.link.close()
+        os.close(self.pidfd)
+        self.process.kill()
+        self.process.wait()
 
 
 def _start(program: Path, started: list[_Started]) -> None:

@@ -1,0 +1,65 @@
+"""What is at paths that a caller names, for a daemon that no file system may hold (ADR 30)."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import stat
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+from daemonkit.faults import TooLate
+from daemonkit.host.lookup import Lookup, Lookups, Status
+
+T = TypeVar("T")
+
+
+class HostPaths:
+    """Asks processes that can be left behind.  ``owner``: of the pod that names the path; see Lookups.
+
+    TooLate: the file system, or those of the owner's earlier calls, did not answer.  OSError: it did.
+    """
+
+    def __init__(self, program: Path, seconds: float = 10.0) -> None:
+        """``program``: zone/lookup; ``seconds``: how long to wait for each call."""
+        self._lookups = Lookups(program, spare=True)
+        self._seconds = seconds
+
+    def close(self) -> None:
+        """Leave nothing behind that still answers."""
+        self._lookups.close()
+
+    async def read(self, owner: str, path: str) -> bytes:
+        """A plain file, up to a byte more than ``lookup.READ_MAX``; EISDIR, EINVAL: it is none."""
+        return await self._ask(owner, path, lambda lookup: lookup.read(path))
+
+    async def make_directory(self, owner: str, path: str) -> None:
+        """Make a directory and those above it (0755), unless it is there."""
+        with await self._ask(owner, path, lambda lookup: lookup.find(path, make=True)) as place:
+            if not stat.S_ISDIR(place.mode):
+                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+
+    async def status(self, owner: str, path: str) -> Status:
+        """What is there; a symbolic link at the end is not followed."""
+        place, status = await self._ask(owner, path, lambda lookup: lookup.status(path))
+        place.close()
+        return status
+
+    async def _ask(self, owner: str, path: str, question: Callable[[Lookup], Awaitable[T]]) -> T:
+        answers: list[T] = []
+        try:
+            async with asyncio.timeout(self._seconds), self._lookups.begin(owner) as lookup:
+                try:
+                    answers.append(await question(lookup))
+                except OSError as error:
+                    # An answer, too: the process is as good as before.
+                    failure = error
+        except TimeoutError:
+            hint = "earlier calls of the pod have not come back" if self._lookups.stuck(owner) else ""
+            cause = f"its file system did not answer within {self._seconds:g} s"
+            raise TooLate("look up", f"{path:.200}", cause, hint) from None
+        if not answers:
+            raise failure
+        return answers[0]

@@ -1,0 +1,219 @@
+"""Whatever a layer takes beyond its bounds ends one pull: the process that reads it, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gzip
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cri.images.bounds.limits import ImageLimits
+from cri.images.errors import Oversized
+from cri.images.manager import ImageManager
+from cri.images.settings import ImageSettings
+from daemonkit.faults import Broken, TooLate
+from tests.support.images.image_manager import running
+from tests.support.images.images import Blob, Layer, build, digest, write_layout
+
+pytestmark = pytest.mark.skipif(shutil.which("tar2sqfs") is None, reason="tar2sqfs is not installed")
+MIB = 1 << 20
+LAYER = "application/vnd.oci.image.layer.v1.tar+gzip"
+GOOD = build([Layer().file("ok", b"ok").tar()])
+
+
+def _endless() -> Blob:
+    """64 GiB of zeros, whose digest is wrong: nobody waits for their end."""
+    info = tarfile.TarInfo("zeros")
+    info.size = 63 << 30
+    piece = gzip.compress(bytes(256 * MIB), mtime=0)
+    return Blob(gzip.compress(info.tobuf(tarfile.GNU_FORMAT)) + piece * 256, digest(b""), LAYER)
+
+
+DIFF_ID = _endless().diff_id
+ENDLESS = build([_endless()])
+DAEMON = """
+import asyncio, sys
+from pathlib import Path
+from cri.images.manager import ImageManager
+from cri.images.settings import ImageSettings
+
+async def pull():
+    state = Path(sys.argv[1])
+    manager = ImageManager(ImageSettings(state, state / "certs.d"))
+    await manager.start()
+    await manager.import_layout(Path(sys.argv[2]), None)
+
+asyncio.run(pull())
+"""
+
+
+def _settings(state: Path, **limits: int) -> ImageSettings:
+    return ImageSettings(state, state / "certs.d", limits=ImageLimits(**limits))
+
+
+def _children(parent: int) -> dict[int, str]:
+    """Processes by their numbers, with their command lines."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(path.read_text().rpartition(")")[2].split()[1]) == parent:
+                found[int(path.parent.name)] = (path.parent / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
+
+
+def _parents(daemon: int | None = None) -> list[int]:
+    found = _children(daemon or os.getpid())
+    return [pid for pid, command in found.items() if "cri.images.worker" in command]
+
+
+def _workers(daemon: int | None = None) -> list[int]:
+    return [pid for parent in _parents(daemon) for pid in _children(parent)]
+
+
+def _alive(pids: list[int]) -> list[int]:
+    """Those that have not ended, whether anybody has noticed or not."""
+    found = []
+    for pid in pids:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found.append(pid)
+    return found
+
+
+async def _until(true: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not true():  # noqa: ASYNC110 - processes of others come and go without a word to us
+            await asyncio.sleep(0.02)
+
+
+async def _goes_on(manager: ImageManager, tmp_path: Path) -> None:
+    """The daemon has nothing left of it, and imports another image."""
+    await manager.drain()
+    assert _workers() == []
+    assert list(manager.store.files.ingest.iterdir()) == []
+    ((image, _),) = await manager.import_layout(write_layout(tmp_path / "good", GOOD), None)
+    assert image.id == GOOD.id
+    assert _workers() == []
+
+
+async def test_too_much_cpu_time(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    async with running(_settings(tmp_path / "state", cpu_seconds=1)) as manager:
+        with pytest.raises(Oversized, match=r"more than 1 s of CPU time.*images\.limits\.cpu_seconds"):
+            await manager.import_layout(layout, None)
+        await _goes_on(manager, tmp_path)
+
+
+async def test_too_much_memory(tmp_path: Path) -> None:
+    """Something that nobody weighs."""
+    info = tarfile.TarInfo("etc/passwd")
+    info.size = 1 << 30
+    tar = info.tobuf(tarfile.GNU_FORMAT)
+    data = gzip.compress(tar) + gzip.compress(bytes(256 * MIB), mtime=0) * 4
+    layout = write_layout(tmp_path / "layout", build([Blob(data, digest(b""), LAYER)]))
+    limits = {"memory_bytes": 16 * MIB, "account_file_bytes": 2 << 30}
+    async with running(_settings(tmp_path / "state", **limits)) as manager:
+        with pytest.raises(Oversized, match=r"images\.limits\.memory_bytes"):
+            await manager.import_layout(layout, None)
+        await _goes_on(manager, tmp_path)
+
+
+async def test_a_cancelled_pull_kills_its_workers(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    async with running(_settings(tmp_path / "state")) as manager:
+        pull = asyncio.create_task(manager.import_layout(layout, None))
+        await _until(_workers)
+        workers = _workers()
+        # It may be deaf to everything else.
+        for pid in workers:
+            os.kill(pid, signal.SIGSTOP)
+        pull.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pull
+        await _goes_on(manager, tmp_path)
+        assert not _alive(workers)
+
+
+@pytest.mark.parametrize(
+    ("whom", "number", "said"),
+    [
+        ("worker", signal.SIGKILL, r"was killed \(is the host out of memory"),
+        ("worker", signal.SIGSEGV, "ended by signal 11"),
+        ("parent", signal.SIGKILL, "the process that read it"),
+    ],
+)
+async def test_what_is_killed_fails_its_pull_alone(tmp_path: Path, whom: str, number: int, said: str) -> None:
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    async with running(_settings(tmp_path / "state")) as manager:
+        pull = asyncio.create_task(manager.import_layout(layout, None))
+        await _until(_workers)
+        workers = _workers()
+        for pid in workers if whom == "worker" else _parents():
+            os.kill(pid, number)
+        with pytest.raises(Broken, match=f"unpack layer {DIFF_ID}: .*{said}"):
+            await pull
+        await _goes_on(manager, tmp_path)
+        # Workers end with their parent.
+        await _until(lambda: not _alive(workers))
+
+
+async def test_workers_are_ended_before_daemons_when_memory_is_short(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    async with running(_settings(tmp_path / "state")) as manager:
+        pull = asyncio.create_task(manager.import_layout(layout, None))
+        await _until(_workers)
+        scores = {Path(f"/proc/{pid}/oom_score_adj").read_text() for pid in (*_workers(), *_parents())}
+        assert scores == {"500\n"}
+        pull.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await pull
+
+
+async def test_a_deadline_is_heard(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    settings = dataclasses.replace(_settings(tmp_path / "state"), pull_seconds=2.0)
+    async with running(settings) as manager:
+        with pytest.raises(TooLate):
+            await manager.import_layout(layout, None)
+        await _goes_on(manager, tmp_path)
+
+
+async def test_nothing_outlives_a_killed_daemon(tmp_path: Path) -> None:
+    layout = write_layout(tmp_path / "layout", ENDLESS)
+    (tmp_path / "state").mkdir()
+    daemon = subprocess.Popen([sys.executable, "-c", DAEMON, str(tmp_path / "state"), str(layout)])
+    try:
+        await _until(lambda: _workers(daemon.pid))
+        left = [*_parents(daemon.pid), *_workers(daemon.pid)]
+        # Not even one that cannot see that its pipes have no other end any more.
+        os.kill(left[-1], signal.SIGSTOP)
+    finally:
+        daemon.kill()
+        daemon.wait()
+    await _until(lambda: not _alive(left))
+
+
+async def test_the_parent_stays_for_the_next_pull(tmp_path: Path) -> None:
+    """A small image does not pay for an interpreter; there is none before the first, and after the end."""
+    async with running(_settings(tmp_path / "state")) as manager:
+        assert _parents() == []
+        await manager.import_layout(write_layout(tmp_path / "good", GOOD), None)
+        (parent,) = _parents()
+        other = build([Layer().file("other", b"ok").tar()])
+        await manager.import_layout(write_layout(tmp_path / "other", other), None)
+        assert _parents() == [parent]
+        # It has what reads layers, and nothing of what a daemon needs beside.
+        assert "libssl" not in Path(f"/proc/{parent}/maps").read_text()
+    assert _alive([parent]) == []
