@@ -15,10 +15,10 @@ from daemonkit.config import Bytes
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
+from daemonkit.host.lookup import Lookups
 from protect.channel.link import Link
 from protect.channel.turns import Turns
 from protect.config import ProtectdConfig, ToolstackKind
-from protect.host.lookup import Lookups
 from protect.model.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice

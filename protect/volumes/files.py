@@ -13,8 +13,8 @@ from typing import TypeVar
 from daemonkit.faults import Broken, Refused, TooLate
 from daemonkit.host import mountinfo
 from daemonkit.host.files import HostCalls
+from daemonkit.host.lookup import Lookup, Lookups, Place
 from daemonkit.tasks import complete
-from protect.host.lookup import Lookup, Lookups, Place
 from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.volumes import filetree
 from protect.volumes.watch import FileWatches
