@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 from cri.images.bounds.cancel import CancelToken
@@ -41,8 +41,9 @@ def built(
             continue
         plan = planner.plan()
         out = directory / f"fs{number}"
-        workers = LayerWorkers(settings.limits)
-        stack.append((out, convert(blobs, plan, out, settings, workers, CancelToken(), lambda _: None)))
+        with closing(LayerWorkers(settings.limits)) as workers:
+            made_of = convert(blobs, plan, out, settings, workers, CancelToken(), lambda _: None)
+        stack.append((out, made_of))
         if cached:
             names = tuple(one.diff_id for one in image.layers[start : number + 1])
             spent = (*plan.spent, 0, 0, 0, 0)

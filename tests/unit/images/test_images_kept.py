@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,5 +45,6 @@ def test_a_damaged_layer_may_be_removed_by_two(tmp_path: Path) -> None:
     kept.parent.mkdir()
     kept.write_bytes(b"other bytes....")
     layer = Descriptor("", digest(DATA), len(DATA))
-    assert read_kept(layer, digest(DATA), files, LayerWorkers(ImageLimits()), True, _Meanwhile(kept)) is None
+    with closing(LayerWorkers(ImageLimits())) as workers:
+        assert read_kept(layer, digest(DATA), files, workers, True, _Meanwhile(kept)) is None
     files.close()

@@ -349,7 +349,7 @@ def test_what_is_begun_early_becomes_what_is_built_afterwards(tmp_path: Path, se
         blobs.append(tmp_path / f"layer{number}")
         blobs[-1].write_bytes(tar)
     begun, workers = BegunFilesystem(tmp_path / "early", settings), LayerWorkers(settings.limits)
-    with closing(begun), workers.held():
+    with closing(workers), closing(begun):
         try:
             for number, tar in enumerate(tars):
                 given = (iter([tar]), len(tar), digest(tar), CancelToken())
