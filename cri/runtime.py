@@ -117,6 +117,8 @@ class Runtime:
     host: HostInfo
     kubelet: KubeletConfig = field(default_factory=KubeletConfig)
     locks: Locks = field(default_factory=Locks)
+    shares: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By sandbox, the weight and cap that protectd was last told (``cri.container.shares``)."""
     unfinished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is something for reconciliation to finish."""
 

@@ -15,6 +15,7 @@ from cri.checks.mounts import is_image
 from cri.config import HandlerConfig, HostNamespaces
 from cri.container import logs
 from cri.container.remove import finish_leftover, undo
+from cri.container.shares import settle, settle_or_log
 from cri.container.signals import stop_signal
 from cri.container.volumes import plan, set_image_ids
 from cri.oci.capabilities import grantable
@@ -75,12 +76,14 @@ async def _make(runtime: Runtime, plan: ContainerPlan) -> None:
     name = container_name(container.config.metadata, container.sandbox_id)
     await finish_leftover(runtime, name)
     async with AsyncExitStack() as steps:
+        steps.push_async_callback(settle_or_log, runtime, container.sandbox_id)
         runtime.container_names.reserve(name, container.id)
         steps.push_async_callback(undo, runtime, container.id)
         await runtime.containers.add(container)
         for image_id in container.images:
             runtime.images.hold(image_id, container.id)
         checkpoint("create-container.recorded")
+        await settle(runtime, container.sandbox_id)
         await runtime.zones.create_workload(plan.workload)
         checkpoint("create-container.prepared")
         _ready(runtime, container.sandbox_id)

@@ -14,6 +14,7 @@ from cri.checks.handlers import MODES, unmet
 from cri.checks.userns import pod_userns
 from cri.config import HandlerMode
 from cri.container import logs
+from cri.container.shares import shares_of
 from cri.oci.seccomp import check_pod_seccomp
 from cri.runtime import Runtime, now_ns
 from cri.sandbox import kernel, sizing
@@ -93,13 +94,16 @@ async def _create_zone(
     """
     found = await runtime.images.kernel(sandbox.kernel) if sandbox.kernel else None
     await namespace()
+    shares = shares_of(runtime, sandbox.id, sandbox.config.linux)
     meta, handler = sandbox.config.metadata, runtime.config.handlers[sandbox.handler]
     await runtime.zones.create_zone(
         pb.CreateZoneRequest(
             id=sandbox.id,
             name=f"{meta.namespace}/{meta.name}",
             hostname=sandbox.hostname,
-            resources=sizing.zone_resources(sandbox.config, runtime.config.zone.memory_overhead, handler),
+            resources=shares.put(
+                sizing.zone_resources(sandbox.config, runtime.config.zone.memory_overhead, handler)
+            ),
             profile=handler.profile,
             sysctls=sandbox.config.linux.sysctls,
             interfaces=1,
@@ -109,6 +113,7 @@ async def _create_zone(
             mode=MODES[handler.mode],
         )
     )
+    runtime.shares[sandbox.id] = (shares.weight, shares.cap)
     checkpoint("run-pod.zone-created")
 
 

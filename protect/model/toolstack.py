@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import NewType, Protocol
 from uuid import UUID
 
+from protect.model.shares import CpuShares
+
 DomainId = NewType("DomainId", int)
 """The hypervisor's number of a domain; on the fake, the pid of its first process."""
 
@@ -232,6 +234,10 @@ class Toolstack(Protocol):
         ...
 
     async def unpause(self, domain: DomainId) -> None: ...
+
+    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
+        """Hold its share of CPUs from now on; where that cannot be, ``physical_info`` has a notice."""
+        ...
 
     def abandon(self, domain: DomainId) -> None:
         """Its end has been declared: from now on no step waits for its guest; an unknown domain is fine."""

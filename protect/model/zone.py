@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
+from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainKernel, Mode
 
 
@@ -69,6 +70,7 @@ class ZoneSpec:
     """Id mapping of the user namespace that its workloads can have."""
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
+    shares: CpuShares = CpuShares()
 
 
 @dataclass(frozen=True, slots=True)

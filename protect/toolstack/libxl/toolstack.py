@@ -13,6 +13,7 @@ from uuid import UUID
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -34,13 +35,14 @@ from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
+from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
-from xenbind import errors, nic, physinfo
+from xenbind import errors, nic, physinfo, sched
 from xenbind.raw import Unavailable
 
 log = logging.getLogger(__name__)
@@ -86,6 +88,7 @@ class LibxlToolstack(Completing):
         host = await self._workers.ask(physinfo.physinfo)
         self._capabilities = Capabilities(host.pv, host.hvm, host.hap, host.iommu, host.release)
         self._admission = Admission(self._workers, self._capabilities)
+        self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
@@ -114,7 +117,7 @@ class LibxlToolstack(Completing):
             cpus=info.cpus,
             version=info.version,
             security_boundary=True,
-            notices=self._logs.notices(),
+            notices=(*self._logs.notices(), *await self._scheduling.notices()),
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
@@ -156,6 +159,12 @@ class LibxlToolstack(Completing):
         self._living("unpause domain", domain)
         with _faults("unpause domain", str(domain)):
             await self._workers.run(xen.unpause, domain)
+
+    @completed
+    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
+        self._living("set CPU shares", domain)
+        with _faults("set CPU shares", f"domain {domain}"):
+            await self._scheduling.set(domain, shares)
 
     def abandon(self, domain: DomainId) -> None:
         if (known := self._registry.get(domain)) is not None:

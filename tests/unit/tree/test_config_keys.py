@@ -43,6 +43,7 @@ CRI: Mapping[str, list[str]] = {
     "container.pids_limit": ["-1", "4194305"],
     "container.shm_size": SOME,
     "zone.memory_overhead": SIZE,
+    "zone.cpu_overhead": ["-1", "102401", "'10%'"],
     "images.certs_dir": PATH,
     "images.compression": ["'lzma9'", "''"],
     "images.compression_level": ["0", "23", "-1"],
