@@ -11,7 +11,7 @@ from typing import Protocol
 
 from cri.config import CriConfig
 from cri.oci.values import RootImage
-from cri.state.attachment import Attachment, Chain
+from cri.state.attachment import Attachment, BandwidthLimits, Chain
 from cri.state.changes import StateChanges
 from cri.state.container import Container
 from cri.state.events import Events
@@ -76,8 +76,11 @@ class PodNetwork(Protocol):
         """The configuration in force; Refused, with the reason, when a pod could not be attached now."""
         ...
 
-    def plan(self, sandbox_id: str, config: cri.PodSandboxConfig) -> Attachment:
-        """Plan a pod's attachment, without doing anything yet.  Refused when it cannot be done."""
+    def plan(self, sandbox_id: str, config: cri.PodSandboxConfig, most: BandwidthLimits) -> Attachment:
+        """Plan a pod's attachment, without doing anything yet.
+
+        Refused when it cannot be done; Denied when the pod asks for more than ``most``.
+        """
         ...
 
     async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:

@@ -47,7 +47,8 @@ class HandlerConfig:
 
     ``kernel`` is "" for protectd's own.  ``memory`` and ``vcpus`` are for pods that set no limit; they and
     the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.  ``spoof_check``:
-    zones send and see frames of the pod's own addresses only.
+    zones send and see frames of the pod's own addresses only.  Bandwidths, in bits per second, are what a
+    pod has at most; 0 for no limit.
     """
 
     profile: str = "default"
@@ -61,6 +62,8 @@ class HandlerConfig:
     vcpus: int = 0
     vcpus_max: int = 0
     spoof_check: bool = True
+    ingress_bandwidth: int = 0
+    egress_bandwidth: int = 0
     annotations: tuple[str, ...] = (KERNEL,)
     requires: tuple[str, ...] = ()
 
@@ -92,6 +95,7 @@ class HandlerConfig:
 
     def _check_sizes(self) -> None:
         at_least(0, self, "memory", "memory_min", "memory_max", "vcpus", "vcpus_max")
+        at_least(0, self, "ingress_bandwidth", "egress_bandwidth")
         at_most(_MOST_VCPUS, self, "vcpus", "vcpus_max")
         pairs = (("memory_min", "memory"), ("memory", "memory_max"), ("memory_min", "memory_max"))
         for less, more in (*pairs, ("vcpus", "vcpus_max")):

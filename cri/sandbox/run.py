@@ -19,7 +19,7 @@ from cri.oci.seccomp import check_pod_seccomp
 from cri.runtime import Runtime, now_ns
 from cri.sandbox import kernel, sizing
 from cri.sandbox.remove import finish_leftover, undo
-from cri.state.attachment import Attachment
+from cri.state.attachment import Attachment, BandwidthLimits
 from cri.state.names import new_id, sandbox_name
 from cri.state.sandbox import Sandbox, SandboxPhase
 from cri.zones.selinux import refuse_labels
@@ -73,7 +73,8 @@ def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
     sizing.check(asked.config, runtime.config.zone.memory_overhead, handler, chosen)
     image = kernel.resolve(runtime, kernel.chosen(asked.config, chosen, runtime.config.kernels))
     sandbox_id = new_id()
-    place = runtime.network.plan(sandbox_id, asked.config)
+    most = BandwidthLimits(handler, chosen.ingress_bandwidth, chosen.egress_bandwidth)
+    place = runtime.network.plan(sandbox_id, asked.config, most)
     logs.make_directory(asked.config.log_directory)
     return Sandbox(sandbox_id, SandboxPhase.CREATING, now_ns(), handler, asked.config, place, kernel=image)
 

@@ -94,6 +94,8 @@ CRI: Mapping[str, list[str]] = {
     "handlers.x.memory_min": SIZE,
     "handlers.x.memory_max": SIZE,
     "handlers.x.spoof_check": ["'no'", "1"],
+    "handlers.x.ingress_bandwidth": ["-1", "'1M'"],
+    "handlers.x.egress_bandwidth": ["-1", "'1M'"],
     "handlers.x.vcpus_max": ["-1", "1025", "'2'"],
     "handlers.x.mode": ["''", "'hvm'", "true"],
     "handlers.x.annotations": ["['memory']", "['xenpod.dev/memroy']", "'xenpod.dev/memory'", "[3]"],
