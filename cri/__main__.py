@@ -1,4 +1,4 @@
-"""``xenpod-cri --config FILE``: builds the real collaborators, and serves until it is told to stop."""
+"""``xenpod-cri --config FILE``: assembles the daemon, and serves until it is told to stop."""
 
 from __future__ import annotations
 

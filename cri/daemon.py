@@ -10,7 +10,6 @@ from typing import Any
 
 from grpc import GenericRpcHandler
 
-from cri.checks.handlers import falls_back
 from cri.cni import template
 from cri.cni.conf import ConfDir
 from cri.cni.network import Network
@@ -71,7 +70,7 @@ async def running(config: CriConfig, images: Images, network: PodNetwork) -> Asy
 
 
 def cni(config: CriConfig) -> Network:
-    """The pod network that CNI plugins make."""
+    """Assemble the pod network that CNI plugins make."""
     settings = config.cni
     return Network(
         ConfDir(settings.conf_dir),
@@ -83,7 +82,7 @@ def cni(config: CriConfig) -> Network:
 
 
 def check_host(config: CriConfig) -> None:
-    """WrongKey for a value that cannot work on this host."""
+    """Check the values that depend on this host.  WrongKey: one cannot work on it."""
     if config.cni.conf_template is not None:
         existing_file("cni.conf_template", config.cni.conf_template)
         template.check("cni.conf_template", config.cni.conf_template)
@@ -95,7 +94,7 @@ def check_host(config: CriConfig) -> None:
 
 
 def check_kernels(config: CriConfig, images: Images) -> None:
-    """WrongKey for a handler whose kernel image is not on the host."""
+    """Check the handlers' kernels.  WrongKey: a kernel image is not on the host."""
     for name, handler in config.handlers.items():
         try:
             if handler.kernel:
@@ -107,7 +106,7 @@ def check_kernels(config: CriConfig, images: Images) -> None:
 
 
 async def check_profiles(runtime: Runtime) -> None:
-    """WrongKey for a handler whose profile protectd does not have, or whose size is beyond it.
+    """Check the handlers' profiles.  WrongKey: protectd does not have one, or a size is beyond it.
 
     What this host lacks of what a handler requires is no fault of the file: it is logged.
     While protectd is away that is not known, and the daemon serves; Status then says it when it is.
@@ -121,16 +120,15 @@ async def check_profiles(runtime: Runtime) -> None:
         raise WrongKey(f"handlers.{name}.{wrong.key}", wrong.cause)
     for name, lacking in handlers.unusable(runtime.config, host).items():
         log.warning("this host cannot honour a handler", extra=fields(handler=name, cause=lacking))
-    for name, handler in runtime.config.handlers.items():
-        if falls_back(handler, host):
-            log.warning("mode auto gives pv zones: no hvm, or no hap", extra=fields(handler=name))
+    for name, why in handlers.fallbacks(runtime.config, host).items():
+        log.warning("%s", why, extra=fields(handler=name))
 
 
 @contextlib.asynccontextmanager
 async def delegation(
     runtime: Runtime, service: rpc.RuntimeServiceServicer
 ) -> AsyncIterator[Delegation | None]:
-    """The delegate's part, and ours in it, while the block runs; None when there is no delegate."""
+    """Follow the delegate while the block runs; None: there is no delegate."""
     config = runtime.config
     if not config.delegate.endpoint:
         yield None
@@ -180,7 +178,7 @@ async def _runtime(
         changes=changes,
         images=images,
         events=Events(sandboxes, containers, now_ns),
-        host=HostInfo(zones, follower),
+        host=HostInfo(zones, follower, [handler.seclabel for handler in config.handlers.values()]),
         unfinished=unfinished,
     )
     await _adopt(runtime, store)

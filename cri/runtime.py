@@ -36,7 +36,7 @@ class Images(Protocol):
         ...
 
     async def mend(self, references: Sequence[str]) -> None:
-        """Rebuild those images that were found damaged; what is not here is passed over.
+        """Rebuild those images that were found damaged; others are ignored.
 
         Refused when an image can only be mended by a pull.
         """
@@ -97,14 +97,14 @@ class PodNetwork(Protocol):
 
 @dataclass(slots=True)
 class KubeletConfig:
-    """What the kubelet has configured (UpdateRuntimeConfig); it does so again after a restart."""
+    """The configuration from the kubelet (UpdateRuntimeConfig), which sends it again after a restart."""
 
     pod_cidr: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """All of it, assembled by ``cri.daemon``."""
+    """The daemon's state and ports, assembled by ``cri.daemon``."""
 
     config: CriConfig
     sandboxes: Records[Sandbox]
@@ -131,7 +131,7 @@ class Runtime:
         self.unfinished.set()
 
     def containers_of(self, sandbox_id: str) -> list[Container]:
-        """Every container of a sandbox, hidden ones too."""
+        """All containers of a sandbox, hidden ones too."""
         return [container for container in self.containers.all() if container.sandbox_id == sandbox_id]
 
 

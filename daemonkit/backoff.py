@@ -23,5 +23,5 @@ class Backoff:
         return step * random.uniform(0.5, 1.0)
 
     def reset(self) -> None:
-        """It worked."""
+        """Begin anew after a success."""
         self._next = 0.0

@@ -45,7 +45,7 @@ def checkpoint(name: str) -> None:
 
 
 def names() -> list[str]:
-    """Every step of the modules imported so far, by module in the order of import, then as in its source."""
+    """All steps of the modules imported so far, in the order of import and then of the source."""
     found: dict[str, None] = {}
     for name, module in list(sys.modules.items()):
         if (
@@ -75,7 +75,7 @@ def arm(kill_at: str) -> None:
 
 
 def _names_in(module: ModuleType) -> Iterator[str]:
-    """ValueError for a call whose argument is not a proper name in quotes: nobody could arm it."""
+    """The names in a source.  ValueError: a call's argument is not a literal name, so it cannot be armed."""
     source = module.__file__
     if source is None:
         return

@@ -95,7 +95,7 @@ def duration(text: str) -> Seconds:
 
 @contextlib.contextmanager
 def about(path: Path) -> Iterator[None]:
-    """Turn a WrongKey of the block, of a value that cannot work on this host, into Invalid with the file."""
+    """Raise a WrongKey of the block as Invalid with the file's name."""
     try:
         yield
     except WrongKey as error:
@@ -153,7 +153,7 @@ def socket_path(key: str, path: Path) -> None:
 
 
 def log_level(table: object, key: str = "log_level") -> None:
-    """Refuse what is not a level of ``daemonkit.logs``."""
+    """Refuse a text that is not a level of ``daemonkit.logs``."""
     if (level := getattr(table, key)).lower() not in LEVELS:
         raise WrongKey(key, f"{level!r:.80} is not one of {', '.join(LEVELS)}")
 
@@ -214,7 +214,7 @@ def _parsed(parser: Callable[[str], T], value: object) -> T:
 
 
 def _float(value: object, _: object) -> float:
-    """TOML writes 2 for 2.0."""
+    """A hook for floats, which TOML may write as integers."""
     number = float(value) if isinstance(value, int) and not isinstance(value, bool) else expect(float, value)
     if not math.isfinite(number):
         raise wrong(f"{value} is no number")
@@ -222,7 +222,7 @@ def _float(value: object, _: object) -> float:
 
 
 def _integer(value: object, _: object) -> int:
-    """TOML's own limit, which Python's parser does not enforce."""
+    """A hook for integers that enforces TOML's own limit, as Python's parser does not."""
     number = expect(int, value)
     if not -_SIZE_LIMIT <= number < _SIZE_LIMIT:
         raise wrong("it is an integer of more than 64 bits")

@@ -57,7 +57,7 @@ def structure(converter: Converter, cls: type[T], value: object, at: str = "") -
 
 
 def expect(kind: type[T], value: object) -> T:
-    """``value`` when it is of this very kind; ValueError otherwise."""
+    """Return ``value`` if it is of exactly this type; ValueError otherwise."""
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
         raise wrong(f"want {_name(kind)}, got {_name(type(value))}")
     return value
@@ -68,7 +68,7 @@ class WrongValue(ValueError):
 
 
 def wrong(cause: str) -> WrongValue:
-    """For a hook to raise."""
+    """The error for a hook to raise."""
     return WrongValue(cause)
 
 
@@ -82,12 +82,12 @@ class WrongKey(ValueError):
 
 
 def exactly(hint: object) -> Callable[[object], bool]:
-    """For a hook of one parametrized type, such as ``tuple[str, ...]``."""
+    """A predicate for the hook of one parametrized type, such as ``tuple[str, ...]``."""
     return lambda other: other == hint
 
 
 def join(at: str, key: str | int) -> str:
-    """The path of what is below ``at``."""
+    """The path of a key below ``at``."""
     if isinstance(key, int):
         return f"{at}[{key}]"
     return f"{at}.{key}" if at else key
@@ -124,7 +124,7 @@ def _reasons(error: BaseException, at: str) -> Iterator[str]:
 
 
 def _unknown_key(error: ForbiddenExtraKeysError, at: str) -> str:
-    """A dataclass may say in ``NOT_YET``, by key, why it has no such key."""
+    """The reason for an unknown key, which a dataclass may give by key in ``NOT_YET``."""
     name = min(error.extra_fields)
     if why := getattr(error.cl, "NOT_YET", {}).get(name):
         return f"key {join(at, name)!r}: {why}"

@@ -1,4 +1,4 @@
-"""How a daemon starts: command line, configuration, logging; then it serves until it is told to stop."""
+"""Starts a daemon: reads the command line and the configuration, sets up logging, and serves."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def main(
 async def _serve(
     serve: Callable[[C, asyncio.Event], Awaitable[None]], config: C, path: Path, stop: asyncio.Event
 ) -> None:
-    """Serve; the file is named in what turns out to be wrong with it on this host."""
+    """Serve; errors of the configuration on this host name its file."""
     with about(path):
         await serve(config, stop)
 

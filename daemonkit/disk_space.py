@@ -19,7 +19,7 @@ from daemonkit.faults import Broken, Exhausted
 log = logging.getLogger(__name__)
 
 LEAST = 1024 * 1024
-"""Bytes that must be free before anything new starts."""
+"""Least free bytes for anything new to start."""
 
 _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE, fallocate(2)
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,4 @@
-"""The gRPC server of a daemon, on one guarded unix socket; and channels to such servers."""
+"""Runs the gRPC server of a daemon on a guarded unix socket, and opens channels to such servers."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from daemonkit.tasks import Background
 log = logging.getLogger(__name__)
 
 MESSAGE_LIMIT = 16 * 1024 * 1024
-"""Bytes of one gRPC message, in either direction; the kubelet's own limit."""
+"""Most bytes of a gRPC message in either direction; the kubelet has the same limit."""
 BATCH = 64
-"""Items in one message of a streaming list: far below any message limit, and few messages for a full node."""
+"""Most items in one message of a streaming list: far below its size limit, yet few messages for a node."""
 
 T = TypeVar("T")
 

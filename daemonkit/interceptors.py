@@ -1,4 +1,4 @@
-"""What surrounds every RPC: a task of its own, faults as status codes by one table, a log line."""
+"""Intercepts every RPC: runs it in a task of its own, turns faults into status codes, writes a log line."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CODES: Mapping[type[faults.Fault], grpc.StatusCode] = {
 _KINDS: Mapping[grpc.StatusCode, type[faults.Fault]] = {code: kind for kind, code in CODES.items()}
 
 TEXT_LIMIT = 2048
-"""Characters of a status text: it travels percent-encoded in an HTTP/2 trailer, whose size is limited."""
+"""Most characters of a status text, which travels percent-encoded in an HTTP/2 trailer of limited size."""
 
 _SLOW = 10.0
 _READ_ONLY = "xenpod_read_only"
@@ -51,19 +51,19 @@ def code_of(fault: faults.Fault) -> grpc.StatusCode:
 
 
 def fault_of(error: grpc.aio.AioRpcError, operation: str, subject: str) -> faults.Fault:
-    """A callee's status as our own fault, with its words kept, but for those that are ours anyway."""
+    """The fault for a callee's status, with the callee's words."""
     kind = _KINDS.get(error.code(), faults.Broken)
     said = (error.details() or error.code().name).removeprefix(f"{operation} {subject}: ")
     return kind(operation, subject, clip(said))
 
 
 def clip(text: str) -> str:
-    """``text`` bounded to what a status may carry."""
+    """``text`` cut to what a status may carry."""
     return text if len(text) <= TEXT_LIMIT else text[: TEXT_LIMIT - 3] + "..."
 
 
 def read_only(handler: F) -> F:
-    """Mark a handler that changes nothing: it may be cut off anywhere, and needs no task of its own."""
+    """Mark a handler that changes nothing, so that it may be cut off anywhere, and needs no task."""
     setattr(handler, _READ_ONLY, True)
     return handler
 
@@ -98,7 +98,7 @@ class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
         self._wrapped: dict[str, tuple[_Handler, _Handler]] = {}
 
     def end_subscriptions(self) -> None:
-        """Answer UNAVAILABLE to each call that only listens: it would never end by itself."""
+        """End each call that only listens with UNAVAILABLE, since it would never end by itself."""
         self._stopping = True
         for subscription in self._subscriptions:
             if subscription.listening:
@@ -240,7 +240,7 @@ def _status(method: str, error: Exception) -> tuple[grpc.StatusCode, str]:
 
 
 def _serializer(inner: Callable[[Any], bytes] | None) -> Callable[[Any], bytes] | None:
-    """A behaviour may answer with bytes: its message, encoded already."""
+    """A serializer that also takes messages that are encoded already."""
     if inner is None:
         return None
     return lambda reply: reply if type(reply) is bytes else inner(reply)

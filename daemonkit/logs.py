@@ -21,7 +21,7 @@ _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 
 
 def fields(**values: object) -> Mapping[str, object]:
-    """The ``extra`` of a log call: values to show as ``key=value``."""
+    """Make the ``extra`` of a log call, whose values are shown as ``key=value``."""
     return {_FIELDS: values}
 
 

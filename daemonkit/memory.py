@@ -1,4 +1,4 @@
-"""Memory given back to the system."""
+"""Returns freed memory to the system."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def give_back() -> None:
-    """Give back what is kept of freed memory, after work with very many objects; blocks for some 10 ms.
+    """Return freed memory to the system, after work with very many objects; blocks for some 10 ms.
 
     Python unmaps an arena once nothing is left in it. Its free lists of tuples and dicts keep many from that,
     and only a full collection empties them. Larger blocks come from malloc, which keeps what lies below the

@@ -41,7 +41,7 @@ class Peer:
 
 
 def peer_of(connection: socket.socket) -> Peer:
-    """SO_PEERCRED (unix(7)): who called connect()."""
+    """The process that called connect(), by SO_PEERCRED (unix(7))."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     return Peer(*_UCRED.unpack(raw))
 
@@ -220,7 +220,7 @@ class _Direction:
             self._loop.add_writer(self._target, self._flush)
 
     def _send(self, data: memoryview) -> memoryview:
-        """Send what fits; the rest."""
+        """Send what fits; returns the rest."""
         try:
             return data[self._target.send(data) :]
         except (BlockingIOError, InterruptedError):

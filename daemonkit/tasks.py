@@ -1,4 +1,4 @@
-"""Who owns cancellation: the only module that shields, waits out or cancels other work.
+"""Owns cancellation: the only module that shields, waits out or cancels other work.
 
 The rule: **who begins a thing that must not be left half done finishes it; callers never wrap.**
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 _CANCELLED_WORK = 5.0
-"""Seconds that ``Background.close`` gives cancelled work to end."""
+"""Seconds for which ``Background.close`` waits for cancelled work."""
 
 
 async def complete(work: Awaitable[T]) -> T:
@@ -134,7 +134,7 @@ class Background:
         if leftover:
             ended, _ = await asyncio.wait(leftover, timeout=_CANCELLED_WORK)
             for task in ended:
-                # Retrieved, or asyncio complains: whoever wanted it has gone.
+                # Retrieved, since its caller has gone and asyncio would complain.
                 if not task.cancelled():
                     task.exception()
 

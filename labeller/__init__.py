@@ -1,1 +1,1 @@
-"""Labels of a node: what it can, as xenpod-cri says, kept true in Kubernetes."""
+"""The node labeller: keeps labels that say what a node can do, as xenpod-cri reports it."""

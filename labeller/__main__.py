@@ -1,4 +1,4 @@
-"""``xenpod-labels``: labels of this node, of what it can, for schedulers.
+"""``xenpod-labels``: labels this node with what it can do, for schedulers.
 
 Exit status: 0 stopped or done, 1 it failed (with --once or --remove), 2 wrong usage.
 """
@@ -48,30 +48,33 @@ async def _serve(options: argparse.Namespace, sink: LabelSink, stop: asyncio.Eve
 
 
 def parser() -> argparse.ArgumentParser:
-    text = "Keeps labels of this node true: what it can."
+    text = "Labels this node with what it can do, and keeps the labels up to date."
     top = argparse.ArgumentParser(prog="xenpod-labels", description=text)
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri")
-    common.add_argument("--interval", type=_interval, default=30.0, metavar="TIME", help="default: 30s")
+    text = "socket of xenpod-cri"
+    common.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help=text)
+    text = "time between two readings of what the node can do; default: 30s"
+    common.add_argument("--interval", type=_interval, default=30.0, metavar="TIME", help=text)
     common.add_argument("--log-level", choices=logs.LEVELS, default="info")
     what = common.add_mutually_exclusive_group()
-    what.add_argument("--once", action="store_true", help="end when the labels are there")
-    what.add_argument("--remove", action="store_true", help="take the labels away, and end")
+    what.add_argument("--once", action="store_true", help="write the labels once, and end")
+    what.add_argument("--remove", action="store_true", help="remove the labels, and end")
     ways = top.add_subparsers(required=True, metavar="WHERE", dest="to")
-    text = "into a file that Node Feature Discovery reads"
-    nfd = ways.add_parser("nfd", parents=[common], help=text, description=f"Labels {text}.")
-    text = f"default: {DIRECTORY}"
+    text = "writes labels into a file that Node Feature Discovery reads"
+    nfd = ways.add_parser("nfd", parents=[common], help=text, description=f"{text[0].upper()}{text[1:]}.")
+    text = f"folder of the file; default: {DIRECTORY}"
     nfd.add_argument("--directory", type=Path, default=DIRECTORY, metavar="PATH", help=text)
-    text = "onto the Node object, through the Kubernetes API"
-    node = ways.add_parser("node", parents=[common], help=text, description=f"Labels {text}.")
-    node.add_argument("--name", default=_node_name(), help="default: $NODE_NAME, or the host's name")
-    text = "default: the pod's service account"
+    text = "labels the Node object through the Kubernetes API"
+    node = ways.add_parser("node", parents=[common], help=text, description=f"{text[0].upper()}{text[1:]}.")
+    text = "name of the node; default: $NODE_NAME, or the host's name"
+    node.add_argument("--name", default=_node_name(), help=text)
+    text = "credentials for the API; default: the pod's service account"
     node.add_argument("--kubeconfig", type=Path, metavar="PATH", help=text)
     return top
 
 
 def _node_name() -> str:
-    """As the kubelet names its node."""
+    """The name that the kubelet gives its node."""
     return os.environ.get("NODE_NAME") or socket.gethostname().lower()
 
 

@@ -1,4 +1,4 @@
-"""Labels kept true: read again and again, put where they belong when they differ."""
+"""Keeps labels up to date: reads what the node can do periodically, and writes changes."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ LONGEST_DELAY = 300.0
 
 
 class LabelSink(Protocol):
-    """Where labels go."""
+    """The place where labels are written."""
 
     async def put(self, labels: Labels) -> bool:
-        """Have these labels there, and no others that are ours; whether any changed."""
+        """Write these labels, and remove all others that are ours; returns whether any changed."""
 
     async def remove(self) -> bool:
-        """Have none there; whether there were any."""
+        """Remove our labels; returns whether there were any."""
 
 
 async def keep(
     read: Callable[[], Awaitable[Labels]], sink: LabelSink, interval: float, stop: asyncio.Event
 ) -> None:
-    """Until ``stop``.  The labels stay when this ends, and while nobody can say what the node can.
+    """Keep the labels up to date until ``stop``.  They stay afterwards, and while xenpod-cri is away.
 
-    ``interval``: seconds between two readings, give or take a tenth, so that nodes do not ask all at once.
-    After a failure the next try comes after a second, then two, four ... up to ``LONGEST_DELAY``.
+    ``interval``: seconds between two readings, with a tenth of jitter, so that nodes do not ask all at once.
+    After a failure the backoff is a second, then two, four, up to ``LONGEST_DELAY``.
     """
     backoff = Backoff(1.0, LONGEST_DELAY)
-    backoff.delay()  # the first one is none: a failure is to be followed by a pause
+    backoff.delay()  # the first delay is 0, but even the first failure must be followed by a pause
     said, told = "", False
     while not stop.is_set():
         try:
@@ -61,13 +61,13 @@ async def keep(
 
 
 async def once(read: Callable[[], Awaitable[Labels]], sink: LabelSink) -> None:
-    """Read and put once.  Fault: it could not be done."""
+    """Read and write the labels once.  Fault: it failed."""
     labels = await read()
     if await sink.put(labels):
         log.info("labels changed", extra=fields(**dict(sorted(labels.items()))))
 
 
 async def remove(sink: LabelSink) -> None:
-    """Take the labels away.  Fault: it could not be done."""
+    """Remove the labels.  Fault: it failed."""
     if await sink.remove():
         log.info("labels removed")

@@ -1,4 +1,4 @@
-"""What xenpod-cri's Status says of this node, as labels.
+"""Makes labels of a node from the Status of its xenpod-cri.
 
 Syntax of labels: Kubernetes, "Labels and Selectors" (a name and a value have at most 63 characters).
 """
@@ -22,7 +22,7 @@ Labels: TypeAlias = Mapping[str, str]
 
 PREFIX = "xenpod.dev/"
 
-# Operators have labels with this prefix too, such as a node's platform: not all of them are the labeller's.
+# Operators set labels with this prefix too, such as a node's platform, so the labeller's are listed.
 _FACTS = r"toolstack|security-boundary|user-namespaces|xen-version(?:\.major|\.minor)?"
 _OWN = re.compile(rf"{re.escape(PREFIX)}(?:{_FACTS}|(?:handler|mode|can)\..+)")
 _TEXT = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -30,23 +30,23 @@ _NOT_IN_TEXT = re.compile(r"[^-A-Za-z0-9_.]+")
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})")
 _LONGEST = 63
 _HANDLERS = 256
-"""More than this are not labelled: a node's labels are read by everybody who lists nodes."""
+"""Most handlers that get labels, since everybody who lists nodes reads these."""
 
 
 def is_ours(key: str) -> bool:
-    """Whether the labeller, and nobody else, says if a node has this label."""
+    """Whether the label belongs to the labeller alone, which sets and removes it."""
     return _OWN.fullmatch(key) is not None
 
 
 def labels_of(status: cri.StatusResponse) -> Labels:
     """The labels of a node with this verbose Status.
 
-    Unreachable: protectd does not answer xenpod-cri, so nobody knows what the node can.
+    Unreachable: protectd does not answer xenpod-cri, so it is not known what the node can do.
     """
     toolstack = _table(status, "toolstack")
     if not isinstance(toolstack.get("name"), str):
         cause = str(toolstack.get("error") or "xenpod-cri does not say which toolstack it has")[:200]
-        raise Unreachable("read what this node can", "", cause)
+        raise Unreachable("read what this node can do", "", cause)
     found = {
         "toolstack": _text(toolstack["name"]),
         "security-boundary": _bool(toolstack.get("securityBoundary") is True),
@@ -67,7 +67,7 @@ def labels_of(status: cri.StatusResponse) -> Labels:
 
 
 def _usable(handlers: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """xenpod's own handlers: Status also lists those of a runtime that pods are delegated to."""
+    """The usable handlers of xenpod itself; Status also lists those of a delegate."""
     for name, details in list(handlers.items())[:_HANDLERS]:
         if isinstance(details, dict) and not details.get("error"):
             yield name, details
@@ -82,7 +82,7 @@ def _table(status: cri.StatusResponse, key: str) -> Mapping[str, Any]:
 
 
 def _version(version: object) -> dict[str, str]:
-    """Xen's, whole and in numbers, which node affinity can compare (Gt, Lt).  The fake has none."""
+    """Labels of Xen's version: as a text, and as numbers, which node affinity can compare (Gt, Lt)."""
     match = _VERSION.match(version) if isinstance(version, str) else None
     if match is None:
         return {}
@@ -90,11 +90,11 @@ def _version(version: object) -> dict[str, str]:
 
 
 def _text(text: str) -> str:
-    """As a value can have it: other characters become a dash; "" when nothing is left."""
+    """The text as a label's value: forbidden characters become dashes; "" if nothing is left."""
     return _NOT_IN_TEXT.sub("-", text)[:_LONGEST].strip("-_.")
 
 
-@functools.lru_cache(maxsize=1024)  # what is said of a name is said once
+@functools.lru_cache(maxsize=1024)  # so that the warning about a name is logged once
 def _is_name(name: str) -> bool:
     if _TEXT.fullmatch(name):
         return True

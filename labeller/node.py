@@ -1,4 +1,4 @@
-"""The labels of a Node object, changed through the Kubernetes API.
+"""Changes the labels of a Node object through the Kubernetes API.
 
 kubernetes_asyncio is imported when it is first used: it takes a third of a second and 60 MiB.
 """
@@ -18,7 +18,7 @@ from daemonkit.faults import Broken, Denied, Fault, Invalid, Missing, Unreachabl
 from labeller.labels import Labels, is_ours
 
 CHECK = 300.0
-"""Seconds after which the node is read again although nothing has changed here."""
+"""Seconds after which the node is read again even if nothing has changed here."""
 
 _OPERATION = "label node"
 _TIMEOUT = 30.0
@@ -27,9 +27,9 @@ _RIGHTS = "it needs get and patch of nodes; a kubelet's own credentials suffice 
 
 
 class NodeLabels:
-    """Those labels of one node that are the labeller's; all others stay as they are.
+    """The labeller's labels of one node; all others stay as they are.
 
-    ``kubeconfig``: None: the service account of the pod that this runs in.
+    A ``kubeconfig`` of None means the service account of the pod that this runs in.
     """
 
     def __init__(self, name: str, kubeconfig: Path | None) -> None:
@@ -39,7 +39,7 @@ class NodeLabels:
         self._check_at = 0.0
 
     async def put(self, labels: Labels) -> bool:
-        """Have the node carry these labels, and no other that would be ours; whether any changed.
+        """Write these labels, and remove all others that are ours; returns whether any changed.
 
         Denied, Missing, Unreachable: the API server refused, knows no such node, or does not answer.
         Invalid: there are no usable credentials.
@@ -53,12 +53,12 @@ class NodeLabels:
         return changed
 
     async def remove(self) -> bool:
-        """Take all labels that are ours off the node; whether there were any."""
+        """Remove all our labels from the node; returns whether there were any."""
         self._put = None
         return await self._exchange({})
 
     async def _exchange(self, wanted: Labels) -> bool:
-        """Read, and patch what differs.  Credentials are read anew each time, since they are rotated."""
+        """Read the node, and patch what differs.  Credentials are read each time, since they are rotated."""
         async with self._api() as api:
             node = await api.read_node(self._name, _request_timeout=_TIMEOUT)
             metadata = getattr(node, "metadata", None)
@@ -72,7 +72,7 @@ class NodeLabels:
 
     @contextlib.asynccontextmanager
     async def _api(self) -> AsyncIterator[Any]:
-        """A client; what goes wrong in the block comes out as a Fault."""
+        """A client of the API; errors in the block are raised as Faults."""
         import aiohttp
         from kubernetes_asyncio import client
 
@@ -122,14 +122,14 @@ class NodeLabels:
 
 
 def difference(there: Labels, wanted: Labels) -> Mapping[str, str | None]:
-    """The merge patch that makes ``wanted`` of ``there``; labels that are not ours are left out."""
+    """The merge patch that turns ``there`` into ``wanted``; labels that are not ours are left out."""
     patch: dict[str, str | None] = {key: None for key in there if is_ours(key) and key not in wanted}
     patch.update((key, value) for key, value in wanted.items() if there.get(key) != value)
     return patch
 
 
 def _message(error: Any) -> str:
-    """What the API server says: ``message`` of a Status."""
+    """The API server's message, from its Status."""
     try:
         said = json.loads(error.body)["message"]
     except (ValueError, TypeError, KeyError):

@@ -1,4 +1,4 @@
-"""Status of xenpod-cri, asked over CRI."""
+"""Asks xenpod-cri for its Status over CRI."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIMEOUT = 30.0
 
 
 async def read(socket: Path) -> Labels:
-    """What the node can now.  Unreachable: xenpod-cri or protectd does not answer, so it is not known."""
+    """The labels for what the node can do now.  Unreachable: xenpod-cri or protectd does not answer."""
     async with channel(socket) as link:
         try:
             request = cri.StatusRequest(verbose=True)

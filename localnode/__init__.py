@@ -1,1 +1,1 @@
-"""Tools of a checkout: a node on one machine (make run), the demo, the images they use."""
+"""Tools of a checkout: a node on one machine (make run), the demo, and their images."""

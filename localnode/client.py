@@ -1,4 +1,4 @@
-"""A small CRI client on the gRPC stubs: what crictl does, for the demo and the benchmark."""
+"""A small CRI client on the gRPC stubs, for the demo, the benchmark and tests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Pod:
 
 
 class Client:
-    """One CRI endpoint."""
+    """A client of one CRI endpoint."""
 
     def __init__(self, link: grpc.aio.Channel, logs: Path) -> None:
         self.runtime = RuntimeServiceStub(link)
@@ -36,7 +36,7 @@ class Client:
         self._logs = logs
 
     async def pull(self, name: str) -> str:
-        """The image's reference, for create."""
+        """Pull an image: its reference, for ``create``."""
         request = pb.PullImageRequest(image=pb.ImageSpec(image=name))
         return (await self.image.PullImage(request, timeout=_TIMEOUT)).image_ref
 
@@ -68,7 +68,7 @@ class Client:
         name: str = "main",
         mounts: Sequence[pb.Mount] = (),
     ) -> str:
-        """CreateContainer; its id."""
+        """CreateContainer: the container's id."""
         request = pb.CreateContainerRequest(
             pod_sandbox_id=pod.id,
             sandbox_config=pod.config,
@@ -90,7 +90,7 @@ class Client:
         await self.runtime.StartContainer(request, timeout=_TIMEOUT)
 
     async def exec(self, container: str, *command: str) -> pb.ExecSyncResponse:
-        """Run to the end; exit code and output."""
+        """Run a command to its end: exit code and output."""
         request = pb.ExecSyncRequest(container_id=container, cmd=command, timeout=60)
         return await self.runtime.ExecSync(request, timeout=_TIMEOUT)
 
@@ -109,7 +109,7 @@ class Client:
         )
 
     async def pods(self) -> list[str]:
-        """The ids of all sandboxes."""
+        """List the ids of all sandboxes."""
         reply = await self.runtime.ListPodSandbox(pb.ListPodSandboxRequest(), timeout=_TIMEOUT)
         return [item.id for item in reply.items]
 
@@ -120,6 +120,6 @@ class Client:
 
 @contextlib.asynccontextmanager
 async def connect(socket: Path, logs: Path) -> AsyncIterator[Client]:
-    """A client of the endpoint at ``socket``; pods made by it log under ``logs``."""
+    """Connect to the endpoint at ``socket``; the client's pods log under ``logs``."""
     async with channel(socket) as link:
         yield Client(link, logs)

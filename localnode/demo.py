@@ -24,7 +24,7 @@ IMAGE = f"{HOST}/debian/busybox:1"
 
 
 def main() -> int:
-    """Exit status 0 when every step succeeded."""
+    """Run the demo; the exit status is 0 if every step succeeded."""
     parser = argparse.ArgumentParser(prog="localnode.demo", description=__doc__)
     parser.add_argument("--toolstack", choices=("fake", "libxl"), default="fake")
     parser.add_argument("--folder", type=Path, help="keep logs and configuration here")

@@ -1,4 +1,4 @@
-"""Image layers made of installed Debian packages: nothing is downloaded."""
+"""Makes image layers from installed Debian packages, without downloading anything."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class LayerEntry:
 
 
 def layer(*entries: LayerEntry) -> bytes:
-    """An uncompressed tar, the same for the same entries."""
+    """Make an uncompressed tar, which is always the same for the same entries."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as tar:
         for entry in entries:

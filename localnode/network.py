@@ -1,4 +1,4 @@
-"""A private CNI configuration: a bridge and a subnet that nothing else on this machine uses."""
+"""Makes a private CNI configuration: a bridge and a subnet that nothing else on this machine uses."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def write(folder: Path, bridge: Bridge, addresses: Path, *, masquerade: bool) ->
 
 
 async def remove(bridge: Bridge) -> None:
-    """Delete the bridge, which the bridge plugin leaves behind; none there is fine."""
+    """Delete the bridge, which the bridge plugin leaves behind; it may be gone."""
     async with AsyncIPRoute() as netlink:
         for index in await netlink.link_lookup(ifname=bridge.name):
             await netlink.link("del", index=index)

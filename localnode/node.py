@@ -1,4 +1,4 @@
-"""Both daemons of a node, with all their files under one folder."""
+"""Runs both daemons of a node, with all their files under one folder."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
-    """Where a node's files are."""
+    """The paths of a node's files."""
 
     folder: Path
 
@@ -64,7 +64,7 @@ class NodeLayout:
         }
 
     def cri_defaults(self, protect_socket: Path) -> toml.Table:
-        """The same for xenpod-cri, whose protectd is at ``protect_socket``."""
+        """Configuration of xenpod-cri, for keys that the user's file leaves out."""
         return {
             "run_dir": str(self.run / "xenpod"),
             "state_dir": str(self.folder / "state" / "xenpod"),
@@ -124,7 +124,7 @@ def _write_missing(path: Path, defaults: toml.Table) -> None:
 
 @contextlib.asynccontextmanager
 async def serve(layout: NodeLayout, toolstack: str) -> AsyncIterator[LocalNode]:
-    """Both daemons serve while the block runs, and are stopped in order after it; zones stay."""
+    """Run both daemons while the block runs, and stop them in order after it; zones stay."""
     settings = _settings(layout, "protectd.toml", layout.protectd_defaults(toolstack))
     protect_socket = _socket(settings, "protect.sock")
     settings = _settings(layout, "cri.toml", layout.cri_defaults(protect_socket))
@@ -138,7 +138,7 @@ async def serve(layout: NodeLayout, toolstack: str) -> AsyncIterator[LocalNode]:
 
 @contextlib.asynccontextmanager
 async def _daemon(layout: NodeLayout, name: str, module: str, config: str) -> AsyncIterator[Daemon]:
-    """One daemon, ready; its output goes to ``<log>/<name>.log``."""
+    """Run one daemon, from when it is ready; its output goes to ``<log>/<name>.log``."""
     output = Output(layout.logs / f"{name}.log")
     command = (sys.executable, "-m", module, "--config", str(layout.run / config))
     with Readiness(layout.run / f"{name}.ready") as readiness:
@@ -153,7 +153,7 @@ def _socket(settings: toml.Table, name: str) -> Path:
 
 
 def _settings(layout: NodeLayout, name: str, defaults: toml.Table) -> toml.Table:
-    """The user's file over ``defaults``, written to ``run/`` for the daemon to read."""
+    """Write the user's file merged with ``defaults`` to ``run/``, for the daemon to read."""
     own = layout.folder / name
     try:
         table = tomllib.loads(own.read_text())

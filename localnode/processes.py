@@ -1,4 +1,4 @@
-"""Programs in the background: started, watched for readiness, ended in order."""
+"""Runs programs in the background: starts them, waits for readiness, and ends them in order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ProgramFailed(Exception):
 
 
 class Output:
-    """The output of a program: kept in a file, with its last lines in memory; lines can be waited for."""
+    """The output of a program, kept in a file, with its last lines in memory; lines can be waited for."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -45,7 +45,7 @@ class Output:
             raise ProgramFailed(f"did not say {text!r} within {timeout:.0f} s:\n{self.tail()}") from None
 
     async def copy(self, reader: asyncio.StreamReader) -> None:
-        """Run until the program closes its output."""
+        """Copy until the program closes its output."""
         with self.path.open("ab", buffering=0) as file:
             while chunk := await reader.read(65536):
                 file.write(chunk)
@@ -125,7 +125,7 @@ class Readiness:
         self._path.unlink(missing_ok=True)
 
     async def wait(self, process: asyncio.subprocess.Process, output: Output, timeout: float) -> None:
-        """ProgramFailed when the process ends, or ``timeout`` seconds pass, before it is ready."""
+        """Wait for readiness.  ProgramFailed: the process ends, or ``timeout`` seconds pass, before."""
         ready = asyncio.create_task(self._ready())
         ended = asyncio.create_task(process.wait())
         try:

@@ -16,7 +16,7 @@ _TIMEOUT = 30.0
 
 @contextlib.asynccontextmanager
 async def serve(folder: Path) -> AsyncIterator[str]:
-    """Serve blobs kept under ``folder``; gives ``127.0.0.1:<port>``."""
+    """Serve a registry with blobs under ``folder`` while the block runs: ``127.0.0.1:<port>``."""
     address = f"127.0.0.1:{_free_port()}"
     config = _configure(folder, address)
     output = Output(folder / "registry.log")

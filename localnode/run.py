@@ -14,7 +14,7 @@ from localnode.processes import ProgramFailed
 
 
 def main() -> int:
-    """Exit status 0 after Ctrl-C or a clean-up, 1 when a daemon could not start or ended by itself."""
+    """Run the daemons; exit status 0 after Ctrl-C or a clean-up, 1 if a daemon failed or ended."""
     parser = argparse.ArgumentParser(prog="localnode.run", description=__doc__)
     parser.add_argument("folder", type=Path, help="holds configuration, state, sockets and logs")
     parser.add_argument("--toolstack", choices=("fake", "libxl"), default="fake")
@@ -61,7 +61,7 @@ def _announce(served: node.LocalNode) -> None:
 
 
 async def _until_stopped(served: node.LocalNode, stop: asyncio.Event) -> str:
-    """Wait for a signal (gives ``""``) or the end of a daemon (gives its name)."""
+    """Wait for a signal (returns ``""``) or the end of a daemon (returns its name)."""
     stopped: asyncio.Task[object] = asyncio.create_task(stop.wait())
     deaths: dict[asyncio.Task[object], str] = {
         asyncio.create_task(daemon.process.wait()): daemon.name for daemon in served.daemons

@@ -1,4 +1,4 @@
-"""Output of the demo: steps with their times, blocks of text; coloured on a terminal, plain elsewhere."""
+"""Prints the demo: steps with their times, and blocks of text, coloured on a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LIMIT = 400
 
 
 class Screen:
-    """One line for each step: a mark, what it does, its time, its result."""
+    """Prints a line for each step: a mark, what it does, its time, its result."""
 
     def __init__(self) -> None:
         self._console = Console(highlight=False)
@@ -25,7 +25,7 @@ class Screen:
 
     @contextlib.contextmanager
     def step(self, what: str) -> Iterator[Callable[[str], None]]:
-        """Time the block; the function it is given takes a few words about the result."""
+        """Time the block, which gets a function that takes a few words about the result."""
         result = ""
 
         def done(text: str) -> None:
@@ -43,7 +43,7 @@ class Screen:
         self._line("✓", "bold green", what, time.monotonic() - begun, result)
 
     def block(self, text: str) -> None:
-        """Output of the container (untrusted: shown without control characters, and bounded)."""
+        """Print untrusted output of the container, bounded and without control characters."""
         shown = text[:_LIMIT] + ("..." if len(text) > _LIMIT else "")
         for line in shown.rstrip("\n").split("\n"):
             clean = "".join(c if c.isprintable() else "?" for c in line)

@@ -31,7 +31,7 @@ _POLL = 0.02
 
 
 async def tell(client: Client, node: LocalNode, image: str, screen: Screen) -> None:
-    """Run every step; what was made is removed even when a later step fails."""
+    """Run every step; what was made is removed even if a later step fails."""
     async with AsyncExitStack() as undo:
         with screen.step("PullImage") as done:
             reference = await client.pull(image)
@@ -60,7 +60,7 @@ async def tell(client: Client, node: LocalNode, image: str, screen: Screen) -> N
 
 
 async def _look_inside(client: Client, pod: Pod, container: str, address: str, screen: Screen) -> None:
-    """Its log, the network, an exec, its statistics."""
+    """Show the log, the network, an exec, and statistics of the pod."""
     with screen.step("the container's log (CRI format)"):
         log = await _log_with(client.log(pod), _MARK)
     screen.block(log)
@@ -81,7 +81,7 @@ async def _look_inside(client: Client, pod: Pod, container: str, address: str, s
 
 
 async def _show_isolation(node: LocalNode, pod: Pod, screen: Screen) -> None:
-    """The zone's facts beside those of this host, and whether there is a security boundary."""
+    """Show the zone's facts beside those of this host, and whether there is a security boundary."""
     async with channel(node.protect_socket) as link:
         with screen.step("ask the zone what it is"):
             request = protect.ZoneFactsRequest(id=pod.id)
@@ -110,7 +110,7 @@ async def _address(client: Client, pod: Pod) -> str:
 
 
 async def _log_with(path: Path, text: str) -> str:
-    """The log once ``text`` is in it.  protectd writes the file, so we look at it again and again."""
+    """The log once it has ``text``; it is polled, since protectd writes the file."""
     deadline = time.monotonic() + _TIMEOUT
     while time.monotonic() < deadline:
         log = await asyncio.to_thread(_read, str(path))
@@ -121,7 +121,7 @@ async def _log_with(path: Path, text: str) -> str:
 
 
 async def _get(url: str) -> str:
-    """The page, once the server in the pod listens."""
+    """Get the page, once the server in the pod listens."""
     deadline = time.monotonic() + _TIMEOUT
     with requests.Session() as session:
         session.trust_env = False  # no proxy between this host and its own pod

@@ -1,4 +1,4 @@
-"""Writes TOML, as far as configuration files need it: tables, strings, numbers, booleans, lists of them."""
+"""Writes the part of TOML that configuration files need: tables, strings, numbers, booleans, lists."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ Table = Mapping[str, object]
 
 
 def dumps(table: Table) -> str:
-    """``table`` as TOML; TypeError for a value that has no place in it."""
+    """Write ``table`` as TOML.  TypeError: a value cannot be written."""
     return "".join(_lines(table, ()))
 
 
 def merged(over: Table, under: Table) -> dict[str, object]:
-    """``over``, with the keys added that only ``under`` has, table by table."""
+    """``over`` with the keys that only ``under`` has, table by table."""
     result = dict(under)
     for key, value in over.items():
         below = result.get(key)
@@ -44,5 +44,5 @@ def _value(value: object) -> str:
 
 
 def _string(text: str) -> str:
-    """A basic string: as in JSON, but without surrogate pairs, which TOML lacks, and with DEL escaped."""
+    """A TOML basic string: as in JSON, but without surrogate pairs, and with DEL escaped."""
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

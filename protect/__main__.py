@@ -1,4 +1,4 @@
-"""``protectd --config FILE``: builds the real collaborators, and serves until it is told to stop."""
+"""``protectd --config FILE``: assembles the daemon, and serves until it is told to stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from daemonkit.grpc_server import serve_unix
 from protect.channel.link import Link
 from protect.channel.turns import Turns
 from protect.config import ProtectdConfig, ToolstackKind
-from protect.model.toolstack import Toolstack
+from protect.model.modes import choose, kernel_lacks
+from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
 from protect.server import services
 from protect.server.host import mode_notices
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
-    """Adopt what there is, serve, and leave the zones running when it ends."""
+    """Adopt the existing zones and serve; the zones go on running when this returns."""
     config.check_host()
     async with AsyncExitStack() as stack:
         claim(config, stack)
@@ -69,7 +70,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
 
 
 def build_toolstack(config: ProtectdConfig) -> Toolstack:
-    """The one place that knows which there are."""
+    """Build the configured toolstack.  Only this function knows which toolstacks exist."""
     if config.toolstack is ToolstackKind.FAKE:
         from protect.toolstack.fake import FakeToolstack
 
@@ -87,7 +88,9 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         total = Bytes((await toolstack.physical_info()).total_memory_bytes - config.memory.reserve)
     if total <= 0:
         raise WrongKey("memory.reserve", f"{config.memory.reserve} is all the memory that zones could have")
-    for notice in mode_notices(config, toolstack.capabilities()):
+    can = toolstack.capabilities()
+    check_modes(config, can)
+    for notice in mode_notices(config, can):
         log.warning("%s", notice)
     return ZoneManager(
         config=config,
@@ -101,8 +104,17 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
     )
 
 
+def check_modes(config: ProtectdConfig, capabilities: Capabilities) -> None:
+    """WrongKey for a profile whose zones would have a mode in which their kernel cannot boot."""
+    for name in config.profile_names():
+        mode = choose(config.profile(name).mode, capabilities)
+        if mode not in capabilities.kernel_modes:
+            cause = f"its zones are {mode.value}, and their kernel cannot boot so: {kernel_lacks(mode)}"
+            raise WrongKey(f"profiles.{name}.mode", f"{cause} (set another mode, or libxl.kernel)")
+
+
 def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:
-    """One protectd for each of its directories: it removes what it does not know in both."""
+    """Lock both directories of this protectd: a second one would remove what it does not know there."""
     lifecycle.make_directories(config.run_dir, config.state_dir)
     for what, lock in (
         ("state directory", config.state_dir / "lock"),
@@ -113,7 +125,7 @@ def claim(config: ProtectdConfig, stack: AsyncExitStack) -> None:
 
 
 async def _wait(stop: asyncio.Event, watching: asyncio.Task[None]) -> None:
-    """Wait for ``stop``; Broken when the watch for ends of zones fails, which only a restart can repair."""
+    """Wait for ``stop``.  Broken: the watch for ends of zones has failed, which only a restart repairs."""
     stopped = asyncio.ensure_future(stop.wait())
     await asyncio.wait([stopped, watching], return_when=asyncio.FIRST_COMPLETED)
     if not stopped.done():

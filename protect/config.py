@@ -43,7 +43,7 @@ class ToolstackKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What zones may have together: ``total``, or when that is 0 the host's memory less ``reserve``."""
+    """The memory of all zones together: ``total``, or if that is 0 the host's memory minus ``reserve``."""
 
     total: Bytes = Bytes(0)
     reserve: Bytes = Bytes(512 * _MIB)
@@ -51,9 +51,9 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Virtualisation mode, and defaults and limits of a zone's size."""
+    """The virtualisation mode of zones, and defaults and limits of their size."""
 
-    mode: WantedMode = WantedMode.PV
+    mode: WantedMode = WantedMode.AUTO
     memory: Bytes = Bytes(256 * _MIB)
     memory_min: Bytes = Bytes(64 * _MIB)
     memory_max: Bytes = Bytes(64 * 1024 * _MIB)
@@ -70,11 +70,11 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class HostConfig:
-    """What an operator says of this host, for handlers that require it."""
+    """What the operator declares about this host, for handlers that require it."""
 
     labels: tuple[str, ...] = ()
     devices: Mapping[str, str] = field(default_factory=dict)
-    """By name, a PCI address ("0000:65:00.0") or the path of a device node."""
+    """The PCI address ("0000:65:00.0") or the path of a device node, by name."""
 
     def __post_init__(self) -> None:
         for key, named in (("labels", self.labels), ("devices", self.devices)):
@@ -126,7 +126,7 @@ class Timeouts:
 
 @dataclass(frozen=True, slots=True)
 class ProtectdFaults:
-    """Faults that tests inject; see daemonkit.checkpoints."""
+    """Faults that tests inject; see ``daemonkit.checkpoints``."""
 
     kill_at: str = ""
     toolstack: FaultPlan = FaultPlan()
@@ -134,7 +134,7 @@ class ProtectdFaults:
 
 @dataclass(frozen=True, slots=True)
 class ProtectdConfig:
-    """protectd.toml."""
+    """The whole of protectd.toml."""
 
     run_dir: Path = Path("/run/protect")
     state_dir: Path = Path("/var/lib/protect")
@@ -160,7 +160,7 @@ class ProtectdConfig:
                 raise WrongKey("profiles", f"{name!r:.80} is not 1 to 64 of [a-z0-9-]")
 
     def check_host(self) -> None:
-        """WrongKey for a value that cannot work on this host."""
+        """Check the values that depend on this host.  WrongKey: one cannot work on it."""
         existing_directory("guest_dir", self.guest_dir)
         if self.toolstack is ToolstackKind.LIBXL:
             existing_file("libxl.kernel", self.libxl.kernel)
@@ -176,7 +176,7 @@ class ProtectdConfig:
         return sorted({DEFAULT_PROFILE, *self.profiles})
 
     def profile(self, name: str) -> Profile:
-        """By name, ``""`` for the default one; Invalid for one that is not configured."""
+        """The profile of this name, ``""`` for the default one.  Invalid: it is not configured."""
         name = name or DEFAULT_PROFILE
         if name == DEFAULT_PROFILE and name not in self.profiles:
             return Profile()

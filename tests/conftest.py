@@ -1,4 +1,4 @@
-"""For every test: where it can run, how long it may take, how hypothesis looks for examples.
+"""Set-up of all tests: skips where they cannot run, time limits, hypothesis profiles.
 
 Those that need root or a Xen dom0 are skipped elsewhere, with the reason.
 """

@@ -123,6 +123,10 @@ void libxl_physinfo_dispose(libxl_physinfo *info);
 int libxl_get_physinfo(libxl_ctx *ctx, libxl_physinfo *info);
 const libxl_version_info *libxl_get_version_info(libxl_ctx *ctx);
 
+/* 0 and 1: permissive and enforcing; below 0 with errno, ENOSYS where there is no FLASK */
+int libxl_flask_getenforce(libxl_ctx *ctx);
+int libxl_flask_context_to_sid(libxl_ctx *ctx, char *label, size_t length, uint32_t *sid);
+
 /* ---- events; the union inside libxl_event is read by binding.c ---- */
 typedef struct libxl__evgen_domain_death libxl_evgen_domain_death;
 struct binding_event {

@@ -125,7 +125,7 @@ def _info(context: Context, found: CData) -> Info:
 
 
 def name(context: Context, domid: int) -> str:
-    """Its name, or ``""`` for one without (a domain that is being made or ended)."""
+    """The name of a domain, or ``""`` for one that is being made or ended."""
     found = lib.libxl_domid_to_name(context.ctx, domid)
     if found == ffi.NULL:
         context.take_log()

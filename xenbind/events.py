@@ -45,7 +45,7 @@ class DeathWatcher:
         self._thread.start()
 
     def watch(self, domid: int, user: int) -> None:
-        """From any thread; a domain that has ended already is told of, too."""
+        """Watch a domain, also one that has ended already; may be called from any thread."""
         self._asked.append((domid, user))
         self._wake()
 

@@ -66,7 +66,7 @@ class Xenstore:
             lib.free(found)
 
     def watch(self, path: str, token: str) -> None:
-        """Be told of changes at or under ``path``; it fires once right away."""
+        """Watch changes at or under ``path``; the watch fires once right away."""
         if not lib.xs_watch(self._handle, path.encode(), token.encode()):
             raise _error("watch", path)
 

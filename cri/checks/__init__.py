@@ -1,1 +1,1 @@
-"""What of a CRI request can be honoured; everything else is refused by name."""
+"""Checks of CRI requests: a field that cannot be honoured is refused by its name."""

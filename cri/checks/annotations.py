@@ -1,4 +1,4 @@
-"""Annotations of pods that are ours: an operator says for each handler which of them its pods may carry."""
+"""Checks our own annotations of pods: the operator says for each handler which ones its pods may carry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from daemonkit.faults import Denied, Invalid
 
 
 def check_annotations(pod: str, notes: Mapping[str, str], name: str, handler: HandlerConfig) -> None:
-    """Invalid for one that is unknown; Denied for one that handler ``name`` does not list."""
+    """Check annotations.  Invalid: one is unknown; Denied: the handler ``name`` does not list it."""
     for key in notes:
         if not key.startswith(PREFIX):
             continue

@@ -48,7 +48,7 @@ def check(config: cri.ContainerConfig, pod: cri.PodSandboxConfig, *, host_is_zon
 
 
 def _check_annotations(config: cri.ContainerConfig) -> None:
-    """Ours are for pods: on a container one would be overlooked."""
+    """Invalid: a container has one of our annotations, which count only on pods."""
     for key in config.annotations:
         if key.startswith(PREFIX):
             cause = "a container has no annotations of this kind"

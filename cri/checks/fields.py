@@ -12,9 +12,9 @@ RUN = "run pod sandbox"
 """The operations that refuse a request, as faults name them."""
 
 PREFIX = "xenpod.dev/"
-"""Of our own annotations."""
+"""Prefix of our own annotations."""
 ELSEWHERE = "leave it out, or run the pod on a node with another runtime"
-"""The hint of a refusal that only the host's kernel could help."""
+"""The hint when only the host's own kernel could do what is asked."""
 
 # Names go into CNI arguments, log lines and file names, and must not be able to break out of any of them.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9])?")
@@ -23,7 +23,7 @@ _TOTAL = 256 * 1024  # bytes of all annotations, as Kubernetes has it
 
 
 def check_name(operation: str, field: str, value: str, *, required: bool = True) -> None:
-    """Letters, digits and ``_.-``, at most 253, beginning and ending with a letter or digit."""
+    """Check a name: at most 253 letters, digits and ``_.-``, with a letter or digit at both ends."""
     if not value and not required:
         return
     if not _NAME.fullmatch(value):
@@ -31,13 +31,13 @@ def check_name(operation: str, field: str, value: str, *, required: bool = True)
 
 
 def check_hostname(operation: str, value: str) -> None:
-    """At most 64 characters (HOST_NAME_MAX, sethostname(2)), or ""."""
+    """Check a host name: at most 64 characters (HOST_NAME_MAX, sethostname(2)), or ""."""
     if value and not _HOSTNAME.fullmatch(value):
         raise Invalid(operation, f"hostname {value!r:.80}", "not a host name of at most 64 characters")
 
 
 def check_map(operation: str, field: str, values: Mapping[str, str]) -> None:
-    """Labels or annotations: no empty key, all together at most 256 KiB."""
+    """Check labels or annotations: no empty key, all together at most 256 KiB."""
     if "" in values:
         raise Invalid(operation, field, "an empty key")
     if sum(len(key) + len(value) for key, value in values.items()) > _TOTAL:
@@ -45,7 +45,7 @@ def check_map(operation: str, field: str, values: Mapping[str, str]) -> None:
 
 
 def check_path(operation: str, field: str, value: str, *, absolute: bool) -> None:
-    """A clean path: no NUL, no ``..``, at most 4095 bytes."""
+    """Check a path: no NUL, no ``..``, at most 4095 bytes."""
     parts = value.split("/")
     if "\0" in value or ".." in parts or len(value.encode()) > 4095:
         raise Invalid(operation, f"{field} {value!r:.80}", "not a clean path")

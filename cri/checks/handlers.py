@@ -1,7 +1,8 @@
-"""Checks of the configured runtime handlers against what protectd has, and what this host can."""
+"""Checks the configured runtime handlers against protectd's profiles and what this host can do."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 
 from cri.config import HandlerConfig, HandlerMode, Requirement, RequirementKind, version
@@ -18,7 +19,7 @@ _MIB = 1 << 20
 
 
 def trouble(handler: HandlerConfig, host: pb.InfoResponse) -> WrongKey | None:
-    """Which of its keys protectd's profile makes wrong, and why; None when they fit."""
+    """The handler's key that does not fit protectd's profile, and why; None if all fit."""
     if handler.profile not in host.profiles:
         known = ", ".join(sorted(host.profiles))
         return WrongKey("profile", f"protectd has no profile {handler.profile!r} (there are: {known})")
@@ -33,27 +34,48 @@ def unmet(handler: HandlerConfig, host: pb.InfoResponse) -> str:
     """
     if not host.HasField("capabilities"):
         # An older protectd: it would ignore the mode, too.
-        silent = handler.requires or handler.mode is not HandlerMode.PROFILE
-        return "protectd is older, and does not say what this host can" if silent else ""
-    return "; ".join([*_lacking(handler, host.capabilities), *_mode_lacking(handler, host)])
+        return "protectd is older, and does not say what this host can" if handler.asks_host else ""
+    lacking = (
+        _lacking(handler, host.capabilities),
+        _mode_lacking(handler, host),
+        _label_lacking(handler, host),
+    )
+    return "; ".join(itertools.chain.from_iterable(lacking))
 
 
 def zone_mode(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ZoneMode.ValueType:
-    """PV or PVH, as the handler's zones are on this host; UNSPECIFIED where protectd does not say."""
+    """The mode of the handler's zones on this host, PV or PVH; UNSPECIFIED if protectd does not say."""
     wanted = _wanted_mode(handler, host)
     if wanted != pb.ZONE_MODE_AUTO:
         return wanted
-    can = host.capabilities
-    return pb.ZONE_MODE_PVH if can.hvm and can.hap else pb.ZONE_MODE_PV
+    return pb.ZONE_MODE_PV if _pvh_lacks(handler, host.capabilities) else pb.ZONE_MODE_PVH
 
 
-def falls_back(handler: HandlerConfig, host: pb.InfoResponse) -> bool:
-    """Whether its zones are PV because this host lacks what PVH needs."""
-    return _wanted_mode(handler, host) == pb.ZONE_MODE_AUTO and zone_mode(handler, host) == pb.ZONE_MODE_PV
+def fallback(handler: HandlerConfig, host: pb.InfoResponse) -> str:
+    """Why its zones are PV though PVH goes before it, for people; "" where that is not so."""
+    if _wanted_mode(handler, host) != pb.ZONE_MODE_AUTO:
+        return ""
+    why = _pvh_lacks(handler, host.capabilities)
+    return f"mode auto gives pv zones, as this host lacks {why}" if why else ""
+
+
+def _pvh_lacks(handler: HandlerConfig, can: pb.HostCapabilities) -> str:
+    """As protectd chooses; a kernel from an image is not known before a zone boots it."""
+    if not can.hvm:
+        return "hvm (VT-x or AMD-V)"
+    if not can.hap:
+        return "hap (EPT or NPT)"
+    own = pb.ZONE_MODE_PVH in can.kernel_lacks and not handler.kernel
+    return "a kernel for zones that boots as pvh (CONFIG_PVH)" if own else ""
+
+
+def mode_name(mode: pb.ZoneMode.ValueType) -> str:
+    """``"pv"`` or ``"pvh"``."""
+    return pb.ZoneMode.Name(mode).removeprefix("ZONE_MODE_").lower()
 
 
 def _bounds(handler: HandlerConfig, host: pb.InfoResponse) -> pb.ProfileBounds | None:
-    """Of its profile; None from a protectd that does not say."""
+    """The bounds of the handler's profile; None if protectd does not say."""
     return next((one for one in host.profile_bounds if one.name == handler.profile), None)
 
 
@@ -95,6 +117,20 @@ def _mode_lacking(handler: HandlerConfig, host: pb.InfoResponse) -> Iterator[str
         yield "its zones are pvh, which requires hvm, and this host has none"
     if mode == pb.ZONE_MODE_PV and not can.pv:
         yield "its zones are pv, and this host's hypervisor runs none"
+    if mode in can.kernel_lacks and not handler.kernel:
+        yield f"its zones are {mode_name(mode)}, and protectd's kernel for zones does not boot so"
+
+
+def _label_lacking(handler: HandlerConfig, host: pb.InfoResponse) -> Iterator[str]:
+    if not handler.seclabel:
+        return
+    if not host.capabilities.flask:
+        yield (
+            f"its zones have the label {handler.seclabel}, and this host's hypervisor has no FLASK"
+            " (a Xen with XSM, booted with xsm=flask)"
+        )
+    elif handler.seclabel in host.unknown_seclabels:
+        yield f"its zones have the label {handler.seclabel}, which the hypervisor's policy lacks"
 
 
 def _size_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey | None:
@@ -113,7 +149,7 @@ def _size_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey 
 
 
 def _usual_trouble(handler: HandlerConfig, bounds: pb.ProfileBounds) -> WrongKey | None:
-    """Pods without limits have the profile's size when the handler has none: it is within the bounds."""
+    """The trouble with the size of pods without limits, which is the profile's if the handler has none."""
     memory = 0 if handler.memory else bounds.memory_bytes
     if memory and not handler.memory_min <= memory <= (handler.memory_max or memory):
         cause = f"the {memory // _MIB} MiB of its profile are not within memory_min and memory_max: set it"

@@ -11,7 +11,7 @@ from daemonkit.faults import Invalid, Refused
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 LIMIT = 256
-"""Mounts of one container; protectd's limit too."""
+"""Most mounts of one container; protectd has the same limit."""
 _IMAGES = 32
 
 

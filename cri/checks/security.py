@@ -67,7 +67,7 @@ def _check_pod_namespaces(
 
 
 def _host_namespaces(options: cri.NamespaceOption) -> str:
-    """What of the host's is asked for, in the words of a pod's author; "": nothing."""
+    """The host's namespaces that are asked for, by the names of the pod's fields; "": none."""
     wants = []
     if options.pid == cri.NODE:
         wants.append("the host's processes (hostPID)")
@@ -133,7 +133,7 @@ def check_selinux(operation: str, name: str, options: cri.SELinuxOption) -> None
 
 
 def labelled(options: cri.SELinuxOption) -> bool:
-    """Whether anything of a label is asked for."""
+    """Whether any part of an SELinux label is asked for."""
     return any((options.user, options.role, options.type, options.level))
 
 

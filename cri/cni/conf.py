@@ -25,7 +25,7 @@ _HINT = "put a CNI .conflist there; it is read again for every pod"
 
 @dataclass(frozen=True, slots=True)
 class _Stamp:
-    """Identifies a file's version: whether it is still the one that was read."""
+    """Identifies the version of a file that was read."""
 
     path: Path
     inode: int
@@ -41,7 +41,7 @@ class ConfDir:
         self._read: tuple[_Stamp, Chain] | None = None
 
     def load(self) -> Chain:
-        """The chain; Refused, with the reason, when there is none or it is wrong."""
+        """The chain of plugins in force.  Refused, with the reason: there is none, or it is wrong."""
         stamp = self._first()
         if self._read is None or self._read[0] != stamp:
             self._read = (stamp, _load(stamp.path))
@@ -63,7 +63,7 @@ class ConfDir:
 
 
 def parse(text: str, source: str) -> Chain:
-    """A ``.conf`` or ``.conflist``; ValueError says what is wrong."""
+    """Parse a ``.conf`` or ``.conflist``; ValueError says what is wrong."""
     try:
         value = json.loads(text)
     except RecursionError:

@@ -47,7 +47,7 @@ def is_there(path: Path) -> bool:
 
 
 async def remove(path: Path) -> None:
-    """Take the name away, and with it the namespace; an unknown one succeeds.
+    """Remove the name, and with it the namespace; an unknown one succeeds.
 
     Detaching is instant; the kernel dismantles the namespace on its own time.
     """

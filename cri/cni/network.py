@@ -128,7 +128,7 @@ class Network:
 
 @contextlib.asynccontextmanager
 async def _faults(operation: str, attachment: Attachment) -> AsyncIterator[None]:
-    """Turn what the kernel refuses (no space for the lock, no memory for a plugin) into faults."""
+    """Raise the kernel's errors (no space for the lock, no memory for a plugin) as faults."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Call CNI plugins (specification section 3): the only place that starts plugin processes."""
+"""Calls CNI plugins (specification section 3); the only module that starts plugin processes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Call:
 
 
 class Plugins:
-    """The plugins in some directories."""
+    """The plugins in the configured directories."""
 
     def __init__(self, directories: tuple[Path, ...], timeout: float) -> None:
         self._directories = directories
@@ -50,7 +50,7 @@ class Plugins:
 
     @property
     def path(self) -> str:
-        """CNI_PATH."""
+        """The value of CNI_PATH."""
         return os.pathsep.join(str(directory) for directory in self._directories)
 
     def find(self, kind: str) -> Path:
@@ -135,5 +135,5 @@ def _fault(call: Call, status: int | None, stdout: bytes, stderr: bytes) -> Faul
 
 
 def _inherited() -> dict[str, str]:
-    """The part of our environment that a plugin needs: where iptables and the like are."""
+    """The part of our environment that a plugin needs to find iptables and the like."""
     return {"PATH": os.environ.get("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")}

@@ -1,4 +1,4 @@
-"""Turn a pod's configuration into what CNI is asked for."""
+"""Makes the request to CNI from a pod's configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make a network configuration of a template and the pod CIDR that the kubelet sends."""
+"""Makes a network configuration from a template and the pod CIDR that the kubelet sends."""
 
 from __future__ import annotations
 

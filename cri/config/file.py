@@ -144,7 +144,7 @@ class ImagesConfig:
 
 @dataclass(frozen=True, slots=True)
 class TlsConfig:
-    """PEM files; all or none."""
+    """Paths of PEM files; all or none must be set."""
 
     certificate: Path | None = None
     key: Path | None = None
@@ -184,7 +184,7 @@ class StreamingConfig:
         longer_than_nothing(self, "url_lifetime", "handshake_timeout", "stream_timeout", "idle_timeout")
 
     def _address_trouble(self) -> str:
-        """What is wrong with the address; "": nothing."""
+        """The reason why the address cannot be used; "": it can."""
         port = self.address.rpartition(":")[2]
         try:
             host = ipaddress.ip_address(self.host)
@@ -203,12 +203,12 @@ class StreamingConfig:
 
     @property
     def host(self) -> str:
-        """An IP address, without brackets."""
+        """The IP address, without brackets."""
         return self.address.rpartition(":")[0].strip("[]")
 
     @property
     def port(self) -> int:
-        """0: any."""
+        """The port; 0: any free one."""
         return int(self.address.rpartition(":")[2])
 
 
@@ -252,5 +252,5 @@ class CriConfig:
 
     @property
     def listen(self) -> Path:
-        """The CRI socket."""
+        """The path of the CRI socket."""
         return self.socket or self.run_dir / "cri.sock"

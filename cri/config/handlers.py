@@ -19,14 +19,15 @@ MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
 KERNEL = "xenpod.dev/kernel"
 ANNOTATIONS = (MEMORY, VCPUS, KERNEL)
-"""All annotations of pods that there are."""
+"""All our annotations of pods."""
 
 _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+_SECLABEL = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,-]+){2,4}")
 _MOST_VCPUS = 1024
 
 
 class HostNamespaces(Enum):
-    """What a pod gets that asks for the host's processes or IPC: an error, or its zone's."""
+    """What a pod gets that asks for the host's processes or IPC: an error, or those of its zone."""
 
     REFUSE = "refuse"
     ZONE = "zone"
@@ -45,7 +46,8 @@ class HandlerMode(Enum):
 class HandlerConfig:
     """The zones of a runtime handler: mode, kernel, size, what pods may choose, what the host must have.
 
-    ``kernel`` is "" for protectd's own.  ``memory`` and ``vcpus`` are for pods that set no limit; they and
+    ``kernel`` is "" for protectd's own; ``seclabel``, a context of the hypervisor's FLASK policy, for its own
+    choice.  ``memory`` and ``vcpus`` are for pods that set no limit; they and
     the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.  ``spoof_check``:
     zones send and see frames of the pod's own addresses only.  Bandwidths, in bits per second, are what a
     pod has at most; 0 for no limit.
@@ -54,6 +56,7 @@ class HandlerConfig:
     profile: str = "default"
     mode: HandlerMode = HandlerMode.PROFILE
     kernel: str = ""
+    seclabel: str = ""
     host_namespaces: HostNamespaces = HostNamespaces.REFUSE
     reserve: str = "limit"
     memory: Bytes = Bytes(0)
@@ -85,6 +88,8 @@ class HandlerConfig:
                 names.parse(self.kernel)
             except Invalid as fault:
                 raise WrongKey("kernel", str(fault)) from None
+        if self.seclabel and not _SECLABEL.fullmatch(self.seclabel):
+            raise WrongKey("seclabel", f"{self.seclabel!r:.80} is not user:role:type, of [A-Za-z0-9_.,:-]")
         for key in self.annotations:
             if key not in ANNOTATIONS:
                 raise WrongKey("annotations", f"{key!r:.80} is none of {', '.join(ANNOTATIONS)}")
@@ -104,13 +109,18 @@ class HandlerConfig:
 
     @property
     def requirements(self) -> tuple[Requirement, ...]:
-        """``requires``, read."""
+        """``requires`` as requirements."""
         return tuple(map(requirement, self.requires))
 
     @property
-    def needs_devices(self) -> bool:
-        """Whether it requires devices, which come and go while the host runs."""
-        return any(one.kind is RequirementKind.DEVICE for one in self.requirements)
+    def asks_host(self) -> bool:
+        """Whether it wants something that a host may lack, beyond what its profile says."""
+        return bool(self.requires or self.seclabel) or self.mode is not HandlerMode.PROFILE
+
+    @property
+    def needs_fresh_facts(self) -> bool:
+        """Whether it wants what comes and goes while the host runs: devices, and a policy's labels."""
+        return bool(self.seclabel) or any(one.kind is RequirementKind.DEVICE for one in self.requirements)
 
 
 def _check_reserve(reserve: str) -> None:

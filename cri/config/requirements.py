@@ -1,4 +1,4 @@
-"""What a handler may require of a host (``requires`` of ``[handlers.NAME]``)."""
+"""The requirements that a handler may have of a host (``requires`` of ``[handlers.NAME]``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FORM = re.compile(
 
 
 class RequirementKind(Enum):
-    """What is asked about: a feature of the hypervisor, its version, or what an operator has named."""
+    """What a requirement is about: a feature of the hypervisor, its version, or a name in ``[host]``."""
 
     FEATURE = "feature"
     XEN = "xen"
@@ -33,7 +33,7 @@ class Requirement:
 
 
 def requirement(text: str) -> Requirement:
-    """One entry of ``requires``; ValueError when it is none."""
+    """Parse one entry of ``requires``; ValueError: it is malformed."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r:.80} is none of {FORMS}")
@@ -42,6 +42,6 @@ def requirement(text: str) -> Requirement:
 
 
 def version(text: str) -> tuple[int, int]:
-    """``"4.17"`` in an order that can be compared."""
+    """Parse a version such as ``"4.17"`` into numbers that can be compared."""
     major, minor = text.split(".")
     return int(major), int(minor)

@@ -16,7 +16,7 @@ _ACCOUNTS = 1024 * 1024
 
 
 class StoredImages:
-    """``cri.runtime.Images`` over the store."""
+    """Implements ``cri.runtime.Images`` with the image store."""
 
     def __init__(self, manager: ImageManager) -> None:
         self._manager = manager

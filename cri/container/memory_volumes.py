@@ -35,7 +35,7 @@ class MemoryVolumeSource:
 def find(
     host_paths: list[str], mountinfo: Path = Path("/proc/self/mountinfo")
 ) -> Mapping[str, MemoryVolumeSource]:
-    """The paths that are memory volumes, or parts of one; Unsupported for volumes of huge pages."""
+    """Find the paths that are memory volumes, or parts of one.  Unsupported: volumes of huge pages."""
     wanted = [path for path in host_paths if _WHOLE.fullmatch(path) or _PART.fullmatch(path)]
     if not wanted:
         return {}

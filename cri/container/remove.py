@@ -36,7 +36,7 @@ async def remove_by_id(runtime: Runtime, container_id: str) -> None:
 
 
 async def undo(runtime: Runtime, container_id: str) -> bool:
-    """Take away a container that was never created; whether all of it is gone.
+    """Remove a container that was never created; returns whether all of it is gone.
 
     What is not stays recorded, and reconciliation tries again.
     """
@@ -54,7 +54,7 @@ async def undo(runtime: Runtime, container_id: str) -> bool:
 
 
 async def finish_leftover(runtime: Runtime, name: str) -> None:
-    """When a half-removed container holds ``name``, finish that first: this is the same request again."""
+    """Finish the removal of a container that still holds ``name``, since its request has come again."""
     holder = runtime.container_names.holder(name)
     if holder and runtime.containers.phase(holder) is ContainerPhase.UNDOING:
         await undo(runtime, holder)

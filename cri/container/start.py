@@ -1,4 +1,4 @@
-"""StartContainer: protectd starts the process, and says how it went."""
+"""StartContainer: has protectd start the process, and records the outcome."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ async def _start(runtime: Runtime, container_id: str) -> None:
 
 
 async def _learn(runtime: Runtime, container_id: str) -> None:
-    """Ask protectd what a failed start did: it has ended the container, or the zone is silent."""
+    """Ask protectd about a failed start: either the container has ended, or the zone does not answer."""
     try:
         await runtime.changes.workload(await runtime.zones.get_workload(container_id))
     except Fault as fault:

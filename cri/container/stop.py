@@ -1,4 +1,4 @@
-"""StopContainer: its stop signal, then SIGKILL when its time is over; pods' ends use its kill too."""
+"""StopContainer: sends the stop signal, and after the grace period SIGKILL.  Stopping a pod uses ``kill``."""
 
 from __future__ import annotations
 

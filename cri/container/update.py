@@ -1,4 +1,4 @@
-"""UpdateContainerResources: new limits in the zone's cgroups, which statuses show from then on."""
+"""UpdateContainerResources: sets limits in the zone's cgroups, which statuses show from then on."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def _update(
 
 
 async def _one_by_one(runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources) -> None:
-    """Ask for each limit alone, so that it is known, and shown, which of them hold.
+    """Set the limits one by one, to find out which of them hold.
 
     The OCI runtime stops at the first limit that the kernel refuses, and those before it hold.
     """
@@ -106,7 +106,7 @@ def merge(into: cri.LinuxContainerResources, asked: cri.LinuxContainerResources)
 def _wanted(
     now: cri.LinuxContainerResources, asked: cri.LinuxContainerResources
 ) -> cri.LinuxContainerResources:
-    """Complete the request with what belongs to it.
+    """Add to the request what belongs to it.
 
     The limit of memory and swap together follows the memory limit, unless it is set too.  Quota and period
     are one limit to the kernel: setting one keeps the other.  oom_score_adj is fixed when a process starts;

@@ -15,7 +15,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 SHARED = "/run/xenpod/shared"
-"""Where a zone sees what protectd shares with it (protect.v1, Volume)."""
+"""The path in a zone of what protectd shares with it (protect.v1, Volume)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def _memory(name: str, path: str, place_of: MemoryVolumeSource) -> pb.MemoryVolu
 
 
 def _volume(name: str, mount: cri.Mount) -> pb.Volume:
-    """A host path that does not exist becomes a directory, as pods expect."""
+    """The volume of a host path, which is made a directory if it does not exist, as pods expect."""
     return pb.Volume(
         name=name,
         host_path=mount.host_path,

@@ -1,1 +1,4 @@
-"""Another runtime behind ours: pods that are not for zones go to it whole (docs/adr/0023-delegation.md)."""
+"""The delegate: another runtime behind ours, which runs the pods that are not for zones.
+
+See docs/adr/0023-delegation.md.
+"""

@@ -1,4 +1,4 @@
-"""The table ``[delegate]`` of cri.toml; every key is explained in packaging/cri.toml."""
+"""The table ``[delegate]`` of cri.toml.  packaging/cri.toml explains every key."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ _SCHEME = "unix://"
 
 
 class Unnamed(Enum):
-    """Who gets the pods that name no runtime handler."""
+    """Which runtime gets the pods that name no runtime handler."""
 
     DELEGATE = "delegate"
     XENPOD = "xenpod"
 
 
 class HostNetwork(Enum):
-    """What a pod gets that is for our handlers and asks for the host's network."""
+    """What happens to a pod that is for our handlers but asks for the host's network."""
 
     REFUSE = "refuse"
     CLASSLESS = "classless"
-    """The delegate, when the pod names no handler; else an error."""
+    """A pod that names no handler goes to the delegate; any other is refused."""
     DELEGATE = "delegate"
 
 
 @dataclass(frozen=True, slots=True)
 class DelegateConfig:
-    """The other runtime, and what goes to it.  ``endpoint`` "": there is none."""
+    """The delegate, and which pods go to it.  An empty ``endpoint``: there is no delegate."""
 
     endpoint: str = ""
     default: Unnamed = Unnamed.DELEGATE
     host_network: HostNetwork = HostNetwork.CLASSLESS
     timeout: Seconds = Seconds(5.0)
-    """Deadline for what only reads; the caller's, where that is shorter."""
+    """Deadline of calls that only read, in seconds.  A caller's shorter deadline is kept."""
     keep: Seconds = Seconds(120.0)
-    """For how long its lists are shown as it last said, while it does not answer."""
+    """How many seconds its last lists are shown while it does not answer."""
 
     def __post_init__(self) -> None:
         longer_than_nothing(self, "timeout", "keep")
@@ -52,5 +52,5 @@ class DelegateConfig:
 
     @property
     def path(self) -> Path:
-        """Where it listens."""
+        """The delegate's socket."""
         return Path(self.endpoint.removeprefix(_SCHEME))

@@ -1,4 +1,7 @@
-"""Keeps the delegate's last word fresh, and finds out when it is back: until then nobody waits for it."""
+"""Keeps the lists remembered of the delegate fresh, and notices when it is back.
+
+While the delegate is away nobody else waits for it.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ import time
 
 import grpc.aio
 
-from cri.delegate.link import Delegate, said
+from cri.delegate.link import Delegate, error_text
 from cri.delegate.lists import MergedList
-from cri.delegate.met import Met
+from cri.delegate.stored import DelegateFacts
 from daemonkit.backoff import Backoff
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
@@ -18,23 +21,23 @@ from daemonkit.logs import fields
 log = logging.getLogger(__name__)
 
 FRESH = 10.0
-"""Seconds after which its lists are asked for, if nobody else has."""
+"""Seconds after which a list is asked for again, if no caller has asked for it."""
 _LONGEST = 2.0
 
 
 class DelegateFollower:
-    """A background task."""
+    """A background task that asks for stale lists, and for a sign of life while the delegate is away."""
 
-    def __init__(self, delegate: Delegate, lists: tuple[MergedList, ...], met: Met) -> None:
+    def __init__(self, delegate: Delegate, lists: tuple[MergedList, ...], stored: DelegateFacts) -> None:
         self._delegate = delegate
         self._lists = lists
-        self._met = met
+        self._stored = stored
         self._wake = asyncio.Event()
         self._backoff = Backoff(longest=_LONGEST)
         delegate.on_lost(self._wake.set)
 
     async def run(self) -> None:
-        """For ever."""
+        """Follow the delegate until cancelled."""
         while True:
             self._wake.clear()
             if await self.look():
@@ -44,7 +47,7 @@ class DelegateFollower:
                 await asyncio.sleep(self._backoff.delay())
 
     async def look(self) -> bool:
-        """Ask for what is not fresh; whether the delegate answers."""
+        """Ask for the lists that are stale; returns whether the delegate answers."""
         before = self._delegate.trouble
         try:
             if before:
@@ -54,11 +57,11 @@ class DelegateFollower:
                     await one.refresh()
         except (grpc.aio.AioRpcError, Fault) as error:
             if not before:
-                log.warning("the delegate does not answer", extra=fields(cause=said(error)))
-            self._delegate.lost(said(error))
+                log.warning("the delegate does not answer", extra=fields(cause=error_text(error)))
+            self._delegate.lost(error_text(error))
             return False
         if before:
-            self._met.note()
+            self._stored.note()
             self._delegate.trouble = ""
             log.info("the delegate answers", extra=fields(endpoint=self._delegate.endpoint))
         return True

@@ -1,4 +1,7 @@
-"""The lists of RuntimeService: what each holds, and what tells its items apart.  All have them in field 1."""
+"""The lists of RuntimeService: the key of their items, and how a filter selects them.
+
+Every list has its items in field 1 of the answer.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from cri.state.records import has_id, has_labels
 from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-# CRI's messages, whichever a method has
+# Any message of CRI: which one depends on the method.
 _Fields = Any
 
 METHODS: dict[str, MethodDescriptor] = dict(cri.DESCRIPTOR.services_by_name["RuntimeService"].methods_by_name)
@@ -32,7 +35,7 @@ def response_type(method: str) -> type[Message]:
 
 
 def parsed(method: str, kind: type[Message], untrusted: bytes) -> _Fields:
-    """A caller's request; Invalid when it cannot be read."""
+    """Decode a caller's request; Invalid when it cannot be read."""
     try:
         return kind.FromString(untrusted)
     except DecodeError:
@@ -41,24 +44,24 @@ def parsed(method: str, kind: type[Message], untrusted: bytes) -> _Fields:
 
 @dataclass(frozen=True, slots=True)
 class ListKind:
-    """One list, as a call (``method``) and as a stream (``stream``)."""
+    """One list: the unary RPC ``method``, and the streaming RPC ``stream`` with the same items."""
 
     method: str
     stream: str
     key: Callable[[Any], str]
-    """What tells an item apart."""
+    """The id of an item, which is unique in the list."""
     pod: Callable[[Any], str] = lambda item: ""
-    """The pod of an item that is a container; "" when it does not say."""
+    """The id of a container's pod; "" when the item does not name one."""
     pods: bool = True
-    """Whether ``key`` is the id of a pod; else a container's, or a name."""
+    """Whether ``key`` is the id of a pod; otherwise it is a container's id, or a name."""
     tracked: bool = False
-    """Whether it tells the kubelet what there is.  What only measures may be left out."""
+    """Whether the kubelet learns from this list what exists.  Lists of figures may be left out."""
     selects: Callable[[Any, Any], bool] = lambda item, asked: True
-    """Whether a filter, as requests have it, selects an item."""
+    """Whether a request's filter selects an item."""
 
     @property
     def patience(self) -> int:
-        """In times of ``delegate.timeout``: containerd takes 2 s for the figures of 100 pods."""
+        """Deadline in multiples of ``delegate.timeout``: containerd takes 2 s for figures of 100 pods."""
         return 1 if self.tracked else 6
 
     @property

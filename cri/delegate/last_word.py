@@ -1,4 +1,4 @@
-"""What the delegate last said of its pods or containers: shown for a while when it does not answer."""
+"""What the delegate last said of its pods or containers, which is shown while it does not answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from daemonkit.faults import Unreachable
 
 
 class LastWord:
-    """Its last whole list, and what it has made and removed since, by its own answers."""
+    """The delegate's last whole list, and what it has created, changed and removed since.
+
+    The changes are read off its answers to calls that went through us.
+    """
 
     def __init__(self, kind: ListKind, delegate: Delegate, keep: float) -> None:
         self.kind = kind
@@ -28,7 +31,7 @@ class LastWord:
         self._gone: dict[str, float] = {}
 
     def heard(self, whole: bytes, items: dict[str, Any], asked_at: float) -> None:
-        """A whole list; what happened before it was asked for is in it."""
+        """Take over a whole list.  It includes every change from before it was asked for."""
         if asked_at < self.heard_at:
             return
         self.heard_at = asked_at
@@ -38,11 +41,11 @@ class LastWord:
             self._gone = {key: when for key, when in self._gone.items() if when >= asked_at}
 
     def made(self, item_id: str, item: Message) -> None:
-        """It has answered that this is there now."""
+        """Note that the delegate has answered that this item exists now."""
         self._made[item_id] = (time.monotonic(), item)
 
     def became(self, item_id: str, state: int) -> None:
-        """It has answered that this is in another state now."""
+        """Note that the delegate has answered that this item is in another state now."""
         _, item = self._made.get(item_id, (0.0, self._listed.get(item_id)))
         if item is None or item_id in self._gone:
             return
@@ -52,17 +55,17 @@ class LastWord:
         self.made(item_id, changed)
 
     def became_with(self, pod_id: str, state: int) -> None:
-        """What is in a pod is in another state now."""
+        """Note that all containers of a pod are in another state now."""
         for key in self._within(pod_id):
             self.became(key, state)
 
     def gone(self, item_id: str) -> None:
-        """It has answered that this is no longer there."""
+        """Note that the delegate has answered that this item no longer exists."""
         self._made.pop(item_id, None)
         self._gone[item_id] = time.monotonic()
 
     def gone_with(self, pod_id: str) -> None:
-        """Its pod is no longer there, and so are its containers."""
+        """Note that a pod no longer exists, and none of its containers does."""
         for key in self._within(pod_id):
             self.gone(key)
 
@@ -71,23 +74,23 @@ class LastWord:
         return [key for key, item in items if self.kind.pod(item) == pod_id]
 
     def states(self) -> dict[str, tuple[int, str]]:
-        """By id: its state, and its pod; a pod is its own."""
+        """The state, and the id of the pod (of a pod: its own), by id."""
         made = ((key, item) for key, (_, item) in self._made.items())
         items = {key: item for key, item in (*self._listed.items(), *made) if key not in self._gone}
         return {key: (item.state, self.kind.pod(item) or key) for key, item in items.items()}
 
     def knows(self, whole_id: str) -> bool:
-        """Whether it has named this id."""
+        """Whether the delegate has named this id."""
         return whole_id in self._listed or whole_id in self._made
 
     def begins(self, prefix: str) -> bool:
-        """Whether an id that it has named begins so."""
+        """Whether an id that the delegate has named begins with ``prefix``."""
         return any(key.startswith(prefix) for key in (*self._listed, *self._made))
 
     def recall(self, asked: Any) -> bytes:
-        """The list as it was, as an encoded answer; ``asked``: the request's filter.
+        """The list as it was last known, as an encoded answer; ``asked`` is the request's filter.
 
-        Unreachable, with its name, when nothing is known, or for too long.
+        Unreachable, which names the delegate: nothing is known, or it was last known too long ago.
         """
         found = self.selected(asked)
         if not asked.ByteSize() and not self._made and not self._gone:
@@ -95,9 +98,12 @@ class LastWord:
         return encoded_items(self.kind.method, self.kind.field, found)
 
     def selected(self, asked: Any) -> list[Any]:
-        """Those that a filter selects; Unreachable as above.  A delegate that never was there has nothing."""
+        """The items that a filter selects; Unreachable as for ``recall``.
+
+        A delegate that has never been there has no items.
+        """
         if not self.heard_at:
-            if self._delegate.met:
+            if self._delegate.ever_answered:
                 raise self._unknown("what it runs is not known")
             return []
         age = time.monotonic() - self.heard_at

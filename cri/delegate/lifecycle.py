@@ -1,4 +1,7 @@
-"""RPCs that make, change and remove the delegate's pods and containers: its last word follows its answers."""
+"""RPCs that create, change and remove the delegate's pods and containers.
+
+Each answer of the delegate is noted in its last word.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
 class RunPod:
-    """RunPodSandbox: by runtime handler and policy."""
+    """RunPodSandbox: runs a pod on the side that its runtime handler and ``[delegate]`` choose."""
 
     def __init__(
         self, config: DelegateConfig, handlers: Collection[str], delegate: Delegate, servicer: Any,
@@ -36,7 +39,7 @@ class RunPod:
         self._last = last
 
     async def call(self, raw: bytes, context: _Context) -> Answer:
-        """Run the pod where it belongs."""
+        """Run the pod on the side that it belongs to."""
         request = parsed("RunPodSandbox", cri.RunPodSandboxRequest, raw)
         if pod_owner(request, self._handlers, self._config) is Owner.OURS:
             return await self._ours(request, context)  # type: ignore[no-any-return]
@@ -46,7 +49,7 @@ class RunPod:
         answer = await self._delegate.call(
             RUNTIME + "RunPodSandbox", raw, remaining(context), passed_on(context)
         )
-        pod_id = new_id("RunPodSandbox", answer, self._delegate, self._pods)
+        pod_id = created_id("RunPodSandbox", answer, self._delegate, self._pods)
         config = request.config
         self._last.made(
             pod_id,
@@ -64,7 +67,7 @@ class RunPod:
 
 
 class CreateContainer(ById):
-    """CreateContainer: its owner gets the image first."""
+    """CreateContainer: brings the image to the pod's side first."""
 
     def __init__(
         self, pods: Owners, delegate: Delegate, servicer: Any, containers: Owners, last: LastWord,
@@ -80,7 +83,7 @@ class CreateContainer(ById):
             await self._ensure(owner, request)
 
     def after(self, wanted: str, request: Any, answer: bytes) -> None:
-        container_id = new_id(self.method, answer, self._delegate, self._containers)
+        container_id = created_id(self.method, answer, self._delegate, self._containers)
         config = request.config
         self._last.made(
             container_id,
@@ -99,7 +102,7 @@ class CreateContainer(ById):
 
 
 class Change(ById):
-    """Starts, stops and removals: ``changed`` notes it in its last word, by id."""
+    """Starts, stops and removals: ``changed`` takes the id, and notes the change in the last word."""
 
     def __init__(
         self, method: str, owners: Owners, delegate: Delegate, servicer: Any, changed: Callable[[str], None]
@@ -111,10 +114,10 @@ class Change(ById):
         self._changed(wanted)
 
 
-def new_id(method: str, untrusted: bytes, delegate: Delegate, owners: Owners) -> str:
-    """The id in field 1 of an answer.
+def created_id(method: str, untrusted: bytes, delegate: Delegate, owners: Owners) -> str:
+    """The id of what the delegate has created: field 1 of its answer.
 
-    Broken when there is none, or when it is one of ours: whoever believed it would then stop a zone.
+    Broken: there is no id, or it is one of ours; a caller who believed that would later stop a zone.
     """
     try:
         answer = response_type(method).FromString(untrusted)

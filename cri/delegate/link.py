@@ -1,7 +1,8 @@
-"""The client of the delegate: bytes out, bytes in.  Its statuses are raised as they came (AioRpcError).
+"""The client of the delegate, which sends and receives encoded messages.
 
-What is not its word is ours: it cannot be reached (Unreachable), it does not answer in time (TooLate), it is
-a xenpod-cri itself (Refused), its answer is more than we take (Broken).
+The delegate's own status is raised as it came (AioRpcError).  What goes wrong on this side is a Fault:
+Unreachable, TooLate (no answer in time), Refused (the delegate is itself a xenpod-cri), Broken (the answer
+is too large).
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ IMAGES = "/runtime.v1.ImageService/"
 OURSELVES = "xenpod"
 """``runtime_name`` of each xenpod-cri's Version."""
 HOP = "xenpod-delegated"
-"""Metadata of each call that we pass on: one that comes back to us, or to another xenpod-cri, is refused."""
+"""Metadata that marks each call we pass on: a xenpod-cri refuses a call that already carries it."""
 
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
-# grpc.aio's own types leave open what is sent
+# grpc.aio's own types do not say what is sent.
 _Call: TypeAlias = "grpc.aio.UnaryUnaryCall[bytes, bytes]"
 _Stream: TypeAlias = "grpc.aio.UnaryStreamCall[bytes, bytes]"
 
 _ASK = "ask the delegate"
 _HOPPED: Metadata = ((HOP, "1"),)
-# A Go server's trailers may be far larger than gRPC's 8 KiB: a runtime's words reach our caller whole.
+# A Go server's trailers may be far larger than gRPC's 8 KiB, and an error must reach our caller whole.
 _TRAILERS = 1024 * 1024
 _OPTIONS = (("grpc.max_metadata_size", _TRAILERS), ("grpc.absolute_max_metadata_size", _TRAILERS))
-_NOT_ITS_WORD = "Deadline Exceeded"  # details of a deadline that passed here; gRPC for C writes it so
+_OUR_DEADLINE = "Deadline Exceeded"  # what gRPC for C writes when a deadline passes on this side
 
 
 class CallerLeft(TooLate):
@@ -45,27 +46,27 @@ class CallerLeft(TooLate):
 
 
 class Delegate:
-    """The other runtime, by its socket."""
+    """The other runtime, reached by its socket."""
 
     def __init__(self, config: DelegateConfig) -> None:
         self.endpoint = config.endpoint
         self.timeout = float(config.timeout)
-        """Seconds for what only reads."""
+        """Deadline of a call that only reads, in seconds."""
         self.trouble = f"{self.endpoint} has not answered yet"
-        """Why nobody waits for its lists now; "": it answers.  ``cri.delegate.follow`` clears it."""
+        """Why it does not answer; "": it does.  Set by ``lost``, cleared by ``cri.delegate.follow``."""
         self._lost_at = time.monotonic()
         self._lost: list[Callable[[], None]] = []
         self._channel = channel(config.path, _OPTIONS)
         self._unary: dict[str, Any] = {}
         self._streams: dict[str, Any] = {}
-        self.met = False
-        """Whether it has ever answered, in an earlier run too: then there may be pods of its (``met.py``)."""
+        self.ever_answered = False
+        """Whether it has ever answered, in this run or an earlier one: it may have pods (``stored.py``)."""
         self._introduced = False
         self.introductions = 0
-        """How often it has said who it is: at first, and whenever it was away."""
+        """How often it was asked who it is: at first, and each time that it came back."""
 
     async def close(self) -> None:
-        """End all calls."""
+        """Close the connection, which ends all calls."""
         await self._channel.close(None)
 
     def on_lost(self, told: Callable[[], None]) -> None:
@@ -73,7 +74,7 @@ class Delegate:
         self._lost.append(told)
 
     def lost(self, trouble: str) -> None:
-        """It does not answer: nobody waits for its lists until it does."""
+        """Note that it does not answer: until it does, nobody waits for its lists."""
         if not self.trouble:
             self._lost_at = time.monotonic()
         self.trouble = clip(trouble if self.endpoint in trouble else f"{self.endpoint}: {trouble}")
@@ -81,13 +82,13 @@ class Delegate:
             told()
 
     def silent(self) -> float:
-        """For how many seconds it has not answered; 0: it answers."""
+        """Seconds since it was last known to answer; 0 while it answers."""
         return time.monotonic() - self._lost_at if self.trouble else 0.0
 
     def reads(self, remaining: float | None, times: int = 1) -> float:
-        """The deadline of a call that only reads, for a caller who has ``remaining`` seconds.
+        """The timeout of a call that only reads, for a caller who has ``remaining`` seconds left.
 
-        ``times``: so many times ``timeout`` at most, for what takes a runtime longer.
+        It is at most ``times`` the configured one: some calls take a runtime longer.
         """
         most = self.timeout * times
         return most if remaining is None else min(most, remaining)
@@ -95,9 +96,9 @@ class Delegate:
     async def call(
         self, method: str, request: bytes, timeout: float | None, metadata: Metadata = ()
     ) -> bytes:
-        """One call; ``method`` with its service, such as ``RUNTIME + "Version"``.  None: no deadline.
+        """Make one call, such as ``RUNTIME + "Version"``; a ``timeout`` of None is no deadline.
 
-        AioRpcError: its own status.  Unreachable, TooLate, Refused, Broken: see above.
+        AioRpcError: its own status.  Unreachable, TooLate, Refused, Broken: see the top of this file.
         """
         if not self._introduced:
             await self.introduce(self.reads(timeout))
@@ -106,7 +107,7 @@ class Delegate:
     def begin(
         self, method: str, request: bytes, timeout: float | None, metadata: Metadata = ()
     ) -> PendingCall:
-        """Send a call without waiting for it; for a delegate that is there (``trouble`` is "")."""
+        """Send a call without waiting for its answer.  Only for a delegate without ``trouble``."""
         known = self._unary.get(method)
         if known is None:
             known = self._unary[method] = self._channel.unary_unary(method, None, None)
@@ -115,7 +116,7 @@ class Delegate:
     async def stream(
         self, method: str, request: bytes, timeout: float | None, metadata: Metadata = ()
     ) -> PendingStream:
-        """A streaming call, begun; errors as for ``call``, those of the stream by its ``answers``."""
+        """Begin a streaming call; errors as for ``call``.  ``answers`` raises those of the stream."""
         if not self._introduced:
             await self.introduce(self.reads(timeout))
         return self.open(method, request, timeout, metadata)
@@ -130,7 +131,10 @@ class Delegate:
         return PendingStream(self, known(request, timeout=timeout, metadata=(*_HOPPED, *metadata)), timeout)
 
     async def introduce(self, timeout: float) -> None:
-        """Refused when it is a xenpod-cri: a call would come back to us, or go to zones of another one."""
+        """Ask the delegate who it is, which must happen before the first call.
+
+        Refused: it is a xenpod-cri, so calls would come back to us, or go to the zones of another one.
+        """
         asked = self.begin(RUNTIME + "Version", b"", timeout)
         try:
             version = cri.VersionResponse.FromString(await asked.answer())
@@ -143,9 +147,9 @@ class Delegate:
         self.introductions += 1
 
     def judge(self, error: grpc.aio.AioRpcError, timeout: float | None) -> Exception:
-        """What to raise: its own status as it is, or what befell the call on this side."""
+        """What to raise for a failed call: the delegate's own status, or a Fault of this side."""
         code, details = error.code(), error.details() or ""
-        if code is grpc.StatusCode.DEADLINE_EXCEEDED and details == _NOT_ITS_WORD:
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED and details == _OUR_DEADLINE:
             kind = TooLate if timeout is None or timeout >= self.timeout else CallerLeft
             return kind(_ASK, self.endpoint, f"no answer within {timeout or 0:.3g} s")
         if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
@@ -169,14 +173,14 @@ class PendingCall:
         self._timeout = timeout
 
     async def answer(self) -> bytes:
-        """Its answer.  Whoever is cancelled here cancels the call."""
+        """The answer.  Cancelling this cancels the call."""
         try:
             return await self._call
         except grpc.aio.AioRpcError as error:
             raise self._delegate.judge(error, self._timeout) from None
 
     def cancel(self) -> None:
-        """Nobody wants the answer."""
+        """Cancel the call: nobody wants the answer."""
         self._call.cancel()
 
 
@@ -189,7 +193,7 @@ class PendingStream:
         self._timeout = timeout
 
     async def answers(self) -> AsyncGenerator[bytes, None]:
-        """One after another; whoever stops reading is to close this."""
+        """The answers, one after another.  Close this generator if you stop before its end."""
         try:
             async for answer in self._call:
                 yield answer
@@ -199,18 +203,18 @@ class PendingStream:
             self._call.cancel()
 
     def cancel(self) -> None:
-        """Nobody wants the answers."""
+        """Cancel the call: nobody wants the answers."""
         self._call.cancel()
 
 
 def remaining(context: grpc.aio.ServicerContext[Any, Any]) -> float | None:
-    """Seconds until the caller's deadline; None: it has none."""
+    """Seconds until the caller's deadline; None: there is no deadline."""
     left: float | None = context.time_remaining()
     return left
 
 
 def passed_on(context: grpc.aio.ServicerContext[Any, Any]) -> Metadata:
-    """The caller's own metadata, such as a trace's.  Refused: the call has been passed on before."""
+    """The caller's metadata to pass on, such as a trace id.  Refused: the call was passed on before."""
     kept = []
     for key, value in context.invocation_metadata() or ():
         if key == HOP:
@@ -221,8 +225,8 @@ def passed_on(context: grpc.aio.ServicerContext[Any, Any]) -> Metadata:
     return kept
 
 
-def said(error: Exception) -> str:
-    """An error of a call in words."""
+def error_text(error: Exception) -> str:
+    """The text of an error of a call."""
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.code().name}: {error.details() or ''}"
     return str(error) if isinstance(error, Fault) else repr(error)

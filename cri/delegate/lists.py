@@ -1,4 +1,4 @@
-"""Lists of both runtimes, each item once: both are asked at the same time, their encoded answers joined."""
+"""Lists of both runtimes: both are asked at the same time, and their encoded answers are joined."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from cri.delegate.kinds import ListKind, parsed, request_type
 from cri.delegate.last_word import LastWord, encoded_items
-from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, passed_on, remaining, said
+from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, error_text, passed_on, remaining
 from cri.delegate.owners import Owners
 from cri.delegate.untrusted import Checked
 from cri.state.records import has_id
@@ -24,7 +24,7 @@ from daemonkit.logs import fields
 log = logging.getLogger(__name__)
 
 REST = 60.0
-"""Seconds in which figures that did not come in time are not asked for: those of zones come without them."""
+"""Seconds for which the delegate is not asked again for figures that did not come in time."""
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Ours = Callable[[Any, Any], Awaitable[bytes | Message]]
@@ -36,7 +36,7 @@ async def _as_they_are(items: Sequence[Any]) -> Sequence[Any]:
 
 
 class MergedList:
-    """One list of the service."""
+    """One list of RuntimeService, with the items of both runtimes."""
 
     def __init__(
         self, kind: ListKind, delegate: Delegate, ours: _Ours, pods: Owners, containers: Owners,
@@ -44,7 +44,7 @@ class MergedList:
     ) -> None:  # fmt: skip
         self.kind = kind
         self.last = last
-        """None: a list that only measures.  While it is not known it is left out."""
+        """None for a list of figures: when the delegate does not answer, its figures are left out."""
         self._delegate = delegate
         self._ours = ours
         self._pods = pods
@@ -54,10 +54,10 @@ class MergedList:
         self._lacking = -1
         self._rests_until = 0.0
         self.adapt: Adapt = _as_they_are
-        """Makes the delegate's items fit what else we say of both."""
+        """Changes the delegate's items where they would not fit ours (``cri.delegate.metrics``)."""
 
     async def answer(self, raw: bytes, context: _Context) -> bytes:
-        """The joined list, encoded."""
+        """The encoded list of both runtimes' items."""
         request = parsed(self.kind.method, self._request, raw)
         about = getattr(request, "filter", request)
         metadata = passed_on(context)
@@ -77,7 +77,7 @@ class MergedList:
         return mine + await self._theirs(pending, about, begun, MESSAGE_LIMIT - len(mine))
 
     async def refresh(self) -> None:
-        """Ask the delegate for the whole list, so that its last word is fresh; its errors are raised."""
+        """Ask the delegate for the whole list and remember it; the delegate's errors are raised."""
         begun = time.monotonic()
         answer = await self._delegate.call(RUNTIME + self.kind.method, b"", self._delegate.timeout)
         data, items = self.checked.whole(answer)
@@ -85,9 +85,9 @@ class MergedList:
             self.last.heard(data, items, begun)
 
     async def begins(self, prefix: str) -> bool:
-        """Whether an id of the delegate begins so.
+        """Whether an id of the delegate begins with ``prefix``.
 
-        The whole list is asked for: runtimes take an ambiguous beginning in a filter for one of nothing.
+        The whole list is asked for: with an ambiguous prefix in a filter, runtimes list nothing.
         """
         assert self.last is not None
         if not self._delegate.trouble:
@@ -103,7 +103,7 @@ class MergedList:
         return bool(wanted and self._owners.ours(wanted) or pod and self._pods.ours(pod))
 
     def recall(self, about: Any) -> bytes:
-        """What is shown of the delegate while it does not answer."""
+        """The delegate's part of the answer while it does not answer itself."""
         return self.last.recall(about) if self.last is not None else b""
 
     async def _theirs(self, pending: PendingCall | None, about: Any, begun: float, room: int) -> bytes:
@@ -128,7 +128,7 @@ class MergedList:
         return encoded_items(self.kind.method, self.kind.field, chosen)
 
     def named(self, items: Sequence[Any], about: Any) -> Sequence[Any]:
-        """Those that the ids of a filter select: it may be meant for ours, and the delegate ignore it."""
+        """The items that the ids of a filter select, since a delegate may ignore a filter."""
         wanted, pod = getattr(about, "id", ""), getattr(about, "pod_sandbox_id", "")
         if not wanted and not pod:
             return items
@@ -138,26 +138,28 @@ class MergedList:
         ]
 
     def lacking(self) -> bool:
-        """Whether the delegate, since it was last away, has said that it has no such list."""
+        """Whether the delegate has said, since it last came back, that it has no such list."""
         return self._lacking == self._delegate.introductions
 
     def asks(self) -> bool:
-        """Whether the delegate is to be asked: it answers, and has such a list."""
+        """Whether to ask the delegate: it answers, has such a list, and was not too slow just now."""
         rests = time.monotonic() < self._rests_until
         return not self._delegate.trouble and not self.lacking() and not rests
 
     def failed(self, error: Exception) -> None:
-        """Note that it did not list: until it does it is not asked again by who would have to wait."""
+        """Note that the delegate failed to list, so that later callers do not wait for it."""
         if isinstance(error, CallerLeft):
             return
         if self.last is None and lacks(error):
             self._lacking = self._delegate.introductions
         elif self.last is not None:
-            self._delegate.lost(said(error))
+            self._delegate.lost(error_text(error))
         else:
             if isinstance(error, TooLate):
                 self._rests_until = time.monotonic() + REST
-            log.warning("the delegate has no figures: %s", said(error), extra=fields(list=self.kind.method))
+            log.warning(
+                "the delegate has no figures: %s", error_text(error), extra=fields(list=self.kind.method)
+            )
 
 
 def lacks(error: Exception) -> bool:

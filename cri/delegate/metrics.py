@@ -1,7 +1,7 @@
-"""Metrics of two runtimes under one list of descriptors.
+"""Pod metrics of both runtimes under one list of descriptors.
 
-A metric has the values of its labels alone; their names, in this order, are in its descriptor.  For a metric
-that both runtimes have, under names in another order, the delegate's values are put into our order.
+A metric carries only the values of its labels; its descriptor has their names, in the same order.  Where
+both runtimes have a metric with labels in another order, the delegate's values are put into our order.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from cri.delegate.kinds import parsed
-from cri.delegate.link import RUNTIME, Delegate, Metadata, passed_on, remaining, said
+from cri.delegate.link import RUNTIME, Delegate, Metadata, error_text, passed_on, remaining
 from cri.delegate.lists import lacks
 from cri.delegate.untrusted import read
 from daemonkit.faults import Fault
@@ -25,24 +25,24 @@ log = logging.getLogger(__name__)
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Order: TypeAlias = tuple[int, ...] | None
-"""For each label of ours the place of the delegate's value, -1: it has none.  None: it cannot be shown."""
+"""For each of our labels the index of the delegate's value (-1: none); None: the metric is left out."""
 
 _METHOD = "ListMetricDescriptors"
 _DESCRIPTORS = 4096
 
 
 class MetricLabels:
-    """Descriptors of both, and the delegate's metrics as they fit these."""
+    """Merges the descriptors of both runtimes, and fits the delegate's metrics to them."""
 
     def __init__(self, delegate: Delegate, servicer: Any) -> None:
         self._delegate = delegate
         self._servicer = servicer
         self._orders: Mapping[str, Order] = {}
         self._known = -1
-        """The introduction since which ``_orders`` holds: a delegate that was away may be another release."""
+        """The introduction that ``_orders`` is from: a delegate that comes back may be another release."""
 
     async def descriptors(self, raw: bytes, context: _Context) -> cri.ListMetricDescriptorsResponse:
-        """ListMetricDescriptors: by name once, ours first."""
+        """ListMetricDescriptors: each name once, ours first."""
         request = parsed(_METHOD, cri.ListMetricDescriptorsRequest, raw)
         metadata = passed_on(context)
         reply: cri.ListMetricDescriptorsResponse = await self._servicer.ListMetricDescriptors(
@@ -59,7 +59,7 @@ class MetricLabels:
         return reply
 
     async def adapted(self, items: Sequence[Any]) -> Sequence[Any]:
-        """Pods' metrics of the delegate as our descriptors have them; ``items`` itself if they fit."""
+        """The delegate's pod metrics with our labels; ``items`` itself when nothing has to change."""
         if not items:
             return items
         if self._known != self._delegate.introductions:
@@ -69,14 +69,14 @@ class MetricLabels:
         return [_adapted(one, self._orders) for one in items]
 
     async def _learn(self, raw: bytes, timeout: float, metadata: Metadata) -> Sequence[Any]:
-        """The delegate's descriptors; none where it does not say."""
+        """Ask the delegate for its descriptors, and note the order of labels; empty when it fails."""
         introduction = self._delegate.introductions
         try:
             answer = await self._delegate.call(RUNTIME + _METHOD, raw, timeout, metadata)
             _, reply = read(cri.ListMetricDescriptorsResponse, answer)
         except (grpc.aio.AioRpcError, Fault, DecodeError) as error:
             if not lacks(error):
-                log.warning("the delegate has no descriptors of metrics: %s", said(error))
+                log.warning("the delegate has no descriptors of metrics: %s", error_text(error))
             return ()
         theirs: Sequence[Any] = reply.descriptors[:_DESCRIPTORS]
         own = await self._servicer.ListMetricDescriptors(cri.ListMetricDescriptorsRequest(), None)
@@ -86,7 +86,7 @@ class MetricLabels:
 
 
 def _orders(ours: Mapping[str, Sequence[str]], theirs: Iterable[Any]) -> dict[str, Order]:
-    """Of the metrics that both have under different labels."""
+    """The label order of each metric that both runtimes have under different labels."""
     found: dict[str, Order] = {}
     for one in theirs:
         keys, wanted = list(one.label_keys), list(ours.get(one.name, one.label_keys))
@@ -111,7 +111,7 @@ def _adapted(pod: Any, orders: Mapping[str, Order]) -> Any:
 
 
 def _ordered(metric: Any, order: Order) -> Any:
-    """The metric with our labels; None when it cannot have them."""
+    """The metric with the values in our order; None when it does not fit."""
     values = list(metric.label_values)
     if order is None or len(values) <= max(order, default=-1):
         return None

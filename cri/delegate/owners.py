@@ -1,4 +1,4 @@
-"""Whose pod or container it is: ours, if our records have its id; else the delegate's."""
+"""Which runtime owns a pod or container: ours if our records have its id, else the delegate."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 _WHOLE = 64
-"""Characters of a whole id, of ours as of containerd's and CRI-O's.  Shorter ones may be beginnings."""
+"""Characters of a whole id: ours, containerd's and CRI-O's.  A shorter one may be a prefix."""
 
 _REMOVED = 4096
-"""Removed ids of ours that are remembered; those of a pod are asked for within minutes."""
+"""How many of our removed ids are remembered; the kubelet asks for them for some minutes."""
 
 
 class Owner(Enum):
@@ -27,7 +27,7 @@ class Owner(Enum):
 
 
 class OwnRecords(Protocol):
-    """Our pods, or our containers, as ``cri.state.records`` has them."""
+    """Records of our pods or of our containers (``cri.state.records``)."""
 
     def has(self, record_id: str) -> bool: ...
 
@@ -37,10 +37,10 @@ class OwnRecords(Protocol):
 
 
 class Owners:
-    """Of one kind: pods, or containers.
+    """Finds the owner of a pod, or of a container; one instance serves one of these kinds.
 
-    ``knows``: whether the delegate has named this whole id.  ``begins``: whether an id of it begins so; it is
-    asked, and while it does not answer its last word counts.
+    ``knows``: whether the delegate has named this whole id.  ``begins``: whether an id of the delegate begins
+    with this prefix; it is asked, or its last word counts while it does not answer.
     """
 
     def __init__(
@@ -58,11 +58,11 @@ class Owners:
         ours.observe(self._note)
 
     def ours(self, whole_id: str) -> bool:
-        """Whether a whole id is ours, hidden or not, or was until it was removed."""
+        """Whether a whole id is ours: visible, hidden, or removed not long ago."""
         return self._ours.has(whole_id) or whole_id in self._removed
 
     async def owner(self, wanted: str) -> Owner:
-        """By a whole id, or an unambiguous beginning of one.  Invalid: both have ids that begin so."""
+        """The owner of a whole id, or of an unambiguous prefix.  Invalid: both have ids with this prefix."""
         if not wanted or self.ours(wanted):
             return Owner.OURS  # which refuses the empty one
         if len(wanted) >= _WHOLE or self._knows(wanted):
@@ -76,7 +76,7 @@ class Owners:
         return Owner.OURS
 
     def _note(self, before: Any, after: Any) -> None:
-        """Remember what is removed: whoever still asks neither waits for the delegate nor believes it."""
+        """Remember a removed id: later calls for it must neither wait for the delegate nor reach it."""
         if before is None or after is not None:
             return
         self._removed[before.id] = None
@@ -85,11 +85,11 @@ class Owners:
 
 
 def pod_owner(asked: cri.RunPodSandboxRequest, handlers: Collection[str], config: DelegateConfig) -> Owner:
-    """Who runs a new pod: by its runtime handler, and by what ``[delegate]`` says of the host's network.
+    """Which runtime gets a new pod, by its runtime handler and the keys of ``[delegate]``.
 
-    A pod of the same name on the other side is no conflict.  Names are each runtime's own, and the kubelet
-    goes by ids: after a change of ``default`` the pod's next sandbox may be on the other side, while the
-    last one is still being removed.
+    A pod of the same name on the other side is no conflict: each runtime has its own names, and the kubelet
+    goes by ids.  After a change of ``default`` a pod's next sandbox may be on the other side while the last
+    one is still being removed.
     """
     name = asked.runtime_handler
     ours = name in handlers if name else config.default is Unnamed.XENPOD
@@ -106,4 +106,4 @@ def pod_owner(asked: cri.RunPodSandboxRequest, handlers: Collection[str], config
 
 
 Ensure = Callable[[Owner, cri.CreateContainerRequest], Awaitable[None]]
-"""Awaited before a container is created: its owner gets the image, if only the other one has it."""
+"""Awaited before a container is created: brings its image to the owner's side if only the other has it."""

@@ -1,4 +1,7 @@
-"""Which RPC goes where.  What needs no change passes byte for byte, unknown fields included."""
+"""Routes RPCs to one of the two runtimes.
+
+A message that needs no change passes byte for byte, with its unknown fields.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ CONTAINER_CALLS = frozenset(
 
 
 class ById:
-    """One RPC about one pod or container: it goes to the runtime that has it."""
+    """An RPC about one pod or container, which goes to the runtime that owns it."""
 
     def __init__(self, method: str, owners: Owners, delegate: Delegate, servicer: Any) -> None:
         self.method = method
@@ -45,7 +48,7 @@ class ById:
         self._id = METHODS[method].input_type.fields_by_number[1].name
 
     async def call(self, raw: bytes, context: _Context) -> Answer:
-        """Answer as the owner does."""
+        """The owner's answer."""
         request = parsed(self.method, self._request, raw)
         wanted: str = getattr(request, self._id)
         owner = await self._owners.owner(wanted)
@@ -57,20 +60,20 @@ class ById:
         return answer
 
     async def theirs(self, raw: bytes, context: _Context) -> bytes:
-        """The delegate's answer; AioRpcError: its status."""
+        """The delegate's answer; AioRpcError is its own status."""
         left, metadata = remaining(context), passed_on(context)
         timeout = self._delegate.reads(left) if self._reads else left
         return await self._delegate.call(RUNTIME + self.method, raw, timeout, metadata)
 
     async def before(self, owner: Owner, request: Any) -> None:
-        """For RPCs that need something first."""
+        """Hook before the call: what the RPC needs first."""
 
     def after(self, wanted: str, request: Any, answer: bytes) -> None:
-        """For RPCs of the delegate's that change what there is."""
+        """Hook after the delegate's answer: what the RPC has changed there."""
 
 
 def unary(behaviour: Behaviour, like: Callable[..., Any]) -> grpc.RpcMethodHandler[Any, Any]:
-    """A handler with raw requests.  It is ``read_only`` if ``like``, ours, is."""
+    """A unary handler that gets requests encoded.  It is ``read_only`` if ``like``, our own method, is."""
 
     async def call(raw: bytes, context: _Context) -> Answer:
         try:
@@ -84,7 +87,7 @@ def unary(behaviour: Behaviour, like: Callable[..., Any]) -> grpc.RpcMethodHandl
 
 
 def streaming(behaviour: StreamBehaviour) -> grpc.RpcMethodHandler[Any, Any]:
-    """A streaming handler with raw requests."""
+    """A streaming handler that gets requests encoded."""
 
     async def call(raw: bytes, context: _Context) -> AsyncIterator[Answer]:
         async with contextlib.aclosing(behaviour(raw, context)) as answers:
@@ -98,17 +101,17 @@ def streaming(behaviour: StreamBehaviour) -> grpc.RpcMethodHandler[Any, Any]:
 
 
 async def end_with(error: grpc.aio.AioRpcError, context: _Context) -> NoReturn:
-    """End a call with the delegate's status as it came: code, words, trailing metadata."""
+    """End a call with the delegate's status as it came: code, details, trailing metadata."""
     trailing: Any = error.trailing_metadata() or ()  # the stubs do not say that it is pairs
     await context.abort(error.code(), error.details() or "", tuple(trailing))
     raise AssertionError("abort returned")
 
 
 def encoded_answer(answer: Answer) -> bytes:
-    """An answer of ours may be a message, or encoded already."""
+    """The bytes of an answer, which may be encoded already."""
     return answer if isinstance(answer, bytes) else answer.SerializeToString()
 
 
 def generic(handlers: Mapping[str, grpc.RpcMethodHandler[Any, Any]]) -> grpc.GenericRpcHandler[Any, Any]:
-    """The service of these handlers, by name of the method."""
+    """RuntimeService with these handlers, by method name."""
     return grpc.method_handlers_generic_handler(RUNTIME.strip("/"), dict(handlers))

@@ -1,4 +1,4 @@
-"""RuntimeService in front of two runtimes: assembles the routes, and runs what they need."""
+"""RuntimeService in front of two runtimes: assembles the routes, and runs the delegate's follower."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ from cri.delegate.follow import DelegateFollower
 from cri.delegate.kinds import CONTAINERS, LISTS, METHODS, POD_METRICS, PODS, ListKind, parsed
 from cri.delegate.last_word import LastWord
 from cri.delegate.lifecycle import Change, CreateContainer, RunPod
-from cri.delegate.link import Delegate, said
+from cri.delegate.link import Delegate, error_text
 from cri.delegate.lists import MergedList
-from cri.delegate.met import Met
 from cri.delegate.metrics import MetricLabels
 from cri.delegate.owners import Ensure, Owners, OwnRecords
 from cri.delegate.routes import (
@@ -34,6 +33,7 @@ from cri.delegate.routes import (
     unary,
 )
 from cri.delegate.status import MergedStatus
+from cri.delegate.stored import DelegateFacts
 from cri.delegate.streams.events import MergedEvents
 from cri.delegate.streams.lists import MergedListStream
 from cri.delegate.streams.missed import MissedEvents
@@ -48,7 +48,10 @@ _Handlers = dict[str, "grpc.RpcMethodHandler[Any, Any]"]
 
 
 class Delegation:
-    """What of a daemon with a delegate is for its assembly, and for images."""
+    """Everything that serves RuntimeService with a delegate.
+
+    ``servicer``: our own RuntimeService; ``handlers``: the names of our runtime handlers.
+    """
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class Delegation:
         self._config = config
         self._servicer = servicer
         self._handlers = handlers
-        self._met = Met(state_dir, self.delegate)
+        self._stored = DelegateFacts(state_dir, self.delegate)
         self._last = {kind: LastWord(kind, self.delegate, config.keep) for kind in (PODS, CONTAINERS)}
         self.pods = Owners("pod sandbox", sandboxes, self._last[PODS].knows, self._begins(PODS))
         self.containers = Owners(
@@ -73,11 +76,11 @@ class Delegation:
         """Set before ``service`` is called."""
         self._lists = {kind: self._list(kind) for kind in LISTS}
         tracked = (self._lists[PODS], self._lists[CONTAINERS])
-        self.follower = DelegateFollower(self.delegate, tracked, self._met)
+        self.follower = DelegateFollower(self.delegate, tracked, self._stored)
 
     def service(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """RuntimeService, for a server."""
-        status = MergedStatus(self._config, self.delegate, self._servicer, self._met, self._handlers)
+        """The RuntimeService to add to a server."""
+        status = MergedStatus(self._config, self.delegate, self._servicer, self._stored, self._handlers)
         labels = MetricLabels(self.delegate, self._servicer)
         self._lists[POD_METRICS].adapt = labels.adapted
         behaviours: dict[str, Behaviour] = {
@@ -150,15 +153,15 @@ class Delegation:
         return lambda prefix: self._lists[kind].begins(prefix)
 
     async def _version(self, raw: bytes, context: Any) -> Any:
-        """Ours: the kubelet and crictl speak to us."""
+        """Our own Version, since the kubelet and crictl talk to us."""
         return await self._servicer.Version(parsed("Version", cri.VersionRequest, raw), context)
 
 
 @contextlib.asynccontextmanager
 async def delegating(delegation: Delegation) -> AsyncIterator[None]:
-    """Follow the delegate while the block runs.  One that is not there is waited for in the background.
+    """Follow the delegate while the block runs; a delegate that is away is looked for in the background.
 
-    WrongKey when it is a xenpod-cri.
+    WrongKey: the delegate is itself a xenpod-cri.
     """
     delegate = delegation.delegate
     async with contextlib.AsyncExitStack() as undo:
@@ -167,10 +170,10 @@ async def delegating(delegation: Delegation) -> AsyncIterator[None]:
             await delegate.introduce(delegate.timeout)
             await delegation.follower.look()
         except Refused as fault:
-            raise WrongKey("delegate.endpoint", said(fault)) from fault
+            raise WrongKey("delegate.endpoint", error_text(fault)) from fault
         except (grpc.aio.AioRpcError, Fault) as error:
-            log.warning("serving before the delegate answers", extra=fields(cause=said(error)))
-            delegate.lost(said(error))
+            log.warning("serving before the delegate answers", extra=fields(cause=error_text(error)))
+            delegate.lost(error_text(error))
         async with asyncio.TaskGroup() as group:  # a follower that fails ends the daemon
             follower = group.create_task(delegation.follower.run(), name="the delegate's follower")
             try:

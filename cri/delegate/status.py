@@ -1,4 +1,4 @@
-"""Status of both runtimes, and what else is said of the node as a whole."""
+"""RPCs about the node as a whole: Status, RuntimeConfig, UpdateRuntimeConfig of both runtimes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from google.protobuf.message import DecodeError, Message
 
 from cri.delegate.config import DelegateConfig, Unnamed
 from cri.delegate.kinds import parsed
-from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, passed_on, remaining, said
+from cri.delegate.link import RUNTIME, CallerLeft, Delegate, PendingCall, error_text, passed_on, remaining
 from cri.delegate.lists import lacks
-from cri.delegate.met import Met
+from cri.delegate.stored import DelegateFacts
 from cri.delegate.untrusted import read
 from daemonkit.faults import Broken, Fault
 from daemonkit.interceptors import clip
@@ -30,15 +30,15 @@ _HANDLERS = 256
 _CONFIG_BYTES = 4096
 _INFO_BYTES = 8 * 1024 * 1024
 INFO = "delegate."
-"""Before the names of the delegate's verbose info."""
+"""Prefix of the keys under which the delegate's verbose info is shown."""
 
 
 class MergedStatus:
-    """Status, RuntimeConfig, UpdateRuntimeConfig.
+    """Answers Status, RuntimeConfig and UpdateRuntimeConfig for both runtimes.
 
-    RuntimeReady and NetworkReady stay those of zones.  The kubelet takes a node without either for NotReady:
-    it then evicts pods, zones too, and without the network starts none but those of the host's.  So the
-    delegate's have a condition of their own, which the kubelet does not act upon.
+    RuntimeReady and NetworkReady are about zones alone.  If either is false the kubelet reports the node as
+    NotReady: pods are evicted, zones too, and without NetworkReady only pods on the host's network start.  So
+    the delegate's conditions are shown as one of our own, DelegateReady, which the kubelet does not act on.
     """
 
     def __init__(
@@ -46,18 +46,18 @@ class MergedStatus:
         config: DelegateConfig,
         delegate: Delegate,
         servicer: Any,
-        met: Met,
+        stored: DelegateFacts,
         handlers: Collection[str],
     ) -> None:
         self._default = config.default
         self._delegate = delegate
         self._servicer = servicer
-        self._met = met
+        self._stored = stored
         self._handlers = handlers
         self._heard: cri.StatusResponse | None = None
 
     async def status(self, raw: bytes, context: _Context) -> cri.StatusResponse:
-        """Ours, with the delegate's part in it; never later than its deadline."""
+        """Our Status with the delegate's part added, within the delegate's deadline."""
         request = parsed("Status", cri.StatusRequest, raw)
         metadata, pending, trouble = passed_on(context), None, self._delegate.trouble
         if not trouble:
@@ -82,24 +82,27 @@ class MergedStatus:
         return reply
 
     async def runtime_config(self, raw: bytes, context: _Context) -> bytes:
-        """The delegate's cgroup driver: the kubelet makes the cgroups for its pods; zones have none.
+        """The delegate's cgroup driver: the kubelet makes cgroups for its pods, and none for zones.
 
-        While the delegate is away, as it last said.  A delegate without this method has its caller go by its
-        own configuration, as it would without us.
+        While the delegate is away this is its last answer.  If it lacks the method, its error is passed on,
+        and the kubelet falls back to its own configuration, as it would without us.
         """
         try:
             timeout = self._delegate.reads(remaining(context))
             answer = await self._delegate.call(RUNTIME + "RuntimeConfig", raw, timeout, passed_on(context))
         except (grpc.aio.AioRpcError, Fault) as error:
-            if lacks(error) or not self._met.runtime_config:
+            if lacks(error) or not self._stored.runtime_config:
                 raise
-            return self._met.runtime_config
+            return self._stored.runtime_config
         if is_runtime_config(answer):
-            self._met.note(answer)
+            self._stored.note(answer)
         return answer
 
     async def update(self, raw: bytes, context: _Context) -> bytes | Message:
-        """UpdateRuntimeConfig, which has the pods' addresses: ours, then the delegate's; it may have none."""
+        """UpdateRuntimeConfig, which carries the pods' address range: to us, then to the delegate.
+
+        A delegate may lack the method.
+        """
         request = parsed("UpdateRuntimeConfig", cri.UpdateRuntimeConfigRequest, raw)
         metadata = passed_on(context)
         mine: Message = await self._servicer.UpdateRuntimeConfig(request, context)
@@ -113,22 +116,22 @@ class MergedStatus:
             raise
 
     async def _theirs(self, pending: PendingCall) -> tuple[cri.StatusResponse | None, str]:
-        """Its Status, or what is wrong with it."""
+        """The delegate's Status and "", or None and what is wrong with it."""
         try:
             _, reply = read(cri.StatusResponse, await pending.answer())
         except DecodeError:
             return None, f"{self._delegate.endpoint}: its Status is not CRI's"
         except (grpc.aio.AioRpcError, Fault) as error:
             if isinstance(error, Fault) and not isinstance(error, Broken | CallerLeft):
-                self._delegate.lost(said(error))
-            return None, said(error)
+                self._delegate.lost(error_text(error))
+            return None, error_text(error)
         self._heard = reply
         return reply, ""
 
     def _add_handlers(self, reply: cri.StatusResponse) -> None:
-        """Handlers of both, ours first; "" is that of who gets pods that name none.
+        """List the handlers of both, ours first; "" is the default handler of the side that is the default.
 
-        Those of a delegate that is away stay as it last said: they are its configuration.
+        Those of a delegate that is away are its last ones: they are configuration, and do not go away.
         """
         theirs = self._heard
         if self._default is Unnamed.DELEGATE:
@@ -149,7 +152,7 @@ class MergedStatus:
 
 
 def is_runtime_config(untrusted: bytes) -> bool:
-    """Whether it is RuntimeConfig's answer with a cgroup driver in it, and as short as such are."""
+    """Whether it is an answer to RuntimeConfig with a cgroup driver, and not absurdly long."""
     try:
         answer = cri.RuntimeConfigResponse.FromString(untrusted)
     except DecodeError:
@@ -158,7 +161,7 @@ def is_runtime_config(untrusted: bytes) -> bool:
 
 
 def _condition(theirs: cri.StatusResponse | None, trouble: str) -> cri.RuntimeCondition:
-    """Whether the delegate answers, and says that it is ready, too."""
+    """The condition DelegateReady: true if the delegate answers and says that it is ready."""
     if theirs is None:
         return cri.RuntimeCondition(type=CONDITION, reason="DelegateNotReachable", message=clip(trouble))
     for one in theirs.status.conditions:

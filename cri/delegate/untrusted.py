@@ -1,4 +1,4 @@
-"""Checks of what the delegate lists: bytes that the caller could not read would spoil our own part, too."""
+"""Checks of the delegate's answers: bytes that a caller cannot decode would spoil our part of a list too."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from daemonkit.logs import fields
 log = logging.getLogger(__name__)
 
 ITEMS = 16_384
-"""In one list of the delegate's; a node has hundreds."""
+"""Most items that a list of the delegate may have; a node has hundreds."""
 
 
 TOO_MANY = f"it lists more than {ITEMS} items"
 _VARINT, _LENGTH = 0, 2
 _FIXED = {1: 8, 5: 4}
-"""Bytes by wire type (protobuf.dev/programming-guides/encoding)."""
+"""Size in bytes of the wire types of fixed size (protobuf.dev/programming-guides/encoding)."""
 _SHORT = 64 * ITEMS
-"""Bytes of a list that is read without being counted first."""
+"""Size in bytes up to which a list is decoded without counting its items first."""
 
 
 class Checked:
-    """Checks lists of one kind; remembers the last one, since the same bytes need no second look."""
+    """Checks lists of one kind.  It remembers the last one: equal bytes are not checked again."""
 
     def __init__(self, kind: ListKind, endpoint: str, ours: Callable[[str], bool]) -> None:
         self._kind = kind
@@ -40,10 +40,10 @@ class Checked:
         self._dropped: frozenset[str] = frozenset()
 
     def whole(self, untrusted: bytes) -> tuple[bytes, dict[str, Any]]:
-        """The bytes to pass on, and their items by key.  Broken: not this kind of list, or too many items.
+        """Check a whole list: the bytes to pass on, and their items by key.
 
-        Of items with the same key the first counts.  Those without one, and those whose key is ours, are
-        taken out, which is logged when it changes.
+        Of items with the same key the first is kept.  Items without a key, and those whose key is ours, are
+        taken out, which is logged when it changes.  Broken: not this kind of list, or too many items.
         """
         if untrusted == self._last[0] and not any(map(self._ours, self._last[1])):
             return self._last
@@ -53,7 +53,7 @@ class Checked:
         return data, items
 
     def batch(self, untrusted: bytes, seen: dict[str, Any]) -> list[Any]:
-        """One message of a stream: its items by key are added to ``seen``; those that are new."""
+        """Check one message of a stream: returns its new items, and adds them to ``seen`` by key."""
         _, items = self._read(untrusted, self._stream_type, self._kind.stream_field)
         if len(seen) + len(items) > ITEMS:
             raise self._broken(TOO_MANY)
@@ -100,10 +100,10 @@ class Checked:
 
 
 def has_more_items(untrusted: bytes) -> bool:
-    """Whether a long list has more than ``ITEMS``; DecodeError when it cannot be followed.
+    """Whether a list has more than ``ITEMS`` items; DecodeError: it is not protobuf.
 
-    An item of 2 bytes takes 100 once it is parsed: a list of 16 MiB could take a GiB.  Here only the lengths
-    of its fields are looked at.
+    An item of 2 bytes takes 100 once it is decoded: a list of 16 MiB could take a GiB.  So this only follows
+    the lengths of the fields.
     """
     if len(untrusted) <= _SHORT:
         return False
@@ -125,7 +125,7 @@ def has_more_items(untrusted: bytes) -> bool:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A number of protobuf's wire format, and where it ends."""
+    """Read a varint of protobuf's wire format: its value, and the index after it."""
     value = 0
     for place, byte in enumerate(data[at : at + 10]):
         value |= (byte & 0x7F) << 7 * place
@@ -135,10 +135,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read(kind: Any, untrusted: bytes) -> tuple[bytes, Any]:
-    """A message, and bytes of it that any reader takes; DecodeError when it is none.
+    """Decode a message: bytes of it that every decoder accepts, and the message.
 
-    A known field of a wrong type is one that protobuf for Python takes for unknown; readers in Go may refuse
-    it, and with it the whole answer.  Where there are no unknown fields nothing is looked at one by one.
+    protobuf for Python treats a known field of a wrong type as unknown; decoders in Go may refuse it, and the
+    whole answer with it.  So if any field is unknown, all are checked.  DecodeError: not such a message.
     """
     message = kind.FromString(untrusted)
     message.DiscardUnknownFields()

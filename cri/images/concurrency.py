@@ -1,4 +1,4 @@
-"""The two halves of a pull: asyncio decides what happens when, threads do what blocks or burns CPU.
+"""Concurrency of pulls: asyncio orders the steps, threads do what blocks or uses much CPU.
 
 ``WorkerThreads.run`` alone starts threads.  Its caller is cancelled like any other coroutine: the thread is
 then told to stop by its ``CancelToken``, and the caller waits until it has.  The reasons:

@@ -1,4 +1,4 @@
-"""Digests: what bytes must be, whichever way they came (OCI image-spec, descriptor.md, "Digests")."""
+"""Digests, by which bytes are verified wherever they came from (OCI image-spec, descriptor.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the image part that callers tell apart."""
+"""Faults of the image part that callers distinguish."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from daemonkit.faults import Denied, Exhausted, Refused, TooLate, Unreachable
 
 
 class Corrupt(Refused):
-    """Bytes that have not the digest, size or form that was promised."""
+    """Bytes do not have the digest, size or form that was promised."""
 
 
 class Damaged(Corrupt):
-    """Bytes kept on this host that are no longer what they were: not the registry's fault."""
+    """Bytes kept on this host have changed, which is not the registry's fault."""
 
 
 class Misdelivered(Corrupt):
-    """A host sent other bytes than it was asked for: its fault, not the image's."""
+    """A host sent other bytes than it was asked for, which is its fault, not the image's."""
 
 
 class Unpackable(Refused):
-    """A layer that cannot become a filesystem: it breaks the tar format, or asks for the impossible."""
+    """A layer cannot become a filesystem: it breaks the tar format, or asks for the impossible."""
 
 
 class Oversized(Exhausted):
-    """An image beyond a limit."""
+    """An image is beyond a limit."""
 
 
 class Interrupted(Unreachable):
@@ -59,7 +59,7 @@ class Busy(Interrupted):
 
 
 class Unconnected(Unreachable):
-    """No connection to a host can be made: nobody listens, no route, no name, no trust."""
+    """No connection to a host can be made: it does not listen, or there is no route, name or trust."""
 
 
 class Stalled(TooLate):
@@ -71,7 +71,7 @@ class NoRanges(Unreachable):
 
 
 class NotKept(Refused):
-    """What is to be rebuilt from this host alone, and cannot be: a pull can fetch the rest."""
+    """Something cannot be rebuilt from what this host keeps; a pull can fetch the rest."""
 
 
 class DiskFull(Exhausted):

@@ -37,7 +37,7 @@ class Globs:
 
 
 def patterns(table: object, *keys: str) -> None:
-    """For a table's ``__post_init__``: refuse a list with a pattern that no name could match (WrongKey)."""
+    """Check a list of patterns in a table's ``__post_init__``.  WrongKey: no name could match one."""
     for key in keys:
         try:
             Globs(getattr(table, key))

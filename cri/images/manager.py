@@ -1,4 +1,4 @@
-"""The image part of the daemon, for its event loop: blocking work runs in threads."""
+"""The image part of the daemon, used on its event loop; blocking work runs in threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from cri.images.pull.pull import Puller
 from cri.images.pull.pulls import MAX_PULLS, Pulls
 from cri.images.pull.repair import Outcome, Repair, Repairer, name_of
 from cri.images.pull.taking import OfferedImage, Taker
-from cri.images.registry import manifests
+from cri.images.registry import manifests, names
 from cri.images.registry.credentials import Credentials
 from cri.images.registry.manifests import Descriptor, Platform
 from cri.images.registry.names import Reference
@@ -46,7 +46,7 @@ def this_platform() -> Platform:
 
 
 class ImageManager:
-    """Make it, then start() (which sweeps), then serve; stop() at the end."""
+    """Everything about images.  Call start(), which sweeps, before serving, and stop() at the end."""
 
     def __init__(self, settings: ImageSettings) -> None:
         self.settings = settings
@@ -60,11 +60,11 @@ class ImageManager:
         self._taker = Taker(self._puller, self.store)
         self._repairer = Repairer(self.store, self._puller, settings, self._threads)
         self._tasks = Background()
-        self.on_pulled: Callable[[Reference], None] = lambda _: None
-        """Called after each pull by name, whoever asked for it."""
+        self.on_named: Callable[[Reference], None] = lambda _: None
+        """Called when a name has got its image by a pull, an import or a tag, whoever asked for it."""
 
     async def start(self) -> None:
-        """Sweep what a killed run left."""
+        """Sweep what a killed daemon left."""
         await self.run(self.store.open)
         self._tasks.spawn(self._expire(), "remove layers of unfinished pulls")
 
@@ -95,15 +95,19 @@ class ImageManager:
         key = (str(reference), credentials.fingerprint())
         work = partial(self._puller.pull, reference, credentials)
         image = await self.pulls.run(key, str(reference), work, watch)
-        self.on_pulled(reference)
+        self.on_named(reference)
         return image
 
     async def import_layout(self, path: Path, name: Reference | None) -> list[tuple[StoredImage, str]]:
         """The images of a layout on this host, each with the name it got ("": none); see Importer.run."""
-        return await self.pulls.run(object(), str(path), partial(self._importer.run, path, name))
+        images = await self.pulls.run(object(), str(path), partial(self._importer.run, path, name))
+        for _, given in images:
+            if given:
+                self.on_named(names.parse(given))
+        return images
 
     async def take(self, offered: OfferedImage) -> StoredImage:
-        """An image that another store on this host has, in the store; see Taker.run."""
+        """Take an image over from another store on this host; see Taker.run."""
         secrets = tuple(offered.credentials(name).fingerprint() for name in offered.names)
         key = ("take", offered.id, offered.names, secrets)
         name = str(offered.names[0]) if offered.names else offered.id
@@ -162,13 +166,14 @@ class ImageManager:
         kind = manifests.kind_of(manifests.parse_json(manifest, image.id), "", image.id)
         await policy.check_content(reference, Descriptor(kind, image.manifest_digest, len(manifest)), "tag")
         before = await self.run(lambda: self.store.tag(image.id, str(reference)))
+        self.on_named(reference)
         log.info(
             "%s is now a name of %s%s", reference, image.id, f", no longer of {before}" if before else ""
         )
         return before
 
     async def untag(self, reference: Reference) -> StoredImage:
-        """Take a name away from its image, which stays; Missing when no image has it."""
+        """Remove a name from its image, which stays.  Missing: no image has it."""
         image = await self.run(lambda: self.store.untag(str(reference)))
         log.info("%s is no longer a name of %s", reference, image.id)
         return image

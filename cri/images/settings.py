@@ -1,4 +1,4 @@
-"""What an operator can set for images; every default is safe for a node that runs strangers' images."""
+"""The settings of images; every default is safe for a node that runs strangers' images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks what is stored of an image against its digests."""
+"""Verifies the stored files of an image by their digests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def verify(store: ImageStore, image: StoredImage, token: CancelToken) -> Verific
 def _verified(
     store: ImageStore, row: ImageRow, stack: Sequence[FilesystemRow], token: CancelToken
 ) -> Verification:
-    """As verify(), of an image that is leased."""
+    """Verify an image that is leased."""
     check = _Check(token)
     if not matches(row.config, row.id):
         check.faults.append("the configuration has another digest")
@@ -66,7 +66,7 @@ def _verified(
 
 
 def _filesystems(store: ImageStore, stack: Sequence[FilesystemRow], check: _Check) -> list[FilesystemRow]:
-    """Those that are to be built again."""
+    """The filesystems that have to be rebuilt."""
     damaged = []
     for number, one in enumerate(stack, 1):
         what = "the filesystem image" if len(stack) == 1 else f"filesystem image {number} of {len(stack)}"
@@ -79,7 +79,7 @@ def _filesystems(store: ImageStore, stack: Sequence[FilesystemRow], check: _Chec
 
 
 def _kernel(folder: Path, check: _Check) -> bool:
-    """Whether what was taken out of a kernel image is sound."""
+    """Whether the files extracted from a kernel image are sound."""
     taken, fault = _taken(folder)
     if fault:
         check.faults.append(fault)
@@ -88,7 +88,7 @@ def _kernel(folder: Path, check: _Check) -> bool:
 
 
 class _Check:
-    """What was found so far: faults, and the bytes read."""
+    """The findings so far: faults, and the bytes read."""
 
     def __init__(self, token: CancelToken) -> None:
         self._token = token
@@ -105,7 +105,7 @@ class _Check:
 
 
 def _taken(folder: Path) -> tuple[list[Taken], str]:
-    """What was taken out of a kernel image, and what is wrong with the list of that ("": nothing)."""
+    """The files extracted from a kernel image, and the fault of their list ("": none)."""
     try:
         return taken_files(folder), ""
     except (OSError, ValueError, TypeError) as error:
@@ -113,7 +113,7 @@ def _taken(folder: Path) -> tuple[list[Taken], str]:
 
 
 def _file(path: Path, digest: str, size: int, token: CancelToken) -> tuple[str, int]:
-    """What is wrong with a file ("": nothing), and how much of it was read."""
+    """The fault of a file ("": none), and the number of bytes read."""
     algorithm, _, wanted = digest.partition(":")
     if not wanted:
         return "cannot be checked: an earlier version made it, and kept no digest", 0

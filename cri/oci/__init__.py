@@ -1,1 +1,1 @@
-"""The OCI runtime configuration of a container, made of small pure functions."""
+"""Makes the OCI runtime configuration of a container, by small pure functions."""

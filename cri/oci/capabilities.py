@@ -18,7 +18,7 @@ ALL = (
     "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
     "CHECKPOINT_RESTORE",
 )  # fmt: skip
-"""In the order of their numbers."""
+"""All capabilities, in the order of their numbers."""
 
 DEFAULT = frozenset(
     {
@@ -62,7 +62,7 @@ def capabilities(asked: cri.Capability, everything: frozenset[str], *, privilege
 
 
 def _names(asked: Iterable[str]) -> frozenset[str]:
-    """``NET_ADMIN``, ``CAP_NET_ADMIN`` or ``ALL``, in any case."""
+    """Normalise names: ``NET_ADMIN``, ``CAP_NET_ADMIN`` or ``ALL``, in upper or lower case."""
     names = frozenset(name.upper().removeprefix("CAP_") for name in asked)
     if unknown := sorted(names - {"ALL", *ALL}):
         raise Invalid(CREATE, f"capability {unknown[0]!r:.80}", "there is none of that name")

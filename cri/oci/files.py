@@ -13,7 +13,7 @@ _LIMIT = 64 * 1024
 
 
 def pod_files(config: cri.PodSandboxConfig, hostname: str, addresses: Sequence[str]) -> Mapping[str, bytes]:
-    """By name under /etc."""
+    """The files by their name under /etc."""
     return {
         "hostname": f"{hostname}\n".encode(),
         "hosts": _hosts(hostname, addresses).encode(),

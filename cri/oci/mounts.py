@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from cri.oci.values import Json
 
 CONTAINERS = "/run/xenpod/containers"
-"""Where a zone keeps its containers."""
+"""The directory in a zone that has its containers."""
 
 MASKED = (
     "/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list",
@@ -54,7 +54,7 @@ def _proc(*, zone: bool) -> Json:
 
 
 def _dev(*, zone: bool) -> Json:
-    """Without what is mounted below the zone's: a container has its own /dev/pts in any case."""
+    """A mount of the zone's /dev without the mounts below it; a container has its own /dev/pts anyway."""
     if zone:
         return _mount("/dev", "bind", "/dev", "bind", "rprivate", "rw", "nosuid")
     return _mount("/dev", "tmpfs", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k")
@@ -85,7 +85,7 @@ def _mount(destination: str, kind: str, source: str, *options: str) -> Json:
 
 
 def arranged(usual: Iterable[Json], asked: Iterable[Json]) -> list[Json]:
-    """All mounts in order: a mount that is asked for replaces the usual one, and a /dev all of /dev.
+    """All mounts in order.  A requested mount replaces the usual one; a requested /dev replaces all of /dev.
 
     Mounts nearer to the root come first, so that none hides what is below it.
     """

@@ -6,7 +6,7 @@ from cri.oci.values import Json
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 USERS = "/run/xenpod/ns/user"
-"""The user namespace of a pod, where a zone keeps it."""
+"""The path in a zone of a pod's user namespace."""
 
 
 def namespaces(options: cri.NamespaceOption, target_pid: int = 0) -> list[Json]:
@@ -29,12 +29,12 @@ def namespaces(options: cri.NamespaceOption, target_pid: int = 0) -> list[Json]:
 
 
 def sees_zone(options: cri.NamespaceOption, target_pid: int) -> bool:
-    """Whether a user namespace sees the zone's processes: its containers may not mount a new /proc then."""
+    """Whether a user namespace sees the zone's processes; its containers may then not mount a new /proc."""
     return bool(options.userns_options.uids) and options.pid != cri.CONTAINER and not target_pid
 
 
 def id_mappings(options: cri.NamespaceOption) -> Json:
-    """The pod's id mappings, which have been checked, as members of ``linux``."""
+    """The pod's checked id mappings, as members of ``linux``."""
     return {
         f"{kind}Mappings": [
             {"containerID": mapping.container_id, "hostID": mapping.host_id, "size": mapping.length}

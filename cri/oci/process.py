@@ -1,4 +1,4 @@
-"""The OCI ``process`` object: what runs, where, as whom, with which rights."""
+"""Makes the OCI ``process`` object: the command, its directory, user, and rights."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def bounding(process: Mapping[str, Any]) -> list[str]:
 
 
 def arguments(config: cri.ContainerConfig, image: RootImage) -> list[str]:
-    """CRI's command replaces entrypoint and cmd, its args replace cmd alone."""
+    """The command line: CRI's command replaces entrypoint and cmd, its args replace only cmd."""
     head = list(config.command) or list(image.entrypoint)
     tail = list(config.args) or ([] if config.command else list(image.cmd))
     words = head + tail
@@ -64,7 +64,7 @@ def arguments(config: cri.ContainerConfig, image: RootImage) -> list[str]:
 
 
 def check_words(field: str, words: Sequence[str]) -> None:
-    """Invalid unless execve(2) can take them: no NUL, not too large together."""
+    """Invalid unless execve(2) can take these words: no NUL, not too large together."""
     if any("\0" in word for word in words):
         raise Invalid(CREATE, field, "it contains a NUL character")
     if sum(len(word.encode()) + 1 for word in words) > _WORDS:
@@ -72,7 +72,7 @@ def check_words(field: str, words: Sequence[str]) -> None:
 
 
 def environment(config: cri.ContainerConfig, image: RootImage, hostname: str) -> list[str]:
-    """Defaults, then the image's, then CRI's variables; the last of a name counts."""
+    """The environment: defaults, the image's variables, CRI's; the last one of a name counts."""
     pairs = [PATH, f"HOSTNAME={hostname}", *(["TERM=xterm"] if config.tty else []), *image.env]
     pairs += [f"{pair.key}={_text(pair.key, pair.value)}" for pair in config.envs]
     check_words("envs", pairs)
@@ -102,7 +102,7 @@ def _last(pairs: Iterable[str]) -> Iterable[str]:
 
 
 def _text(key: str, value: bytes) -> str:
-    """A value as text: JSON carries nothing else."""
+    """A value as text, since JSON has no bytes."""
     if not key or "=" in key:
         raise Invalid(CREATE, f"env {key!r:.80}", "not a variable's name")
     try:

@@ -1,4 +1,4 @@
-"""A container's seccomp profile: none, ours, or one of the host's files."""
+"""Finds a container's seccomp profile: none, ours, or a file of the host."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seccomp(
     capabilities: Iterable[str],
     machine: str = platform.machine(),
 ) -> Filter | None:
-    """The filter; None for none.  A privileged container has none, whatever it asks for."""
+    """The seccomp filter of a container, or None; a privileged container has none in any case."""
     asked = chosen(
         "seccomp", security.seccomp if security.HasField("seccomp") else None, security.seccomp_profile_path
     )
@@ -54,7 +54,7 @@ def check_pod_seccomp(security: cri.LinuxSandboxSecurityContext) -> None:
 
 @functools.lru_cache(maxsize=64)
 def _default(container: ContainerFacts) -> Filter:
-    """Cached, since most containers have the same few capabilities."""
+    """Our own profile for these capabilities; cached, since most containers have the same few."""
     profile = resolve(DEFAULT.read_bytes(), "the default seccomp profile", container)
     here = MACHINES.get(platform.machine()) == container.machine
     return Filter(profile, compiled(profile) if here else "")

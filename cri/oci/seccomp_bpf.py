@@ -1,4 +1,4 @@
-"""A seccomp profile as the kernel's own program, for crun's annotation ``run.oci.seccomp_bpf_data``.
+"""Compiles seccomp profiles to BPF, for crun's annotation ``run.oci.seccomp_bpf_data``.
 
 crun would otherwise compile the same profile for every container, which takes most of the time of its
 ``create``.  A crun that does not know the annotation does just that.
@@ -27,11 +27,11 @@ _NO_SYSCALL = -1  # __NR_SCMP_ERROR
 _OPERATORS = ("", *(f"SCMP_CMP_{name}" for name in ("NE", "LT", "LE", "EQ", "GE", "GT", "MASKED_EQ")))
 _EPERM = 1
 _MOST = 1 << 18
-"""Bytes read at most; the 4096 instructions that a filter may have take eight each."""
+"""Most bytes that are read; a filter has at most 4096 instructions of eight bytes."""
 
 
 class _Comparison(ctypes.Structure):
-    """struct scmp_arg_cmp"""
+    """libseccomp's struct scmp_arg_cmp."""
 
     _fields_ = [  # noqa: RUF012 - ctypes' own way
         ("arg", ctypes.c_uint),

@@ -1,4 +1,4 @@
-"""Parse a seccomp profile, and resolve its conditions for one container.
+"""Parses a seccomp profile, and resolves its conditions for one container.
 
 The file has the shape of ``linux.seccomp`` (opencontainers/runtime-spec 1.0.2, config-linux.md), or the one
 that profiles are shipped in, which adds conditions: ``archMap``, and in each rule ``includes`` and
@@ -18,7 +18,7 @@ from cri.oci.values import Json
 from daemonkit.faults import Invalid, Unsupported
 
 KERNEL = (6, 1)
-"""The oldest kernel of zones, which ``minKernel`` is held against."""
+"""The oldest kernel of zones, with which ``minKernel`` is compared."""
 
 _ACTIONS = frozenset(
     f"SCMP_ACT_{name}"
@@ -52,12 +52,12 @@ MACHINES: Mapping[str, Machine] = {
     "x86_64": Machine("SCMP_ARCH_X86_64", "amd64"),
     "aarch64": Machine("SCMP_ARCH_AARCH64", "arm64"),
 }
-"""By uname(2)'s machine."""
+"""Machines by their name in uname(2)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerFacts:
-    """What a profile's conditions ask about."""
+    """The facts about a container that a profile's conditions ask for."""
 
     capabilities: frozenset[str]
     """``CAP_...``"""
@@ -65,7 +65,7 @@ class ContainerFacts:
 
 
 class _Wrong(Exception):
-    """Why the profile is invalid."""
+    """A profile is invalid; the text says why."""
 
 
 def resolve(untrusted_text: bytes, subject: str, container: ContainerFacts) -> Json:
@@ -189,7 +189,7 @@ def _of(value: Json, key: str, most: int) -> list[object]:
 
 
 def _list(value: object, what: str, most: int) -> list[object]:
-    """Absent and null are empty, as in Go."""
+    """A list; absent and null are empty, as in Go."""
     if value is None:
         return []
     if not isinstance(value, list) or len(value) > most:

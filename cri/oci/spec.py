@@ -66,7 +66,7 @@ def spec(
 
 
 def _paths(config: cri.ContainerConfig, asked: list[str], default: tuple[str, ...]) -> list[str]:
-    """With a security context CRI's list, an empty one too: that is procMount: Unmasked."""
+    """The masked or read-only paths: CRI's list if there is a security context, even if empty (Unmasked)."""
     if config.linux.security_context.privileged:
         return []
     return asked if config.linux.HasField("security_context") else list(default)

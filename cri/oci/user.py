@@ -16,7 +16,7 @@ _LINES = 100_000
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Numeric ids in the container."""
+    """The numeric ids of a user in the container."""
 
     uid: int = 0
     gid: int = 0
@@ -32,7 +32,7 @@ class _Account:
 
 
 def user(security: cri.LinuxContainerSecurityContext, image: RootImage) -> User:
-    """CRI's choice, else the image's; Invalid for a name that the image does not know."""
+    """The user that CRI chooses, else the image's.  Invalid: the image does not know the name."""
     wanted, group = _wanted(security, image.user)
     account = _account(wanted, image.passwd)
     gid = account.gid
@@ -51,7 +51,7 @@ def in_passwd(uid: int, passwd: str) -> bool:
 
 
 def _wanted(security: cri.LinuxContainerSecurityContext, image_user: str) -> tuple[str, str]:
-    """User and group as text, each a number or a name, "" when not said."""
+    """User and group as text, each a number or a name, "" if not given."""
     if security.HasField("run_as_user"):
         return str(_number("run_as_user", security.run_as_user.value)), ""
     if security.run_as_username:

@@ -25,11 +25,11 @@ class RootImage:
     reference: str
     """``repository@sha256:...`` where known, else the id."""
     name: str
-    """What people call it: a tag where it has one, else the reference."""
+    """The name for people: a tag if it has one, else the reference."""
     filesystems: tuple[str, ...]
-    """Its filesystem images on the host, absolute, the lowest first."""
+    """The absolute paths of its filesystem images on the host, lowest first."""
     type: str
-    """Of each: ``squashfs`` or ``erofs``."""
+    """The type of each of them: ``squashfs`` or ``erofs``."""
     env: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
     cmd: tuple[str, ...] = ()
@@ -37,5 +37,5 @@ class RootImage:
     working_dir: str = ""
     stop_signal: str = ""
     passwd: str = ""
-    """Its /etc/passwd and /etc/group, hostile text; "" where it has none."""
+    """The text of its /etc/passwd; like that of /etc/group it is hostile, and "" if there is none."""
     group: str = ""

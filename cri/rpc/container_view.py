@@ -1,4 +1,4 @@
-"""Containers as CRI shows them."""
+"""Makes CRI's messages about containers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _STATES: Mapping[ContainerPhase, cri.ContainerState.ValueType] = {
 
 
 def state(container: Container) -> cri.ContainerState.ValueType:
-    """Its state; of a container being removed no more is known than whether it had ended."""
+    """The state of a container; of one being removed it is only known whether it had ended."""
     if container.phase is ContainerPhase.REMOVING and container.exit:
         return cri.CONTAINER_EXITED
     return _STATES[container.phase]
 
 
 def selected(container: Container, asked: cri.ContainerFilter) -> bool:
-    """Whether the filter of a list request selects it."""
+    """Whether the filter of a list request selects a container."""
     return (
         has_id(container.id, asked.id)
         and has_id(container.sandbox_id, asked.pod_sandbox_id)
@@ -36,7 +36,7 @@ def selected(container: Container, asked: cri.ContainerFilter) -> bool:
 
 
 def item(container: Container) -> cri.Container:
-    """One line of a list."""
+    """The item of a container in a list."""
     return cri.Container(
         id=container.id,
         pod_sandbox_id=container.sandbox_id,
@@ -52,7 +52,7 @@ def item(container: Container) -> cri.Container:
 
 
 def status(container: Container) -> cri.ContainerStatus:
-    """Everything known of it."""
+    """The full status of a container."""
     end = container.exit
     return cri.ContainerStatus(
         id=container.id,
@@ -78,7 +78,7 @@ def status(container: Container) -> cri.ContainerStatus:
 
 
 def info(container: Container) -> dict[str, str]:
-    """For ``crictl inspect``."""
+    """The verbose information about a container, for ``crictl inspect``."""
     value = {
         "sandboxID": container.sandbox_id,
         "phase": container.phase.value,

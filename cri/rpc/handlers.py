@@ -1,4 +1,4 @@
-"""Runtime handlers: which can be used, and why others cannot."""
+"""Finds the runtime handlers that can be used, and why others cannot."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from google.protobuf.json_format import MessageToDict
 
-from cri.checks.handlers import falls_back, trouble, unmet, zone_mode
+from cri.checks.handlers import fallback, mode_name, trouble, unmet, zone_mode
 from cri.config import DEFAULT_HANDLER, CriConfig, HandlerConfig
 from daemonkit.convert import WrongKey
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -14,13 +14,13 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 def troubles(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, WrongKey]:
-    """By name, which key of a handler is wrong here; unmet requirements are no such."""
+    """The wrong key of each handler that has one, by name; unmet requirements do not count."""
     found = {name: trouble(handler, host) for name, handler in config.handlers.items()}
     return {name: wrong for name, wrong in found.items() if wrong}
 
 
 def unusable(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, str]:
-    """By name, why no pod can have a handler: a wrong key, or what this host lacks."""
+    """The reasons why handlers cannot be used, by name: a wrong key, or what this host lacks."""
     wrong = {name: one.cause for name, one in troubles(config, host).items()}
     found = {name: wrong.get(name) or unmet(handler, host) for name, handler in config.handlers.items()}
     return {name: why for name, why in found.items() if why}
@@ -39,13 +39,21 @@ def usable(config: CriConfig, host: pb.InfoResponse | None) -> list[cri.RuntimeH
     return [cri.RuntimeHandler(name=name, features=features) for name in [*default, *found]]
 
 
+def fallbacks(config: CriConfig, host: pb.InfoResponse) -> Mapping[str, str]:
+    """By name, why the zones of a handler that can be used are PV though PVH goes before it."""
+    wrong = unusable(config, host)
+    found = {name: fallback(handler, host) for name, handler in config.handlers.items() if name not in wrong}
+    return {name: why for name, why in found.items() if why}
+
+
 def details(config: CriConfig, host: pb.InfoResponse | None) -> dict[str, object]:
-    """All handlers, for people; for those that cannot be used, the reason."""
+    """Details of all handlers, for people; an unusable one has the reason."""
     found = {handler.name: handler.features for handler in usable(config, host)}
     wrong = unusable(config, host) if host is not None else {}
     shown: dict[str, object] = {}
     for name, handler in config.handlers.items():
         known: dict[str, object] = {"profile": handler.profile, "requires": list(handler.requires)}
+        known |= {"seclabel": handler.seclabel} if handler.seclabel else {}
         if name in found:
             features = MessageToDict(found[name], always_print_fields_with_no_presence=True)
             shown[name] = {**known, **_mode(handler, host), "features": features}
@@ -57,7 +65,7 @@ def details(config: CriConfig, host: pb.InfoResponse | None) -> dict[str, object
 def _mode(handler: HandlerConfig, host: pb.InfoResponse | None) -> dict[str, object]:
     if host is None or not (mode := zone_mode(handler, host)):
         return {}
-    shown: dict[str, object] = {"mode": pb.ZoneMode.Name(mode).removeprefix("ZONE_MODE_").lower()}
-    if falls_back(handler, host):
-        shown["notice"] = "mode auto gives pv zones, as this host lacks hvm or hap"
+    shown: dict[str, object] = {"mode": mode_name(mode)}
+    if why := fallback(handler, host):
+        shown["notice"] = why
     return shown

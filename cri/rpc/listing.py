@@ -21,7 +21,7 @@ _Context = grpc.aio.ServicerContext[object, object]
 
 
 class ListingRpcs:
-    """A part of the RuntimeService."""
+    """The methods of RuntimeService that list, and stream events."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

@@ -1,4 +1,4 @@
-"""Encoded responses for what is read often: a record is encoded once, until it changes."""
+"""Caches encoded responses for what is read often; a record is encoded again when it changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPARE = 64
 
 
 class RecordSource(Protocol[R]):
-    """Where records are, as ``cri.state.records`` has them."""
+    """A source of records: ``cri.state.records``."""
 
     @property
     def version(self) -> int: ...
@@ -36,7 +36,7 @@ class Rendered(Generic[R]):
         self._limit = _SPARE
 
     def one(self, record: R) -> bytes:
-        """The response that is this record's message alone."""
+        """The response that has only this record's message."""
         known = self._fields.get(record.id)
         if known is None or known[0] is not record:
             known = (record, _field(self._message(record).SerializeToString()))

@@ -20,7 +20,7 @@ _Context = grpc.aio.ServicerContext[object, object]
 
 
 class ResourcesRpcs:
-    """A part of the RuntimeService."""
+    """The methods of RuntimeService that change resources and settings."""
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime

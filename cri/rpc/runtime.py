@@ -1,4 +1,4 @@
-"""RuntimeService: each RPC calls its verb."""
+"""The gRPC service RuntimeService, in which each RPC calls its verb."""
 
 from __future__ import annotations
 
@@ -128,5 +128,5 @@ class RuntimeService(ListingRpcs, StatisticsRpcs, ResourcesRpcs, rpc.RuntimeServ
 
 
 def _cgroup_driver() -> cri.CgroupDriver.ValueType:
-    """Who manages this host's cgroups (sd_booted(3)); those of pods are inside their zones."""
+    """The cgroup driver of this host (sd_booted(3)); the cgroups of pods are inside their zones."""
     return cri.SYSTEMD if _SYSTEMD.is_dir() else cri.CGROUPFS

@@ -1,4 +1,4 @@
-"""Sandboxes as CRI shows them."""
+"""Makes CRI's messages about pod sandboxes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
 def state(sandbox: Sandbox) -> cri.PodSandboxState.ValueType:
-    """READY only while its zone runs."""
+    """The state of a sandbox, which is READY only while its zone runs."""
     return cri.SANDBOX_READY if sandbox.phase is SandboxPhase.READY else cri.SANDBOX_NOTREADY
 
 
 def selected(sandbox: Sandbox, asked: cri.PodSandboxFilter) -> bool:
-    """Whether the filter of a list request selects it."""
+    """Whether the filter of a list request selects a sandbox."""
     return (
         has_id(sandbox.id, asked.id)
         and has_labels(sandbox.labels, asked.label_selector)
@@ -24,7 +24,7 @@ def selected(sandbox: Sandbox, asked: cri.PodSandboxFilter) -> bool:
 
 
 def item(sandbox: Sandbox) -> cri.PodSandbox:
-    """One line of a list."""
+    """The item of a sandbox in a list."""
     return cri.PodSandbox(
         id=sandbox.id,
         metadata=sandbox.config.metadata,
@@ -37,7 +37,7 @@ def item(sandbox: Sandbox) -> cri.PodSandbox:
 
 
 def status(sandbox: Sandbox) -> cri.PodSandboxStatus:
-    """Everything known of it; addresses only while it has a network."""
+    """The full status of a sandbox, with addresses only while it has a network."""
     addresses = (
         () if sandbox.phase in (SandboxPhase.STOPPED, SandboxPhase.REMOVING) else sandbox.attachment.addresses
     )
@@ -60,7 +60,7 @@ def status(sandbox: Sandbox) -> cri.PodSandboxStatus:
 
 
 def info(sandbox: Sandbox) -> dict[str, str]:
-    """For ``crictl inspectp``."""
+    """The verbose information about a sandbox, for ``crictl inspectp``."""
     place = sandbox.attachment
     value = {
         "zone": sandbox.id,

@@ -20,7 +20,7 @@ _Context = grpc.aio.ServicerContext[object, object]
 
 
 class StatisticsRpcs:
-    """A part of the RuntimeService."""
+    """The methods of RuntimeService about statistics and metrics."""
 
     def __init__(self, runtime: Runtime, rates: Rates) -> None:
         self._runtime = runtime
@@ -38,13 +38,13 @@ class StatisticsRpcs:
         self, request: cri.ListContainerStatsRequest, context: _Context
     ) -> cri.ListContainerStatsResponse:
         found = self._wanted(request.filter)
-        return cri.ListContainerStatsResponse(stats=await containers.stats(self._runtime, self._rates, found))
+        return await containers.stats(self._runtime, self._rates, found)
 
     async def StreamContainerStats(
         self, request: cri.StreamContainerStatsRequest, context: _Context
     ) -> AsyncIterator[cri.StreamContainerStatsResponse]:
         found = await containers.stats(self._runtime, self._rates, self._wanted(request.filter))
-        for batch in batches(found):
+        for batch in batches(found.stats):
             yield cri.StreamContainerStatsResponse(container_stats=batch)
 
     @read_only
@@ -59,13 +59,14 @@ class StatisticsRpcs:
         self, request: cri.ListPodSandboxStatsRequest, context: _Context
     ) -> cri.ListPodSandboxStatsResponse:
         found = pods.selected(self._runtime, request.filter)
-        return cri.ListPodSandboxStatsResponse(stats=await pods.stats(self._runtime, self._rates, found))
+        return await pods.stats(self._runtime, self._rates, found)
 
     async def StreamPodSandboxStats(
         self, request: cri.StreamPodSandboxStatsRequest, context: _Context
     ) -> AsyncIterator[cri.StreamPodSandboxStatsResponse]:
         wanted = pods.selected(self._runtime, request.filter)
-        for batch in batches(await pods.stats(self._runtime, self._rates, wanted)):
+        found = await pods.stats(self._runtime, self._rates, wanted)
+        for batch in batches(found.stats):
             yield cri.StreamPodSandboxStatsResponse(pod_sandbox_stats=batch)
 
     @read_only

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+from collections.abc import Mapping
 from dataclasses import asdict
 from enum import Enum
 from importlib.metadata import version
@@ -21,14 +22,15 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
     """RuntimeReady: protectd answers.  NetworkReady: there is a CNI configuration with all its plugins.
 
     HandlersReady, a condition of our own: protectd has every handler's profile, in which its size fits, and
-    this host has what it requires.
+    this host has what it requires.  ZoneModePreferred, another, which keeps no pod from running: no handler's
+    zones are PV for want of what PVH needs.
     Without the default handler no ordinary pod can run, so RuntimeReady is then false, too.
     """
-    fresh = verbose or any(handler.needs_devices for handler in runtime.config.handlers.values())
+    fresh = verbose or any(handler.needs_fresh_facts for handler in runtime.config.handlers.values())
     host, trouble = await _host(runtime, fresh=fresh)
     wrong = handlers.unusable(runtime.config, host) if host is not None else {}
     trouble = wrong.get(DEFAULT_HANDLER, trouble)
-    unusable = "; ".join(f"handler {name}: {why}" for name, why in wrong.items())
+    fallbacks = handlers.fallbacks(runtime.config, host) if host is not None else {}
     reply = cri.StatusResponse(
         status=cri.RuntimeStatus(
             conditions=[
@@ -36,7 +38,8 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
                     "RuntimeReady", "ProtectdNotReady" if host is None else "DefaultHandlerNotReady", trouble
                 ),
                 _condition("NetworkReady", "NetworkPluginNotReady", _network_trouble(runtime)),
-                _condition("HandlersReady", "HandlerUnusable", unusable),
+                _condition("HandlersReady", "HandlerUnusable", _of_handlers(wrong)),
+                _condition("ZoneModePreferred", "FallsBackToPV", _of_handlers(fallbacks)),
             ]
         ),
         runtime_handlers=handlers.usable(runtime.config, host),
@@ -48,7 +51,7 @@ async def status(runtime: Runtime, verbose: bool) -> cri.StatusResponse:
 
 
 async def _host(runtime: Runtime, *, fresh: bool) -> tuple[pb.InfoResponse | None, str]:
-    """The host, or why it is not known.  Cached where it does not change: the kubelet asks all the time."""
+    """The host's facts, or why they are not known; cached where constant, since they are asked often."""
     try:
         return await runtime.host.info(fresh=fresh), ""
     except Fault as fault:
@@ -63,6 +66,10 @@ def _network_trouble(runtime: Runtime) -> str:
     return ""
 
 
+def _of_handlers(said: Mapping[str, str]) -> str:
+    return "; ".join(f"handler {name}: {what}" for name, what in said.items())
+
+
 def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:
     return cri.RuntimeCondition(
         type=kind, status=not trouble, reason=reason if trouble else "", message=trouble
@@ -70,7 +77,7 @@ def _condition(kind: str, reason: str, trouble: str) -> cri.RuntimeCondition:
 
 
 def _info(runtime: Runtime, host: pb.InfoResponse | None) -> dict[str, str]:
-    """Each value is JSON, as crictl expects."""
+    """The verbose information, whose values are JSON, as crictl expects."""
     return {
         "config": json.dumps(asdict(runtime.config), default=_plain),
         "versions": json.dumps(_versions(host)),
@@ -129,12 +136,12 @@ def _toolstack(host: pb.InfoResponse | None) -> dict[str, object]:
 
 
 def _capabilities(host: pb.InfoResponse) -> dict[str, bool]:
-    """What handlers can require, by name, with the labels that the operator has declared."""
+    """The capabilities of the host that handlers can require, and the operator's labels."""
     if not host.HasField("capabilities"):
         return {}
     known = host.capabilities
     declared = dict.fromkeys(known.labels, True)
-    return declared | {name: getattr(known, name) for name in ("pv", "hvm", "hap", "iommu")}
+    return declared | {name: getattr(known, name) for name in ("pv", "hvm", "hap", "iommu", "flask")}
 
 
 def _plain(value: object) -> str:

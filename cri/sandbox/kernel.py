@@ -50,5 +50,5 @@ def hold(runtime: Runtime, image_id: str, sandbox_id: str) -> None:
 
 
 def release(runtime: Runtime, sandbox_id: str) -> None:
-    """Give the image up once no zone boots from it; nothing to give up is fine."""
+    """End the hold once no zone boots from the image; there may be none."""
     runtime.images.release(ZONE + sandbox_id)

@@ -1,4 +1,4 @@
-"""Reconcile records with reality: finish what a killed daemon, or a failed undo, left half-done."""
+"""Reconciles records with reality: finishes what a killed daemon, or a failed undo, left half-done."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Reconciler:
         runtime.unfinished.set()
 
     async def run(self) -> None:
-        """Sweep whenever ``unfinished`` is set and protectd is there; retry if something stays."""
+        """Sweep whenever ``unfinished`` is set and protectd answers; retry if something is left."""
         runtime = self._runtime
         while True:
             await runtime.unfinished.wait()
@@ -51,7 +51,7 @@ class Reconciler:
                 runtime.unfinished.set()
 
     async def _sweep(self) -> bool:
-        """Finish everything; whether nothing is left.  Containers first: a pod's record outlives theirs."""
+        """Finish everything, containers first; returns whether nothing is left."""
         runtime = self._runtime
         done = [await self._container(container.id) for container in runtime.containers.all()]
         done += [await self._sandbox(sandbox.id) for sandbox in runtime.sandboxes.all()]

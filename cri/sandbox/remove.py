@@ -45,7 +45,7 @@ async def _remove(runtime: Runtime, sandbox: Sandbox) -> None:
 
 
 async def undo(runtime: Runtime, sandbox_id: str) -> bool:
-    """Take away a pod that never became ready; whether all of it is gone.
+    """Remove a pod that never became ready; returns whether all of it is gone.
 
     What is not stays recorded, and reconciliation tries again.
     """
@@ -61,7 +61,7 @@ async def undo(runtime: Runtime, sandbox_id: str) -> bool:
 
 
 async def finish_leftover(runtime: Runtime, name: str) -> None:
-    """When a half-removed pod holds ``name``, finish that first: this is the same request again."""
+    """Finish the removal of a pod that still holds ``name``, since its request has come again."""
     holder = runtime.sandbox_names.holder(name)
     if holder and runtime.sandboxes.phase(holder) is SandboxPhase.UNDOING:
         await undo(runtime, holder)

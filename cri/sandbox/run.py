@@ -1,4 +1,4 @@
-"""RunPodSandbox: CNI attaches a network namespace, protectd boots a zone and connects it to the namespace."""
+"""RunPodSandbox: CNI makes the pod's network, protectd boots a zone and connects it to the network."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from cri.checks import sandbox as request
 from cri.checks.fields import RUN
 from cri.checks.handlers import MODES, unmet
 from cri.checks.userns import pod_userns
-from cri.config import HandlerMode
 from cri.container import logs
 from cri.container.shares import shares_of
 from cri.oci.seccomp import check_pod_seccomp
@@ -112,6 +111,7 @@ async def _create_zone(
             id_mapping=_id_mapping(sandbox.config),
             kernel=found,
             mode=MODES[handler.mode],
+            seclabel=handler.seclabel,
         )
     )
     runtime.shares[sandbox.id] = (shares.weight, shares.cap)
@@ -119,7 +119,7 @@ async def _create_zone(
 
 
 async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Unsupported when the toolstack's own kernel lacks what the pod asks for."""
+    """Unsupported: the toolstack's own kernel lacks what the pod asks for."""
     # A zone with a kernel of its own says for itself what that cannot do.
     if sandbox.kernel:
         return
@@ -131,11 +131,11 @@ async def _check_kernel(runtime: Runtime, sandbox: Sandbox) -> None:
 
 
 async def _check_requirements(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Refused when this host lacks what the pod's handler requires; others do not wait for protectd."""
+    """Refused: this host lacks what the handler requires.  Without requirements protectd is not asked."""
     handler = runtime.config.handlers[sandbox.handler]
-    if not handler.requires and handler.mode is HandlerMode.PROFILE:
+    if not handler.asks_host:
         return
-    if lacking := unmet(handler, await runtime.host.info(fresh=handler.needs_devices)):
+    if lacking := unmet(handler, await runtime.host.info(fresh=handler.needs_fresh_facts)):
         cause = f"this host cannot honour runtime handler {sandbox.handler}: {lacking}"
         hint = "protect host shows the handlers that it can"
         raise Refused(RUN, sandbox.config.metadata.name, cause, hint)

@@ -1,4 +1,4 @@
-"""How large a pod's zone is: annotations, then CRI resources, then its handler's size, then its profile's."""
+"""The size of a pod's zone: by annotations, else CRI resources, else its handler, else its profile."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _Dimension:
-    """One of the two that a size has; 0 where nothing is said, and for bounds that are the profile's.
+    """Memory or vCPUs of a size; 0: not given, or the bound is the profile's.
 
     ``noted``: by the pod's annotation ``key``; ``asked``: by its CRI resources; ``least`` and ``most``: what
     ``setting`` and ``setting``_min or ``setting``_max of its handler allow.
@@ -53,7 +53,7 @@ def zone_resources(
 
 
 def check(config: cri.PodSandboxConfig, memory_overhead: int, name: str, handler: HandlerConfig) -> None:
-    """Refuse a size that handler ``name`` does not allow.
+    """Check that the handler ``name`` allows the size.
 
     Denied: an annotation above the pod's own limits, or beyond the handler's bounds; Invalid: one that cannot
     be read, or limits beyond the handler's bounds.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 
 from cri.container.stop import kill
 from cri.runtime import Runtime
 from cri.sandbox import kernel
-from cri.state.container import ContainerPhase
+from cri.state.container import Container, ContainerPhase
 from cri.state.sandbox import Sandbox, SandboxPhase
 from daemonkit.checkpoints import checkpoint
+from daemonkit.faults import Fault, Unreachable
 from daemonkit.logs import fields
 from daemonkit.tasks import complete, complete_all
 
@@ -18,6 +20,9 @@ log = logging.getLogger(__name__)
 
 _STOPPED = frozenset({SandboxPhase.STOPPED, SandboxPhase.REMOVING})
 _KILLED = 128 + 9
+_OUT_OF_REACH = 3.0
+"""Seconds for a zone to be within reach again, before it is destroyed with what runs in it."""
+_AGAIN = 0.2
 
 
 async def stop(runtime: Runtime, wanted: str) -> None:
@@ -37,7 +42,7 @@ async def stop_locked(runtime: Runtime, sandbox: Sandbox) -> None:
     await runtime.sandboxes.put(replace(sandbox, phase=SandboxPhase.STOPPING))
     checkpoint("stop-pod.recorded")
     running = [c for c in runtime.containers_of(sandbox.id) if c.phase is ContainerPhase.RUNNING]
-    await complete_all([kill(runtime, container) for container in running])
+    await complete_all([_end(runtime, container) for container in running])
     checkpoint("stop-pod.containers-ended")
     await teardown(runtime, sandbox)
     checkpoint("stop-pod.torn-down")
@@ -49,8 +54,25 @@ async def stop_locked(runtime: Runtime, sandbox: Sandbox) -> None:
     log.info("pod stopped", extra=fields(sandbox=sandbox.id))
 
 
+async def _end(runtime: Runtime, container: Container) -> None:
+    """Kill a container.  A zone that does not do it, whatever it says, ends with all that is in it.
+
+    One that is out of reach gets a little time: what its containers wrote last is still there.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + _OUT_OF_REACH
+    while True:
+        try:
+            return await kill(runtime, container)
+        except Fault as fault:
+            if not isinstance(fault, Unreachable) or loop.time() >= until:
+                log.warning("not killed before its zone: %s", fault, extra=fields(container=container.id))
+                return
+        await asyncio.sleep(_AGAIN)
+
+
 async def teardown(runtime: Runtime, sandbox: Sandbox) -> None:
-    """Take away what RunPodSandbox made outside this daemon: the zone and the network.  May be repeated.
+    """Remove what RunPodSandbox made outside this daemon: the zone and the network.  May be repeated.
 
     Both are tried; the first failure is raised.
     """

@@ -1,4 +1,4 @@
-"""UpdatePodSandboxResources: protectd resizes the zone, and says what it could not change."""
+"""UpdatePodSandboxResources: has protectd resize the zone, which says what it could not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pod's attachment to a network: everything that DEL needs, as it was at ADD."""
+"""A pod's attachment to a network: everything from ADD that DEL needs."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Chain:
     version: str
     plugins: tuple[Plugin, ...]
     source: str = ""
-    """The file it came from."""
+    """The path of its configuration file."""
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What any of its plugins can do."""
+        """The capabilities of all its plugins together."""
         return frozenset().union(*(plugin.capabilities for plugin in self.plugins))
 
 
@@ -68,7 +68,7 @@ class Attachment:
     """The pod's addresses without prefix length, IPv4 first."""
 
     def to_json(self) -> str:
-        """For the store."""
+        """The attachment as JSON, for the store."""
         return json.dumps(_converter.unstructure(self))
 
     @classmethod
@@ -112,7 +112,7 @@ def _is_ours(interfaces: list[object], index: object, netns: Path, interface: st
 
 
 def _json_converter() -> Converter:
-    """What plugins are configured with and answer is theirs: it is kept as it is."""
+    """A converter that keeps the plugins' own configuration and results as they are."""
     converter = strict_converter(unknown_keys=True)
     converter.register_structure_hook_func(exactly(Json), lambda value, _: expect(dict, value))
     converter.register_unstructure_hook_func(exactly(Json), lambda value: value)

@@ -1,4 +1,4 @@
-"""Apply what protectd reports about zones and workloads to the records of sandboxes and containers.
+"""Applies what protectd reports about zones and workloads to the records of sandboxes and containers.
 
 Replies to calls and the stream of changes both come here, in any order: records only ever go forward.
 """
@@ -27,7 +27,7 @@ _HAS_ZONE = frozenset({SandboxPhase.READY, SandboxPhase.STOPPING})
 
 
 class StateChanges:
-    """``cri.zones.follow.Changes`` over our records."""
+    """Implements ``cri.zones.follow.Changes`` with our records."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class StateChanges:
             await self._sandboxes.note(replace(sandbox, phase=_MARKED[sandbox.phase], death_reason=reason))
 
     def _stopping(self, sandbox_id: str) -> bool:
-        """Whether StopPodSandbox is at work: it notes itself how the containers that it found alive ended."""
+        """Whether StopPodSandbox is at work, which itself notes how live containers have ended."""
         return self._sandboxes.get(sandbox_id).phase is SandboxPhase.STOPPING
 
     async def lost(self, container_id: str, reason: str, message: str, code: int = UNKNOWN_EXIT) -> None:
@@ -89,7 +89,7 @@ class StateChanges:
 
 
 def advanced(container: Container, workload: pb.Workload) -> Container:
-    """The container as protectd reports it; the same object when that is nothing new."""
+    """The container as protectd reports it; the same object if nothing has changed."""
     if not container.live:
         return container
     if workload.state == pb.WORKLOAD_STATE_RUNNING and container.phase is ContainerPhase.CREATED:

@@ -16,7 +16,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
 class ContainerPhase(Enum):
-    """Where a container is in its life."""
+    """The phase of a container's life."""
 
     CREATING = "creating"
     UNDOING = "undoing"
@@ -54,7 +54,7 @@ class ContainerExit:
 
 @dataclass(frozen=True, slots=True)
 class ContainerImage:
-    """The image that a container was made of, as callers see it."""
+    """The image of a container, as callers see it."""
 
     id: str
     reference: str
@@ -78,7 +78,7 @@ class Container:
     started_ns: int = 0
     exit: ContainerExit | None = None
     volume_images: tuple[str, ...] = ()
-    """Ids of the images that it has as volumes."""
+    """Ids of the images that are its volumes."""
 
     @property
     def images(self) -> tuple[str, ...]:
@@ -92,10 +92,10 @@ class Container:
 
     @property
     def live(self) -> bool:
-        """Whether its zone still has it."""
+        """Whether its zone still has the container."""
         return self.phase in LIVE
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """For selectors."""
+        """The labels, for selectors."""
         return self.config.labels

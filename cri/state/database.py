@@ -63,7 +63,7 @@ class Database:
 
     @classmethod
     async def open(cls, path: Path) -> Database:
-        """Open or make the file (mode 0600); Broken when it is another version's or not ours."""
+        """Open or create the file (mode 0600).  Broken: it is another version's, or not ours."""
         path.parent.mkdir(parents=True, exist_ok=True)
         thread = ThreadPoolExecutor(1, "store")
         try:
@@ -74,12 +74,12 @@ class Database:
         return cls(connection, thread, path)
 
     async def close(self) -> None:
-        """Finish what is under way, and close."""
+        """Finish the statements under way, and close."""
         await asyncio.get_running_loop().run_in_executor(self._thread, self._connection.close)
         self._thread.shutdown()
 
     async def load(self) -> tuple[list[Sandbox], list[Container]]:
-        """All records."""
+        """Load all records."""
         return await self._run(_load)
 
     async def save_sandbox(self, sandbox: Sandbox) -> None:

@@ -1,4 +1,4 @@
-"""Events of sandboxes and containers, as the kubelet's event stream has them (KEP-3386).
+"""Events of sandboxes and containers, for the kubelet's event stream (KEP-3386).
 
 Events follow from changes of records, so that each end is reported once, however it is learnt: by a call,
 from protectd's stream, or after this daemon was away.  Events that nobody listens to are kept for the next
@@ -24,7 +24,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 log = logging.getLogger(__name__)
 
 QUEUE_LIMIT = 1024
-"""Events that a subscriber may be behind, and that are kept while there is none."""
+"""Most events that a subscriber may be behind, and that are kept while there is no subscriber."""
 SUBSCRIBER_LIMIT = 64
 
 Kind: TypeAlias = cri.ContainerEventType.ValueType
@@ -49,7 +49,7 @@ class Event:
 
 
 def container_kinds(before: Container | None, after: Container | None) -> list[Kind]:
-    """The events that a change of a container's record means."""
+    """The kinds of events that follow from a change of a container's record."""
     if after is None:
         return [] if before is None or before.hidden else [_DELETED]
     if before is None or after.hidden:
@@ -83,7 +83,7 @@ def sandbox_kinds(before: Sandbox | None, after: Sandbox | None) -> list[Kind]:
 
 
 class Events:
-    """Observes the records of both kinds."""
+    """Makes events by observing the records of both kinds."""
 
     def __init__(
         self,
@@ -144,7 +144,7 @@ class Feed(Generic[T]):
             subscriber.offer(item)
 
     async def subscribe(self) -> AsyncGenerator[T, None]:
-        """Items, first those that nobody has seen; Exhausted: too many subscribers, or this one is slow."""
+        """Yield items, first those that nobody has seen.  Exhausted: too many subscribers, or a slow one."""
         if len(self._subscribers) >= SUBSCRIBER_LIMIT:
             raise Exhausted("subscribe", "", f"there are {SUBSCRIBER_LIMIT} subscribers already")
         subscriber: _Subscriber[T] = _Subscriber(self._limit, self._unseen)

@@ -17,7 +17,7 @@ def new_id() -> str:
 
 
 class Names:
-    """Reserved names and their holders' ids: one holder each, so that a retried request makes no twin."""
+    """Reserved names and their holders' ids; a name has one holder, so that a retry makes no duplicate."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -52,7 +52,7 @@ def container_name(metadata: cri.ContainerMetadata, sandbox_id: str) -> str:
 
 
 class Locks:
-    """One lock for each id, made when first wanted, forgotten when nobody holds or awaits it."""
+    """One lock for each id, which exists while somebody holds or awaits it."""
 
     def __init__(self) -> None:
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}

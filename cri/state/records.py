@@ -45,7 +45,7 @@ class Records(Generic[R]):
         self._delete = delete
         self._records: dict[str, R] = {}
         self.version = 0
-        """A new number after each change."""
+        """A number that grows with each change."""
         self._observers: list[Callable[[R | None, R | None], None]] = []
 
     def observe(self, observer: Callable[[R | None, R | None], None]) -> None:
@@ -96,7 +96,7 @@ class Records(Generic[R]):
         self._tell(before, record)
 
     def check(self, record: R) -> None:
-        """Broken when ``record`` may not follow what is there."""
+        """Broken: ``record`` may not follow the present one."""
         now = self.get(record.id).phase
         if record.phase is not now and record.phase not in self._next[now]:
             raise Broken(
@@ -122,30 +122,30 @@ class Records(Generic[R]):
         self.version += 1
 
     def get(self, record_id: str) -> R:
-        """By its whole id, hidden or not; Missing when unknown."""
+        """The record of this whole id, hidden or not.  Missing: it is unknown."""
         record = self._records.get(record_id)
         if record is None:
             raise Missing(f"find {self._kind}", record_id, "no such id")
         return record
 
     def has(self, record_id: str) -> bool:
-        """Whether it is there, hidden or not."""
+        """Whether there is a record of this whole id, hidden or not."""
         return record_id in self._records
 
     def phase(self, record_id: str) -> Any:
-        """Its phase; None when it is not there."""
+        """The phase of a record; None: there is no such record."""
         record = self._records.get(record_id)
         return record.phase if record else None
 
     def find_or_none(self, wanted: str) -> R | None:
-        """Like ``find``; None when there is none.  Invalid: empty or ambiguous."""
+        """Like ``find``, but None if there is none.  Invalid: empty or ambiguous."""
         try:
             return self.find(wanted)
         except Missing:
             return None
 
     def find(self, wanted: str) -> R:
-        """By its id or an unambiguous beginning of it, among those that callers see.
+        """The record of this id, or unambiguous prefix, among those that callers see.
 
         Missing: none; Invalid: empty or ambiguous.
         """
@@ -161,11 +161,11 @@ class Records(Generic[R]):
         return found[0]
 
     def visible(self) -> list[R]:
-        """Those that callers see, oldest first."""
+        """The records that callers see, oldest first."""
         return [record for record in self._records.values() if not record.hidden]
 
     def all(self) -> list[R]:
-        """Every one, oldest first."""
+        """All records, oldest first."""
         return list(self._records.values())
 
 
@@ -175,5 +175,5 @@ def has_labels(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
 
 
 def has_id(record_id: str, wanted: str) -> bool:
-    """Whether a list request's id, which may be shortened, selects the record; "" selects all."""
+    """Whether a list request's id, which may be a prefix, selects the record; "" selects all."""
     return record_id.startswith(wanted)

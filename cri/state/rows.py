@@ -1,4 +1,4 @@
-"""Records as rows and back."""
+"""Translates records to rows and back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 T = TypeVar("T")
 
 Row = tuple[Any, ...]
-"""What SQLite takes and gives, in the order of the columns."""
+"""A row of SQLite, in the order of the columns."""
 
 _SANDBOX = ("id", "phase", "created_ns", "handler", "config", "attachment", "death_reason", "kernel")
 _CONTAINER = (

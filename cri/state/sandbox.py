@@ -24,7 +24,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
 class SandboxPhase(Enum):
-    """Where a sandbox is in its life."""
+    """The phase of a sandbox's life."""
 
     CREATING = "creating"
     UNDOING = "undoing"
@@ -46,7 +46,7 @@ NEXT: Mapping[SandboxPhase, frozenset[SandboxPhase]] = {
 }
 
 HIDDEN = frozenset({SandboxPhase.CREATING, SandboxPhase.UNDOING})
-"""Not yet, or never, visible to callers."""
+"""Phases in which callers do not see the sandbox, yet or ever."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Sandbox:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """For selectors."""
+        """The labels, for selectors."""
         return self.config.labels
 
     @property
     def hostname(self) -> str:
-        """The zone's own host name: the pod's hostname, or one made of the pod's name."""
+        """The zone's own host name: the pod's hostname, or one made from the pod's name."""
         return self.config.hostname or self.config.metadata.name.lower().replace("_", "-")[:63].strip("-.")

@@ -15,7 +15,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 BASE = ("container", "id", "image", "name", "namespace", "pod")
-"""Every metric's first labels."""
+"""The first labels of every metric."""
 
 Values = Iterator[tuple[tuple[str, ...], int]]
 """(values of the labels after the first, the figure) for each series."""
@@ -59,7 +59,7 @@ def _device(name: str) -> Reading:
 
 
 def _io(name: str) -> Reading:
-    """Only where the zone's kernel counts it."""
+    """Figures of I/O, if the zone's kernel counts it."""
 
     def read(row: pb.WorkloadStatsRow, container: Container) -> Values:
         if row.io_reads or row.io_writes:
@@ -75,7 +75,7 @@ def _block_io(row: pb.WorkloadStatsRow, container: Container) -> Values:
 
 
 def _pressure(resource: str, kind: str) -> Reading:
-    """Nothing where the zone's kernel does not measure it."""
+    """Figures of a pressure; none if the zone's kernel does not measure it."""
 
     def read(row: pb.WorkloadStatsRow, container: Container) -> Values:
         if row.HasField(f"{resource}_pressure"):  # type: ignore[arg-type]  # one of three names of this table
@@ -121,7 +121,7 @@ def _seen(row: pb.WorkloadStatsRow, container: Container) -> Values:
 
 
 def _open_files(row: pb.WorkloadStatsRow, container: Container) -> Values:
-    """Of the first process, as its OCI configuration has it."""
+    """The limit of open files of the first process, from its OCI configuration."""
     for limit in json.loads(container.process).get("rlimits", ()):
         if limit["type"] == "RLIMIT_NOFILE":
             yield ("max_open_files",), limit["soft"]
@@ -222,7 +222,7 @@ KINDS = {metric.name: metric.kind for metric in METRICS}
 
 
 def descriptors() -> list[cri.MetricDescriptor]:
-    """Of all that ListPodSandboxMetrics may have."""
+    """Descriptors of all metrics of ListPodSandboxMetrics."""
     return [
         *(_descriptor(metric.name, metric.help, metric.labels) for metric in METRICS),
         *(_descriptor(name, text, ("interface",)) for name, text, _ in NETWORK),

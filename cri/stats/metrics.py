@@ -1,4 +1,4 @@
-"""ListPodSandboxMetrics: every running pod, its containers, its network."""
+"""ListPodSandboxMetrics: metrics of every running pod, its containers, and its network."""
 
 from __future__ import annotations
 

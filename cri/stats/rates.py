@@ -1,4 +1,4 @@
-"""CPU rates, made of readings of a counter."""
+"""CPU rates from readings of a counter."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from cri.stats.values import LARGEST
 
 _SECOND = 10**9
 _SHORTEST = 1 * _SECOND
-"""A rate is not taken over less: it would be noise."""
+"""Shortest time that a rate covers; over less it would be noise."""
 _WINDOW = 5 * _SECOND
-"""How old a base is when the next reading takes its place."""
+"""Age at which a base is replaced by the next reading."""
 _SET_BACK = 60 * _SECOND
-"""A reading so much older than the base: the clock was set back.  One a little older was late."""
+"""A reading older than the base by this means that the clock was set back; else it was late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class _Kept:
 
 
 class Rates:
-    """Readings of each pod and container, for nanoseconds of CPU time per second.
+    """Rates of pods and containers, in nanoseconds of CPU time per second.
 
     A rate covers at least ``_WINDOW``, once there are readings so old, and less than ``_WINDOW`` more than
     the longest time between two bases.
@@ -51,18 +51,18 @@ class Rates:
         return _between(kept.older or kept.base, now)
 
     def read_ns(self, subject: str) -> int | None:
-        """When its base was read, by the clock of the readings; None without one."""
+        """The time of the base by the clock of the readings; None if there is none."""
         kept = self._kept.get(subject)
         return kept.base.timestamp_ns if kept else None
 
     def keep(self, ids: Iterable[str]) -> None:
-        """Forget all others."""
+        """Keep these, and forget all others."""
         for gone in self._kept.keys() - set(ids):
             del self._kept[gone]
 
 
 def _anew(base: _Reading, now: _Reading) -> bool:
-    """Whether the counter, or the clock, began anew."""
+    """Whether the counter or the clock began anew."""
     passed = now.timestamp_ns - base.timestamp_ns
     return passed < -_SET_BACK or (passed >= 0 and now.cpu_ns < base.cpu_ns)
 

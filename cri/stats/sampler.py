@@ -1,4 +1,4 @@
-"""Readings in the background, so that whoever asks for a CPU rate gets a recent one at once."""
+"""Takes readings in the background, so that a recent CPU rate is always at hand."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _SETTLE = 1.0
 _INTERVAL = 10.0
 """Longest time between two readings, in seconds.  A call for statistics is a reading, too."""
 _RETRY = 3.0
-"""Seconds until we ask again for what has no reading yet."""
+"""Seconds until the next try for what has no reading yet."""
 
 
 @contextlib.asynccontextmanager
 async def sampling(runtime: Runtime) -> AsyncIterator[Rates]:
-    """Keep the rates of all that runs recent, while the block does."""
+    """Keep the rates of everything that runs recent, while the block runs."""
     sampler = Sampler(runtime)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(sampler.run(), name="sample CPU usage")
@@ -45,13 +45,13 @@ class Sampler:
         self.rates = Rates()
         self._runtime = runtime
         self._fresh = asyncio.Event()
-        """Set when something runs that has no reading."""
+        """Set when something without a reading runs."""
         self._fresh.set()
         runtime.sandboxes.observe(self._sandbox)
         runtime.containers.observe(self._container)
 
     async def run(self) -> None:
-        """Read what is new, and all else at least every ``_INTERVAL``; ends only by cancellation."""
+        """Read what is new, and everything at least every ``_INTERVAL``, until cancelled."""
         rest = _INTERVAL
         while True:
             with contextlib.suppress(TimeoutError):
@@ -64,7 +64,7 @@ class Sampler:
             rest = _INTERVAL if await self.sample() else _RETRY
 
     async def sample(self) -> bool:
-        """Read what is due now; whether all that runs has a reading then."""
+        """Read what is due now; returns whether everything that runs has a reading."""
         try:
             await self._read(self._due())
         except Fault as fault:

@@ -1,4 +1,4 @@
-"""Convert numbers into CRI's messages."""
+"""Put numbers into CRI's messages."""
 
 from __future__ import annotations
 
@@ -13,39 +13,46 @@ def value(number: int) -> cri.UInt64Value:
     return cri.UInt64Value(value=min(number, LARGEST))
 
 
-def known(number: int | None) -> cri.UInt64Value | None:
-    """A number as a message; None, which leaves the field unset, when it is not known."""
-    return None if number is None else value(number)
+def put(field: cri.UInt64Value, number: int) -> None:
+    """Set a field of a message, in place: a node with many pods has thousands, and copying costs the most."""
+    field.value = min(number, LARGEST)
 
 
-def psi(pressure: pb.Pressure) -> cri.PsiStats:
-    """Pressure as CRI has it; both have totals in microseconds and averages in percent."""
-    return cri.PsiStats(
-        Full=cri.PsiData(
-            Total=pressure.full_total_us,
-            Avg10=pressure.full_avg10,
-            Avg60=pressure.full_avg60,
-            Avg300=pressure.full_avg300,
-        ),
-        Some=cri.PsiData(
-            Total=pressure.some_total_us,
-            Avg10=pressure.some_avg10,
-            Avg60=pressure.some_avg60,
-            Avg300=pressure.some_avg300,
-        ),
-    )
+def pressure(target: cri.PsiStats, measured: pb.Pressure) -> None:
+    """Put pressure as CRI has it; both have totals in microseconds and averages in percent."""
+    full, some = target.Full, target.Some
+    full.Total, some.Total = measured.full_total_us, measured.some_total_us
+    full.Avg10, some.Avg10 = measured.full_avg10, measured.some_avg10
+    full.Avg60, some.Avg60 = measured.full_avg60, measured.some_avg60
+    full.Avg300, some.Avg300 = measured.full_avg300, measured.some_avg300
 
 
-def cpu_psi(row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> cri.PsiStats | None:
-    return psi(row.cpu_pressure) if row.HasField("cpu_pressure") else None
+def cpu(target: cri.CpuUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow, nano_cores: int | None) -> None:
+    """Put CPU time; the rate is unset if it is not known, and pressure if the zone's kernel has none."""
+    target.timestamp = row.timestamp_ns
+    put(target.usage_core_nano_seconds, row.cpu_usage_ns)
+    if nano_cores is not None:
+        put(target.usage_nano_cores, nano_cores)
+    if row.HasField("cpu_pressure"):
+        pressure(target.psi, row.cpu_pressure)
 
 
-def memory_psi(row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> cri.PsiStats | None:
-    return psi(row.memory_pressure) if row.HasField("memory_pressure") else None
+def memory(target: cri.MemoryUsage, row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> None:
+    """Put memory, but for what is available, which zones and their workloads know in different ways."""
+    target.timestamp = row.timestamp_ns
+    put(target.working_set_bytes, row.memory_working_set_bytes)
+    put(target.usage_bytes, row.memory_usage_bytes)
+    put(target.rss_bytes, row.memory_rss_bytes)
+    put(target.page_faults, row.page_faults)
+    put(target.major_page_faults, row.major_page_faults)
+    if row.HasField("memory_pressure"):
+        pressure(target.psi, row.memory_pressure)
 
 
-def io(row: pb.WorkloadStatsRow | pb.ZoneStatsRow) -> cri.IoUsage | None:
-    """None where the zone's kernel does not measure it."""
-    if not row.HasField("io_pressure"):
-        return None
-    return cri.IoUsage(timestamp=row.timestamp_ns, psi=psi(row.io_pressure))
+def io(
+    target: cri.LinuxPodSandboxStats | cri.ContainerStats, row: pb.WorkloadStatsRow | pb.ZoneStatsRow
+) -> None:
+    """Put statistics of I/O; they stay unset where the zone's kernel does not measure it."""
+    if row.HasField("io_pressure"):
+        target.io.timestamp = row.timestamp_ns
+        pressure(target.io.psi, row.io_pressure)

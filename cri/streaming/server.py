@@ -26,16 +26,16 @@ from daemonkit.tasks import Background, race
 log = logging.getLogger(__name__)
 
 PENDING = 256
-"""Connections that have not shown a token yet; one more ends the oldest."""
+"""Most connections without a token yet; one more ends the oldest."""
 URLS = 1000
 _ACCEPT_PAUSE = 0.1
 _REFUSE = 5.0
 GOODBYE = 2.0
-"""Seconds that clients have to read that the server stops, all together."""
+"""Seconds that all clients together have to read that the server stops."""
 
 
 class StreamJob(Protocol):
-    """What a URL stands for until its client comes, and how it is served then."""
+    """The job behind a URL, which is served when its client comes."""
 
     @property
     def kind(self) -> str:
@@ -59,7 +59,7 @@ class StreamJob(Protocol):
 
 
 class Server:
-    """Use ``serving``."""
+    """The streaming server; ``serving`` makes one."""
 
     def __init__(self, config: StreamingConfig, listener: socket.socket, tls: ssl.SSLContext | None) -> None:
         loop = asyncio.get_running_loop()
@@ -84,7 +84,7 @@ class Server:
         self._accepting = self._tasks.spawn(self._accept(), "streaming server")
 
     async def close(self, goodbye: float) -> None:
-        """End every connection, within so many seconds: clients that are served are told."""
+        """End every connection within so many seconds; clients that are served are told."""
         self._stopping.set()
         for task in (self._accepting, *self._pending):
             task.cancel()

@@ -1,4 +1,4 @@
-"""The calls of protect.v1, each with its deadline, statuses as faults.
+"""The client of protect.v1, with a deadline for each call, and statuses as faults.
 
 A cancelled caller cancels its call in protectd, which finishes or undoes the step it is at.  DestroyZone and
 DeleteWorkload wait there for what is under way, so undoing with them is safe at any moment.
@@ -6,7 +6,7 @@ DeleteWorkload wait there for what is under way, so undoing with them is safe at
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 
 import grpc.aio
@@ -82,13 +82,13 @@ class Zones:
             await call
 
     async def get_workload(self, workload_id: str) -> pb.Workload:
-        """A workload as it is now."""
+        """Get a workload as it is now."""
         call = self._workloads.GetWorkload(pb.GetWorkloadRequest(id=workload_id), timeout=_READ)
         with _faults("get workload", workload_id):
             return await call
 
     async def workload_stats(self, ids: Iterable[str]) -> list[pb.WorkloadStatsRow]:
-        """Statistics of these workloads, or of all when empty."""
+        """Get statistics of these workloads, or of all if empty."""
         request = pb.WorkloadStatsRequest(ids=ids)
         with _faults("read stats", ""):
             reply = await self._workloads.WorkloadStats(request, timeout=_READ)
@@ -102,7 +102,7 @@ class Zones:
         return list(reply.rows)
 
     async def resize_zone(self, zone_id: str, resources: pb.ZoneResources) -> list[str]:
-        """Resize a zone; what could not be done, one sentence each."""
+        """Resize a zone; returns a sentence for each part that could not be done."""
         request = pb.ResizeZoneRequest(id=zone_id, resources=resources)
         with _faults("resize zone", zone_id):
             reply = await self._zones.ResizeZone(request, timeout=_CHANGE)
@@ -155,13 +155,13 @@ class Zones:
         """Connect to a port of the zone's loopback for the time of the block; Refused when nobody listens."""
         return dialled(self._zones.Dial(None), pb.DialStart(zone_id=zone_id, port=port))
 
-    async def info(self) -> pb.InfoResponse:
-        """Facts about the host."""
+    async def info(self, seclabels: Sequence[str] = ()) -> pb.InfoResponse:
+        """Get facts about the host, and which of the labels it does not know."""
         with _faults("ask protectd about", "the host"):
-            return await self._host.Info(pb.InfoRequest(), timeout=_READ)
+            return await self._host.Info(pb.InfoRequest(seclabels=seclabels), timeout=_READ)
 
     async def watch(self) -> AsyncIterator[pb.WatchEvent]:
-        """Everything there is, SYNCED, then changes.  Waits for protectd; Unreachable when it goes."""
+        """Yield everything there is, SYNCED, then changes.  Waits for protectd; Unreachable when it goes."""
         call = self._host.Watch(pb.WatchRequest(), wait_for_ready=True)
         try:
             async for event in call:
@@ -178,7 +178,7 @@ async def _only(item: pb.ExecInput) -> AsyncIterator[pb.ExecInput]:
 
 @contextmanager
 def _faults(operation: str, subject: str) -> Iterator[None]:
-    """Turn protectd's status into our fault."""
+    """Raise protectd's statuses as our faults."""
     try:
         yield
     except grpc.aio.AioRpcError as error:

@@ -21,7 +21,7 @@ _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 
 
 class ZoneConnection:
-    """Bytes both ways; one task reads, one writes."""
+    """A connection for bytes in both directions, with one task that reads and one that writes."""
 
     def __init__(self, call: _Call, subject: str) -> None:
         self._call = call
@@ -43,7 +43,7 @@ class ZoneConnection:
             yield output.data
 
     async def drained(self) -> None:
-        """After ``chunks``: wait until the other end has taken everything, too."""
+        """Wait, after ``chunks``, until the other end has taken everything."""
         with contextlib.suppress(grpc.aio.AioRpcError):
             await self._call.read()
 
@@ -64,7 +64,7 @@ class ZoneConnection:
 
 @contextlib.asynccontextmanager
 async def dialled(call: _Call, start: pb.DialStart) -> AsyncIterator[ZoneConnection]:
-    """The connection, connected; it is closed at the end of the block."""
+    """Connect, and close the connection at the end of the block."""
     connection = ZoneConnection(call, f"port {start.port} of {start.zone_id}")
     try:
         with contextlib.suppress(*_GONE):

@@ -1,10 +1,10 @@
-"""Follow protectd's stream of changes for as long as the daemon runs."""
+"""Follows protectd's stream of changes for as long as the daemon runs."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from cri.zones.client import Zones
@@ -39,7 +39,7 @@ class Follower:
         self._on_synced = on_synced
         self.synced = asyncio.Event()
         self.syncs = 0
-        """How often ``synced`` was set; a new number may mean that protectd was restarted."""
+        """Number of times that ``synced`` was set; a new one may mean that protectd was restarted."""
         self.trouble = "protectd has not answered yet"
 
     async def run(self) -> None:
@@ -92,9 +92,13 @@ class Follower:
 
 
 class HostInfo:
-    """protectd's facts about the host, cached for as long as the stream of changes goes on."""
+    """protectd's facts about the host, cached for as long as the stream of changes goes on.
 
-    def __init__(self, zones: Zones, follower: Follower) -> None:
+    ``seclabels``: those of all handlers, of which protectd says whether the hypervisor knows them.
+    """
+
+    def __init__(self, zones: Zones, follower: Follower, seclabels: Sequence[str] = ()) -> None:
+        self._seclabels = sorted({*seclabels} - {""})
         self._zones = zones
         self._follower = follower
         self._kept: tuple[int, pb.InfoResponse] | None = None
@@ -108,5 +112,5 @@ class HostInfo:
             raise Unreachable("ask protectd about", "the host", self._follower.trouble)
         age = self._follower.syncs
         if fresh or self._kept is None or self._kept[0] != age:
-            self._kept = (age, await self._zones.info())
+            self._kept = (age, await self._zones.info(self._seclabels))
         return self._kept[1]

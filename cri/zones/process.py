@@ -22,7 +22,7 @@ _GONE = (grpc.aio.AioRpcError, asyncio.InvalidStateError, grpc.aio.UsageError)
 
 
 class ProcessStreams(Generic[Message]):
-    """Input may be written by several tasks; output is read by one."""
+    """The standard streams of a process: several tasks may write input, one reads output."""
 
     def __init__(self, call: _Call, make: type[Message], operation: str, subject: str) -> None:
         self._call = call
@@ -44,7 +44,7 @@ class ProcessStreams(Generic[Message]):
         await self._write(self._make(resize=pb.TerminalSize(rows=rows, columns=columns)))
 
     async def outputs(self) -> AsyncIterator[pb.ExecOutput]:
-        """Its output, and its exit as the last item; a fault when there is none."""
+        """Yield the output, and the exit as the last item; raises a fault if there is no exit."""
         exited = False
         try:
             async for output in self._call:

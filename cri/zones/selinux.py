@@ -1,4 +1,4 @@
-"""SELinux labels: without effect in a zone that has no SELinux, refused where they would have one."""
+"""Refuses SELinux labels in zones with SELinux; elsewhere they have no effect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
 async def refuse_labels(host: HostInfo, operation: str, name: str, options: cri.SELinuxOption) -> None:
-    """Unsupported when a label is asked for and the kernel of zones has a policy that would need it.
+    """Unsupported: a label is asked for, and the zones' kernel enforces a policy.
 
     Only the fake's zones can have one, their host's.  crun could set labels, but nobody labels their files.
     """

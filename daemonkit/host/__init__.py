@@ -1,1 +1,1 @@
-"""What the daemons ask of the host's kernel: files of others, mounts, control groups, processes."""
+"""What both daemons ask of the host's kernel: files of others, mounts, control groups, processes."""

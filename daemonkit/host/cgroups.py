@@ -1,4 +1,4 @@
-"""Control groups of the process itself, as the kernel writes them down.
+"""Reads the control groups of the process itself.
 
 Sources: cgroups(7), Documentation/admin-guide/cgroup-v2.rst, systemd CGROUP_DELEGATION.md.
 """
@@ -29,7 +29,7 @@ def own_groups(proc: Path = Path("/proc/self")) -> Iterator[Path]:
 
 
 def delegated(group: Path) -> bool:
-    """Whether a manager has given the group away, to be divided by who runs in it."""
+    """Whether a manager such as systemd has delegated the group to the process."""
     for name in ("trusted.delegate", "user.delegate"):
         with suppress(OSError):
             if os.getxattr(group, name) == b"1":

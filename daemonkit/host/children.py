@@ -1,4 +1,4 @@
-"""Processes that a daemon starts: its protection from the OOM killer, and its control group, are its own.
+"""Settles processes that a daemon starts: without its OOM protection, and in a control group of their own.
 
 systemd's ``OOMScoreAdjust=`` is inherited.  A converter or a plugin that eats the host's memory would be
 spared, and something else ended in its place: it has to go before xenstored and others that have 0.
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 GROUP = "children"
 SCORE = 100
-"""At least that in oom_score_adj: a tenth of the host's memory more than a process really has."""
+"""Least oom_score_adj of a child, which counts as a tenth of the host's memory beside its own."""
 _GONE = (errno.ESRCH, errno.ENOENT)
 
 
@@ -69,7 +69,7 @@ def _children(pid: int) -> Iterator[int]:
 
 @functools.cache
 def _groups() -> tuple[Path, ...]:
-    """Made once: the daemon's own group does not change."""
+    """Make the group for children, once, since the daemon's own group does not change."""
     made = []
     for own in cgroups.own_groups():
         if not cgroups.delegated(own):

@@ -1,4 +1,4 @@
-"""Files that a caller names: they may be no files at all, and be on a file system that never answers."""
+"""Opens files that a caller names, which may be no files, or on a file system that never answers."""
 
 from __future__ import annotations
 

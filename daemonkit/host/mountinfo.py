@@ -64,7 +64,7 @@ def below(known: Mapping[int, Mount], top: int) -> Iterator[Mount]:
 
 
 def highest(known: Mapping[int, Mount], top: int, wanted: Callable[[Mount], bool]) -> Iterator[Mount]:
-    """Those of ``below`` that are wanted, and have no wanted one above them."""
+    """The wanted mounts of ``below`` that have no wanted mount above them."""
     found: set[int] = set()
     # A mount comes after the one that it is on.
     for mount in below(known, top):

@@ -1,1 +1,1 @@
-"""The client of a zone's agent: its calls as methods, its answers as values."""
+"""The client of a zone's agent, with methods for its calls and values for its answers."""

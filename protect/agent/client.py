@@ -36,8 +36,6 @@ T = TypeVar("T")
 
 _ADOPTION = 5.0
 """Seconds a call waits for a zone that is just being adopted."""
-_STATS = 60.0
-"""Seconds for which a question for statistics stays open, so that a silent zone has one and not many."""
 _DIAL = 15.0
 """Seconds: longer than the agent's own deadline of 10."""
 _START = 130.0
@@ -48,7 +46,7 @@ Whoever gave up earlier would not learn that the container runs.
 
 
 class AgentClient:
-    """One for each zone, as long as it is known.  Calls wait until launch or adoption calls ``serve``."""
+    """The client of one zone, while it is known.  Calls wait until launch or adoption calls ``serve``."""
 
     def __init__(
         self, zone_id: str, end: End, call_timeout: float, streams_taken: Callable[[], set[int]]
@@ -76,7 +74,7 @@ class AgentClient:
             return await link.open(timeout)
 
     def serve(self) -> None:
-        """The agent has been brought up to date: from now on everybody may call."""
+        """Let everybody call from now on: the launch or the adoption of the zone is done."""
         self._serving.set()
 
     @property
@@ -101,7 +99,7 @@ class AgentClient:
     # Of the zone.
 
     async def configure_zone(self, spec: ZoneSpec) -> None:
-        """Part of the launch: before ``serve``."""
+        """Configure the zone, as a part of its launch, before ``serve``."""
         await self._call_early(requests.configure_zone(spec))
 
     async def configure_network(self, guest: GuestNetwork, name: str) -> None:
@@ -109,7 +107,7 @@ class AgentClient:
         await self._call(requests.configure_network(guest, name))
 
     async def list_processes(self) -> ProcessList:
-        """Part of setting up a connection: before ``serve``."""
+        """List all processes, as a part of setting up a connection, before ``serve``."""
         reply = await self._call_early(pb.Request(list_processes=pb.ListProcesses()))
         return replies.process_list(self._zone_id, reply.processes)
 
@@ -117,15 +115,35 @@ class AgentClient:
         reply = await self._call(pb.Request(get_facts=pb.GetFacts()))
         return replies.facts(reply.facts, agent_version)
 
-    async def stats(self, kind: StatsKind, known: Callable[[str], bool]) -> ZoneStats:
-        """``known``: whether the zone has this workload; the agent's others are left out."""
-        reply = await self._call(requests.get_stats(kind), _STATS)
-        return replies.stats(reply.stats, known)
+    def ask_stats(self, kind: StatsKind, known: Callable[[str], bool]) -> asyncio.Future[ZoneStats]:
+        """Ask for statistics; the future has the answer, or why there is none.
+
+        Without a task: there may be hundreds of zones.  A question is open until the agent answers or its
+        connection ends, so that a silent zone has one and not many.  ``known``: whether the zone has this
+        workload; the agent's others are left out.
+        """
+        self._end.check("use", f"zone {self._zone_id}")
+        if not self._serving.is_set():
+            raise self._silent()
+        answer: asyncio.Future[ZoneStats] = asyncio.get_running_loop().create_future()
+
+        def take(reply: asyncio.Future[pb.Reply]) -> None:
+            fault = reply.exception()
+            if answer.done():
+                return
+            if fault:
+                answer.set_exception(fault)
+            else:
+                answer.set_result(replies.stats(reply.result().stats, known))
+
+        self._linked().ask(requests.STATS[kind]).add_done_callback(take)
+        self._end.fail(answer, "use", f"zone {self._zone_id}")
+        return answer
 
     # Of containers and their processes.
 
     async def create_container(self, spec: ContainerSpec) -> CreatedProcess:
-        """CannotStart when everything for it was there, but its configuration cannot be run.
+        """Prepare a container.  CannotStart: its configuration cannot be run.
 
         Its start may say that, too: the zone's runtime may still be at work on it.  The pid is then 0.
         """
@@ -133,7 +151,7 @@ class AgentClient:
         return await self._create_process(request, tty=spec.tty, stdin=spec.stdin)
 
     async def start_container(self, container_id: str) -> int:
-        """The pid of its first process; 0: the agent does not say.  CannotStart as ``create_container``."""
+        """Start a container: the pid of its first process, 0 if not told.  CannotStart as above."""
         request = pb.Request(start_container=pb.StartContainer(id=container_id))
         return (await self._call(request, max(_START, self.call_timeout))).pid
 
@@ -142,7 +160,7 @@ class AgentClient:
         await self._call(pb.Request(update_container=asked))
 
     async def delete_container(self, container_id: str) -> None:
-        """An unknown one succeeds."""
+        """Delete a container; an unknown one succeeds."""
         await self._call(pb.Request(delete_container=pb.DeleteContainer(id=container_id)))
 
     async def exec_process(
@@ -152,11 +170,11 @@ class AgentClient:
         return await self._create_process(request, tty=tty, stdin=stdin)
 
     async def delete_exec(self, process: ProcessName) -> None:
-        """Kill it if it runs, and have it forgotten; an unknown one succeeds."""
+        """Kill an exec if it runs, and have it forgotten; an unknown one succeeds."""
         await self._call(pb.Request(delete_exec=pb.DeleteExec(process=requests.process_ref(process))))
 
     async def signal_process(self, process: ProcessName, number: int, *, every: bool) -> None:
-        """``every``: to every process of the container."""
+        """Send a signal to a process, or with ``every`` to all processes of the container."""
         await self._call(requests.signal_process(process, number, every=every))
 
     async def resize_terminal(self, process: ProcessName, rows: int, columns: int) -> None:
@@ -192,7 +210,7 @@ class AgentClient:
         self._linked().output(stream, sink, consumed)
 
     def input(self, stream: int) -> Input:
-        """The way to write a stream; Missing when the process closed it."""
+        """The input for writing a stream; Missing: the process has closed it."""
         return self._linked().input(stream)
 
     def drop_output(self, stream: int) -> None:
@@ -204,7 +222,7 @@ class AgentClient:
             self._link.drop_input(stream)
 
     def drop(self, streams: Streams) -> None:
-        """Want nothing more of a process's streams."""
+        """Give up all streams of a process."""
         for number in streams.outputs():
             self.drop_output(number)
         self.drop_input(streams.stdin)
@@ -241,7 +259,7 @@ class AgentClient:
         return await self._make(create, give_up)
 
     async def _make(self, work: Callable[[], Awaitable[T]], undo: Callable[[T], Awaitable[None]]) -> T:
-        """Let the agent make something; what a cancelled caller would never learn of is undone."""
+        """Let the agent create something.  If the caller is cancelled, what was created is undone."""
         made: list[T] = []
 
         async def make() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
@@ -18,11 +19,15 @@ class AgentLink(Protocol):
     def connected(self) -> bool: ...
 
     async def open(self, timeout: float) -> AgentHello:
-        """The first connection; TooLate, DomainGone, ProtocolViolation."""
+        """Connect for the first time.  TooLate, DomainGone, ProtocolViolation."""
         ...
 
     async def call(self, request: channel_pb2.Request, timeout: float) -> channel_pb2.Reply:
-        """One call; the agent's refusal as a fault, LinkDown, TooLate."""
+        """Make one call.  Raises the agent's refusal as its fault, LinkDown, or TooLate."""
+        ...
+
+    def ask(self, request: channel_pb2.Request) -> asyncio.Future[channel_pb2.Reply]:
+        """A call that makes nothing in the zone, at once; its reply or fault comes in the future."""
         ...
 
     def output(self, stream: int, sink: Sink, consumed: int = 0) -> None: ...
@@ -38,4 +43,4 @@ class AgentLink(Protocol):
 
 Dial = Callable[[], Awaitable[Transport]]
 LinkFactory = Callable[[str, Dial, LinkEvents], AgentLink]
-"""(zone id, dial, events) to a link that is not open yet."""
+"""Makes a link, which is not open yet, from zone id, dial and events."""

@@ -1,4 +1,4 @@
-"""Values from what the agent answers; everything in it is untrusted."""
+"""Reads values from the agent's answers, in which everything is untrusted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def streams_of(untrusted: pb.ProcessCreated) -> Streams:
 def check_streams(
     zone_id: str, untrusted: Streams, taken: Collection[int], *, tty: bool, stdin: bool
 ) -> None:
-    """ProtocolViolation unless they are those asked for, each its own, and nobody else's."""
+    """Check stream numbers.  ProtocolViolation unless they are those asked for, distinct, and not in use."""
     numbers = untrusted.all()
     right = (
         bool(untrusted.stdin) == stdin
@@ -119,13 +119,13 @@ _AVERAGES = attrgetter(*(name for name in Pressure._fields if "avg" in name))
 
 
 def _near(figures: T) -> T:
-    """The same, with our time for one that cannot be."""
+    """The figures, with our time in place of an impossible one."""
     now = time.time_ns()
     return figures._replace(timestamp_ns=now) if abs(figures.timestamp_ns - now) > _SKEW else figures
 
 
 def _pressures(untrusted: pb.ContainerStats | pb.ZoneStats) -> tuple[Pressure | None, ...]:
-    """As ``PRESSURES`` has them."""
+    """The pressures, in the order of ``PRESSURES``."""
     return (
         _pressure(untrusted.cpu_pressure) if untrusted.HasField("cpu_pressure") else None,
         _pressure(untrusted.memory_pressure) if untrusted.HasField("memory_pressure") else None,
@@ -134,7 +134,7 @@ def _pressures(untrusted: pb.ContainerStats | pb.ZoneStats) -> tuple[Pressure | 
 
 
 def _pressure(untrusted: pb.Pressure) -> Pressure | None:
-    """None when an average is no percentage (or NaN)."""
+    """A pressure; None if an average is not a percentage."""
     pressure = Pressure(*_PRESSURE(untrusted))
     return pressure if all(0.0 <= value <= 100.0 for value in _AVERAGES(pressure)) else None
 

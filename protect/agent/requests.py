@@ -1,8 +1,8 @@
-"""Messages to the agent, from values."""
+"""Makes messages to the agent from values."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from protect.model.container import ContainerSpec, DiskFilesystem, MemoryVolume
 from protect.model.process import ProcessName
@@ -82,6 +82,8 @@ def resize_terminal(process: ProcessName, rows: int, columns: int) -> pb.Request
     return pb.Request(resize_terminal=size)
 
 
-def get_stats(kind: StatsKind) -> pb.Request:
-    details, containers_only = kind is StatsKind.DETAILS, kind is StatsKind.WORKLOADS
-    return pb.Request(get_stats=pb.GetStats(details=details, containers_only=containers_only))
+STATS: Mapping[StatsKind, pb.Request] = {
+    StatsKind.WORKLOADS: pb.Request(get_stats=pb.GetStats(containers_only=True)),
+    StatsKind.ZONE: pb.Request(get_stats=pb.GetStats()),
+    StatsKind.DETAILS: pb.Request(get_stats=pb.GetStats(details=True)),
+}

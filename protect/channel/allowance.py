@@ -1,4 +1,4 @@
-"""Token buckets: how much of what costs a zone nothing it may send."""
+"""Token buckets that bound what a zone may send at no cost to itself."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ class IgnoredFrames:
         self._earned = 0
 
     def earn(self, size: int) -> None:
-        """So many bytes may still come for a stream that has been given up."""
+        """Allow this many more bytes for a stream that has been given up."""
         self._earned = min(MOST_EARNED, self._earned + size)
 
     def disconnected(self) -> None:
-        """What was under way is lost."""
+        """Forget what was earned: what was under way is lost with the connection."""
         self._earned = 0
 
     def frame(self, what: str, size: int = 1) -> None:

@@ -15,7 +15,10 @@ from protect.channel.messages import printable
 from protect.model.errors import CannotStart
 from xenpod_proto.channel.v1 import channel_pb2
 
-MOST_OPEN = 64
+MOST_QUESTIONS = 3
+"""One for each kind of statistics."""
+MOST_OPEN = 64 - MOST_QUESTIONS
+"""Other calls; the agent takes 64 of all kinds at once."""
 LONGEST_MESSAGE = 4096
 
 RESULTS: Mapping[str, str] = {
@@ -58,6 +61,8 @@ class OpenCall:
 
     operation: str
     answer: asyncio.Future[channel_pb2.Reply]
+    question: bool = False
+    """It has a slot of its own, and waits for none."""
 
     @property
     def answered(self) -> bool:
@@ -104,21 +109,32 @@ class CallTable:
         if self._failure is not None:
             self._slots.release()  # the next one who waits gets the failure, too
             raise self._failure
+        return self._add(OpenCall(operation, asyncio.get_running_loop().create_future()))
+
+    def ask(self, operation: str) -> tuple[int, OpenCall]:
+        """Open a question, with its id, at once.  Exhausted: there are as many as there may be."""
+        if self._failure is not None:
+            raise self._failure
+        if sum(call.question for call in self._open.values()) >= MOST_QUESTIONS:
+            raise faults.Exhausted(operation, "in a zone", f"{MOST_QUESTIONS} questions are open")
+        return self._add(OpenCall(operation, asyncio.get_running_loop().create_future(), question=True))
+
+    def _add(self, call: OpenCall) -> tuple[int, OpenCall]:
         call_id = self._last_id % MAX_STREAM + 1
         while call_id in self._open:
             call_id = call_id % MAX_STREAM + 1
         self._last_id = call_id
-        call = OpenCall(operation, asyncio.get_running_loop().create_future())
         self._open[call_id] = call
         return call_id, call
 
     def resume(self) -> None:
-        """The old streams are listed."""
+        """Let calls that make streams begin: the old streams have been listed."""
         self._resumed.set()
 
     def close(self, call_id: int) -> None:
-        """The call was answered, or never sent."""
-        if self._open.pop(call_id, None) is not None:
+        """Free the id of a call that was answered, or never sent."""
+        call = self._open.pop(call_id, None)
+        if call is not None and not call.question:
             self._slots.release()
 
     def operation(self, call_id: int) -> str:

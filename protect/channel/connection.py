@@ -37,14 +37,11 @@ class AgentConnection:
 
         The agent's error comes as its fault.  LinkDown: the connection ended first.
         """
-        payload = request.SerializeToString()
-        if len(payload) > RULES[Type.CALL].longest:
-            name = operation.replace("_", " ")
-            raise Invalid(name, f"in zone {self._zone_id}", f"the request has {len(payload)} bytes")
+        payload = self._payload(operation, request)
         call_id, call = await self.calls.open(operation, early)
         self._wire.call(call_id, encode(Frame(Type.CALL, call_id, payload)))
         try:
-            reply = await call.answer
+            return await call.answer
         except asyncio.CancelledError:
             if call.answered:
                 # The reply came at the moment when its caller was cancelled.
@@ -53,9 +50,20 @@ class AgentConnection:
         finally:
             if self._wire.withdraw(call_id):
                 self.calls.close(call_id)
-        if reply.HasField("error"):
-            raise fault_of(operation, self._zone_id, reply.error)
-        return reply
+
+    def ask(self, operation: str, request: channel_pb2.Request) -> asyncio.Future[channel_pb2.Reply]:
+        """Make a call that makes nothing in the zone; its reply, or what ``call`` raises, is the future's."""
+        payload = self._payload(operation, request)
+        call_id, call = self.calls.ask(operation)
+        self._wire.call(call_id, encode(Frame(Type.CALL, call_id, payload)))
+        return call.answer
+
+    def _payload(self, operation: str, request: channel_pb2.Request) -> bytes:
+        payload = request.SerializeToString()
+        if len(payload) > RULES[Type.CALL].longest:
+            name = operation.replace("_", " ")
+            raise Invalid(name, f"in zone {self._zone_id}", f"the request has {len(payload)} bytes")
+        return payload
 
     async def read(self) -> None:
         """Handle the agent's frames until the connection ends, which is always an exception."""
@@ -92,7 +100,11 @@ class AgentConnection:
         if reply.HasField("processes"):
             self._streams.listed()
         self.calls.close(frame.stream)
-        if answer.wanted:
+        if not answer.wanted:
+            return
+        if reply.HasField("error"):
+            answer.call.answer.set_exception(fault_of(answer.call.operation, self._zone_id, reply.error))
+        else:
             answer.call.answer.set_result(reply)
 
     def _dialed(self, untrusted: channel_pb2.Dialed, wanted: bool) -> None:

@@ -27,7 +27,7 @@ MAX_STREAM = 0xFFFF_FFFF
 
 
 class Side(Enum):
-    """Who sent a frame."""
+    """The side that sent a frame."""
 
     HOST = "host"
     AGENT = "agent"
@@ -169,11 +169,11 @@ class FrameDecoder:
 
     @property
     def held(self) -> int:
-        """Bytes kept: of an incomplete frame, once ``take`` gives none."""
+        """Number of bytes kept; those of an incomplete frame, once ``take`` gives None."""
         return len(self._source) - self._at
 
     def add(self, untrusted_bytes: bytes) -> None:
-        """More bytes from the other side; dropped after a violation."""
+        """Add bytes from the other side, which are dropped after a violation."""
         if self._broken is not None:
             return
         if self._at == len(self._source):
@@ -213,7 +213,7 @@ class FrameDecoder:
         return frame
 
     def feed(self, untrusted_bytes: bytes) -> list[Frame]:
-        """All the frames these bytes complete; ProtocolViolation at the first that breaks a rule."""
+        """Add bytes, and take all complete frames.  ProtocolViolation at the first that breaks a rule."""
         self.add(untrusted_bytes)
         frames: list[Frame] = []
         while (frame := self.take()) is not None:

@@ -21,7 +21,7 @@ class InputStream:
         self._turn = asyncio.Lock()
 
     async def write(self, data: bytes) -> None:
-        """Queue all of it, waiting while the process does not read.
+        """Queue all of the data, and wait while the process does not read.
 
         Refused when the process closed its end; LinkDown when the link is closed or cut off.  Several
         writers take turns: one write's bytes stay together.
@@ -40,7 +40,7 @@ class InputStream:
                 self._ready(self)
 
     async def finish(self) -> None:
-        """No more bytes: the process reads end of file after the last.  Again: nothing."""
+        """End the stream: the process reads end of file after the last byte.  May be repeated."""
         async with self._turn:
             self.sender.close()
             self._space.set()
@@ -63,11 +63,11 @@ class InputStream:
         self._ready(self)
 
     def drop(self) -> None:
-        """Nothing more is sent; writers are refused."""
+        """Send nothing more; writers are refused."""
         self.sender.credit(Credit(0, 0, fin=True))
         self._space.set()
 
     def fail(self, failure: Exception) -> None:
-        """There will be no connection any more."""
+        """Fail all writers: there will be no further connection."""
         self._failure = failure
         self._space.set()

@@ -1,4 +1,4 @@
-"""The link to one zone's agent: connects, greets, calls, resumes, and cuts off who breaks the rules.
+"""The link to one zone's agent: connects, greets, calls, resumes, and cuts off an agent that breaks rules.
 
 dial -> HELLO -> events.connected -> streams resumed -> frames both ways -> connection lost -> dial ...
                                                                          -> violation: cut off, stay so
@@ -28,7 +28,7 @@ from xenpod_proto.channel.v1 import channel_pb2
 log = logging.getLogger(__name__)
 
 STEADY = 10.0
-"""Seconds after which a connection was a good one: the next one is tried at once."""
+"""Seconds after which a connection counts as good: the next one is then tried at once."""
 
 _connecting: ContextVar[bool] = ContextVar("connecting", default=False)
 """Set while ``LinkEvents.connected`` runs, so that its own calls need not wait for its end."""
@@ -84,15 +84,13 @@ class Link:
             raise
 
     async def call(self, request: channel_pb2.Request, timeout: float) -> channel_pb2.Reply:
-        """Have the agent do something; the reply's result is the one that belongs to the operation.
+        """Make a call; the result of the reply is checked to be the one of the operation.
 
         The agent's error comes as the matching fault.  LinkDown: not connected, or the connection ended
         while the call was open (it may have been carried out).  TooLate: no answer within ``timeout``
         seconds (it may yet be carried out).  Cancelling leaves the link as it was.
         """
-        operation = request.WhichOneof("op")
-        if operation is None:
-            raise ValueError("a request without an operation")
+        operation = _operation(request)
         if self._connection is None:
             raise self._down
         try:
@@ -102,8 +100,18 @@ class Link:
             name = operation.replace("_", " ")
             raise TooLate(name, f"in zone {self._zone_id}", f"no answer within {timeout:g} s") from error
 
+    def ask(self, request: channel_pb2.Request) -> asyncio.Future[channel_pb2.Reply]:
+        """A call that makes nothing in the zone, without a deadline, a task, or a wait for other calls.
+
+        For what is asked of all zones at once.  The future gets the reply, the agent's error, or LinkDown
+        when the connection ends.  LinkDown: not connected.  Exhausted: so many are open already.
+        """
+        if self._connection is None:
+            raise self._down
+        return self._connection.ask(_operation(request), request)
+
     def output(self, stream: int, sink: Sink, consumed: int = 0) -> None:
-        """Deliver this stream to the sink, from ``consumed`` on; what came before is held, bounded.
+        """Deliver this stream to the sink, from ``consumed`` on.
 
         A registration lasts for the boot, across connections; again with the same sink is harmless.
         Missing: the stream has ended or was dropped.
@@ -111,11 +119,11 @@ class Link:
         self._streams.output(stream, sink, consumed)
 
     def drop_output(self, stream: int) -> None:
-        """Give this stream up: its process can go on writing, nobody reads it."""
+        """Give this stream up: its process may go on writing, but nobody reads."""
         self._streams.drop_output(stream)
 
     def input(self, stream: int) -> InputStream:
-        """The way to write this stream, the same for every caller.  Missing: the process closed it."""
+        """The input for writing this stream, the same for every caller.  Missing: the process closed it."""
         return self._streams.input(stream)
 
     def drop_input(self, stream: int) -> None:
@@ -132,7 +140,7 @@ class Link:
         await self._forget(self._down)
 
     async def _forget(self, why: Fault) -> None:
-        """End our side of everything that belongs to the current boot."""
+        """End all streams of the current boot."""
         streams, self._streams, self._boot = self._streams, StreamTable(self._share), None
         await streams.close(why)
 
@@ -153,7 +161,7 @@ class Link:
 
     def _note(self, failure: Exception) -> None:
         cause = failure.cause if isinstance(failure, Fault) else str(failure) or type(failure).__name__
-        # Once until it has been up for a while: what comes next is tried again, and fails again.
+        # Logged once until the link has been up for a while: the retries may fail in the same way.
         level = logging.DEBUG if self._told else logging.INFO
         self._told = True
         log.log(level, "zone %s: channel down, connecting again: %s", self._zone_id, cause)
@@ -169,7 +177,7 @@ class Link:
             opened.set_exception(self._down)
 
     async def _connect(self, opened: asyncio.Future[AgentHello]) -> None:
-        """One connection from dial to its end, which is always an exception."""
+        """Run one connection from dial to its end, which is always an exception."""
         transport = await self._dial()
         try:
             wire = ChannelWire(transport, self._zone_id, self._share)
@@ -225,7 +233,7 @@ class Link:
         try:
             await self._events.connected(hello, new_boot)
         except asyncio.CancelledError as error:
-            # One from inside the set-up must not leave us half set up; our own reaches whoever waits for us.
+            # A cancellation from inside the set-up must not leave us half set up; our own reaches our caller.
             raise LinkDown("reach", f"zone {self._zone_id}", "its set-up was cancelled") from error
         self._streams.resume()
         connection.calls.resume()
@@ -233,8 +241,15 @@ class Link:
             opened.set_result(hello)
 
 
+def _operation(request: channel_pb2.Request) -> str:
+    operation = request.WhichOneof("op")
+    if operation is None:
+        raise ValueError("a request without an operation")
+    return operation
+
+
 def _first_cause(done: set[asyncio.Task[None]]) -> Exception:
-    """What ended a connection: a broken rule before all else."""
+    """The exception that ended a connection; a broken rule goes before all others."""
     causes = [task.exception() for task in done if not task.cancelled()]
     failures = [cause for cause in causes if isinstance(cause, Exception)]
     failures.sort(key=lambda cause: not isinstance(cause, ProtocolViolation))
@@ -242,7 +257,7 @@ def _first_cause(done: set[asyncio.Task[None]]) -> Exception:
 
 
 def _as_fault(end: Exception, zone_id: str) -> Fault:
-    """What the callers of a connection that ended are told."""
+    """The fault for the callers of a connection that has ended."""
     if isinstance(end, ProtocolViolation):
         return ProtocolViolation("reach", f"zone {zone_id}", end.cause)
     cause = end.cause if isinstance(end, LinkDown) else str(end)

@@ -1,4 +1,4 @@
-"""What the agent says of itself and unasked, checked: HELLO, and events at a bounded rate."""
+"""Checks what the agent sends unasked: its HELLO, and its events, whose rate is bounded."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def printable(untrusted_text: str, longest: int) -> str:
 
 
 def host_hello(zone_id: str) -> bytes:
-    """The frame we begin with."""
+    """Our HELLO, the first frame of a connection."""
     hello = channel_pb2.Hello(version_min=VERSION, version_max=VERSION, zone_id=zone_id)
     return encode(Frame(Type.HELLO, 0, hello.SerializeToString()))
 
 
 def agent_hello(frame: Frame) -> AgentHello:
-    """The agent's answer, its texts printable and bounded (but its own claims).
+    """Read the agent's HELLO; its texts are printable and bounded, but remain its own claims.
 
-    ProtocolViolation if it is none, or chose a version we do not speak.
+    ProtocolViolation: it is not a HELLO, or chose a version that we do not speak.
     """
     if frame.type is not Type.HELLO:
         raise violation(f"{frame.type.name} before HELLO")
@@ -58,7 +58,7 @@ class EventGate:
         self._allowance = Allowance(BURST, PER_SECOND)
 
     def exited(self, frame: Frame) -> ProcessExited:
-        """The validated event; ProtocolViolation if it is malformed or one too many."""
+        """Check an event.  ProtocolViolation: it is malformed, or one too many."""
         if not self._allowance.take():
             raise violation(f"more than {PER_SECOND:.0f} events a second")
         try:
@@ -71,7 +71,7 @@ class EventGate:
 
 
 def checked_exit(untrusted: channel_pb2.ProcessExited) -> ProcessExited:
-    """The message as a value, if it is within its bounds; else ProtocolViolation."""
+    """Check an exit message: its value.  ProtocolViolation: it is out of bounds."""
     process = untrusted.process
     if (
         not process.container_id

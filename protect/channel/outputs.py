@@ -13,7 +13,7 @@ from protect.model.ports import Sink
 log = logging.getLogger(__name__)
 
 MOST_CHUNKS = 64
-"""Held one by one.  More are joined: the smallest would take fifty times their bytes."""
+"""Most chunks held separately; more are joined, since an object takes fifty times a small chunk's bytes."""
 
 
 class OutputStream:
@@ -25,7 +25,7 @@ class OutputStream:
         """``share``: the zone's, in which the sink is written to."""
         self.number = number
         self.claimable = False
-        """Made by a call: kept until its caller registers or drops it."""
+        """Whether a call has just made it: it is kept until the caller registers or drops it."""
         self.receiver = Receiver(fresh=fresh)
         self.sink: Sink | None = None
         self.forgotten: Callable[[int], None] = lambda number: None
@@ -88,7 +88,7 @@ class OutputStream:
             self._pump = None
 
     async def _deliver_one(self) -> bool:
-        """Write what is held, or finish; whether that was the end."""
+        """Write what is held, or finish; returns whether that was the end."""
         assert self.sink is not None
         if not self._held:
             await self.sink.finish()

@@ -1,4 +1,4 @@
-"""Bounds of replies by what was asked, checked on the encoded bytes: before anything is made of them.
+"""Checks the encoded bytes of replies against bounds for each operation, before they are decoded.
 
 A message of 2 bytes becomes an object of some 300, and a reply of 1 MiB half a million of them.  So the
 fields that can repeat are counted first, by walking the wire format
@@ -16,7 +16,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as pb
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 _SPARE = 64
-"""Fields beyond those that we know, of a later agent."""
+"""How many unknown fields a later agent may add."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ _OTHER = Shape(_SMALL)
 
 
 def longest(operation: str) -> int:
-    """Bytes that a reply to this operation may have."""
+    """The greatest size of a reply to this operation, in bytes."""
     return _REPLIES.get(operation, _OTHER).longest
 
 
@@ -92,7 +92,7 @@ def _check(operation: str, shape: Shape, source: bytes, at: int, end: int) -> No
 
 
 def _value(operation: str, kind: int, source: bytes, at: int, end: int) -> tuple[int, int]:
-    """Where a field's value begins and ends; messages and texts without their length."""
+    """Begin and end of a field's value; of messages and texts without their length."""
     size = 0
     if kind == _VARINT:
         return at, _varint(operation, source, at, end)[1]
@@ -108,7 +108,7 @@ def _value(operation: str, kind: int, source: bytes, at: int, end: int) -> tuple
 
 
 def _varint(operation: str, source: bytes, at: int, end: int) -> tuple[int, int]:
-    """The number, and where the next byte is."""
+    """Read a varint: its value, and the index after it."""
     number = 0
     for place, byte in enumerate(source[at : min(end, at + _LONGEST_VARINT)]):
         number |= (byte & 0x7F) << (7 * place)

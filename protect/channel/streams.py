@@ -43,7 +43,7 @@ class Receiver:
 
     @property
     def live(self) -> bool:
-        """Whether it has had credit in this connection."""
+        """Whether the stream has had credit in this connection."""
         return self._next is not None
 
     @property
@@ -133,7 +133,7 @@ class Sender:
         self._closing = False
         self._fin_sent = False
         self.over = False
-        """The peer took everything, or wants no more."""
+        """Whether the peer has taken everything, or wants no more."""
 
     @property
     def space(self) -> int:
@@ -147,7 +147,7 @@ class Sender:
 
     @property
     def unconsumed(self) -> int:
-        """Bytes the peer has not dealt with."""
+        """Number of bytes that the peer has not consumed."""
         return len(self._kept)
 
     def add(self, content: bytes) -> None:
@@ -157,7 +157,7 @@ class Sender:
         self._kept += content
 
     def close(self) -> None:
-        """No more bytes; FIN follows the last."""
+        """End the stream: FIN follows the last byte."""
         self._closing = True
 
     def disconnected(self) -> None:

@@ -16,9 +16,9 @@ from protect.model.ports import Sink
 from xenpod_proto.channel.v1 import channel_pb2
 
 MOST_STREAMS = 1536
-"""Streams known at once; the processes and connections that an agent keeps have 1,216."""
+"""Most streams known at once; an agent's processes and connections have at most 1,216."""
 MOST_RANGES = 4096
-"""An agent counts upwards: gaps are what this process never heard of."""
+"""Most ranges of used numbers.  An agent counts upwards; gaps are streams made before this process."""
 GIVEN_UP = Credit(0, 0, fin=True)
 
 
@@ -39,7 +39,7 @@ class StreamTable:
         self._unwanted: set[int] = set()
 
     def connected(self, wire: ChannelWire) -> None:
-        """A connection begins: nothing moves before ``resume``."""
+        """Begin a connection; nothing is sent before ``resume``."""
         self._wire = wire
         self._resumed = self._listed = False
 
@@ -55,7 +55,7 @@ class StreamTable:
             source.sender.disconnected()
 
     def resume(self) -> None:
-        """Ask for each output somebody wants; tell the agent to drop those that nobody does."""
+        """Ask for each output that somebody wants, and have the agent drop all others."""
         self._resumed = True
         for output in list(self._outputs.values()):
             if output.receiver.live:
@@ -69,14 +69,14 @@ class StreamTable:
         self._unwanted.clear()
 
     def listed(self) -> None:
-        """The agent has named all it had before this connection."""
+        """Note that the agent has listed every stream from before this connection."""
         self._listed = True
         self._early.clear()
 
     def announce(
         self, created: channel_pb2.ProcessCreated, *, listed: bool, fresh: bool, wanted: bool
     ) -> None:
-        """The agent names a process's streams (untrusted).
+        """Take the agent's (untrusted) announcement of a process's streams.
 
         ``listed``: in a ProcessList, where known numbers come again.  ``fresh``: made in this connection.
         ``wanted``: the caller that made them waits for them.
@@ -153,7 +153,7 @@ class StreamTable:
             self._ignored.frame("CREDIT")
 
     def output(self, number: int, sink: Sink, consumed: int) -> None:
-        """Deliver a stream; one this process has not heard of is taken to be of this boot."""
+        """Deliver a stream; an unknown one is assumed to be of this boot."""
         output = self._outputs.get(number)
         if output is None:
             if number in self._used:
@@ -173,7 +173,7 @@ class StreamTable:
         self._send_credit(number, GIVEN_UP)
 
     def input(self, number: int) -> InputStream:
-        """The way to write a stream; one this process has not heard of is taken to be of this boot."""
+        """The input for writing a stream; an unknown one is assumed to be of this boot."""
         source = self._inputs.get(number)
         if source is None:
             if number in self._used:
@@ -189,13 +189,13 @@ class StreamTable:
             source.drop()
 
     def drop(self, made: channel_pb2.ProcessCreated) -> None:
-        """All the streams of a process."""
+        """Give up all the streams of a process."""
         for number in filter(None, (made.stdout_stream, made.stderr_stream)):
             self.drop_output(number)
         self.drop_input(made.stdin_stream)
 
     async def close(self, failure: Exception) -> None:
-        """The boot is over, or the link is: writers fail, sinks get no more."""
+        """End all streams with the boot or the link: writers fail, sinks get no more."""
         for source in self._inputs.values():
             source.fail(failure)
         for output in self._outputs.values():
@@ -213,7 +213,7 @@ class StreamTable:
 
 
 class NumberSet:
-    """A set of numbers, kept as ranges: small as long as they are given out mostly in order."""
+    """A set of numbers, kept as ranges, so that it is small when numbers come mostly in order."""
 
     def __init__(self) -> None:
         self._starts: list[int] = []
@@ -221,7 +221,7 @@ class NumberSet:
 
     @property
     def ranges(self) -> int:
-        """How many ranges it takes."""
+        """The number of ranges."""
         return len(self._starts)
 
     def __contains__(self, number: int) -> bool:
@@ -229,7 +229,7 @@ class NumberSet:
         return at >= 0 and number < self._ends[at]
 
     def add(self, number: int) -> None:
-        """Add one (again: nothing)."""
+        """Add a number; adding it again changes nothing."""
         if number in self:
             return
         at = bisect_right(self._starts, number)

@@ -1,4 +1,4 @@
-"""Turns of zones on the event loop, by deficit: nobody waits for what another zone sends.
+"""Shares the event loop's time fairly between zones, so that none waits for what another one sends.
 
 What a zone causes here runs through its ``Share``, in steps from one await to the next.  Each step's time
 is charged to the zone.  A zone that has used less than the others goes at once; of those that have used
@@ -16,15 +16,15 @@ from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
 SLICE = 0.00005
-"""Seconds of steps in one iteration of the event loop; what else is there to do comes in between."""
+"""Seconds of steps in one iteration of the event loop; all other work runs between iterations."""
 STEP = 0.00005
 """Seconds after which a step with more to do ends itself (``Share.enough``)."""
 STEP_PIECES = 64
-"""Frames, or reads, after which it does so whatever the clock says."""
+"""Frames, or reads, after which a step ends itself whatever the clock says."""
 CARRIED = 0.001
-"""Seconds of its part that a zone keeps while it wants nothing: what it may then use ahead of others."""
+"""Seconds of unused time that an idle zone keeps, to use ahead of others later."""
 LEAST = 0.00001
-"""Seconds that a step is taken to need at least: starting it costs as much."""
+"""Least seconds accounted for a step: starting it costs as much."""
 
 T = TypeVar("T")
 
@@ -34,7 +34,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._clock = 0.0
-        """What the zone had used that was last let go ahead: never less than before."""
+        """The used time of the zone that last had a turn; it never decreases."""
         self._spent = 0.0
         """Seconds of steps since the last tick."""
         self._waiting: list[tuple[float, int, Share, asyncio.Future[None]]] = []
@@ -56,7 +56,7 @@ class Turns:
         return True
 
     def wait(self, share: Share) -> asyncio.Future[None]:
-        """Done when it is the zone's turn."""
+        """A future that is done when it is the zone's turn."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._asked += 1
@@ -65,7 +65,7 @@ class Turns:
         return turn
 
     def charge(self, share: Share, seconds: float) -> None:
-        """The zone had a step of this length."""
+        """Charge the zone for a step of this many seconds."""
         share.used += seconds
         share.expected = max(seconds, share.expected * 0.875)
         self._spent += seconds
@@ -79,7 +79,7 @@ class Turns:
             asyncio.get_running_loop().call_soon(self._tick)
 
     def _tick(self) -> None:
-        """A new iteration: let as many go on as are expected to fit into it."""
+        """Begin an iteration: let as many zones go on as are expected to fit into it."""
         self._ticking = False
         self._spent = 0.0
         room = SLICE
@@ -100,20 +100,20 @@ class Share:
         """Use ``Turns.share``."""
         self.turns = turns
         self.used = used
-        """Seconds it has had, on the clock of ``Turns``."""
+        """Seconds that the zone has used, on the clock of ``Turns``."""
         self.expected = 0.0
-        """Seconds that its next step may take, by those it had."""
+        """Seconds that its next step is expected to take, from earlier ones."""
         self._began = 0.0
         self._pieces = 0
 
     def begin(self) -> float:
-        """A step begins now."""
+        """Begin a step."""
         self._pieces = 0
         self._began = time.perf_counter()
         return self._began
 
     def enough(self) -> bool:
-        """Asked after each piece of work in a step: whether to pause now, with ``asyncio.sleep(0)``."""
+        """Whether the step should pause now, with ``asyncio.sleep(0)``; ask after each piece of work."""
         self._pieces += 1
         return self._pieces >= STEP_PIECES or time.perf_counter() - self._began >= STEP
 

@@ -23,7 +23,7 @@ WRITE_SIZE = 262_144
 
 
 class OutgoingStream(Protocol):
-    """A stream that has bytes to send, now and then."""
+    """A stream that sometimes has bytes to send."""
 
     number: int
 
@@ -31,7 +31,7 @@ class OutgoingStream(Protocol):
 
 
 class ChannelWire:
-    """Frames out: calls first, then credits, then one DATA frame of each ready stream in turn."""
+    """Sends frames: calls first, then credits, then one DATA frame of each ready stream in turn."""
 
     def __init__(self, transport: Transport, zone_id: str, share: Share) -> None:
         """``share``: the zone's, in which ``greet`` and the loops run."""
@@ -60,13 +60,13 @@ class ChannelWire:
         self._work.set()
 
     def ready(self, source: OutgoingStream) -> None:
-        """This stream may have something to send."""
+        """Note that this stream may have something to send."""
         if source not in self._ready:
             self._ready.append(source)
             self._work.set()
 
     async def greet(self) -> AgentHello:
-        """HELLO both ways, before anything else.
+        """Exchange HELLO, before anything else.
 
         LinkDown when the agent goes or keeps silent for 10 s, ProtocolViolation when it breaks a rule.
         """

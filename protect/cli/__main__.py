@@ -1,6 +1,6 @@
-"""``protect``: looks at protectd, and removes what nobody else does.
+"""``protect``: shows zones, workloads and images, manages images, and makes a cluster's objects.
 
-Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon serves, 130 interrupted.
+Exit status: 0 done, 1 refused, failed or damaged, 2 wrong usage, 3 no daemon answers, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _PROTECT_SOCKET = Path("/run/protect/protect.sock")
 _CRI_SOCKET = Path("/run/xenpod/cri.sock")
 _INTERRUPTED = 130
 _PROBE = 5.0
-_USERNAME = "at the registry; the password is asked for, or read from stdin"
-_ID = "or an unambiguous beginning of it"
+_USERNAME = "user at the registry; the password is asked for, or read from stdin"
+_ID = "the id, or an unambiguous prefix of it"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     try:
         if "username" in options:
-            # Not in the event loop, which would keep an interrupt from whoever is typing.
+            # Outside the event loop, in which Ctrl-C would not interrupt the prompt.
             options.password = password(options)
         asyncio.run(COMMANDS[options.command](options))
     except CheckFailed:
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # Nobody reads any more, as in ``protect watch | head``.
+        # The reader of our output has gone, as in ``protect watch | head``.
         sys.stderr.close()
     return 0
 
@@ -54,7 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="protect", description="Zones, workloads and images of this host.")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--socket", type=Path, default=_PROTECT_SOCKET, metavar="PATH", help="of protectd")
+    common.add_argument(
+        "--socket", type=Path, default=_PROTECT_SOCKET, metavar="PATH", help="socket of protectd"
+    )
     common.add_argument("--output", choices=("table", "json"), default="table")
     nouns = top.add_subparsers(required=True, metavar="COMMAND")
     zone = nouns.add_parser("zone", help="list, inspect, destroy zones").add_subparsers(required=True)
@@ -65,7 +67,7 @@ def parser() -> argparse.ArgumentParser:
     destroying.add_argument("ids", nargs="+", metavar="id", help=_ID)
     workload = nouns.add_parser("workload", help="list, inspect workloads").add_subparsers(required=True)
     listing = _verb(workload, common, "workload list", "every workload")
-    listing.add_argument("--zone", default="", metavar="ID", help="only of this zone")
+    listing.add_argument("--zone", default="", metavar="ID", help="only workloads of this zone")
     _verb(workload, common, "workload inspect", "one workload").add_argument("id", help=_ID)
     showing = _verb(nouns, common, "host", "the host: toolstack, memory, handlers, notices")
     _cri_socket(showing)
@@ -76,7 +78,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _images(nouns: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Images are xenpod-cri's: these verbs have another socket."""
+    """Add the verbs about images, which ask xenpod-cri instead of protectd."""
     common = argparse.ArgumentParser(add_help=False)
     _cri_socket(common)
     common.add_argument("--output", choices=("table", "json"), default="table")
@@ -128,7 +130,9 @@ def _image_files(
 
 
 def _cri_socket(verb: argparse.ArgumentParser) -> None:
-    verb.add_argument("--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="of xenpod-cri")
+    verb.add_argument(
+        "--cri-socket", type=Path, default=_CRI_SOCKET, metavar="PATH", help="socket of xenpod-cri"
+    )
 
 
 def _filters(verb: argparse.ArgumentParser) -> None:
@@ -151,9 +155,9 @@ def _verb(
 
 
 def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
-    # "host" has both, and does without xenpod-cri.
+    # "host" has both sockets, but fails only for protectd's.
     path = options.socket if "socket" in options else options.cri_socket
-    # UNAVAILABLE is also what a daemon says of others: a registry, or a silent zone.
+    # A daemon also answers UNAVAILABLE, when a registry or a zone does not answer it.
     nobody = error.code() is grpc.StatusCode.UNAVAILABLE and not _is_served(path)
     if nobody and not path.exists():
         sys.stderr.write(f"protect: nobody serves {path}: start the daemon, or name its socket\n")
@@ -163,7 +167,7 @@ def _explain(error: grpc.aio.AioRpcError, options: argparse.Namespace) -> int:
 
 
 def _is_served(path: Path) -> bool:
-    """Whether somebody accepts connections at the socket."""
+    """Whether anything accepts connections on the socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.settimeout(_PROBE)
         try:

@@ -1,4 +1,4 @@
-"""A pull as progress bars: one for each layer, one for the filesystem image."""
+"""Shows a pull as progress bars: one for each layer, one for the filesystem image."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SHORT = 12
 
 
 class Bars:
-    """Progress bars on stderr while the block runs; hidden when it is no terminal."""
+    """Progress bars on stderr while the block runs; hidden when stderr is not a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
-        # Names come from elsewhere: no markup.
+        # Names are untrusted, so nothing is read as markup.
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
@@ -48,7 +48,7 @@ class Bars:
         self._progress.stop()
 
     def show(self, pull: pb.PullProgress) -> None:
-        """Show how far the pull has come, and each host that is passed over, once."""
+        """Show the progress of the pull, and once each registry host that is passed over."""
         for host in sorted(pull.passed_over.keys() - self._passed_over):
             self._passed_over.add(host)
             text = plain(f"{host} is asked last: {pull.passed_over[host]}")

@@ -1,4 +1,4 @@
-"""The sub-commands: a request to protectd, and its answer shown."""
+"""The sub-commands: each sends requests to protectd and shows the answers."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def zone_list(options: argparse.Namespace) -> None:
 
 
 async def zone_inspect(options: argparse.Namespace) -> None:
-    """The zone, and its own facts if it answers."""
+    """Show a zone, and what it says of itself if it answers."""
     async with _zones(options) as zones:
         zone_id = find.one_of(await _zone_ids(zones), options.id, "zone")
         zone = await zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=_TIMEOUT)
@@ -60,7 +60,7 @@ async def zone_inspect(options: argparse.Namespace) -> None:
 
 
 async def zone_destroy(options: argparse.Namespace) -> None:
-    """All are found before the first is destroyed."""
+    """Destroy zones, once all of them have been found."""
     async with _zones(options) as zones:
         known = await _zone_ids(zones)
         for zone_id in [find.one_of(known, text, "zone") for text in options.ids]:
@@ -86,7 +86,7 @@ async def workload_inspect(options: argparse.Namespace) -> None:
 
 
 async def watch(options: argparse.Namespace) -> None:
-    """Until interrupted, or until protectd ends."""
+    """Show events until interrupted, or until protectd ends."""
     async with _host(options) as service:
         async for event in service.Watch(pb.WatchRequest()):
             show.event(event, options.output)

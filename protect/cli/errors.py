@@ -1,10 +1,10 @@
-"""How a command fails without a status of gRPC."""
+"""Errors of commands that are not a gRPC status."""
 
 from __future__ import annotations
 
 
 class CheckFailed(Exception):
-    """The command ran, and found something damaged, which it has shown."""
+    """The command has found something wrong, and has shown what."""
 
 
 class CommandFailed(Exception):

@@ -1,4 +1,4 @@
-"""What ``protect image export`` writes: a tar archive or a directory, whole or not at all."""
+"""Writes the output of ``protect image export``: a tar archive or a directory, whole or not at all."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ _NO_LAYOUT = "the daemon sends no proper image layout"
 
 
 class LayoutWriter(Protocol):
-    """Takes the files of a layout, one after the other."""
+    """Writes the files of an image layout, one after the other."""
 
     def begin(self, path: str, size: int) -> None:
-        """Begin a file; the one before is complete."""
+        """Begin the next file; the one before it is complete."""
 
     def data(self, data: bytes) -> None:
         """Write the next bytes of the file."""
 
     def end(self) -> None:
-        """All files are complete."""
+        """Finish: all files are complete."""
 
 
 async def write(events: AsyncIterable[pb.ExportEvent], path: str, directory: bool) -> None:
-    """Write an export to a path, or as an archive to standard output; CommandFailed when it cannot be.
+    """Write an export to a path, or as an archive to standard output; CommandFailed: it cannot be written.
 
-    Nothing is at the path before all of it is there; an archive that was there is replaced.
+    Nothing appears at the path until the export is complete; an existing archive is replaced.
     """
     try:
         with _directory(Path(path)) if directory else _archive(path) as writer:
@@ -73,7 +73,7 @@ def _archive(path: str) -> Iterator[LayoutWriter]:
         return
     final = Path(path)
     if final.exists() and not final.is_file():
-        raise CommandFailed(f"write {path}: it is there, and is no file")
+        raise CommandFailed(f"write {path}: it exists, and is not a file")
     work = _beside(final)
     with _undone(lambda: work.unlink(missing_ok=True)):
         with work.open("xb") as file:
@@ -86,7 +86,7 @@ def _archive(path: str) -> Iterator[LayoutWriter]:
 @contextlib.contextmanager
 def _directory(final: Path) -> Iterator[LayoutWriter]:
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
-        raise CommandFailed(f"write {final}: it is there, and is no empty directory")
+        raise CommandFailed(f"write {final}: it exists, and is not an empty directory")
     work = _beside(final)
     with _undone(lambda: shutil.rmtree(work, ignore_errors=True)):
         work.mkdir()
@@ -110,7 +110,7 @@ def _beside(final: Path) -> Path:
 
 
 class _Archive:
-    """A tar archive; the same images make the same bytes."""
+    """Writes a tar archive; the same images give the same bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

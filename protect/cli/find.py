@@ -1,4 +1,4 @@
-"""From what a user types to whole ids: an id, or its unambiguous beginning."""
+"""Finds whole ids from what a user types: an id, or an unambiguous prefix."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _MAX_SHOWN = 10
 
 
 def one_of(ids: Sequence[str], text: str, noun: str) -> str:
-    """The only id that begins so, or the text: an id, or what the daemon says there is none of.
+    """The only id with this prefix.  If there is none, the text itself, which the daemon will refuse.
 
-    CommandFailed when several begin so.
+    CommandFailed: several ids have this prefix.
     """
     fitting = sorted(one for one in ids if one.startswith(text))
     if not text or not fitting or text in fitting:
@@ -25,7 +25,7 @@ def one_of(ids: Sequence[str], text: str, noun: str) -> str:
 
 
 def short(ids: Sequence[str]) -> dict[str, str]:
-    """Each id (with or without "sha256:") as a table shows it: so long that they can be told apart."""
+    """The short form of each id (with or without "sha256:"): just long enough that all differ."""
     values = {one: one.removeprefix("sha256:") for one in ids}
     length = SHORT
     while len({value[:length] for value in values.values()}) < len(set(values.values())):

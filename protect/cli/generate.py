@@ -1,4 +1,4 @@
-"""``protect generate``: what a cluster has to know of nodes with zones, for kubectl and what makes nodes."""
+"""``protect generate``: makes the objects and flags that a cluster needs for nodes with zones."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from xenpod_proto.cri.v1 import runtime_pb2_grpc
 COMMAND = "generate"
 
 _TIMEOUT = 60.0
+_APPLIED = (".json", ".yaml", ".yml")
+"""What ``kubectl apply --filename DIR`` takes."""
 _DEFAULTS = GenerateOptions()
 _WHAT = (
     "classes: RuntimeClasses. assign-class: the policy that gives pods of labelled namespaces a class. "
-    "keep-off-host: the policy that refuses pods with zones what is the host's. labeller: the DaemonSet "
-    "that labels nodes with what they can. labels: kubectl commands for labels and taints of nodes. "
-    "kubelet-flags: the same as flags. cluster-api, cloud-init: the same for new nodes. "
-    "chart-values: of the Helm chart. "
+    "keep-off-host: the policy that keeps pods with zones off the host. labeller: the DaemonSet that "
+    "labels nodes with what they can do. labels: kubectl commands for labels and taints of nodes. "
+    "kubelet-flags: the same as flags of the kubelet. cluster-api, cloud-init: the same for new nodes. "
+    "chart-values: values of the Helm chart. "
     f"Default: {' '.join(output.FOR_CLUSTER)}"
 )
 
@@ -37,32 +39,38 @@ T = TypeVar("T")
 
 
 def add_parser(nouns: argparse._SubParsersAction[argparse.ArgumentParser], cri_socket: Path) -> None:
-    """Where the facts come from, what is made of them, where it goes."""
+    """Add the verb with its arguments: where the facts come from, what to make, where to write it."""
     text = "objects and flags for a cluster with nodes of this kind"
     verb = nouns.add_parser(COMMAND, help=text, description=text)
     verb.set_defaults(command=COMMAND, refuse=verb.error)
     verb.add_argument("what", nargs="*", metavar="WHAT", type=_what, help=_WHAT)
     source = verb.add_argument_group("the nodes").add_mutually_exclusive_group()
-    text = "of xenpod-cri, which says what handlers this node has (default)"
+    text = "ask xenpod-cri at this socket for this node's handlers (default)"
     source.add_argument("--cri-socket", type=Path, default=cri_socket, metavar="PATH", help=text)
-    source.add_argument("--config", type=Path, metavar="PATH", help="a cri.toml instead")
-    source.add_argument("--platforms", type=Path, metavar="FILE", help="a file of several platforms instead")
-    verb.add_argument("--platform", metavar="NAME", help="only this one of FILE")
-    text = "replaces what the nodes say: memory=96Mi, cpu=100m; may be repeated"
+    source.add_argument("--config", type=Path, metavar="PATH", help="read a cri.toml instead")
+    source.add_argument(
+        "--platforms", type=Path, metavar="FILE", help="read several platforms from a file instead"
+    )
+    verb.add_argument("--platform", metavar="NAME", help="use only this platform of FILE")
+    text = "instead of what the nodes say of this resource: memory=96Mi, cpu=100m; may be repeated"
     verb.add_argument("--overhead", action="append", type=_overhead, metavar="RESOURCE=QUANTITY", help=text)
-    text = f"of the node; may be repeated; default: {platforms.ZONES_LABEL}=true"
+    text = f"label of the nodes; may be repeated; default: {platforms.ZONES_LABEL}=true"
     verb.add_argument("--label", action="append", type=_typed(syntax.label), metavar="KEY=VALUE", help=text)
-    text = f"of the node; may be repeated; default: {' '.join(platforms.DEFAULT_TAINTS)}"
+    text = f"taint of the nodes; may be repeated; default: {' '.join(platforms.DEFAULT_TAINTS)}"
     verb.add_argument("--taint", action="append", metavar="KEY[=VALUE]:EFFECT", help=text)
-    verb.add_argument("--no-taint", action="store_true", help="let other pods run on the node, too")
+    verb.add_argument(
+        "--no-taint", action="store_true", help="no taints, so that other pods run on the nodes too"
+    )
     _releases(verb)
-    text = "whose commands labels gives; may be repeated"
-    verb.add_argument("--node", action="append", type=_node, default=[], metavar="NAME", help=text)
-    text = "that the labeller runs, with its registry and tag"
-    verb.add_argument("--image", type=_image, default=_DEFAULTS.image, metavar="NAME", help=text)
-    text = "of the labeller"
-    verb.add_argument("--namespace", type=_namespace, default=_DEFAULTS.namespace, metavar="NAME", help=text)
-    verb.add_argument("--output", choices=("yaml", "json"), default="yaml")
+    text = "name of a node in the commands of labels; may be repeated"
+    node = _text(syntax.dns_subdomain)
+    verb.add_argument("--node", action="append", type=node, default=[], metavar="NAME", help=text)
+    text = "image of the labeller, with its registry and tag"
+    verb.add_argument("--image", type=_text(syntax.image), default=_DEFAULTS.image, metavar="NAME", help=text)
+    text = "namespace of the labeller"
+    name = _text(syntax.dns_label)
+    verb.add_argument("--namespace", type=name, default=_DEFAULTS.namespace, metavar="NAME", help=text)
+    verb.add_argument("--output", choices=("yaml", "json"), default="yaml", help="format of objects")
     text = "write a file for each kind of object into this folder"
     verb.add_argument("--to", type=Path, metavar="DIR", help=text)
     manifests.add_arguments(verb)
@@ -72,13 +80,17 @@ def _releases(verb: argparse.ArgumentParser) -> None:
     kubernetes, known = _DEFAULTS.kubernetes, _typed(version)
     text = f"release of the cluster; default: {kubernetes}"
     verb.add_argument("--kubernetes", type=known, default=kubernetes, metavar="1.NN", help=text)
-    text = "assign classes by Kyverno, of this release, instead of the API server's own policy"
+    text = "assign classes by Kyverno of this release instead of the API server's own policy"
     verb.add_argument("--kyverno", type=known, metavar="1.NN", help=text)
-    verb.add_argument("--cluster-api", choices=nodes.CLUSTER_API, default=nodes.CLUSTER_API[0])
+    text = "version of Cluster API's objects"
+    verb.add_argument("--cluster-api", choices=nodes.CLUSTER_API, default=nodes.CLUSTER_API[0], help=text)
 
 
 async def generate(options: argparse.Namespace) -> None:
-    """CommandFailed names the file and the key that are wrong; AioRpcError: xenpod-cri does not answer."""
+    """Make what the command line asks for, or change manifests.
+
+    CommandFailed names the file and the key that are wrong; AioRpcError: xenpod-cri does not answer.
+    """
     wanted = GenerateOptions(
         what=options.what or output.FOR_CLUSTER,
         kubernetes=options.kubernetes,
@@ -111,7 +123,7 @@ async def generate(options: argparse.Namespace) -> None:
 
 
 def _check_usage(options: argparse.Namespace, what: Sequence[str]) -> None:
-    """End with status 2 for what does not go together."""
+    """End with status 2 if arguments contradict each other."""
     if options.platforms and (options.label or options.taint or options.no_taint):
         options.refuse("--label, --taint and --no-taint are for one node: FILE says what each platform has")
     if options.platform and not options.platforms:
@@ -145,9 +157,11 @@ async def _platforms(options: argparse.Namespace) -> Sequence[NodePlatform]:
 
 
 def _changed(platform: NodePlatform, options: argparse.Namespace) -> NodePlatform:
-    """With what the command line says instead."""
+    """The platform with what the command line overrides."""
     if options.overhead:
-        platform = replace(platform, overhead=dict(options.overhead), overheads={})
+        said = dict(options.overhead)
+        overheads = {name: {**measured, **said} for name, measured in platform.overheads.items()}
+        platform = replace(platform, overhead={**platform.overhead, **said}, overheads=overheads)
     if options.label:
         platform = replace(platform, labels=dict(options.label))
     if options.taint or options.no_taint:
@@ -164,8 +178,13 @@ def _write(folder: Path, files: Mapping[str, str]) -> None:
         for name, text in files.items():
             (folder / name).write_text(text)
             sys.stdout.write(f"{folder / name}\n")
+        others = {path.name for path in folder.iterdir() if path.suffix in _APPLIED} - files.keys()
     except OSError as error:
         raise CommandFailed(f"write {error.filename or folder}: {error.strerror or error}") from None
+    if others:
+        show.note(
+            f"{folder} has other files, which kubectl would apply with these: {', '.join(sorted(others))}"
+        )
 
 
 def _titled(texts: Mapping[str, str]) -> list[str]:
@@ -179,7 +198,7 @@ def _warn(wanted: GenerateOptions) -> None:
 
 
 def _typed(parse: Callable[[str], T]) -> Callable[[str], T]:
-    """For ``type=`` of an argument, whose error is shown as it is."""
+    """A function for ``type=`` of an argument: its ValueError becomes argparse's error message."""
 
     def checked(text: str) -> T:
         try:
@@ -197,22 +216,14 @@ def _what(text: str) -> str:
     return text
 
 
-@_typed
-def _node(text: str) -> str:
-    syntax.dns_subdomain(text)
-    return text
+def _text(check: Callable[[str], None]) -> Callable[[str], str]:
+    """A function for ``type=`` of an argument that is kept as it is if it passes the check."""
 
+    def checked(text: str) -> str:
+        check(text)
+        return text
 
-@_typed
-def _namespace(text: str) -> str:
-    syntax.dns_label(text)
-    return text
-
-
-@_typed
-def _image(text: str) -> str:
-    syntax.image(text)
-    return text
+    return _typed(checked)
 
 
 @_typed

@@ -1,4 +1,4 @@
-"""``protect host``: what protectd says of the host, and which of xenpod-cri's handlers it can honour."""
+"""``protect host``: shows the host as protectd sees it, and which handlers of xenpod-cri work on it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc
 _TIMEOUT = 60.0
 
 Handlers = Mapping[str, Mapping[str, Any]]
-"""By name, what ``handlers`` of a verbose CRI Status says."""
+"""The entry ``handlers`` of a verbose CRI Status: the details of each handler, by name."""
 
 
 async def host(options: argparse.Namespace) -> None:
-    """Without xenpod-cri the host is shown all the same, without handlers."""
+    """Show the host.  If xenpod-cri does not answer, its handlers are left out."""
     async with channel(options.socket) as link:
         stub = protect_pb2_grpc.HostStub(link)
         answer = await stub.Info(pb.InfoRequest(), timeout=_TIMEOUT)
@@ -40,7 +40,7 @@ async def host(options: argparse.Namespace) -> None:
 
 
 async def _handlers(options: argparse.Namespace) -> Handlers | None:
-    """None, and a remark, when xenpod-cri does not say."""
+    """The handlers of xenpod-cri; None, with a note on stderr, if it does not answer."""
     try:
         async with channel(options.cri_socket) as link:
             stub = cri_grpc.RuntimeServiceStub(link)
@@ -72,7 +72,7 @@ def _capabilities(answer: pb.InfoResponse) -> list[tuple[str, str]]:
     if not answer.HasField("capabilities"):
         return []
     can = answer.capabilities
-    features = [name for name in ("pv", "hvm", "hap", "iommu") if getattr(can, name)]
+    features = [name for name in ("pv", "hvm", "hap", "iommu", "flask") if getattr(can, name)]
     return [
         ("capabilities", ", ".join(features)),
         ("devices", ", ".join([*can.devices, *(f"{name} (absent)" for name in can.absent_devices)])),
@@ -87,5 +87,6 @@ def _handler_rows(handlers: Handlers) -> list[tuple[str, str]]:
 def _verdict(handler: Mapping[str, Any]) -> str:
     if why := handler.get("error"):
         return f"no: {why}"
-    said = [text for text in (handler.get("mode"), handler.get("notice")) if text]
+    label = f"label {handler['seclabel']}" if handler.get("seclabel") else ""
+    said = [text for text in (handler.get("mode"), label, handler.get("notice")) if text]
     return ", ".join(["yes", *said])

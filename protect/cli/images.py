@@ -1,4 +1,4 @@
-"""``protect image ...``: asks xenpod-cri, over xenpod.images.v1."""
+"""``protect image ...``: requests to xenpod-cri, over xenpod.images.v1."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ async def image_list(options: argparse.Namespace) -> None:
 
 
 def password(options: argparse.Namespace) -> str:
-    """The password for a command that has a user name; blocks, so it is asked before anything else begins."""
+    """The password for a command with a user name, "" without.  It blocks, so it is read first."""
     return passwords.read(f"Password of {options.username}: ") if options.username else ""
 
 
 async def image_pull(options: argparse.Namespace) -> None:
-    """Bars go to stderr, and only to a terminal: what is on stdout is the answer."""
+    """Pull an image.  Progress bars go to stderr if it is a terminal; stdout has only the answer."""
     request = pb.PullRequest(name=options.name, username=options.username, password=options.password)
     async with _images(options) as images:
         with Bars() as bars:
@@ -57,7 +57,7 @@ async def image_pull(options: argparse.Namespace) -> None:
 
 
 async def image_import(options: argparse.Namespace) -> None:
-    """The file is read by xenpod-cri, hence the absolute path."""
+    """Import images.  xenpod-cri reads the file itself, so the path is absolute."""
     async with _images(options) as images:
         request = pb.ImportRequest(path=options.path, name=options.name)
         show_images.imported(await images.Import(request, timeout=_LONG), options.output)
@@ -96,7 +96,7 @@ async def image_inspect(options: argparse.Namespace) -> None:
 
 
 async def image_verify(options: argparse.Namespace) -> None:
-    """One line for each image, as it comes; CheckFailed when one is damaged, and was not repaired."""
+    """Verify images, with one line for each as it comes.  CheckFailed: one is damaged, and not repaired."""
     sound = True
     request = pb.VerifyRequest(
         images=options.images,
@@ -127,14 +127,14 @@ async def image_prune(options: argparse.Namespace) -> None:
 
 
 async def image_list_kernels(options: argparse.Namespace) -> None:
-    """May take long: images that were never looked into are read as a whole."""
+    """List kernel images.  This may take long: images that were never searched are read whole."""
     async with _images(options) as images:
         answer = await images.ListKernels(pb.ListKernelsRequest(), timeout=_LONG)
         show_images.kernels(answer, options.output)
 
 
 async def image_watch(options: argparse.Namespace) -> None:
-    """Until interrupted, or until xenpod-cri ends."""
+    """Show pulls until interrupted, or until xenpod-cri ends."""
     async with _images(options) as images:
         async for event in images.WatchPulls(pb.WatchPullsRequest()):
             show_images.pulls(event, options.output)

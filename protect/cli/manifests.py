@@ -1,4 +1,4 @@
-"""``protect generate --fill`` and ``--critical``: manifests in a folder changed, or differences shown."""
+"""``protect generate --fill`` and ``--critical``: change manifests in a folder, or show the differences."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protect.generate.platforms import PLACEHOLDER, NodePlatform
 
 
 def add_arguments(verb: argparse.ArgumentParser) -> None:
-    """Which folder, and what is changed in it."""
+    """Add the arguments: which folder, and what to change in it."""
     group = verb.add_argument_group("manifests in a folder, changed in place")
     which = group.add_mutually_exclusive_group()
     text = f"give pods of the class {PLACEHOLDER} the class of the platform"
@@ -25,13 +25,13 @@ def add_arguments(verb: argparse.ArgumentParser) -> None:
     which.add_argument("--critical", type=Path, metavar="DIR", help=text)
     text = "only this DaemonSet, Deployment or StatefulSet; may be repeated"
     group.add_argument("--addon", action="append", default=[], metavar="NAMESPACE/NAME", help=text)
-    text = f"of nodes for add-ons; default: {critical.DEFAULT_LABEL}"
+    text = f"label of nodes for add-ons; default: {critical.DEFAULT_LABEL}"
     group.add_argument("--addon-label", default=critical.DEFAULT_LABEL, metavar="KEY[=VALUE]", help=text)
     group.add_argument("--dry-run", action="store_true", help="only show the differences")
 
 
 def check_usage(options: argparse.Namespace) -> bool:
-    """Whether manifests are to be changed; ends with status 2 for what does not go together."""
+    """Whether to change manifests.  Ends with status 2 if arguments contradict each other."""
     if not options.critical and (options.addon or options.addon_label != critical.DEFAULT_LABEL):
         options.refuse("--addon and --addon-label are for --critical")
     if not (options.fill or options.critical):
@@ -44,9 +44,9 @@ def check_usage(options: argparse.Namespace) -> bool:
 
 
 def change(options: argparse.Namespace, platforms: Sequence[NodePlatform]) -> None:
-    """CheckFailed: some file could not be read or changed, which has been said; the others are done.
+    """Change the manifests.  CheckFailed: some file could not be changed, which was shown; the others were.
 
-    ``platforms``: those to fill for; --critical needs none.
+    ``platforms`` are for --fill; --critical needs none.
     """
     if options.critical:
         _make_critical(options)
@@ -79,7 +79,7 @@ def _make_critical(options: argparse.Namespace) -> None:
 
 
 def _report(options: argparse.Namespace, changes: FolderChanges) -> None:
-    """Differences or changes to standard output, the rest to standard error."""
+    """Write differences or changes to stdout, notes and errors to stderr."""
     if options.dry_run:
         sys.stdout.write("".join(map(_shown, changes.differences)))
     else:
@@ -92,7 +92,7 @@ def _report(options: argparse.Namespace, changes: FolderChanges) -> None:
 
 
 def _shown(difference: str) -> str:
-    """As it is for programs such as patch; a terminal would obey control characters of the files."""
+    """A difference to print.  On a terminal control characters are escaped; programs get it unchanged."""
     if not sys.stdout.isatty():
         return difference
     return "".join(f"{show.plain(line)}\n" for line in difference.removesuffix("\n").split("\n"))

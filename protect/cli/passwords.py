@@ -1,4 +1,4 @@
-"""Passwords: typed at a terminal, which does not show them, or read from standard input."""
+"""Reads passwords: from a terminal, without echo, or from standard input."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST = 1 << 16
 
 
 def read(prompt: str) -> str:
-    """One line, without its end; CommandFailed when there is none, or the terminal would show it."""
+    """Read a password, which is one line.  CommandFailed: nothing was typed, or it would be echoed."""
     if not sys.stdin.isatty():
         return sys.stdin.readline(_MOST).rstrip("\r\n")
     try:

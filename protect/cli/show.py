@@ -1,4 +1,4 @@
-"""Answers as tables for people, or as JSON for programs (``--output json``)."""
+"""Prints answers as tables for people, or as JSON for programs (``--output json``)."""
 
 from __future__ import annotations
 
@@ -45,6 +45,7 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
         ("profile", answer.profile),
         ("mode", pb.ZoneMode.Name(answer.mode).removeprefix("ZONE_MODE_").lower() if answer.mode else ""),
         ("kernel image", answer.kernel),
+        ("label", answer.seclabel),
         ("memory", mib(answer.resources.memory_bytes)),
         ("vcpus", str(answer.resources.vcpus)),
         ("cpu weight", str(answer.resources.weight) if answer.resources.HasField("weight") else ""),
@@ -104,7 +105,7 @@ def workload(answer: pb.Workload, output: str) -> None:
 
 
 def event(answer: pb.WatchEvent, output: str) -> None:
-    """One line each; flushed, since they are read as they come."""
+    """Print an event as one line, and flush: readers wait for it."""
     if output == "json":
         line = json_format.MessageToJson(answer, indent=None, preserving_proto_field_name=True)
     else:
@@ -114,12 +115,12 @@ def event(answer: pb.WatchEvent, output: str) -> None:
 
 
 def note(text: str) -> None:
-    """A remark, on stderr."""
+    """Print a note on stderr."""
     sys.stderr.write(f"{plain(text)}\n")
 
 
 def plain(untrusted: str) -> str:
-    """Without control characters: errors hold text of zones and registries, and terminals obey such."""
+    """The text with control characters escaped: text from zones and registries could control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in untrusted)
 
 
@@ -141,14 +142,14 @@ def _event_line(answer: pb.WatchEvent) -> str:
 
 
 def json(*messages: Message | None) -> None:
-    """One JSON object for each message, with the field names of the contract."""
+    """Print each message as a JSON object, with the field names of the contract."""
     for message in messages:
         if message is not None:
             sys.stdout.write(json_text(message, indent=2) + "\n")
 
 
 def json_text(message: Message, indent: int | None) -> str:
-    """All fields, by the names of the contract; without ``indent`` on one line."""
+    """All fields of a message as JSON, with the names of the contract; on one line without ``indent``."""
     return json_format.MessageToJson(
         message,
         indent=indent,
@@ -158,7 +159,7 @@ def json_text(message: Message, indent: int | None) -> str:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]], fold: str = "") -> None:
-    """A table; fold: the column that is folded where a terminal is too narrow, "": all are cut."""
+    """Print a table.  On a narrow terminal the column ``fold`` is folded, and all others are cut."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for head in heads:
         if head == fold:
@@ -166,7 +167,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]], fold: str = "") -
         else:
             table.add_column(head, no_wrap=True)
     for row in rows:
-        # Text, not markup: names come from elsewhere.
+        # As text, not as markup: names are untrusted.
         table.add_row(*(Text(cell, style=_STATE_STYLES.get(cell, "")) for cell in row))
     console().print(table)
 
@@ -182,7 +183,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def console() -> Console:
-    """Elsewhere than on a terminal, lines are not cut to its width."""
+    """The console to print to; lines are cut to its width only on a terminal."""
     return Console() if sys.stdout.isatty() else Console(width=400)
 
 

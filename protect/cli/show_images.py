@@ -1,4 +1,4 @@
-"""Answers of xenpod.images.v1 as tables for people, or as JSON for programs."""
+"""Prints answers of xenpod.images.v1 as tables for people, or as JSON for programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STAGES = {
 
 
 def images(answer: Message, listed: Sequence[pb.Image], output: str) -> None:
-    """Images as a table; ``answer`` is what JSON shows."""
+    """Print images as a table, or ``answer`` as JSON."""
     if output == "json":
         return show.json(answer)
     short = find.short([one.id for one in listed])
@@ -40,13 +40,13 @@ def images(answer: Message, listed: Sequence[pb.Image], output: str) -> None:
 
 
 def ids(listed: Sequence[pb.Image]) -> None:
-    """One short id a line."""
+    """Print the short id of each image on a line."""
     for text in find.short([one.id for one in listed]).values():
         _line(text)
 
 
 def collected(answer: pb.CollectResponse, dry_run: bool, output: str) -> None:
-    """What was removed, or would be; on stderr what that has freed."""
+    """Print what was removed, or would be, and on stderr how much space that has freed."""
     images(answer, answer.removed, output)
     if not dry_run:
         show.note(f"freed {show.mib(answer.freed_bytes)}")
@@ -69,7 +69,7 @@ def untagged(answer: pb.UntagResponse, output: str) -> None:
 
 
 def kernels(answer: pb.ListKernelsResponse, output: str) -> None:
-    """Kernel images; the digest is the manifest's, as in a name with a digest."""
+    """Print kernel images; the digest is that of the manifest, as in a name with a digest."""
     if output == "json":
         return show.json(answer)
     rows = []
@@ -102,7 +102,7 @@ def removed(answer: pb.RemoveResponse, output: str) -> None:
 
 
 def inspected(answer: pb.InspectResponse, output: str) -> None:
-    """One image; JSON shows its own documents as they are, not as base64."""
+    """Print an image.  In JSON its own documents are nested as JSON, not as base64."""
     if output == "json":
         document: dict[str, Any] = json_format.MessageToDict(
             answer, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
@@ -138,7 +138,7 @@ def inspected(answer: pb.InspectResponse, output: str) -> None:
 
 
 def verified(event: pb.VerifyEvent, output: str) -> None:
-    """One line or one object for each image; flushed, since they are read as they come."""
+    """Print a line or an object for each image, and flush: readers wait for it."""
     if output == "json":
         _json_line(event)
         return
@@ -156,7 +156,7 @@ def verified(event: pb.VerifyEvent, output: str) -> None:
 
 
 def pulls(event: pb.WatchPullsEvent, output: str) -> None:
-    """One line for each pull."""
+    """Print a line for each pull."""
     if output == "json":
         _json_line(event)
         return
@@ -173,7 +173,7 @@ def _name(image: pb.Image) -> str:
 
 
 def _short_names(image: pb.Image) -> list[str]:
-    """Every name; of a digest only so much as inspect and the others need to find it."""
+    """All names of an image, with digests cut to what the other commands need to find it."""
     return [_short_name(name) for name in (*image.tags, *image.digests)]
 
 
@@ -188,7 +188,7 @@ def _short(image_id: str) -> str:
 
 
 def _text(untrusted: object) -> str:
-    """On one line, without control characters."""
+    """The text on one line, with control characters escaped."""
     return untrusted if isinstance(untrusted, str) and untrusted.isprintable() else json.dumps(untrusted)
 
 

@@ -1,1 +1,1 @@
-"""What a cluster needs to use zones: objects made, and manifests changed."""
+"""Makes the objects that a cluster needs to use zones, and changes manifests for them."""

@@ -1,4 +1,4 @@
-"""Values of the Helm chart, deploy/chart, which makes the same objects of them as we do of platforms."""
+"""Values of the Helm chart (deploy/chart), from which it makes the same objects as we do from platforms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protect.generate.platforms import NodePlatform
 
 
 def values(platforms: Sequence[NodePlatform]) -> Object:
-    """Those of nodes; others are the user's.  Invalid: nodes have the socket in different places."""
+    """The chart's values about nodes.  Invalid: the platforms have the socket in different places."""
     return {
         "platforms": [_platform(one) for one in platforms],
         "labeller": {"criSocket": str(socket_of(platforms))},

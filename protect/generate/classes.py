@@ -1,4 +1,4 @@
-"""RuntimeClasses: one for each handler of each platform."""
+"""RuntimeClasses, one for each handler of each platform."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from protect.generate.platforms import NodePlatform
 from protect.generate.syntax import Taint
 
 Object = dict[str, Any]
-"""A Kubernetes object, as JSON and YAML have it; its keys are in the order in which they are written."""
+"""A Kubernetes object as JSON or YAML has it.  It is written with its keys in their order here."""
 
 
 def runtime_classes(platforms: Iterable[NodePlatform]) -> list[Object]:
-    """``node.k8s.io/v1``.  The API server gives each pod what its class says of nodes and overhead."""
+    """The RuntimeClasses (``node.k8s.io/v1``), from which pods get their node selector and overhead."""
     return [_class(name, handler, one) for one in platforms for name, handler in one.classes.items()]
 
 
@@ -34,7 +34,7 @@ def _class(name: str, handler: str, platform: NodePlatform) -> Object:
 
 
 def toleration(taint: Taint) -> Object:
-    """Of exactly this taint; one without a value is tolerated with any."""
+    """A toleration of exactly this taint; a taint without a value is tolerated with any value."""
     if not taint.value:
         return {"key": taint.key, "operator": "Exists", "effect": taint.effect}
     return {"key": taint.key, "operator": "Equal", "value": taint.value, "effect": taint.effect}

@@ -1,4 +1,4 @@
-"""The policy that assigns classes, for clusters with Kyverno: the same as ``policies.assign``."""
+"""The policy of ``policies.assign``, which assigns classes, for clusters with Kyverno."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from protect.generate.classes import Object
 from protect.generate.policies import ASSIGN, LABELLED, NAMES_NO_CLASS, NAMESPACE_LABEL, NEW_PODS, SET_CLASS
 from protect.generate.versions import Version
 
-# Since which release of Kyverno a version of MutatingPolicy can be used.  v1beta1 is not among them: that of
-# 1.16 has no patchType, and later releases have v1.
+# The first release of Kyverno with each version of MutatingPolicy.  v1beta1 is left out: in 1.16 it has no
+# patchType, and later releases have v1.
 _VERSIONS = ((Version(1, 17), "v1"), (Version(1, 15), "v1alpha1"))
 
 
 def assign(kyverno: Version) -> Object:
-    """A MutatingPolicy in the newest version that the release has; a ClusterPolicy before there was one.
+    """A MutatingPolicy in the newest version that the release has, or a ClusterPolicy for older releases.
 
-    Pods alone are changed, not the templates of Deployments and the like: these would then differ from the
-    manifests that they came from.
+    Only pods are changed, not the templates of Deployments and the like, which would then differ from their
+    manifests.
     """
     for since, version in _VERSIONS:
         if kyverno >= since:
@@ -39,7 +39,7 @@ def _mutating_policy(version: str) -> Object:
 
 
 def _cluster_policy() -> Object:
-    """``+(key)`` adds a key only where there is none."""
+    """A ClusterPolicy, in which ``+(key)`` adds a key only where there is none."""
     pods = {"kinds": ["Pod"], "operations": ["CREATE"], "namespaceSelector": LABELLED}
     look_up = {
         "urlPath": "/api/v1/namespaces/{{ request.namespace }}",

@@ -1,4 +1,4 @@
-"""The node labeller, ``xenpod-labels``, as a DaemonSet, and the rights that it has in the cluster."""
+"""The objects of the node labeller ``xenpod-labels``: a DaemonSet, its account, and its rights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWN_LABELS = (
     "^xenpod[.]dev/(toolstack|security-boundary|user-namespaces|xen-version([.](major|minor))?"
     "|(handler|mode|can)[.].+)$"
 )
-"""Labels that it may change, as a regular expression: what the program itself takes for its own."""
+"""Regular expression of the labels that it may change: those of ``labeller.labels.is_ours``."""
 
 _PROGRAM = f"/opt/xenpod/bin/{NAME}"  # deploy/image/Containerfile
 _LABELS = {"app.kubernetes.io/name": NAME}
@@ -29,12 +29,12 @@ _RESOURCES: Object = {"requests": {"cpu": "10m", "memory": "96Mi"}, "limits": {"
 
 
 def image() -> str:
-    """The name that deploy/image/Containerfile's image has where it was made."""
+    """The name of the image of deploy/image/Containerfile on the machine that has built it."""
     return f"localhost/xenpod:{version('xenpod')}"
 
 
 def labeller(platforms: Sequence[NodePlatform], image: str, namespace: str = NAMESPACE) -> list[Object]:
-    """A service account, its rights, their bounds, and the DaemonSet on the nodes of the platforms.
+    """The service account, its rights and their bounds, and the DaemonSet for the platforms' nodes.
 
     Invalid: platforms whose nodes have xenpod-cri's socket in different places.
     """
@@ -73,13 +73,14 @@ def labeller(platforms: Sequence[NodePlatform], image: str, namespace: str = NAM
 
 
 def _bounds(namespace: str) -> list[Object]:
-    """A ValidatingAdmissionPolicy and its binding: the labels that are its own, of the node that it runs on.
+    """A ValidatingAdmissionPolicy and its binding: it may change only its own labels on its own node.
 
-    RBAC can say neither.  The API server knows the node from the token, which is bound to the pod: KEP-4193.
+    RBAC can express neither.  The API server knows the node from the token, which is bound to the pod
+    (KEP-4193).
     """
     node = 'request.userInfo.?extra[?"authentication.kubernetes.io/node-name"].orValue([]) == [request.name]'
     kept = "key.matches(variables.own) || variables.before[?key] == optional.of(variables.after[key])"
-    # An owner that is not there would have the node removed, a finalizer would keep it for ever.
+    # With an owner that does not exist the node would be collected; a finalizer would keep it for ever.
     rest = " && ".join(
         [
             "object.spec == oldObject.spec",
@@ -163,7 +164,7 @@ def _pod(platforms: Sequence[NodePlatform], image: str) -> Object:
 
 
 def _affinity(platforms: Sequence[NodePlatform]) -> Object:
-    """The nodes of all platforms.  Rather those that are kept for add-ons, as every add-on says."""
+    """The nodes of all platforms, preferably those kept for add-ons."""
     key, _, value = DEFAULT_LABEL.partition("=")
     addons = [{"key": key, "operator": "In", "values": [value]}]
     return {
@@ -185,7 +186,7 @@ def _affinity(platforms: Sequence[NodePlatform]) -> Object:
 
 
 def socket_of(platforms: Sequence[NodePlatform]) -> Path:
-    """xenpod-cri's, which is in the same place on all nodes; Invalid otherwise."""
+    """The path of xenpod-cri's socket.  Invalid: it differs between the platforms."""
     first, *others = {one.cri_socket for one in platforms}
     if others:
         cause = "xenpod-cri's socket is not in the same place everywhere"

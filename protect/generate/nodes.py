@@ -1,4 +1,4 @@
-"""Labels and taints of nodes: as commands, as flags of the kubelet, and for what makes nodes."""
+"""Labels and taints of nodes, as kubectl commands, as flags of the kubelet, and for new machines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TEMPLATE = "xenpod"
 
 
 def commands(platform: NodePlatform, nodes: Sequence[str] = ()) -> str:
-    """kubectl's, for nodes that are there; without ``nodes`` for one that the variable NODE names."""
+    """kubectl commands for existing nodes; without ``nodes`` for the one that the variable NODE names."""
     names = " ".join(nodes) or '"$NODE"'
     lines = [f"kubectl label --overwrite nodes {names} {' '.join(_pairs(platform))}"]
     if platform.taints:
@@ -25,7 +25,10 @@ def commands(platform: NodePlatform, nodes: Sequence[str] = ()) -> str:
 
 
 def kubelet_flags(platform: NodePlatform) -> dict[str, str]:
-    """By name.  They have effect when a kubelet registers its node.  Invalid: a label that it may not set."""
+    """Flags of the kubelet, by name, which take effect when it registers its node.
+
+    Invalid: a kubelet may not set one of the labels.
+    """
     flags = {"node-labels": ",".join(_kubelet_labels(platform))}
     if platform.taints:
         flags["register-with-taints"] = ",".join(map(str, platform.taints))
@@ -33,12 +36,12 @@ def kubelet_flags(platform: NodePlatform) -> dict[str, str]:
 
 
 def flag_lines(platform: NodePlatform) -> str:
-    """One flag a line."""
+    """The flags of the kubelet, one on each line."""
     return "".join(f"{flag}\n" for flag in _flags(platform))
 
 
 def kubeadm_config_template(platform: NodePlatform, version: str) -> Object:
-    """Cluster API's template of worker nodes; ``version`` is one of ``CLUSTER_API``."""
+    """Cluster API's KubeadmConfigTemplate for worker nodes; ``version`` is one of ``CLUSTER_API``."""
     labels = {"node-labels": kubelet_flags(platform)["node-labels"]}
     # Arguments are a list since v1beta2.
     listed = [{"name": name, "value": value} for name, value in labels.items()]
@@ -57,7 +60,7 @@ def kubeadm_config_template(platform: NodePlatform, version: str) -> Object:
 
 
 def user_data(platform: NodePlatform) -> Object:
-    """cloud-init's ``#cloud-config``: the file from which kubeadm's unit of the kubelet takes more flags."""
+    """cloud-init's user data: it writes the file from which kubeadm's kubelet unit reads extra flags."""
     file = {
         "path": "/etc/default/kubelet",
         "permissions": "0644",

@@ -1,4 +1,4 @@
-"""What was asked for, as texts: objects, and what shells, kubelets and new machines read."""
+"""Everything that ``protect generate`` can make, as objects and as texts."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from protect.generate.platforms import NodePlatform
 from protect.generate.versions import Version
 
 FOR_CLUSTER = ("classes", "assign-class", "keep-off-host")
-"""What ``kubectl apply`` takes, for the cluster in which the nodes are."""
+"""Objects for ``kubectl apply`` that every cluster can have."""
 
 FOR_SOME = ("labeller", "cluster-api")
-"""Objects, too: they need what not every cluster has, an image and Cluster API."""
+"""Objects for clusters that have what these need: the labeller's image, or Cluster API."""
 
 FOR_NODES = ("labels", "kubelet-flags", "cloud-init", "chart-values")
-"""Texts, not objects."""
+"""Texts for shells, kubelets, new machines and Helm."""
 
 WHAT = (*FOR_CLUSTER, *FOR_SOME, *FOR_NODES)
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateOptions:
-    """What is to be made, and for which releases.  ``kyverno`` None: the API server's own policies."""
+    """What to make, and for which releases.  ``kyverno`` None: use the API server's own policies."""
 
     what: Sequence[str] = FOR_CLUSTER
     kubernetes: Version = Version(1, 36)
@@ -37,7 +37,7 @@ class GenerateOptions:
 
 
 def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[Object]:
-    """What is wanted and an object, in the order of ``WHAT``.  Invalid: a release has no such thing."""
+    """The wanted objects, in the order of ``WHAT``.  Invalid: the release does not have such an object."""
     found: list[Object] = []
     if "classes" in wanted.what:
         found += classes.runtime_classes(platforms)
@@ -55,7 +55,7 @@ def objects(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> list[
 
 
 def texts(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> dict[str, str]:
-    """What is wanted and a text, by the name of its file."""
+    """The wanted texts, by the name of their file."""
     found: dict[str, str] = {}
     if "chart-values" in wanted.what:
         found["values.yaml"] = yamltext.document(chart.values(platforms))
@@ -71,14 +71,14 @@ def texts(platforms: Sequence[NodePlatform], wanted: GenerateOptions) -> dict[st
 
 
 def stream(found: Sequence[Object], output: str) -> str:
-    """All objects for ``kubectl apply -f -``: YAML documents, or a JSON list."""
+    """All objects as one text for ``kubectl apply -f -``: YAML documents, or a JSON list."""
     if output == "json":
         return json.dumps({"apiVersion": "v1", "kind": "List", "items": found}, indent=2) + "\n"
     return yamltext.documents(found)
 
 
 def files(found: Sequence[Object], output: str) -> dict[str, str]:
-    """A file for each kind, by its name."""
+    """The objects as one file for each kind, by the file's name."""
     kinds: dict[str, list[Object]] = {}
     for one in found:
         kinds.setdefault(one["kind"], []).append(one)

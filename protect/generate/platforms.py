@@ -1,6 +1,6 @@
-"""Platforms: kinds of nodes, and what classes of pods they run.  Read from a file, or from one node.
+"""Platforms: kinds of nodes, and the classes of pods that run on them.
 
-A file names several platforms, one table each::
+They are read from one node, or from a file with a table for each platform::
 
     [platforms.metal]
     handlers = ["xenpod", "fast"]
@@ -26,16 +26,16 @@ from protect.generate import syntax
 from protect.generate.syntax import Taint
 
 DEFAULT_HANDLER = "xenpod"
-"""The handler that a pod gets that names none."""
+"""The handler of pods that name none."""
 
 PLACEHOLDER = DEFAULT_HANDLER
-"""The class that manifests name when any platform will do; each platform has one of its own instead."""
+"""The class in manifests that suit every platform, to be replaced by the class of one platform."""
 
 ZONES_LABEL = "xenpod.dev/zones"
-"""Label, with the value ``true``, and key of the taint of a node that runs zones."""
+"""Key of the label and of the taint of a node that runs zones; the value is ``true``."""
 
 PLATFORM_LABEL = "xenpod.dev/platform"
-"""Label of the nodes of a platform; the value is its name."""
+"""Key of the label of a platform's nodes; the value is the platform's name."""
 
 DEFAULT_TAINTS = (f"{ZONES_LABEL}=true:NoSchedule",)
 
@@ -51,11 +51,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class NodePlatform:
-    """Nodes of one kind; ``name`` is "" for the only kind there is.
+    """Nodes of one kind.  ``name`` is "" when there is only one kind.
 
-    The first handler is the one of ordinary pods.  ``overhead`` maps resources to quantities, ``overheads``
-    handlers to theirs where they have another.  ``own_namespaces`` are the handlers whose pods get their
-    zone's processes and IPC when they ask for the host's.
+    The first handler is that of ordinary pods.  ``overhead`` maps resources to quantities; ``overheads`` has
+    one for each handler that differs.  ``own_namespaces`` are the handlers whose pods get their zone's
+    processes and IPC when they ask for the host's.
     """
 
     name: str
@@ -68,23 +68,23 @@ class NodePlatform:
     own_namespaces: frozenset[str] = frozenset()
 
     def class_name(self, handler: str) -> str:
-        """The RuntimeClass for a handler on this platform."""
+        """The name of the RuntimeClass of a handler on this platform."""
         return f"{handler}-{self.name}" if self.name else handler
 
     @property
     def classes(self) -> dict[str, str]:
-        """RuntimeClass to handler."""
+        """The handler of each RuntimeClass, by the name of the class."""
         return {self.class_name(handler): handler for handler in self.handlers}
 
     @property
     def default_class(self) -> str:
-        """What the placeholder stands for here."""
+        """The class that replaces the placeholder on this platform."""
         return self.class_name(self.handlers[0])
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformTable:
-    """``[platforms.NAME]``; without labels the nodes have the platform's name as one."""
+    """The table ``[platforms.NAME]``.  Without ``labels`` the nodes are labelled with the platform's name."""
 
     handlers: tuple[str, ...] = (DEFAULT_HANDLER,)
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class PlatformTable:
 
 @dataclass(frozen=True, slots=True)
 class PlatformsFile:
-    """The whole file."""
+    """The whole file of platforms."""
 
     platforms: Mapping[str, PlatformTable]
 
@@ -135,7 +135,7 @@ class PlatformsFile:
 
 @dataclass(frozen=True, slots=True)
 class HandlerFacts:
-    """What matters of a handler: what cri.toml says of its zones, and in Status why it cannot be used."""
+    """The keys of a handler in cri.toml that matter here, and ``error`` of Status: why it is unusable."""
 
     memory: Bytes = Bytes(0)
     host_namespaces: str = ""
@@ -144,14 +144,14 @@ class HandlerFacts:
 
 @dataclass(frozen=True, slots=True)
 class ZoneOverhead:
-    """``[zone]`` of cri.toml."""
+    """The table ``[zone]`` of cri.toml."""
 
     memory_overhead: Bytes = _MEMORY_OVERHEAD
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """The keys of cri.toml that a cluster has to know of; others are not looked at."""
+    """The keys of cri.toml that a cluster has to know; all others are ignored."""
 
     run_dir: Path = _RUN_DIR
     socket: Path | None = None
@@ -164,11 +164,11 @@ class NodeFile:
             _checked("handlers", syntax.dns_label, name)
 
     def platform(self, handlers: Collection[str]) -> NodePlatform:
-        """This node's; the default handler comes first, whatever others there are.
+        """The platform of this node.  The default handler comes first.
 
-        A handler with a size gives it to zones of pods without limits, and the scheduler knows nothing of it.
-        So the overhead of its class is as large; but not less than a kernel takes, since xenpod-cri adds it
-        to the limits of pods that have some.
+        A handler with a size gives that size to zones of pods without limits, which the scheduler does not
+        know.  So the overhead of its class is that size, but not less than a kernel takes: xenpod-cri adds
+        the overhead to the limits of pods that have limits.
         """
         own = [name for name, one in self.handlers.items() if one.host_namespaces == _OWN_NAMESPACES]
         least = self.zone.memory_overhead
@@ -186,7 +186,7 @@ class NodeFile:
 
 
 def of_file(path: Path) -> list[NodePlatform]:
-    """The platforms of a file, in its order.  Invalid names the file and the key."""
+    """Read the platforms of a file, in its order.  Invalid names the file and the key."""
     found = load(PlatformsFile, path)
     return [
         NodePlatform(
@@ -204,15 +204,16 @@ def of_file(path: Path) -> list[NodePlatform]:
 
 
 def of_config(path: Path) -> NodePlatform:
-    """The node that has this cri.toml.  Invalid names the file and the key."""
+    """Read the platform of a node from its cri.toml.  Invalid names the file and the key."""
     found = load(NodeFile, path, unknown_keys=True)
     return found.platform([DEFAULT_HANDLER, *found.handlers])
 
 
 def of_status(info: Mapping[str, str]) -> tuple[NodePlatform, dict[str, str]]:
-    """The node whose xenpod-cri said ``info`` (Status, verbose), and why handlers are left out, by name.
+    """Read the platform of a node from ``info`` of xenpod-cri's verbose Status.
 
-    Invalid: somebody else's, or no handler can be used.
+    Also returns the handlers that are left out, with the reasons.  Invalid: another runtime's Status, or no
+    handler can be used.
     """
     tables = {key: _json(info, key) for key in ("config", "handlers")}
     try:

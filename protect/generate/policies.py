@@ -1,4 +1,4 @@
-"""Admission policies of the API server itself: who gets a class, and what pods with one may not ask for."""
+"""Admission policies of the API server: one assigns classes, one keeps pods with a class off the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protect.generate.platforms import NodePlatform
 from protect.generate.versions import Version
 
 NAMESPACE_LABEL = "xenpod.dev/runtime-class"
-"""Label of a namespace; its value is the class of those of its pods that name none."""
+"""Label of a namespace; the value is the class for its pods that name none."""
 
 ASSIGN = "xenpod-assign-class"
 KEEP_OFF_HOST = "xenpod-keep-off-host"
@@ -40,10 +40,10 @@ _NAMESPACES = (("hostPID", "the host's processes (hostPID)"), ("hostIPC", "the h
 
 
 def assign(kubernetes: Version) -> list[Object]:
-    """A MutatingAdmissionPolicy and its binding.
+    """A MutatingAdmissionPolicy and its binding, which assign a namespace's class to its pods.
 
-    Pods of labelled namespaces that name no class get the namespace's.  One that names a class keeps it.
-    If the label's value is no class, the API server refuses these pods.  Invalid: Kubernetes is too old.
+    A pod that names a class keeps it.  If the value of the namespace's label is not a class, the API server
+    refuses the pods that get it.  Invalid: Kubernetes is too old.
     """
     version = mutating_version(kubernetes)
     spec: Object = {
@@ -60,7 +60,7 @@ def assign(kubernetes: Version) -> list[Object]:
 
 
 def mutating_version(kubernetes: Version) -> str:
-    """The newest version of MutatingAdmissionPolicy that a release has: KEP-3962."""
+    """The newest version of MutatingAdmissionPolicy in a release (KEP-3962)."""
     for since, version in ((_STABLE, "v1"), (_BETA, "v1beta1"), (_ALPHA, "v1alpha1")):
         if kubernetes >= since:
             return version
@@ -69,7 +69,7 @@ def mutating_version(kubernetes: Version) -> str:
 
 
 def switches(kubernetes: Version) -> str:
-    """What the API server has to be started with for the policy of ``assign``; "": nothing."""
+    """The flags with which the API server must be started for the policy of ``assign``; "" for none."""
     version = mutating_version(kubernetes)
     if version == "v1":
         return ""
@@ -77,11 +77,11 @@ def switches(kubernetes: Version) -> str:
 
 
 def keep_off_host(platforms: Iterable[NodePlatform]) -> list[Object]:
-    """A ValidatingAdmissionPolicy (v1 since Kubernetes 1.30) and its binding.
+    """A ValidatingAdmissionPolicy (v1 since Kubernetes 1.30) and its binding, which keep pods off the host.
 
-    Pods with a class of ours that ask for namespaces or paths of the host are refused when they are created,
-    with a message for whoever creates them.  Pods of a handler whose zones have processes and IPC for those
-    of the host may ask for these two.
+    A pod with one of our classes that asks for namespaces or paths of the host is refused when it is created,
+    so that its author sees the message.  Pods of handlers in ``own_namespaces`` may ask for hostPID and
+    hostIPC, since they get those of their zone.
     """
     found = [
         (name, handler in one.own_namespaces) for one in platforms for name, handler in one.classes.items()

@@ -1,4 +1,4 @@
-"""Names, labels, taints and quantities as the Kubernetes API takes them.
+"""Checks names, labels, taints and quantities as the Kubernetes API does.
 
 Each check raises ValueError with what is wrong with the value.  Sources: apimachinery's validation of names
 and labels (RFC 1123), its ``resource.Quantity``, and the API reference of Node and RuntimeClass.
@@ -43,62 +43,62 @@ _KUBELET_OWNS = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """A taint of a node; ``value`` "" for none."""
+    """A taint of a node; a ``value`` of "" is none."""
 
     key: str
     value: str
     effect: str
 
     def __str__(self) -> str:
-        """As kubectl and the kubelet's flag write it."""
+        """The form that kubectl and the kubelet's flag take."""
         return f"{self.key}{'=' if self.value else ''}{self.value}:{self.effect}"
 
 
 def dns_label(text: str) -> None:
-    """RFC 1123: what a runtime handler and most names are."""
+    """Check a DNS label (RFC 1123), which runtime handlers and most names are."""
     if not _DNS_LABEL.fullmatch(text) or len(text) > _LABEL_LIMIT:
         raise ValueError(f"{text!r:.80} is not a DNS label: 1 to 63 of [a-z0-9-], no - at either end")
 
 
 def dns_subdomain(text: str) -> None:
-    """RFC 1123: DNS labels with dots between them, as names of nodes are."""
+    """Check DNS labels joined by dots (RFC 1123), which names of nodes are."""
     if not _SUBDOMAIN.fullmatch(text) or len(text) > _SUBDOMAIN_LIMIT:
         raise ValueError(f"{text!r:.80} is not a DNS name: 1 to 253 of [a-z0-9.-]")
 
 
 def image(text: str) -> None:
-    """A name of an image with a tag or a digest, as containers have it: without a tag, it might change."""
+    """Check the name of an image, which needs a tag or a digest: without one it means a moving tag."""
     if not _IMAGE.fullmatch(text):
-        raise ValueError(f"{text!r:.80} is no name of an image with a tag or a digest")
+        raise ValueError(f"{text!r:.80} is not an image name with a tag or a digest")
 
 
 def label_key(text: str) -> None:
-    """``name`` or ``prefix/name``, of labels and of taints."""
+    """Check the key of a label or taint: ``name`` or ``prefix/name``."""
     prefix, slash, name = text.rpartition("/")
     if not _WORD.fullmatch(name) or len(name) > _LABEL_LIMIT:
-        raise ValueError(f"{text!r:.80} is no key of a label: its name is not 1 to 63 of [A-Za-z0-9_.-]")
+        raise ValueError(f"{text!r:.80} is not a label key: its name is not 1 to 63 of [A-Za-z0-9_.-]")
     if slash:
         try:
             dns_subdomain(prefix)
         except ValueError:
-            raise ValueError(f"{text!r:.80} is no key of a label: before the / is no DNS name") from None
+            raise ValueError(f"{text!r:.80} is not a label key: its prefix is not a DNS name") from None
 
 
 def label_value(text: str) -> None:
-    """Of labels and of taints; may be empty."""
+    """Check the value of a label or taint, which may be empty."""
     if text and (not _WORD.fullmatch(text) or len(text) > _LABEL_LIMIT):
-        raise ValueError(f"{text!r:.80} is no value of a label: it is not up to 63 of [A-Za-z0-9_.-]")
+        raise ValueError(f"{text!r:.80} is not a label value: it is not up to 63 of [A-Za-z0-9_.-]")
 
 
 def labels(found: Mapping[str, str]) -> None:
-    """All keys and values."""
+    """Check all keys and values of labels."""
     for key, value in found.items():
         label_key(key)
         label_value(value)
 
 
 def label(text: str) -> tuple[str, str]:
-    """``KEY=VALUE``."""
+    """Read a label: ``KEY=VALUE``."""
     key, separator, value = text.partition("=")
     if not separator:
         raise ValueError(f"{text!r:.80} is not KEY=VALUE")
@@ -107,7 +107,7 @@ def label(text: str) -> tuple[str, str]:
 
 
 def taint(text: str) -> Taint:
-    """``KEY=VALUE:EFFECT`` or ``KEY:EFFECT``."""
+    """Read a taint: ``KEY=VALUE:EFFECT`` or ``KEY:EFFECT``."""
     rest, separator, effect = text.rpartition(":")
     if not separator or effect not in EFFECTS:
         raise ValueError(f"{text!r:.80} is not KEY[=VALUE]:EFFECT, with one of {', '.join(EFFECTS)}")
@@ -117,7 +117,7 @@ def taint(text: str) -> Taint:
 
 
 def taints(texts: Iterable[str]) -> tuple[Taint, ...]:
-    """Several; a node has one of a key and an effect."""
+    """Read several taints, of which no two may have the same key and effect."""
     found: dict[tuple[str, str], Taint] = {}
     for one in map(taint, texts):
         if found.setdefault((one.key, one.effect), one) is not one:
@@ -126,17 +126,17 @@ def taints(texts: Iterable[str]) -> tuple[Taint, ...]:
 
 
 def overhead(found: Mapping[str, str]) -> None:
-    """Resources and their quantities, as ``overhead.podFixed`` of a RuntimeClass has them."""
+    """Check resources and quantities of a RuntimeClass's ``overhead.podFixed``."""
     for resource, text in found.items():
         if resource not in _FINEST:
             raise ValueError(f"{resource!r:.80} is not one of {', '.join(sorted(_FINEST))}")
         number = quantity(text)
         if number % _FINEST[resource]:
-            raise ValueError(f"{text!r:.80} of {resource} is finer than Kubernetes counts it")
+            raise ValueError(f"{text!r:.80} of {resource} is finer than Kubernetes counts")
 
 
 def quantity(text: str) -> Decimal:
-    """``96Mi``, ``100m``, ``0.5``, ``1e3``: the number that it stands for, which is not negative."""
+    """Read a quantity that is not negative, such as ``96Mi``, ``100m``, ``0.5`` or ``1e3``."""
     match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r:.80} is not a quantity of Kubernetes such as 96Mi or 250m")
@@ -149,7 +149,7 @@ def quantity(text: str) -> Decimal:
 
 
 def bytes_quantity(number: int) -> str:
-    """A number of bytes in the largest unit that keeps it whole."""
+    """Write a number of bytes as a quantity, in the largest unit in which it is a whole number."""
     for unit in ("Gi", "Mi", "Ki"):
         whole, rest = divmod(number, int(_SCALE[unit]))
         if whole and not rest:
@@ -158,7 +158,7 @@ def bytes_quantity(number: int) -> str:
 
 
 def kubelet_label(key: str) -> None:
-    """ValueError for a label of Kubernetes' own domains that a kubelet may not give its node (KEP-279)."""
+    """Check that a kubelet may set this label on its node, by the rules for Kubernetes' domains (KEP-279)."""
     prefix = key.rpartition("/")[0]
     own = any(prefix == domain or prefix.endswith(f".{domain}") for domain in ("kubernetes.io", "k8s.io"))
     given = any(prefix == domain or prefix.endswith(f".{domain}") for domain in _KUBELET_OWNS)

@@ -1,4 +1,4 @@
-"""Releases of what reads our output: ``1.36`` of Kubernetes, ``1.17`` of Kyverno."""
+"""Versions of the programs that read our output, such as Kubernetes 1.36 and Kyverno 1.17."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _VERSION = re.compile(r"v?(\d{1,4})\.(\d{1,4})(\.\d{1,4}([-+][\w.+-]{1,64})?)?",
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:
-    """A minor release."""
+    """A minor release, such as 1.36."""
 
     major: int
     minor: int
@@ -20,9 +20,9 @@ class Version:
 
 
 def version(text: str) -> Version:
-    """``1.36``, ``v1.36``, ``1.36.2``, and as distributions write them: ``v1.36.2-gke.1``, ``v1.36.2+k3s1``.
+    """Read a version: ``1.36``, ``v1.36``, ``1.36.2``, or a distribution's, such as ``v1.36.2-gke.1``.
 
-    ValueError otherwise.
+    ValueError: it is none of these.
     """
     match = _VERSION.fullmatch(text)
     if match is None:

@@ -1,4 +1,4 @@
-"""Objects as YAML that every reader takes alike: those of YAML 1.1, as Kubernetes', and those of 1.2."""
+"""Writes objects as YAML that means the same to readers of YAML 1.1, such as Kubernetes, and of 1.2."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.scalarstring import DoubleQuotedScalarString, LiteralScalarString, SingleQuotedScalarString
 
+from protect.generate.manifests.yamltree import WORDS
+
 _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9._/()-]*( [A-Za-z0-9._/()-]+)*")
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""Texts that are something else to one reader or another."""
 
 
 def documents(objects: Iterable[Any]) -> str:
-    """One document each, keys in their order: the same objects give the same bytes."""
+    """Write one document for each object, with keys in their order: equal objects give equal bytes."""
     return "---\n".join(map(document, objects))
 
 
@@ -30,7 +30,7 @@ def document(found: Any) -> str:
 
 
 def _quoted(value: Any) -> Any:
-    """With every text quoted that could be taken for a number, a truth value or a piece of syntax."""
+    """Quote every text that could be taken for a number, a boolean or YAML syntax."""
     match value:
         case dict():
             return {_quoted(key): _quoted(one) for key, one in value.items()}
@@ -38,6 +38,6 @@ def _quoted(value: Any) -> Any:
             return [_quoted(one) for one in value]
         case str() if "\n" in value:
             return LiteralScalarString(value)
-        case str() if not _PLAIN.fullmatch(value) or value.lower() in _WORDS:
+        case str() if not _PLAIN.fullmatch(value) or value.lower() in WORDS:
             return SingleQuotedScalarString(value) if '"' in value else DoubleQuotedScalarString(value)
     return value

@@ -1,1 +1,1 @@
-"""The host's kernel: loop devices, mounts, mount namespaces, id maps."""
+"""What protectd asks of the host's kernel: loop devices, mounts, mount namespaces, id maps."""

@@ -1,4 +1,4 @@
-"""Devices of the host that an operator has named: which of them are there."""
+"""Finds out which of the host's devices that the operator has named are there."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ADDRESS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[01][0-9a-f]\.[0-7]")  # domain:
 
 
 def is_place(text: str) -> bool:
-    """Whether it is a PCI address or a clean path below /dev."""
+    """Whether a text is a PCI address or a normalized path below /dev."""
     return bool(_ADDRESS.fullmatch(text)) or (
         text.startswith("/dev/") and "\0" not in text and ".." not in text.split("/")
     )
 
 
 def present(devices: Mapping[str, str], pci: Path = PCI) -> frozenset[str]:
-    """The names of those that are there now."""
+    """The names of the devices that are there now."""
     return frozenset(name for name, place in devices.items() if _is_there(place, pci))
 
 

@@ -1,4 +1,4 @@
-"""Ids of a user namespace, and a namespace for mounts whose ids are mapped (mount_setattr(2))."""
+"""Makes user namespaces for mounts whose ids are mapped (mount_setattr(2))."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lines(mapping: ZoneIdMapping) -> str:
 
 @contextmanager
 def user_namespace(mapping: ZoneIdMapping) -> Iterator[int]:
-    """A descriptor of one, for the time of the block.  Blocks, shortly; OSError."""
+    """A descriptor of a user namespace with these mappings, for the block.  Blocks, shortly; OSError."""
     command = ["unshare", "--user", "cat"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as holder:
         assert holder.stdin is not None and holder.stdout is not None

@@ -29,9 +29,9 @@ from daemonkit.tasks import complete
 
 _ANSWER = struct.Struct("=II")
 _LONGEST = 4095
-"""Of a path, by PATH_MAX."""
+"""Longest path in bytes (PATH_MAX)."""
 _REQUEST = 65_536
-"""As zone/lookup has it."""
+"""Largest request in bytes; zone/lookup has the same limit."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,7 @@ class Lookups:
         self._departures = asyncio.Event()
 
     def stuck(self, owner: str) -> bool:
-        """Whether the owner has to wait for earlier ones."""
+        """Whether the owner has to wait until earlier processes have gone."""
         return self._there[owner] >= self._each or self._there.total() >= self._most
 
     @asynccontextmanager
@@ -159,7 +159,7 @@ class Lookups:
                 self._count_down(owner)
 
     def _leave_behind(self, owner: str, started: _Started) -> None:
-        """Kill it; it may not hear that while its file server keeps it."""
+        """Kill the process, which may not end while a file server keeps it."""
         started.link.close()
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(started.pidfd, signal.SIGKILL)

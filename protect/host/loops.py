@@ -32,7 +32,7 @@ _INFO = struct.Struct("=5Q4I64s64s32s2Q")  # struct loop_info64
 _CONFIG = struct.Struct(f"=2I{_INFO.size}s64x")  # struct loop_config
 _SECTOR = 512
 _RETRY_TIME = 10.0
-"""Seconds during which other takers of free devices may win the race against us."""
+"""Seconds for which attaching is retried when others take the free devices first."""
 
 _taking = threading.Lock()  # our own threads need not race each other for the same free number
 
@@ -107,7 +107,7 @@ def adopt_loop(device: Path, file: tuple[int, int]) -> Loop | None:
 
 
 def backing_file(loop: Loop) -> tuple[int, int]:
-    """Identity of the file behind the device: (st_dev, st_ino)."""
+    """The file behind the device, as (st_dev, st_ino)."""
     return _file_id(_INFO.unpack(fcntl.ioctl(loop.fd, _GET_STATUS, bytes(_INFO.size))))
 
 
@@ -150,7 +150,7 @@ def _configure_free(path: Path, file: int, readonly: bool, direct: bool) -> Loop
 
 
 def _try_one(path: Path, config: bytes, readonly: bool) -> Loop | None:
-    """One try for the device the kernel calls free; None when somebody else was faster."""
+    """Try to take the device that the kernel calls free; None: somebody else was faster."""
     try:
         with open(_CONTROL, "rb", buffering=0) as control:
             device = Path(f"/dev/loop{fcntl.ioctl(control.fileno(), _GET_FREE)}")

@@ -1,4 +1,4 @@
-"""The one door to mounts: trees of them are made apart, set right, and only then attached.
+"""The one door to mounts: trees of mounts are made detached, given their attributes, and then attached.
 
 Sources: open_tree(2), move_mount(2), mount_setattr(2), mount(2), umount(2); linux/mount.h.  All block,
 shortly: for a thread.  OSError with the path.
@@ -67,7 +67,7 @@ def attach(tree: int, place: Path) -> None:
 
 
 def tmpfs(place: Path, options: str) -> None:
-    """A tmpfs that only holds other mounts together."""
+    """A detached tmpfs on which other mounts can be collected."""
     flags = ctypes.c_ulong(MS_NOSUID | MS_NODEV | MS_NOEXEC)
     _call("mount", str(place), b"tmpfs", os.fsencode(place), b"tmpfs", flags, options.encode())
 
@@ -78,7 +78,7 @@ def propagate(place: Path, propagation: int) -> None:
 
 
 def bind(source: Path, place: Path) -> None:
-    """One mount, in another place too."""
+    """Mount what is at one place in another place too (a bind mount)."""
     _call("mount", str(place), os.fsencode(source), os.fsencode(place), None, ctypes.c_ulong(MS_BIND), None)
 
 

@@ -1,4 +1,4 @@
-"""Mount namespaces of zones: made, entered and left by threads of their own.
+"""Makes and enters the mount namespaces of zones, in threads of their own.
 
 A namespace is kept by a file that it is mounted on (nsfs), and ends when nobody has that any more.  What
 is mounted in one is nowhere on the host: the host may remove a directory on which something is mounted
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _making = threading.Lock()
 _small: list[int] = []
-"""A descriptor of a namespace with one mount, once there is one."""
+"""Descriptor of a namespace with a single mount, once there is one."""
 
 _CLONE_NEWNS, _CLONE_FS = 0x20000, 0x200
 
@@ -32,7 +32,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def kept(tree: Callable[[], int], place: Path) -> None:
-    """A new namespace, kept by the file ``place`` from now on.
+    """Make a namespace, which the file ``place`` keeps from then on.
 
     Its root, and all that is in it, is what ``tree`` makes: a descriptor of mounts attached nowhere.
 
@@ -66,7 +66,7 @@ def _born(tree: Callable[[], int], cpu: int | None) -> int:
 
 
 def _one_mount() -> int:
-    """A descriptor of a namespace with one mount: to copy it takes no longer on a host that has many."""
+    """A descriptor of a namespace with a single mount, which is quick to copy however many the host has."""
     with _making:
         if not _small:
             _small.append(_apart(lambda: _with_root(mounts.clone(Path("/"), recursive=False), None)))
@@ -96,7 +96,7 @@ def _with_root(tree: int, copied: int | None) -> int:
 
 
 def inside(namespace: Path, work: Callable[[], T]) -> T:
-    """Do something in a namespace; paths are its own there."""
+    """Run ``work`` in a namespace, where paths are its own."""
     number = os.open(namespace, os.O_RDONLY | os.O_CLOEXEC)
 
     def enter() -> T:
@@ -116,7 +116,7 @@ def _enter(namespace: int) -> None:
 
 
 def _apart(work: Callable[[], T]) -> T:
-    """Run in a thread of its own, which ends afterwards: no other thread changes its namespace."""
+    """Run ``work`` in a thread that ends afterwards, so that no other thread's namespace changes."""
     results: list[T] = []
     errors: list[BaseException] = []
 

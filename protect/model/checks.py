@@ -17,6 +17,7 @@ SYSCTL_VALUE_LIMIT = 1024
 
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _HOSTNAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,62}[A-Za-z0-9])?")
+_SECLABEL = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,-]+){2,4}")
 _INTERFACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,14}")
 # Those a namespace has for itself, sysctl(8): what a pod may set, whatever a zone is made of.
 _SYSCTL = re.compile(
@@ -36,6 +37,14 @@ def name(operation: str, value: str) -> str:
     """A name for people: at most 256 printable characters."""
     if len(value) > NAME_LIMIT or not value.isprintable():
         raise Invalid(operation, "name", f"want at most {NAME_LIMIT} printable characters")
+    return value
+
+
+def seclabel(operation: str, value: str) -> str:
+    """A security context of FLASK, user:role:type and perhaps a range; ``""`` for none."""
+    if value and not _SECLABEL.fullmatch(value):
+        cause = "want user:role:type, at most 255 of [A-Za-z0-9_.,:-]"
+        raise Invalid(operation, f"label {printable(value, 80)!r}", cause)
     return value
 
 
@@ -114,7 +123,7 @@ def port(operation: str, value: int) -> int:
 
 
 def printable(untrusted: str, limit: int) -> str:
-    """At most ``limit`` characters, none of which controls a terminal or forges a line."""
+    """The text cut to ``limit`` characters, none of which controls a terminal or forges a line."""
     kept = "".join(c if c.isprintable() else "�" for c in untrusted[: limit + 1])
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 

@@ -1,4 +1,4 @@
-"""Specs of workloads and execs: as callers ask for them, and as the agent is asked for them."""
+"""Specs of workloads and execs, in the form of callers' requests and in that of calls to the agent."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from protect.model.volume import Volume
 
 @dataclass(frozen=True, slots=True)
 class ImageFilesystem:
-    """A file system in a file of the host; the type is the kernel's name of it."""
+    """A file system in a file of the host; ``type`` is the kernel's name for its type."""
 
     path: Path
     type: str
 
 
 Stack = tuple[ImageFilesystem, ...]
-"""The file systems of an image, the lowest first."""
+"""The file systems of an image, beginning with the lowest."""
 
 STACK_LIMIT = 8
-"""File systems of an image; the agent takes no more."""
+"""Most file systems of an image; the agent takes no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class MemoryVolume:
 
 @dataclass(frozen=True, slots=True)
 class ContainerFile:
-    """A small file for the container, e.g. its resolv.conf: a plain name, permission bits."""
+    """A small file for the container, such as its resolv.conf, with a plain name and permission bits."""
 
     name: str
     mode: int
@@ -78,7 +78,7 @@ class WorkloadSpec:
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """The stacks of all its images, the root's first."""
+        """The stacks of all images, beginning with the root's."""
         return (self.stack, *(volume.stack for volume in self.image_volumes))
 
 
@@ -95,7 +95,7 @@ class ExecSpec:
 
 @dataclass(frozen=True, slots=True)
 class DiskFilesystem:
-    """A file system on a disk of the zone ("xvda"); the type is the kernel's name of it."""
+    """A file system on a disk of the zone ("xvda"); ``type`` is the kernel's name for its type."""
 
     disk: str
     type: str
@@ -103,7 +103,7 @@ class DiskFilesystem:
 
 @dataclass(frozen=True, slots=True)
 class DiskVolume:
-    """An ``ImageVolume``, once its images are disks."""
+    """An ``ImageVolume`` whose image files have become disks."""
 
     name: str
     filesystems: tuple[DiskFilesystem, ...]

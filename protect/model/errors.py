@@ -1,4 +1,4 @@
-"""Faults of the zone manager that callers tell apart."""
+"""Faults of the zone manager that callers distinguish."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from daemonkit.faults import Broken, Refused, Unreachable
 
 
 class ToolstackError(Broken):
-    """The hypervisor refused or failed; the cause has its own words."""
+    """The hypervisor refused or failed; the cause quotes it."""
 
 
 class DomainGone(Refused):

@@ -1,4 +1,4 @@
-"""Changes of zones and workloads, as watchers get them."""
+"""Events about zones and workloads for watchers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protect.model.zone import Zone
 
 @dataclass(frozen=True, slots=True)
 class ZoneSeen:
-    """A zone is there, or changed."""
+    """A zone exists, or has changed."""
 
     zone: Zone
     connected: bool
@@ -23,7 +23,7 @@ class ZoneGone:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSeen:
-    """A workload is there, or changed."""
+    """A workload exists, or has changed."""
 
     workload: Workload
 

@@ -1,31 +1,36 @@
-"""The end of a life: of a zone, or of the daemon."""
+"""The end of a zone or of the daemon, for work that must not go on beyond it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from daemonkit.faults import Fault, Refused
 
 
 class End:
-    """Declared once; from then on no work goes on in what has ended."""
+    """An end that is declared once; from then on no work goes on in what has ended."""
 
     def __init__(self, kind: type[Fault] = Refused) -> None:
         self.cause = ""
         self._kind = kind
         self._declared = asyncio.Event()
         self._bounds: set[asyncio.Timeout] = set()
+        self._waited: dict[asyncio.Future[Any], tuple[str, str]] = {}
+        """Answers that will not come after the end, with operation and subject."""
 
     def declare(self, cause: str) -> None:
-        """The first cause stays."""
+        """Declare the end; the first cause stays."""
         if not self._declared.is_set():
             self.cause = cause
             self._declared.set()
             for bound in self._bounds:
                 bound.reschedule(asyncio.get_running_loop().time())
+            for answer, (operation, subject) in self._waited.items():
+                if not answer.done():
+                    answer.set_exception(self.fault(operation, subject))
 
     def __bool__(self) -> bool:
         return self._declared.is_set()
@@ -34,13 +39,13 @@ class End:
         await self._declared.wait()
 
     async def raised(self, operation: str, subject: str) -> NoReturn:
-        """Wait for the end, then raise its fault: the rival of work that must not outlive it (``race``)."""
+        """Wait for the end, then raise its fault; for ``race`` against work that must not outlive it."""
         await self._declared.wait()
         raise self.fault(operation, subject)
 
     @asynccontextmanager
     async def bounding(self, operation: str, subject: str) -> AsyncIterator[None]:
-        """Run the body, but not beyond the end: it is cut off then, and the end's fault raised.
+        """Run the body; at the end it is cancelled, and the end's fault raised.
 
         A timeout without a time of its own: much cheaper than a rival task for each call.
         """
@@ -57,11 +62,16 @@ class End:
             self.check(operation, subject)
             raise
 
+    def fail(self, answer: asyncio.Future[Any], operation: str, subject: str) -> None:
+        """Give ``answer`` the end's fault, should the end come first."""
+        self._waited[answer] = (operation, subject)
+        answer.add_done_callback(self._waited.pop)
+
     def check(self, operation: str, subject: str) -> None:
-        """Raise its fault once it is declared."""
+        """Raise the fault if the end has been declared."""
         if self:
             raise self.fault(operation, subject)
 
     def fault(self, operation: str, subject: str) -> Fault:
-        """The fault for callers who want to go on."""
+        """The fault to raise to callers after the end."""
         return self._kind(operation, subject, self.cause)

@@ -1,4 +1,4 @@
-"""Which virtualisation mode a zone gets: what is asked for, and what the host can."""
+"""Chooses a zone's virtualisation mode, by what is asked for and what the host can do."""
 
 from __future__ import annotations
 
@@ -7,20 +7,38 @@ from enum import Enum
 from daemonkit.faults import Refused
 from protect.model.toolstack import Capabilities, Mode
 
+_BOOTED_BY = {Mode.PV: "CONFIG_XEN_PV", Mode.PVH: "CONFIG_XEN and CONFIG_PVH"}
+
 
 class WantedMode(Enum):
-    """What a configuration or a request may ask for; AUTO: PVH where the host can, else PV."""
+    """The mode that a configuration or a request asks for; AUTO: PVH if the host can run it, else PV."""
 
     PV = "pv"
     PVH = "pvh"
     AUTO = "auto"
 
 
-def choose(wanted: WantedMode, capabilities: Capabilities) -> Mode:
-    """The mode of a zone.  AUTO wants hardware-assisted paging too: without it PVH is slower than PV."""
+def choose(wanted: WantedMode, capabilities: Capabilities, *, own_kernel: bool = True) -> Mode:
+    """Choose a zone's mode; ``own_kernel``: it boots the toolstack's own kernel."""
     if wanted is WantedMode.AUTO:
-        return Mode.PVH if capabilities.hvm and capabilities.hap else Mode.PV
+        return Mode.PV if pvh_lacks(capabilities, own_kernel=own_kernel) else Mode.PVH
     return Mode(wanted.value)
+
+
+def pvh_lacks(capabilities: Capabilities, *, own_kernel: bool = True) -> str:
+    """Why AUTO is not PVH, for people; "" where it is.  Without hap PVH is slower than PV."""
+    if not capabilities.hvm:
+        return "this host lacks hvm (VT-x or AMD-V, which the firmware may have to enable)"
+    if not capabilities.hap:
+        return "this host lacks hap (EPT or NPT, without which pvh is slower than pv)"
+    if own_kernel and Mode.PVH not in capabilities.kernel_modes:
+        return f"the kernel of zones cannot boot so: {kernel_lacks(Mode.PVH)}"
+    return ""
+
+
+def kernel_lacks(mode: Mode) -> str:
+    """Why a kernel cannot be booted in a mode, for people."""
+    return f"it was built without {_BOOTED_BY[mode]}"
 
 
 def refuse_impossible_mode(operation: str, name: str, mode: Mode, capabilities: Capabilities) -> None:
@@ -30,3 +48,10 @@ def refuse_impossible_mode(operation: str, name: str, mode: Mode, capabilities: 
         raise Refused(operation, name, "this host cannot run pvh guests", hint)
     if mode is Mode.PV and not capabilities.pv:
         raise Refused(operation, name, "this host cannot run pv guests", "use pvh or auto")
+
+
+def refuse_impossible_label(operation: str, name: str, seclabel: str, capabilities: Capabilities) -> None:
+    """Refused for a label where nothing would enforce it: libxl makes such a domain, and only warns."""
+    if seclabel and not capabilities.flask:
+        cause = f"it is to have the label {seclabel}, and this host's hypervisor has no FLASK"
+        raise Refused(operation, name, cause, "boot a Xen with XSM by xsm=flask, with a policy")

@@ -24,7 +24,7 @@ class Sink(Protocol):
         ...
 
     async def finish(self) -> None:
-        """The stream has ended.  On return all of it is consumed for good.
+        """Take the end of the stream; on return all of it is consumed for good.
 
         The agent forgets the stream then, so remember it: a finished stream must not be registered
         again after a restart.
@@ -33,7 +33,7 @@ class Sink(Protocol):
 
 
 class Input(Protocol):
-    """A stream to a process's stdin, back-pressured."""
+    """A stream to a process's stdin, with back-pressure."""
 
     async def write(self, data: bytes) -> None: ...
 
@@ -41,7 +41,7 @@ class Input(Protocol):
 
 
 class LinkEvents(Protocol):
-    """Reports of the link to an agent, to its owner."""
+    """What the link to an agent reports to its owner."""
 
     async def connected(self, hello: AgentHello, new_boot: bool) -> None:
         """After every HELLO, before any stream moves: list the processes, register their outputs.
@@ -62,7 +62,7 @@ class LinkEvents(Protocol):
 
 
 class OutputLog(Protocol):
-    """The log of one workload: two sinks whose offsets survive a SIGKILL, and live subscribers."""
+    """The log of one workload, with two sinks, whose offsets survive a SIGKILL, and live subscribers."""
 
     @property
     def stdout(self) -> LogStream: ...
@@ -71,7 +71,7 @@ class OutputLog(Protocol):
     def stderr(self) -> LogStream: ...
 
     def subscribe(self) -> Subscription:
-        """Output from now on, until the log is closed."""
+        """Subscribe to the output from now on, until the log is closed."""
         ...
 
     async def reopen(self) -> None: ...
@@ -84,7 +84,7 @@ class LogStream(Sink, Protocol):
 
     @property
     def consumed(self) -> int:
-        """Where to resume after a restart."""
+        """The offset at which to resume after a restart."""
         ...
 
     @property
@@ -94,7 +94,7 @@ class LogStream(Sink, Protocol):
 
 
 class Subscription(Protocol):
-    """("stdout"|"stderr", data) as it comes; Exhausted for a reader that fell behind."""
+    """Yields ("stdout"|"stderr", data) as it comes; Exhausted: the reader has fallen behind."""
 
     def __aiter__(self) -> AsyncIterator[tuple[str, bytes]]: ...
 
@@ -108,26 +108,26 @@ LogFactory = Callable[[str, Path], Awaitable[OutputLog]]
 
 
 class ZoneVolumes(Protocol):
-    """Files and directories of the host in zones, as mounts: the kernel remembers them, not the daemon.
+    """Shows files and directories of the host to zones, as mounts: the kernel keeps them, not the daemon.
 
     ``open``, ``close``, ``attach`` and ``detach`` finish what they begin: when one of them raises
     CancelledError, its step has ended and can be undone.
     """
 
     def shared(self, zone_id: str) -> Path:
-        """The mount namespace that the zone shares (DomainSpec.shared)."""
+        """The path of the mount namespace that the zone shares (``DomainSpec.shared``)."""
         ...
 
     async def open(self, zone_id: str) -> None:
-        """Make it; what a failure leaves is for ``close``."""
+        """Make the zone's mount namespace; after a failure ``close`` cleans up."""
         ...
 
     async def close(self, zone_id: str) -> None:
-        """Remove it with everything in it, as far as it is there."""
+        """Remove the zone's namespace with everything in it, as far as it exists."""
         ...
 
     def zones(self) -> list[str]:
-        """Zones of which anything is left."""
+        """The zones of which anything is left."""
         ...
 
     async def take(
@@ -143,11 +143,11 @@ class ZoneVolumes(Protocol):
         ...
 
     async def attach(self, zone_id: str, workload_id: str, sources: Sequence[VolumeSource]) -> None:
-        """Show them to the zone, each as ``<workload id>/<volume's name>`` of what it shares."""
+        """Show volumes to the zone, each as ``<workload id>/<volume's name>`` in what it shares."""
         ...
 
     async def detach(self, zone_id: str, workload_id: str) -> None:
-        """Take a workload's away, as far as they are there."""
+        """Remove a workload's volumes, as far as they exist."""
         ...
 
 
@@ -157,7 +157,7 @@ class Splice(Protocol):
     async def __call__(
         self, host_interface: str, netns: str, interface: str, *, spoof_check: bool
     ) -> GuestNetwork:
-        """Join the host's end of the zone's interface, and CNI's in the namespace; may be repeated.
+        """Join the host's end of the zone's interface to CNI's interface in the namespace; may be repeated.
 
         What the guest has to set on its own interface.  ``spoof_check``: only frames from, and for, the pod's
         own addresses pass.

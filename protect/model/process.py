@@ -1,4 +1,4 @@
-"""Values from an agent: itself and its processes.  They are true only as far as the zone is honest."""
+"""What an agent says of itself and its processes.  It is true only as far as the zone is honest."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ProcessExited:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The agent's numbers of a process's streams; 0: there is none."""
+    """The agent's numbers of a process's streams; 0: there is no such stream."""
 
     stdin: int = 0
     stdout: int = 0
@@ -59,7 +59,7 @@ class CreatedProcess:
 
 @dataclass(frozen=True, slots=True)
 class DialedConnection:
-    """A connection in the zone: the stream into it, and the one out of it."""
+    """A connection in the zone, with its stream in and its stream out."""
 
     into: int
     out: int
@@ -79,7 +79,7 @@ class ListedProcess:
 
     name: ProcessName
     state: ProcessState | None
-    """None: no state that there is."""
+    """None: a state that is unknown here."""
     started_at_ns: int
     exited: ProcessExited | None
     pid: int = 0
@@ -87,7 +87,7 @@ class ListedProcess:
 
 @dataclass(frozen=True, slots=True)
 class ProcessList:
-    """Everything that the agent has, at most as much as a zone may."""
+    """Everything that the agent has, cut to what a zone may have."""
 
     processes: tuple[ListedProcess, ...]
     connections: tuple[DialedConnection, ...]

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class StatsKind(Enum):
-    """Extent of a question; each takes longer than the one before."""
+    """Extent of a query for statistics; each takes longer than the one before."""
 
     WORKLOADS = "workloads"
     ZONE = "zone"
@@ -114,7 +114,7 @@ class ZoneFigures(NamedTuple):
 
 
 class ZoneStats(NamedTuple):
-    """A zone's answer."""
+    """All statistics of a zone."""
 
     zone: ZoneFigures
     workloads: tuple[WorkloadStats, ...]
@@ -124,5 +124,5 @@ PRESSURES = ("cpu_pressure", "memory_pressure", "io_pressure")
 
 
 def plain(kind: type[WorkloadStats | ZoneFigures | InterfaceStats | Pressure]) -> tuple[str, ...]:
-    """Names of the fields that are numbers or texts: the first ones, in their order."""
+    """Names of the leading fields, which are numbers or texts, in their order."""
     return tuple(name for name in kind._fields if name not in (*PRESSURES, "interfaces"))

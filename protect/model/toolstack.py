@@ -43,20 +43,6 @@ class DomainKernel:
     addons: Path | None = None
 
 
-def domain_name(label: str, uuid: UUID) -> str:
-    """The name of a zone's domain, ``<label>.<8 hex digits>``: no other virtual machine of the host has one.
-
-    ``label`` is for people; what Xen's files could not have in a name is replaced, and it is cut at 32.
-    """
-    readable = "".join(c if c.isascii() and (c.isalnum() or c in "-_") else "-" for c in label)
-    return f"{readable[:32]}.{uuid.hex[:8]}"
-
-
-def is_zone_domain(name: str, uuid: UUID) -> bool:
-    """Whether the domain's name is one of ``domain_name``.  A domain with any other is not ours to touch."""
-    return name.endswith(f".{uuid.hex[:8]}")
-
-
 @dataclass(frozen=True, slots=True)
 class DomainSpec:
     """A domain to create, made from a ``ZoneSpec``: only what a hypervisor has to know.
@@ -80,7 +66,7 @@ class DomainSpec:
 
     uuid: UUID
     name: str
-    """As ``domain_name`` makes it: a toolstack that starts again knows its domains by it."""
+    """The name, from ``domain_name``, by which a restarted toolstack recognizes its domains."""
     memory_bytes: int
     vcpus: int = 1
     mode: Mode = Mode.PV
@@ -91,6 +77,8 @@ class DomainSpec:
     kernel: DomainKernel | None = None
     """None: the toolstack's own.  Refused where PhysicalInfo.kernels is false; its files are read until the
     domain is gone."""
+    seclabel: str = ""
+    """A security context of the hypervisor's policy; "": the one that the hypervisor gives."""
 
 
 class DomainState(Enum):
@@ -99,7 +87,7 @@ class DomainState(Enum):
     PAUSED = "paused"
     RUNNING = "running"
     SHUTDOWN = "shutdown"
-    """It ended by itself, and waits for destroy."""
+    """The domain has ended by itself, and waits to be destroyed."""
 
 
 class ShutdownReason(Enum):
@@ -148,7 +136,7 @@ class DiskSpec:
 
 @dataclass(frozen=True, slots=True)
 class PhysicalInfo:
-    """The host: memory is what zones can have at all, free what no domain has now."""
+    """The host: the memory that zones can have in all, and that no domain has now."""
 
     total_memory_bytes: int
     free_memory_bytes: int
@@ -157,20 +145,21 @@ class PhysicalInfo:
     security_boundary: bool
     notices: tuple[str, ...] = ()
     user_namespaces: bool = False
-    """The kernel of its guests has them."""
+    """Whether the guests' kernel has user namespaces."""
     selinux: bool = False
-    """The kernel of its guests enforces a policy of SELinux.  An agent loads none."""
+    """Whether the guests' kernel enforces an SELinux policy.  An agent loads none."""
     kernels: bool = False
-    """Guests can have kernels of their own."""
+    """Whether guests can have kernels of their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What the hypervisor can do on this machine; it stays so while both run.
+    """What the hypervisor can do on this machine; constant while it runs.
 
     ``hvm``: guests with hardware-assisted virtualisation (PVH); ``hap``: such guests with hardware-assisted
     paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
-    "<major>.<minor>" of Xen, "" where there is none.
+    "<major>.<minor>" of Xen, "" where there is none.  ``kernel_modes``: in which the toolstack's own kernel
+    can boot.  ``flask``: the hypervisor has that security module, so domains can have labels.
     """
 
     pv: bool = True
@@ -178,13 +167,15 @@ class Capabilities:
     hap: bool = False
     iommu: bool = False
     hypervisor_version: str = ""
+    kernel_modes: frozenset[Mode] = frozenset(Mode)
+    flask: bool = False
 
 
 class Transport(Protocol):
     """A connected byte stream to a zone's agent."""
 
     async def read(self, limit: int) -> bytes:
-        """At least one byte, at most ``limit``; ``b""`` once the other side is gone."""
+        """Read at least one byte, at most ``limit``; ``b""`` once the other side is gone."""
         ...
 
     async def write(self, data: bytes) -> None:
@@ -221,15 +212,20 @@ class Toolstack(Protocol):
     async def physical_info(self) -> PhysicalInfo: ...
 
     def capabilities(self) -> Capabilities:
-        """Known from ``start`` on."""
+        """What the hypervisor can do; known once ``start`` has returned."""
+        ...
+
+    async def has_seclabel(self, label: str) -> bool:
+        """Whether the policy that the hypervisor has now knows the label; false where there is no FLASK."""
         ...
 
     async def create(self, spec: DomainSpec) -> DomainId:
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
         Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there; Invalid: its kernel is none; Refused: it can have no other kernel, or the
-        host cannot run its mode (``capabilities``).
+        ``shared`` is not there; Invalid: its kernel is not one, or cannot boot in its mode, or the policy
+        lacks its label; Refused: it can have no other kernel, or no label, or the host cannot run its mode
+        (``capabilities``).
         """
         ...
 
@@ -240,23 +236,23 @@ class Toolstack(Protocol):
         ...
 
     def abandon(self, domain: DomainId) -> None:
-        """Its end has been declared: from now on no step waits for its guest; an unknown domain is fine."""
+        """Stop waiting for the domain's guest, since its end is declared; an unknown domain is fine."""
         ...
 
     async def destroy(self, domain: DomainId) -> None:
-        """End it at once and free everything of it; an unknown domain succeeds."""
+        """End the domain at once, and free everything of it; an unknown domain succeeds."""
         ...
 
     async def list(self) -> list[DomainInfo]:
-        """Every guest domain there is, ours or not (never dom0)."""
+        """All guest domains, ours and others (never dom0)."""
         ...
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
-        """One of ``list``, by its uuid: ids may be used again."""
+        """The domain of this uuid; ids may be used again."""
         ...
 
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
-        """Attach; it appears as ``/dev/<vdev>`` in the guest.
+        """Attach a disk, which appears as ``/dev/<vdev>`` in the guest.
 
         Exists: vdev is taken; Invalid: not a name like ``xvda``, or not a file of whole sectors;
         Missing: no such file.
@@ -264,32 +260,31 @@ class Toolstack(Protocol):
         ...
 
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
-        """Detach and free what stood behind it; an unknown vdev succeeds."""
+        """Detach a disk, and free what was behind it; an unknown vdev succeeds."""
         ...
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
-        """The vdevs attached now."""
+        """The vdevs that are attached now."""
         ...
 
     async def host_interface(self, domain: DomainId, index: int) -> str:
-        """Name of the host's end of interface ``index``; it begins in the spec's ``netns``.
+        """The name of the host's end of interface ``index``, which is first in the spec's ``netns``.
 
         Invalid: it has no such interface.
         """
         ...
 
     async def open_channel(self, domain: DomainId) -> Transport:
-        """A new connection to the agent; waits until the agent serves one (see docs/channel.md).
+        """Open a connection to the agent, once the agent serves one (see docs/channel.md).
 
         The caller bounds the wait.  DomainGone when the domain ends meanwhile.
         """
         ...
 
     def deaths(self) -> AsyncIterator[DomainDeath]:
-        """The end of each domain from now on, once; first those of domains that ended before and are
-        still listed."""
+        """Yield the end of each domain once, beginning with domains that have ended and are still listed."""
         ...
 
     async def console(self, domain: DomainId, limit: int) -> bytes:
-        """The last ``limit`` bytes of its console (untrusted)."""
+        """The last ``limit`` bytes of a domain's console (untrusted)."""
         ...

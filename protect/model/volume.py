@@ -9,23 +9,23 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """Checked: ``name`` is a plain file name, ``host_path`` absolute and without ``..``."""
+    """A volume, checked: ``name`` is a plain file name, ``host_path`` is absolute and has no ``..``."""
 
     name: str
     host_path: str
     readonly: bool = False
-    """With all that is mounted below it."""
+    """Read-only, together with all that is mounted below it."""
     follow_host: bool = False
     """Later mounts and unmounts below it on the host show in the zone, unless it is read-only."""
     create_directory: bool = False
-    """Make a directory where there is nothing."""
+    """Make a directory if there is nothing at the path."""
     map_ids: bool = False
     """Map its ids by the zone's user namespace."""
 
 
 @dataclass(slots=True)
 class VolumeSource:
-    """A volume's mounts, taken and set right, attached nowhere yet; they go away with ``close``."""
+    """A volume's mounts, with their attributes set, but not attached yet; ``close`` discards them."""
 
     volume: Volume
     tree: int
@@ -39,6 +39,6 @@ class VolumeSource:
 
 
 def close_all(sources: Iterable[VolumeSource]) -> None:
-    """Close each; again is fine."""
+    """Close each source; may be repeated."""
     for source in sources:
         source.close()

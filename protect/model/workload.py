@@ -53,7 +53,7 @@ NEXT: Mapping[WorkloadState, frozenset[WorkloadState]] = {
 
 
 FileId = tuple[int, int]
-"""st_dev and st_ino: nobody else's while a disk stands for the file."""
+"""st_dev and st_ino of a file, which are unique while a disk has the file open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class Workload:
     state: WorkloadState
     created_at_ns: int
     disks: tuple[WorkloadDisk, ...]
-    """The root's first; workloads of a zone may share some."""
+    """The disks, beginning with the root's; workloads of a zone may share some."""
     log_path: str = ""
     tty: bool = False
     stdin_once: bool = False
@@ -100,9 +100,9 @@ class Workload:
     reason: Reason | None = None
     message: str = ""
     start_error: str = ""
-    """Why a CREATED one cannot be started: its zone has nothing of it."""
+    """Why a CREATED workload cannot be started: its zone has nothing of it."""
     command: str = ""
-    """The beginning of what it runs, for messages; "": not known."""
+    """The beginning of its command line, for messages; "": not known."""
 
     def to(self, state: WorkloadState, **changes: Any) -> Workload:
         """The workload in another state; Refused when the table does not allow it."""

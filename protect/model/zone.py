@@ -40,7 +40,7 @@ NEXT: Mapping[ZoneState, frozenset[ZoneState]] = {
 
 @dataclass(frozen=True, slots=True)
 class ZoneIdMapping:
-    """Users and groups 0 to ``length`` - 1 of a user namespace are ``host_id`` and up of the zone."""
+    """Maps ids 0 to ``length`` - 1 of a user namespace to ``host_id`` and up in the zone."""
 
     host_id: int
     length: int
@@ -67,10 +67,12 @@ class ZoneSpec:
     """Network namespace of the interface's host end; "" for the host's own."""
     sysctls: Mapping[str, str] = field(default_factory=dict)
     id_mapping: ZoneIdMapping | None = None
-    """Id mapping of the user namespace that its workloads can have."""
+    """Id mapping for workloads that have a user namespace."""
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
     shares: CpuShares = CpuShares()
+    seclabel: str = ""
+    """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,7 @@ class Zone:
 
 @dataclass(frozen=True, slots=True)
 class GuestRoute:
-    """``destination`` in CIDR notation; ``gateway`` is "" for a route on the link."""
+    """A route of a guest: ``destination`` in CIDR notation; ``gateway`` "" for a route on the link."""
 
     destination: str
     gateway: str
@@ -108,7 +110,7 @@ class GuestRoute:
 
 @dataclass(frozen=True, slots=True)
 class GuestNetwork:
-    """``mac`` is 6 bytes, ``addresses`` are in CIDR notation, ``routes`` in an order that works."""
+    """A guest's network: ``mac`` is 6 bytes, ``addresses`` in CIDR notation, ``routes`` in working order."""
 
     mac: bytes
     mtu: int

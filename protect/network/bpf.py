@@ -1,4 +1,4 @@
-"""Programs for the kernel's traffic control: their instructions, and the call that loads them.
+"""Assembles BPF programs for the kernel's traffic control, and loads them.
 
 Sources: bpf(2); linux/bpf.h, linux/bpf_common.h; Documentation/bpf/standardization/instruction-set.rst.
 """
@@ -24,11 +24,14 @@ _SHOT = 2  # TC_ACT_SHOT
 _LENGTH, _VLAN_PRESENT = 0, 20  # of struct __sk_buff
 _LOADS = {1: 0x30, 2: 0x28, 4: 0x20}  # BPF_LD | BPF_ABS of so many bytes, into r0
 
+_ATTEMPTS = 5
+"""The kernel gives up checking a program when a signal is pending (EAGAIN; do_check() of its verifier)."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Program:
-    """What happens to a frame, written from its beginning to its end; jumps lead forward, to labels.
+    """A program that decides what happens to a frame; jumps lead forward, to labels.
 
     A frame is sent out (``redirect``) or dropped (``drop``).  The kernel gives a frame that is shorter than
     what is looked at to the host itself, so ``at_least`` comes first.
@@ -72,11 +75,11 @@ class Program:
         self._add(0x05)
 
     def label(self, name: str) -> None:
-        """Here is where jumps to this name lead."""
+        """Set a label here, for jumps to this name."""
         self._labels[name] = len(self._code) // _INSTRUCTION.size
 
     def drop(self) -> None:
-        """The frame ends here."""
+        """Drop the frame."""
         self._add(0xB7, 0x00, 0, _SHOT)
         self._add(0x95)
 
@@ -88,7 +91,7 @@ class Program:
         self._add(0x95)
 
     def encoded(self) -> bytes:
-        """The instructions, jumps resolved."""
+        """The instructions with jumps resolved."""
         code = bytearray(self._code)
         for at, label in self._jumps:
             offset = self._labels[label] - at // _INSTRUCTION.size - 1
@@ -96,18 +99,21 @@ class Program:
         return bytes(code)
 
     def load(self) -> int:
-        """A descriptor of the program in the kernel; Broken, with what the kernel says, when it refuses."""
+        """Load the program: its descriptor.  Broken, with the kernel's words: the kernel refuses it."""
         code = self.encoded()
         license_text = ctypes.create_string_buffer(_LICENSE)
         instructions = ctypes.create_string_buffer(code, len(code))
         count = len(code) // _INSTRUCTION.size
         addresses = ctypes.addressof(instructions), ctypes.addressof(license_text)
         attributes = _ATTRIBUTES.pack(_SCHED_CLS, count, *addresses, 0, 0, 0, 0, 0, b"xenpod")
-        descriptor: int = _libc.syscall(
-            ctypes.c_long(_SYSCALL), _LOAD, attributes, ctypes.c_uint(len(attributes))
-        )
-        if descriptor < 0:
-            number = ctypes.get_errno()
+        for _ in range(_ATTEMPTS):
+            descriptor: int = _libc.syscall(
+                ctypes.c_long(_SYSCALL), _LOAD, attributes, ctypes.c_uint(len(attributes))
+            )
+            number = ctypes.get_errno() if descriptor < 0 else 0
+            if number != errno.EAGAIN:
+                break
+        if number:
             hint = "the kernel must allow bpf(2) to root" if number in (errno.EPERM, errno.ENOSYS) else ""
             raise Broken("filter frames", "of a zone", f"bpf: {os.strerror(number)}", hint)
         return descriptor
@@ -116,7 +122,7 @@ class Program:
         self._add(_LOADS[size], 0, 0, offset)
 
     def _jump(self, code: int, value: int, label: str) -> None:
-        """Of 32 bits (BPF_JMP32), r0 against a constant."""
+        """Add a jump that compares the 32 bits of r0 with a constant (BPF_JMP32)."""
         self._jumps.append((len(self._code), label))
         self._add(code, 0, 0, value - (1 << 32) if value >= 1 << 31 else value)
 
@@ -125,7 +131,7 @@ class Program:
 
 
 def _parts(offset: int, value: bytes) -> Sequence[tuple[int, bytes]]:
-    """Pieces that one load can take, with their offsets."""
+    """Cut bytes into pieces that one load can take, with their offsets."""
     parts, at = [], 0
     while at < len(value):
         size = next(size for size in (4, 2, 1) if size <= len(value) - at)

@@ -1,4 +1,4 @@
-"""What passes between a zone and its pod's network: the zone's own frames out, the pod's frames in.
+"""Decides which frames pass between a zone and its pod's network: its own out, the pod's in.
 
 A zone's kernel may send anything.  With the spoof check only frames with the addresses that CNI gave
 the pod leave: nobody else on the node's network can be impersonated, by Ethernet, ARP, IPv4, IPv6 or its
@@ -106,7 +106,7 @@ def _check_ipv6(program: Program, own: Sequence[bytes]) -> None:
 
 
 def _any_of(program: Program, offset: int, values: Sequence[bytes]) -> None:
-    """The frame passes with one of these at the offset, else it is dropped."""
+    """Drop the frame unless one of these values is at the offset."""
     for number, value in enumerate(values):
         last = number == len(values) - 1
         program.equal(offset, value, "drop" if last else f"{offset} other than {number}")

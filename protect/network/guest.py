@@ -1,4 +1,4 @@
-"""What a zone has to set on its interface: read off the one that CNI made for the pod.
+"""Reads what a zone has to set on its interface from the one that CNI made for the pod.
 
 Only what the zone channel can say is taken over: unicast routes of the main table with their
 gateway.  Metrics, preferred sources and permanent neighbours are not.
@@ -24,7 +24,7 @@ _WIDTHS: Mapping[int, int] = {socket.AF_INET: 32, socket.AF_INET6: 128}
 
 
 def read_guest_network(netlink: Netlink, interface: Interface) -> GuestNetwork:
-    """Of the interface, in the namespace of ``netlink``."""
+    """The network of an interface in the namespace of ``netlink``."""
     return GuestNetwork(
         mac=interface.mac,
         mtu=interface.mtu,
@@ -64,6 +64,6 @@ def _hop(destination: str, family: int, hop: Message) -> Iterator[GuestRoute]:
 
 
 def _in_order(routes: Iterable[GuestRoute]) -> list[GuestRoute]:
-    """On-link routes before those by gateways that they reach; each once."""
+    """Sort routes so that on-link routes come before those through gateways; each once."""
     unique = dict.fromkeys(routes)
     return sorted(unique, key=lambda route: route.gateway != "")

@@ -1,4 +1,4 @@
-"""Interfaces, what they have, and what happens to what arrives: each by one request to the kernel.
+"""Requests to the kernel about interfaces: their addresses, routes, and programs for arriving frames.
 
 Sources: rtnetlink(7), netdevice(7), linux/if_link.h, linux/pkt_cls.h.
 """
@@ -68,7 +68,7 @@ def find(name: str) -> Interface | None:
 
 
 def index_of(name: str) -> int | None:
-    """Whether an interface of that name is there, and its index.
+    """The index of the interface of that name, if it exists.
 
     Unlike ``find`` it does not make the kernel look for a module by that name when it is not.
     """
@@ -76,7 +76,7 @@ def index_of(name: str) -> int | None:
 
 
 def add_veth(netlink: Netlink, name: str, namespace: int, peer: str, peer_namespace: int) -> None:
-    """Make a pair, each end in the namespace of its descriptor."""
+    """Make a veth pair, with each end in the namespace of its descriptor."""
     other = _link(IFLA_IFNAME=peer, IFLA_NET_NS_FD=peer_namespace)
     data = {"attrs": [("VETH_INFO_PEER", other)]}
     info = {"attrs": [("IFLA_INFO_KIND", "veth"), ("IFLA_INFO_DATA", data)]}
@@ -94,7 +94,7 @@ def delete(netlink: Netlink, name: str) -> None:
 
 
 def move(netlink: Netlink, name: str, namespace: int) -> bool:
-    """Take an interface down, and into the namespace of a descriptor; False when there is none."""
+    """Take an interface down, and move it to the namespace of a descriptor; False: there is none."""
     wanted = _link(IFLA_IFNAME=name, IFLA_NET_NS_FD=namespace)
     wanted["change"] = IFF_UP
     try:
@@ -115,14 +115,14 @@ def set_up(netlink: Netlink, index: int, mtu: int) -> None:
 
 
 def addresses(netlink: Netlink, index: int) -> list[Message]:
-    """Of an interface."""
+    """The addresses of an interface."""
     wanted = ifaddrmsg()
     wanted["family"], wanted["index"] = socket.AF_UNSPEC, index
     return netlink.dump(RTM_GETADDR, wanted)
 
 
 def routes(netlink: Netlink) -> list[Message]:
-    """Of the main table, of all families."""
+    """The routes of the main table, of all families."""
     wanted = rtmsg()
     wanted["family"] = socket.AF_UNSPEC
     wanted["attrs"] = [("RTA_TABLE", _TABLE_MAIN)]
@@ -130,7 +130,7 @@ def routes(netlink: Netlink) -> list[Message]:
 
 
 def add_ingress(netlink: Netlink, index: int) -> bool:
-    """Give an interface a place for filters of what arrives; False when it has one."""
+    """Add an ingress qdisc to an interface, for filters of arriving frames; False: it has one."""
     try:
         netlink.request(RTM_NEWQDISC, _ingress(index, TCA_KIND="ingress"), _NEW)
     except NetlinkError as error:
@@ -141,7 +141,7 @@ def add_ingress(netlink: Netlink, index: int) -> bool:
 
 
 def remove_ingress(netlink: Netlink, index: int) -> None:
-    """Take it away with its filters; none is fine."""
+    """Remove the ingress qdisc with its filters; none is fine."""
     try:
         netlink.request(RTM_DELQDISC, _ingress(index))
     except NetlinkError as error:
@@ -150,7 +150,7 @@ def remove_ingress(netlink: Netlink, index: int) -> None:
 
 
 def add_program(netlink: Netlink, index: int, name: str, program: int) -> None:
-    """Have a program (a descriptor) decide about what arrives at an interface; it has an ingress already."""
+    """Have a program (a descriptor) decide about frames arriving at an interface with an ingress qdisc."""
     options = {"attrs": [("TCA_BPF_FD", program), ("TCA_BPF_NAME", name), ("TCA_BPF_FLAGS", _BPF_DECIDES)]}
     wanted = _filter(index, TCA_KIND="bpf", TCA_OPTIONS=options)
     wanted["info"] = _INFO
@@ -158,7 +158,7 @@ def add_program(netlink: Netlink, index: int, name: str, program: int) -> None:
 
 
 def programs(netlink: Netlink, index: int) -> list[str]:
-    """Names of the programs that decide about what arrives at ``index``; "" for filters of other kinds."""
+    """Names of the programs that decide about frames arriving at ``index``; "" for other filters."""
     found = []
     for message in netlink.dump(RTM_GETTFILTER, _filter(index)):
         if (options := message.get_attr("TCA_OPTIONS")) is not None:  # else it stands for a whole priority

@@ -1,4 +1,4 @@
-"""Netlink work in network namespaces: in a thread of its own, never in a forked process.
+"""Runs netlink work in network namespaces, in fresh threads and never in a forked process.
 
 A thread that has entered another namespace must not be used for anything else, so each piece of
 work gets a fresh thread that ends with it.  Nothing is forked: that and gRPC's threads do not mix.
@@ -27,11 +27,11 @@ _CLONE_NEWNET = 0x40000000
 _AT_ONCE = 8
 
 OWN = "/proc/self/ns/net"
-"""The daemon's own namespace, from whichever thread."""
+"""The daemon's own namespace."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _slots = threading.BoundedSemaphore(_AT_ONCE)
-"""The kernel does one such thing at a time anyway (rtnl); more threads would only wait in it."""
+"""Bounds the threads: the kernel does one such thing at a time anyway (rtnl)."""
 
 
 async def in_own_thread(work: Callable[[], T]) -> T:
@@ -52,7 +52,7 @@ async def in_own_thread(work: Callable[[], T]) -> T:
 
 
 async def in_namespace(netns: str | None, work: Callable[[Netlink], T]) -> T:
-    """``work`` with a netlink socket of the namespace at the path ``netns`` (None: our own).
+    """Run ``work`` with a netlink socket of the namespace at the path ``netns`` (None: our own).
 
     Missing: no such namespace; NetlinkError as ``work`` lets it pass.
     """
@@ -69,7 +69,7 @@ async def in_namespace(netns: str | None, work: Callable[[Netlink], T]) -> T:
 
 @contextmanager
 def opened(netns: str) -> Iterator[int]:
-    """A descriptor of a namespace; Missing when there is none."""
+    """Open a namespace: its descriptor.  Missing: there is none."""
     try:
         fd = os.open(netns, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -83,12 +83,12 @@ def opened(netns: str) -> Iterator[int]:
 
 
 def enter(fd: int, netns: str) -> None:
-    """Move the calling thread, for good."""
+    """Move the calling thread to a namespace, for good."""
     if _libc.setns(fd, _CLONE_NEWNET) != 0:
         cause = os.strerror(ctypes.get_errno())
         raise Missing("enter network namespace", netns, cause, "is it still a network namespace?")
 
 
 def explain(error: NetlinkError) -> str:
-    """The text of the error."""
+    """The text of a netlink error."""
     return os.strerror(error.code) if error.code else str(error)

@@ -1,4 +1,4 @@
-"""A netlink socket for interfaces: pyroute2's messages, one request after the other.
+"""A netlink socket for interfaces, which sends pyroute2's messages, one request after the other.
 
 pyroute2's own sockets cost more than the kernel's work: 0.3 to 0.5 ms of CPU for a request to ``IPRoute``,
 which runs an event loop for each, and 0.1 to open an ``IPRSocket``, which does not.  A pod waits for some ten
@@ -55,11 +55,11 @@ class Netlink:
         self._socket.close()
 
     def request(self, kind: int, message: Message, flags: int = 0) -> list[Message]:
-        """Ask for one thing, or have it changed; NetlinkError when the kernel refuses."""
+        """Get or change one thing.  NetlinkError: the kernel refuses."""
         return self._answer(_encoded(kind, message, NLM_F_ACK | flags))
 
     def dump(self, kind: int, message: Message) -> list[Message]:
-        """Ask for all that there are of a kind, as far as ``message`` narrows it; NetlinkError as above.
+        """List everything of a kind, narrowed by ``message``.  NetlinkError: the kernel refuses.
 
         What changed between two parts of the answer may be missing in it: then all is asked for again.
         """
@@ -97,7 +97,7 @@ def _encoded(kind: int, message: Message, flags: int) -> bytes:
 
 
 def _check_end(done: Message, interrupted: int) -> None:
-    """Raise NetlinkError for a dump that failed midway, or whose parts may not fit each other."""
+    """Raise NetlinkError for a dump that failed midway, or whose parts may be inconsistent."""
     (status,) = struct.unpack_from("i", done.data, done.offset + _HEADER)
     if status < 0:
         raise NetlinkError(-status)

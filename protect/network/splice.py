@@ -40,7 +40,7 @@ _locks: WeakValueDictionary[str, threading.Lock] = WeakValueDictionary()
 async def splice(
     host_interface: str, netns: str, interface: str, *, spoof_check: bool = True
 ) -> GuestNetwork:
-    """Join the two; done already is fine.  What the guest has to set on its own interface.
+    """Join the two interfaces; may be repeated.  Returns what the guest has to set on its own interface.
 
     Without ``spoof_check`` frames from, and for, others' addresses pass, too.  Missing: no such
     namespace, or an interface is in neither namespace; Broken: the kernel refused.
@@ -54,10 +54,10 @@ async def splice(
 
 
 async def move_interface(host_interface: str, netns: str) -> None:
-    """Move the host interface into the namespace; there already is fine.
+    """Move the host interface into the namespace, unless it is there.
 
-    ``splice`` does that too.  Done earlier, nobody has to wait for it then: the kernel takes some RCU grace
-    periods for it, tens of milliseconds.
+    ``splice`` does that too, but the kernel takes some RCU grace periods for it, tens of milliseconds: done
+    ahead, nobody has to wait for them.
     """
 
     def work() -> None:
@@ -69,7 +69,7 @@ async def move_interface(host_interface: str, netns: str) -> None:
 
 
 async def unsplice(host_interface: str, netns: str) -> None:
-    """Move the host interface back out of the namespace; fine when it, or that, is gone."""
+    """Move the host interface back out of the namespace; either may be gone already."""
 
     def work() -> None:
         with _lock_of(host_interface):
@@ -96,7 +96,7 @@ def _splice(host_interface: str, netns: str, interface: str, spoof_check: bool) 
 
 
 def _move(name: str, netns: str, target: int) -> int:
-    """Move the interface into the namespace that the thread is in, unless it is there; its index there."""
+    """Move the interface into the thread's namespace, unless it is there: its index there."""
     index = links.index_of(name)
     if index is not None:
         return index
@@ -136,7 +136,7 @@ def _disable_ipv6(name: str) -> None:
 
 
 def _decide(there: Netlink, here: int, program: Program) -> None:
-    """Have the program decide about what arrives at the interface ``here``."""
+    """Have the program decide about frames arriving at the interface ``here``."""
     name = f"xenpod-{hashlib.sha256(program.encoded()).hexdigest()[:32]}"
     if not links.add_ingress(there, here):
         # A program in place stays untouched: without it for a moment, the namespace's own stack would
@@ -164,7 +164,7 @@ def _unsplice(host_interface: str, netns: str) -> None:
 
 
 def _lock_of(interface: str) -> threading.Lock:
-    """One piece of work at a time on an interface: its steps look before they act."""
+    """The lock of an interface, for work whose steps look before they act."""
     with _making:
         lock = _locks.get(interface)
         if lock is None:

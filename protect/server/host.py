@@ -1,19 +1,21 @@
-"""protect.v1.Host."""
+"""The gRPC service protect.v1.Host."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from importlib.metadata import version
 from typing import Any
 
 import grpc.aio
 
+from daemonkit.faults import Invalid
 from daemonkit.interceptors import read_only
 from protect.config import HostConfig, ProtectdConfig
 from protect.host import devices
-from protect.model.modes import WantedMode, choose
+from protect.model import checks
+from protect.model.modes import WantedMode, pvh_lacks
 from protect.model.toolstack import Capabilities, Mode
 from protect.server import translate
 from protect.state.manager import ZoneManager
@@ -21,11 +23,13 @@ from protect.zones.reconcile import unknown
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
+_LABELS_LIMIT = 64
+
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class HostServicer(protect_pb2_grpc.HostServicer):
-    """Facts of the host, and a stream of changes."""
+    """Answers with facts of the host, and a stream of changes."""
 
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager
@@ -33,6 +37,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
     @read_only
     async def Info(self, request: pb.InfoRequest, context: Context) -> pb.InfoResponse:
         manager = self._manager
+        lacking = await self._unknown_labels(request.seclabels)
         physical = await manager.toolstack.physical_info()
         strangers = unknown(manager, await manager.toolstack.list())
         ledger, can = manager.ledger, manager.toolstack.capabilities()
@@ -55,7 +60,14 @@ class HostServicer(protect_pb2_grpc.HostServicer):
             zone_kernels=physical.kernels,
             unknown_domains=[f"{domain.id} {domain.name} {domain.uuid}" for domain in strangers],
             capabilities=await _capabilities(manager.config.host, can),
+            unknown_seclabels=lacking,
         )
+
+    async def _unknown_labels(self, wanted: Sequence[str]) -> list[str]:
+        if len(wanted) > _LABELS_LIMIT:
+            raise Invalid("read host info", "", f"{len(wanted)} labels are more than {_LABELS_LIMIT}")
+        labels = [checks.seclabel("read host info", label) for label in wanted]
+        return [label for label in labels if not await self._manager.toolstack.has_seclabel(label)]
 
     async def Watch(self, request: pb.WatchRequest, context: Context) -> AsyncIterator[pb.WatchEvent]:
         toolstack = self._manager.toolstack.name
@@ -65,7 +77,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
 
 
 def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
-    """The sizes that zones can have and their mode, by profile."""
+    """The bounds of each profile: sizes of zones, and their mode."""
     profiles = {name: config.profile(name) for name in config.profile_names()}
     return [
         pb.ProfileBounds(
@@ -82,17 +94,14 @@ def bounds(config: ProtectdConfig) -> list[pb.ProfileBounds]:
 
 
 def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:
-    """One for each profile whose zones are PV for want of hardware."""
-    return [
-        f"profile {name}: mode auto gives PV zones, as this host lacks hardware-assisted virtualisation or"
-        " its paging (hvm, hap)"
-        for name in config.profile_names()
-        if config.profile(name).mode is WantedMode.AUTO and choose(WantedMode.AUTO, capabilities) is Mode.PV
-    ]
+    """A notice for each profile whose zones are PV because something that PVH needs is not there."""
+    why = pvh_lacks(capabilities)
+    automatic = [name for name in config.profile_names() if config.profile(name).mode is WantedMode.AUTO]
+    return [f"profile {name}: mode auto gives pv zones, as {why}" for name in automatic if why]
 
 
 async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
-    """Devices come and go; the rest stays."""
+    """What the host can do; only its devices change while it runs."""
     there = await asyncio.to_thread(devices.present, config.devices)
     return pb.HostCapabilities(
         pv=can.pv,
@@ -103,4 +112,6 @@ async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabil
         devices=sorted(there),
         absent_devices=sorted(config.devices.keys() - there),
         labels=config.labels,
+        kernel_lacks=[translate.ZONE_MODES[mode] for mode in Mode if mode not in can.kernel_modes],
+        flask=can.flask,
     )

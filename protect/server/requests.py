@@ -1,4 +1,4 @@
-"""Values from protect.v1 requests, checked."""
+"""Reads and checks protect.v1 requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protect.model.container import (
     Stack,
     WorkloadSpec,
 )
-from protect.model.modes import WantedMode, choose, refuse_impossible_mode
+from protect.model.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
 from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.volume import Volume
@@ -29,17 +29,17 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _MIB = 1 << 20
 CONFIG_LIMIT = 512 * 1024
-"""Bytes of an OCI configuration."""
+"""Most bytes of an OCI configuration."""
 PROCESS_LIMIT = 256 * 1024
-"""Bytes of an OCI process object."""
+"""Most bytes of an OCI process object."""
 RESOURCES_LIMIT = 64 * 1024
-"""Bytes of an OCI resources object."""
+"""Most bytes of an OCI resources object."""
 FILES_LIMIT = 32
 VOLUMES_LIMIT = 256
 MEMORY_VOLUMES_LIMIT = 64
 IMAGE_VOLUMES_LIMIT = 32
 FILES_BYTES_LIMIT = 384 * 1024
-"""Bytes of all files of a workload: with the configuration they fit one frame of the channel (1 MiB)."""
+"""Most bytes of all files of a workload, which fit one frame (1 MiB) together with the configuration."""
 IMAGE_TYPES = ("squashfs", "erofs")
 _NS = 1_000_000_000
 _MOST_CAP = 1024 * CPU_PERCENT
@@ -47,15 +47,18 @@ _MOST_CAP = 1024 * CPU_PERCENT
 
 
 def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilities: Capabilities) -> ZoneSpec:
-    """What is asked for; its mode is one that the host can run."""
+    """Read the spec of a zone; its mode is one that the host can run."""
     operation = "create zone"
     zone_id = checks.identifier(operation, "zone", request.id)
     profile = config.profile(request.profile)
     if request.interfaces > 1:
         raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
     memory, vcpus = _size(operation, zone_id, profile, request.resources)
-    mode = choose(_wanted(operation, zone_id, profile, request), capabilities)
+    wanted = _wanted(operation, zone_id, profile, request)
+    mode = choose(wanted, capabilities, own_kernel=not request.HasField("kernel"))
     refuse_impossible_mode(operation, zone_id, mode, capabilities)
+    seclabel = checks.seclabel(operation, request.seclabel)
+    refuse_impossible_label(operation, zone_id, seclabel, capabilities)
     return ZoneSpec(
         id=zone_id,
         name=checks.name(operation, request.name),
@@ -72,6 +75,7 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
         else None,
         kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
         shares=size(operation, zone_id, request.resources).shares(CpuShares()),
+        seclabel=seclabel,
     )
 
 
@@ -112,7 +116,7 @@ def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
 
 
 def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:
-    """Invalid if it contains id 2^32 - 1, which stands for none (user_namespaces(7))."""
+    """Read an id mapping.  Invalid: it contains id 2^32 - 1, which means none (user_namespaces(7))."""
     if not asked.length or asked.host_id + asked.length >= 2**32:
         raise Invalid(operation, zone_id, f"id mapping: {asked.length} ids from {asked.host_id}")
     return ZoneIdMapping(asked.host_id, asked.length)

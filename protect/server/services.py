@@ -1,4 +1,4 @@
-"""Every service of protect.v1 on one server."""
+"""Adds all services of protect.v1 to a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics as protect.v1 has them: the values' fields under the same names."""
+"""Makes protect.v1 statistics from values, whose fields have the same names."""
 
 from __future__ import annotations
 

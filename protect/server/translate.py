@@ -1,4 +1,4 @@
-"""protect.v1 messages from values."""
+"""Makes protect.v1 messages from values."""
 
 from __future__ import annotations
 
@@ -53,6 +53,7 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         channel_connected=connected,
         kernel=value.spec.kernel.name if value.spec.kernel else "",
         mode=ZONE_MODES[value.spec.mode],
+        seclabel=value.spec.seclabel,
     )
 
 

@@ -1,4 +1,4 @@
-"""protect.v1.Workloads."""
+"""The gRPC service protect.v1.Workloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class WorkloadsServicer(protect_pb2_grpc.WorkloadsServicer):
-    """Thin: check, do, translate."""
+    """Each method checks the request, calls a verb, and translates the result."""
 
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager

@@ -1,4 +1,4 @@
-"""protect.v1.Zones."""
+"""The gRPC service protect.v1.Zones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class ZonesServicer(protect_pb2_grpc.ZonesServicer):
-    """Thin: check, do, translate."""
+    """Each method checks the request, calls a verb, and translates the result."""
 
     def __init__(self, manager: ZoneManager) -> None:
         self._manager = manager
@@ -107,7 +107,7 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
 
 
 async def _data(messages: AsyncIterator[pb.DialInput]) -> AsyncIterator[bytes]:
-    """Ends with the caller's eof."""
+    """The caller's data, until its eof."""
     async for message in messages:
         match message.WhichOneof("input"):
             case "data":

@@ -1,1 +1,1 @@
-"""What protectd knows: the store, the ledger of memory, the hub of changes, the registries."""
+"""The state of protectd: the store, the ledger of memory, the hub of changes, the registries."""

@@ -1,4 +1,4 @@
-"""One exec under way: its output on the way to its caller, its end, its failure."""
+"""An exec under way: its output for the caller, and its end or failure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protect.stdio.exec_output import ExecOutput
 
 
 class ExecRun:
-    """Output in order of arrival, then the exit code; or a fault at any moment."""
+    """Yields output in order of arrival, then the exit code; raises a fault at any moment."""
 
     def __init__(self, exec_id: str, workload_id: str, streams: Sequence[str]) -> None:
         self.id = exec_id
@@ -33,7 +33,7 @@ class ExecRun:
         self.ended.set()
 
     def fail(self, fault: Exception) -> None:
-        """Raise this to the caller instead of the exit code.  The first fault counts."""
+        """Raise this fault to the caller instead of the exit code.  The first fault counts."""
         if self._fault is None:
             self._fault = fault
             self.output.abort(fault)
@@ -45,7 +45,7 @@ class ExecRun:
             self.output.finished(stream)
 
     async def exit_code(self) -> int:
-        """Waits for the end; raises the fault."""
+        """Wait for the end: the exit code, or the fault is raised."""
         await self.ended.wait()
         if self._fault is not None:
             raise self._fault

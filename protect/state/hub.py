@@ -1,4 +1,4 @@
-"""Tells watchers what there is, and then each change.
+"""Sends watchers a snapshot, and then each change.
 
 Changes never wait for a watcher: one that falls behind by more than its queue holds is cut off, and
 watches again from a new snapshot.
@@ -13,14 +13,14 @@ from daemonkit.faults import Exhausted
 from protect.model.events import Change, Event, Synced
 
 QUEUE_LIMIT = 4096
-"""Changes a watcher may be behind."""
+"""Most changes that a watcher may be behind."""
 
 WATCHER_LIMIT = 64
-"""Watchers at once."""
+"""Most watchers at once."""
 
 
 class Hub:
-    """Fan-out of changes; ``snapshot`` gives everything there is at the moment of its call."""
+    """Fans out changes to watchers; ``snapshot`` gives the state at the moment of its call."""
 
     def __init__(self, snapshot: Callable[[], Iterable[Change]], limit: int = QUEUE_LIMIT) -> None:
         self._snapshot = snapshot
@@ -32,7 +32,7 @@ class Hub:
             watcher.offer(change)
 
     async def watch(self) -> AsyncGenerator[Event, None]:
-        """Snapshot, Synced, changes; Exhausted when there are too many watchers or this one is slow."""
+        """Yield the snapshot, Synced, then changes.  Exhausted: too many watchers, or this one is slow."""
         if len(self._watchers) >= WATCHER_LIMIT:
             raise Exhausted("watch", "", f"there are {WATCHER_LIMIT} watchers already")
         watcher = _Watcher(self._limit)
@@ -67,7 +67,7 @@ class _Watcher:
             self._queue.put_nowait(change)
             return
         self._overrun = True
-        # What waits is of no use any more, and its memory is wanted back.
+        # Nobody will read what waits in the queue, so its memory is freed.
         self._queue = _closed(self._queue)
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class _Watcher:
 
 
 def _closed(queue: asyncio.Queue[Change | None]) -> asyncio.Queue[Change | None]:
-    """Empty the queue, and leave one entry that wakes its reader."""
+    """Empty the queue, and put one entry that wakes its reader."""
     while not queue.empty():
         queue.get_nowait()
     queue.put_nowait(None)

@@ -1,4 +1,4 @@
-"""The one account of zone memory on this host."""
+"""The ledger of zone memory on this host."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Ledger:
 
     @property
     def free_bytes(self) -> int:
-        """Memory for another zone; 0 when adopted zones hold more than the total."""
+        """Bytes left for another zone; 0 if adopted zones hold more than the total."""
         return max(0, self.total_bytes - self.reserved_bytes)
 
     def admit(self, zone_id: str, size_bytes: int) -> None:
-        """Reserve for a new zone; Exhausted, naming the numbers, when it would not fit."""
+        """Reserve memory for a new zone.  Exhausted, with the numbers: it does not fit."""
         if size_bytes > self.free_bytes:
             raise Exhausted(
                 "reserve memory",
@@ -36,11 +36,11 @@ class Ledger:
         self._reserved[zone_id] = size_bytes
 
     def adopt(self, zone_id: str, size_bytes: int) -> None:
-        """Reserve for a zone that exists already, whether it fits or not."""
+        """Reserve memory for a zone that exists already, whether it fits or not."""
         self._reserved[zone_id] = size_bytes
 
     def release(self, zone_id: str) -> None:
-        """Give it back; an unknown zone is fine."""
+        """Free a zone's memory; an unknown zone is fine."""
         self._reserved.pop(zone_id, None)
 
 

@@ -45,14 +45,14 @@ class ZoneManager:
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)
     stopping: End = field(default_factory=lambda: End(Unreachable))
-    """The end of the daemon itself; zones go on."""
+    """The end of the daemon itself, beyond which zones go on."""
     hub: Hub = field(init=False)
 
     def __post_init__(self) -> None:
         self.hub = Hub(self._everything)
 
     def add_zone(self, zone: Zone) -> ZoneRuntime:
-        """Register a zone; it is recorded already, or about to be."""
+        """Register a zone, which is recorded already, or about to be."""
         runtime = self.zones[zone.id] = ZoneRuntime(zone, self.config.timeouts.call)
         return runtime
 
@@ -87,7 +87,7 @@ class ZoneManager:
         self.hub.publish(ZoneSeen(zone, runtime.connected))
 
     def note_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
-        """Record what is so in any case: a store that fails does not make it untrue.
+        """Record a fact, which stays true even if the store fails.
 
         The next start finds it out again, from the hypervisor or the agent.
         """
@@ -106,7 +106,7 @@ class ZoneManager:
         self._believe(runtime, workload)
 
     def note_workload(self, runtime: WorkloadRuntime, workload: Workload) -> None:
-        """Record what is so in any case, as ``note_zone`` does; a recorded intent stays."""
+        """Record a fact, as ``note_zone`` does; a recorded intent stays."""
         try:
             self.store.update_workload(workload)
         except Fault as fault:
@@ -141,13 +141,13 @@ class ZoneManager:
             self.hub.publish(ZoneGone(runtime.id))
 
     def declare_end(self, runtime: ZoneRuntime, cause: str) -> None:
-        """Wake the verbs that wait for the zone's agent, and those that wait for its kernel."""
+        """Declare a zone's end, which wakes the verbs that wait for its agent or its kernel."""
         runtime.end.declare(cause)
         if runtime.zone.domain_id:
             self.toolstack.abandon(runtime.zone.domain_id)
 
     def stop(self) -> None:
-        """Release every caller who would wait for long."""
+        """Release all callers who would wait for long."""
         self.stopping.declare("protectd is stopping")
         for zone in self.zones.values():
             for run in zone.execs.values():
@@ -155,7 +155,7 @@ class ZoneManager:
         self.hub.close()
 
     async def close(self) -> None:
-        """Wait for tasks under way, then close channels and logs.  Zones go on."""
+        """Wait for tasks under way, then close channels and logs.  Zones go on running."""
         await self.tasks.close(self.config.timeouts.stop)
         await asyncio.gather(*(zone.client.close() for zone in self.zones.values()))
         outputs = [workload.outputs for workload in self.workloads.values() if workload.outputs is not None]

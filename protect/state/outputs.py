@@ -1,4 +1,4 @@
-"""The output of one workload on its way from the zone to its log."""
+"""Passes the output of one workload from the zone to its log."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protect.model.process import Streams
 
 
 class Outputs:
-    """Joins the streams of a workload to its log, and knows when all has come."""
+    """Joins the streams of a workload to its log, and knows when all output has come."""
 
     def __init__(self, log: OutputLog) -> None:
         self.log = log
@@ -43,7 +43,7 @@ class Outputs:
         return self.log.subscribe()
 
     async def close(self) -> None:
-        """Give up what has not come, and close the log."""
+        """Give up the output that has not come, and close the log."""
         if self._agent is not None:
             for number in self._open:
                 self._agent.drop_output(number)
@@ -53,7 +53,7 @@ class Outputs:
 
 
 class _Watched:
-    """A sink that tells of its end."""
+    """A sink that reports its end."""
 
     def __init__(self, outputs: Outputs, number: int, sink: LogStream) -> None:
         self._outputs = outputs

@@ -1,4 +1,4 @@
-"""Zones and workloads as JSON objects of the store, and back.
+"""Translates zones and workloads to JSON objects of the store, and back.
 
 A zone's specification is written among the zone's own keys; what has no key yet, in a record of an earlier
 version, has its default.
@@ -31,7 +31,7 @@ def of_zone(zone: Zone) -> Json:
 
 
 def zone(body: Json) -> Zone:
-    """Broken when the record is not a zone's."""
+    """Read a zone.  Broken: the record is not a zone's."""
     return _read("zone", Zone, {**body, "spec": _read("zone", ZoneSpec, body)})
 
 
@@ -41,7 +41,7 @@ def of_workload(workload: Workload) -> Json:
 
 
 def workload(body: Json) -> Workload:
-    """Broken when the record is not a workload's."""
+    """Read a workload.  Broken: the record is not a workload's."""
     if "disks" not in body and "vdevs" in body:
         # A record that names no files shares its disks with nobody: no file has the id 0, 0.
         body = {**body, "disks": [[vdev, 0, 0] for vdev in body["vdevs"]]}
@@ -70,7 +70,9 @@ def _json_converter() -> Converter:
     converter.register_unstructure_hook(WorkloadDisk, lambda disk: [disk.vdev, *disk.file])
     converter.register_structure_hook(WorkloadDisk, lambda value, _: _disk(converter, value))
     rare = override(omit_if_default=True)
-    converter.register_unstructure_hook(ZoneSpec, make_dict_unstructure_fn(ZoneSpec, converter, shares=rare))
+    converter.register_unstructure_hook(
+        ZoneSpec, make_dict_unstructure_fn(ZoneSpec, converter, seclabel=rare, shares=rare)
+    )
     converter.register_unstructure_hook(
         Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare, command=rare)
     )
@@ -78,7 +80,7 @@ def _json_converter() -> Converter:
 
 
 def _as_array(converter: Converter, cls: type[T], values: Callable[[T], list[int]]) -> None:
-    """Written as an array of the fields' values, in their order."""
+    """Have a dataclass written as an array of its fields' values, in their order."""
     names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # no type for "a dataclass type"
     from_table = converter.get_structure_hook(cls)
 
@@ -91,7 +93,7 @@ def _as_array(converter: Converter, cls: type[T], values: Callable[[T], list[int
 
 
 def _optional(converter: Converter, cls: type[T], absent: object) -> None:
-    """None is written as ``absent``; whatever is empty is read as None."""
+    """Have None written as ``absent``, and any empty value read as None."""
     read, write = converter.get_structure_hook(cls), converter.get_unstructure_hook(cls)
     converter.register_structure_hook(cls | None, lambda value, _: read(value, cls) if value else None)
     converter.register_unstructure_hook(cls | None, lambda value: absent if value is None else write(value))

@@ -1,4 +1,4 @@
-"""Zones and workloads while protectd runs: their recorded values, and what cannot be recorded."""
+"""Zones and workloads in a running protectd: their recorded values, and what cannot be recorded."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from protect.state.outputs import Outputs
 
 @dataclass(slots=True)
 class StatsQuestion:
-    """A question for statistics under way; ``overdue`` once nobody waits for it any more."""
+    """A call for statistics under way; ``overdue`` once nobody waits for it any more."""
 
-    task: asyncio.Task[ZoneStats | None]
+    answer: asyncio.Future[ZoneStats]
     overdue: bool = False
 
 
 @dataclass(slots=True)
 class StatsAnswers:
-    """Open questions and last answers of one zone, by kind; times are the event loop's."""
+    """Open calls and last answers of one zone, by kind; times are the event loop's."""
 
     open: dict[StatsKind, StatsQuestion] = field(default_factory=dict)
     last: dict[StatsKind, tuple[float, ZoneStats]] = field(default_factory=dict)
 
 
 class ZoneRuntime:
-    """One zone, with what cannot be stored."""
+    """A zone, with what cannot be stored."""
 
     def __init__(self, zone: Zone, call_timeout: float) -> None:
         self.zone = zone
         self.lock = asyncio.Lock()
-        """Held by whoever changes the zone as a whole."""
+        """Held while the zone changes as a whole."""
         self.end = End()
         self.client = AgentClient(zone.id, self.end, call_timeout, self._streams_taken)
         self.workloads: dict[str, WorkloadRuntime] = {}
         self.execs: dict[str, ExecRun] = {}
         self.stats = StatsAnswers()
         self.dialling = 0
-        """Callers of dial, whether connected or not yet."""
+        """Number of callers of dial, connected or not yet."""
 
     @property
     def id(self) -> str:
@@ -73,13 +73,13 @@ class ZoneRuntime:
 
 
 class WorkloadRuntime:
-    """One workload, with what cannot be stored."""
+    """A workload, with what cannot be stored."""
 
     def __init__(self, workload: Workload, zone: ZoneRuntime) -> None:
         self.workload = workload
         self.zone = zone
         self.lock = asyncio.Lock()
-        """Held by whoever changes the workload."""
+        """Held while the workload changes."""
         self.outputs: Outputs | None = None
         self.stdin: Input | None = None
         self.exit: WorkloadExit | None = None
@@ -90,7 +90,7 @@ class WorkloadRuntime:
         self.gone = False
         self.deleting = False
         self.holds_disks = True
-        """False: disks that no other workload holds are detached, or about to be."""
+        """Whether it uses its disks; False: those that no other workload holds are, or will be, detached."""
 
     @property
     def id(self) -> str:

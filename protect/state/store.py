@@ -27,10 +27,10 @@ from protect.model.zone import Zone
 from protect.state import records
 
 VERSION = 1
-"""Version of the schema (``user_version``)."""
+"""Version of the database's schema (``user_version``)."""
 
 LOG_LIMIT = 4 * 1024 * 1024
-"""Bytes of the WAL file from which on it is copied into the database."""
+"""Size of the WAL file from which on it is copied into the database."""
 _LOG_SPARE = 2 * 1024 * 1024  # kept beyond it, so that ends are written even when the disk is full
 
 _SCHEMA = """
@@ -64,7 +64,7 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Everything in the store; intents by the object's id."""
+    """Everything in the store; intents are by the object's id."""
 
     zones: tuple[Zone, ...]
     workloads: tuple[Workload, ...]
@@ -173,7 +173,7 @@ class SqliteStore:
         self._db.close()
 
     def _want_space(self, table: str, new_id: str) -> None:
-        """Exhausted when there is none for a row that is new; others are written as long as it goes."""
+        """Exhausted: there is no disk space for a new row; existing rows are written as long as possible."""
         if self._db.execute(f"SELECT 1 FROM {table} WHERE id = ?", (new_id,)).fetchone() is None:
             disk_space.check(self._path)
 

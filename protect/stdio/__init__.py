@@ -1,1 +1,1 @@
-"""What becomes of a workload's output: the CRI log file, and live readers."""
+"""Delivers a workload's output to the CRI log file and to live readers."""

@@ -1,4 +1,4 @@
-"""Writes to logs: on the event loop while the disk is quick, in a thread while it is slow.
+"""Runs writes to logs on the event loop while the disk is quick, in threads while it is slow.
 
 Measured: an append of a line or of 4 KiB takes 4 to 7 us, a round trip to a thread 100 us (64 KiB: 140 us
 and 400 us); aiofiles makes one such trip for each call.  But on a disk whose writeback is throttled a writer
@@ -18,9 +18,9 @@ from daemonkit.tasks import complete
 T = TypeVar("T")
 
 SLOW = 0.005
-"""Seconds: a write that takes longer makes the disk a slow one."""
+"""Seconds; after a write that takes longer the disk counts as slow."""
 SLOW_FOR = 5.0
-"""Seconds that it then counts as slow."""
+"""Seconds for which it then counts as slow."""
 THREADS = 8
 
 

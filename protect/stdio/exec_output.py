@@ -1,4 +1,4 @@
-"""The output of an exec or a connection, on its way to its one reader."""
+"""The output of an exec or a connection, for its single reader."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from protect.stdio.fanout import accounted
 
 AHEAD = 256 * 1024
-"""Bytes read from the zone ahead of the caller: enough that neither waits at every step of the other."""
+"""Most bytes read from the zone ahead of the caller, so that neither waits at each step of the other."""
 TAKE = 128 * 1024
-"""Bytes given to the caller at once, at most (more only if they came as one)."""
+"""Most bytes given to the caller at once, unless they came in one piece."""
 
 
 class ExecOutput:
@@ -62,7 +62,7 @@ class ExecOutput:
         return stream, first if len(taken) == 1 else b"".join(taken)
 
     async def give(self, stream: str, data: bytes) -> None:
-        """For a sink: wait for space in the queue, unless it is empty."""
+        """Queue data for a sink, once there is space or the queue is empty."""
         while self._failure is None and self._size and self._size + accounted(data) > AHEAD:
             self._space.clear()
             await self._space.wait()
@@ -73,7 +73,7 @@ class ExecOutput:
         self._changed.set()
 
     def finished(self, stream: str) -> None:
-        """For a sink."""
+        """Note the end of a sink's stream."""
         self._open.discard(stream)
         self._changed.set()
 

@@ -1,4 +1,4 @@
-"""Live readers of a workload's output: each has a bounded queue of its own, and none holds up the log."""
+"""Gives a workload's output to live readers, each with a bounded queue, so that none holds up the log."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class LiveReader:
         return stream, bytes(data)
 
     def close(self) -> None:
-        """Want no more."""
+        """Stop reading."""
         self._owner.leave(self)
         self.end()
 
     def put(self, stream: str, data: bytes) -> None:
-        """For the fan-out."""
+        """Queue output; called by the fan-out."""
         if self._size + len(data) > QUEUE_BYTES:
             self._cut_off = True
             self._owner.leave(self)
@@ -68,7 +68,7 @@ class LiveReader:
         self._changed.set()
 
     def _joined(self, stream: str, data: bytes) -> bool:
-        """Append to the newest chunk, if both are small."""
+        """Append data to the newest chunk, if both are small; returns whether that was done."""
         if not self._chunks or self._chunks[-1][0] != stream:
             return False
         last = self._chunks[-1][1]
@@ -80,7 +80,7 @@ class LiveReader:
         return True
 
     def end(self) -> None:
-        """For the fan-out: nothing comes any more."""
+        """End the output; called by the fan-out."""
         self._ended = True
         self._changed.set()
 
@@ -93,7 +93,7 @@ class FanOut:
         self._ended = False
 
     def subscribe(self) -> LiveReader:
-        """A new reader; Exhausted when there are too many."""
+        """Add a reader.  Exhausted: there are too many."""
         if len(self._readers) >= MOST_READERS:
             raise Exhausted("attach", "output", f"it has {MOST_READERS} readers already")
         reader = LiveReader(self)
@@ -104,16 +104,16 @@ class FanOut:
         return reader
 
     def publish(self, stream: str, data: bytes) -> None:
-        """Give it to every reader, at once."""
+        """Queue output for every reader, without waiting."""
         for reader in list(self._readers):
             reader.put(stream, data)
 
     def leave(self, reader: LiveReader) -> None:
-        """The reader gets no more."""
+        """Remove a reader."""
         self._readers.discard(reader)
 
     def end(self) -> None:
-        """The output has ended."""
+        """End the output of all readers."""
         self._ended = True
         for reader in self._readers:
             reader.end()

@@ -1,4 +1,4 @@
-"""What of a workload's output is in its log file: a memory-mapped note that survives SIGKILL.
+"""The journal of a log: how much output is in the file, in a memory-mapped note that survives SIGKILL.
 
     byte 0..7    magic
     byte 8       state: number of the current slot (0 or 1), +2 while an append to the file is under way
@@ -71,7 +71,7 @@ class Journal:
 
     @classmethod
     def open(cls, path: Path) -> Journal:
-        """Open, or begin at position 0; OSError, or Broken when it is not a journal."""
+        """Open a journal, or make one at position 0.  OSError; Broken: it is not a journal."""
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             fd = os.open(path, flags)
@@ -97,18 +97,18 @@ class Journal:
         self.pending = append
 
     def commit(self) -> None:
-        """The whole append is in the file."""
+        """Note that the whole append is in the file."""
         assert self.pending is not None
         self._memory[_STATE] = self._memory[_STATE] & 1
         self.position, self.pending = self.pending.position, None
 
     def abort(self) -> None:
-        """Nothing of the append is in the file."""
+        """Note that nothing of the append is in the file."""
         self._memory[_STATE] = 1 - (self._memory[_STATE] & 1)
         self.pending = None
 
     def advance(self, position: Position) -> None:
-        """Move on without an append."""
+        """Change the position without an append."""
         slot = 1 - (self._memory[_STATE] & 1)
         self._write(slot, Append(0, 0, 0, 0, position))
         self._memory[_STATE] = slot

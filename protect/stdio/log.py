@@ -34,7 +34,7 @@ _CALLS = HostCalls()
 
 
 class LogSink:
-    """stdout or stderr on its way into the log: a ``Sink``."""
+    """The ``Sink`` that writes stdout or stderr to the log."""
 
     def __init__(self, owner: WorkloadLog, name: str) -> None:
         self._owner = owner
@@ -54,7 +54,7 @@ class LogSink:
         return position.stdout_finished if self._name == "stdout" else position.stderr_finished
 
     async def write(self, data: bytes) -> int:
-        """Log the lines that are complete, and keep the rest; waits for as long as the file fails."""
+        """Log the complete lines, and keep the rest; waits while the file cannot be written."""
         self._owner.readers.publish(self._name, data)
         self._tail += data
         while True:
@@ -70,7 +70,7 @@ class LogSink:
             await asyncio.sleep(0)
 
     async def finish(self) -> None:
-        """Log the last line, should it have no newline, and record the end."""
+        """Log the last line if it has no newline, and record the end."""
         batch = render_rest(bytes(self._tail), self._name, time.time_ns()) if self._tail else b""
         await self._owner.append(batch, self._name, self.consumed + len(self._tail), finished=True)
         self._tail.clear()
@@ -125,7 +125,7 @@ class WorkloadLog:
         return self.readers.subscribe()
 
     async def append(self, batch: bytes, stream: str, consumed: int, *, finished: bool = False) -> None:
-        """Put the batch into the file and note how far the stream is; for its streams."""
+        """Append a batch to the file, and note how far its stream is; called by the sinks."""
         backoff = Backoff(first=0.1)
         backoff.delay()
         while True:
@@ -154,14 +154,14 @@ class WorkloadLog:
             return True
 
     def report(self, error: OSError) -> None:
-        """Log once that the file fails."""
+        """Report once, in the daemon's log, that the file cannot be written."""
         cause = error.strerror or str(error)
         if cause != self.trouble:
             log.error("log %s cannot be written: %s; its workload is held back", self.path, cause)
         self.trouble = cause
 
     async def reopen(self) -> None:
-        """Go on in a new file at the path (after the kubelet renamed the old one); else Refused."""
+        """Go on in a new file at the path, after the kubelet has renamed the old one.  Refused: it fails."""
         async with self._turn:
             if self._closed:
                 raise Refused("reopen", f"log {self.path}", "it is closed")
@@ -181,7 +181,7 @@ class WorkloadLog:
 
 
 def _notes(path: Path) -> tuple[Journal, bool]:
-    """The journal, and whether it is a new one.  It is on the daemon's own file system."""
+    """Open the journal, and tell whether it is new.  It is on the daemon's own file system."""
     new = not path.exists()
     try:
         return Journal.open(path), new
@@ -196,7 +196,7 @@ def stamp(now_ns: int) -> str:
 
 
 def piece(tail: bytearray) -> bytes:
-    """What of the output to append next: at most CHUNK bytes and LINES newlines."""
+    """The part of the output to append next: at most CHUNK bytes and LINES newlines."""
     chunk = bytes(tail[:CHUNK])
     if chunk.count(b"\n") <= LINES:
         return chunk
@@ -227,12 +227,12 @@ def render(content: bytes, stream: str, now_ns: int) -> tuple[bytes, int]:
 
 
 def render_rest(content: bytes, stream: str, now_ns: int) -> bytes:
-    """The last line, which had no newline, as P (as containerd writes it)."""
+    """The last line, which had no newline, as a P line (as containerd writes it)."""
     return f"{stamp(now_ns)} {stream} P ".encode() + content + b"\n"
 
 
 def _cut(line: bytes, whole: bytes, part: bytes) -> bytes:
-    """One line, as P lines and an F line."""
+    """Cut one line into P lines and an F line."""
     last = max(0, len(line) - 1) // LONGEST * LONGEST
     parts = [part + line[at : at + LONGEST] + b"\n" for at in range(0, last, LONGEST)]
     return b"".join(parts) + whole + line[last:] + b"\n"

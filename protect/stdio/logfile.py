@@ -22,11 +22,11 @@ MODE = 0o640
 
 
 def _no_step(name: str) -> None:
-    """Nobody watches the steps."""
+    """The ``step`` of a log whose steps nobody watches."""
 
 
 class LogFile:
-    """One log file and its journal.  Not for two threads at once."""
+    """A log file and its journal.  It must not be used by two threads at once."""
 
     def __init__(self, path: str, journal: Journal, step: Callable[[str], None] = _no_step) -> None:
         """``step`` is told each step's name once it is done."""
@@ -37,7 +37,7 @@ class LogFile:
 
     @property
     def position(self) -> Position:
-        """What is in the file for good."""
+        """How much output is in the file for good."""
         return self._journal.position
 
     @property
@@ -59,14 +59,14 @@ class LogFile:
         return open_plain(self._path, _FLAGS, MODE)
 
     def use(self, descriptor: int) -> None:
-        """Go on in this file."""
+        """Use this file from now on."""
         before, self._fd = self._fd, descriptor
         if before >= 0:
             os.close(before)
         self._step("opened" if before < 0 else "reopened")
 
     def append(self, batch: bytes, position: Position) -> None:
-        """All of the batch and the new position, or (OSError) neither."""
+        """Append the whole batch and note the new position, or (OSError) do neither."""
         self._finish_pending()
         state = os.fstat(self._fd)
         append = Append(state.st_dev, state.st_ino, state.st_size, len(batch), position)
@@ -82,7 +82,7 @@ class LogFile:
         self._step("committed")
 
     def advance(self, position: Position) -> None:
-        """Note a new position that takes no line; OSError when an append under way cannot be finished."""
+        """Note a new position without a line.  OSError: an append under way cannot be finished."""
         self._finish_pending()
         self._journal.advance(position)
         self._step("advanced")
@@ -163,10 +163,10 @@ class NoFile:
         raise Refused("reopen", "log", "the workload has no log file")
 
     def use(self, descriptor: int) -> None:
-        """Nothing is found, so nothing is used."""
+        """Do nothing, since no file is ever found."""
 
     def append(self, batch: bytes, position: Position) -> None:
-        """The lines are dropped."""
+        """Drop the lines."""
         self._journal.advance(position)
 
     def advance(self, position: Position) -> None:

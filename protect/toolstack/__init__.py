@@ -1,1 +1,1 @@
-"""Toolstacks: what drives domains.  See ``port``."""
+"""The toolstacks, which drive domains; their port is ``protect.model.toolstack``."""

@@ -1,4 +1,4 @@
-"""Methods of a toolstack that run to their end, whatever becomes of their caller."""
+"""Makes methods of a toolstack run to their end, whatever happens to their caller."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Completing:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     def abandon(self, domain: DomainId) -> None:
-        """Of a toolstack whose steps never wait for a guest."""
+        """Do nothing: the steps of this toolstack never wait for a guest."""
 
     async def idle(self) -> None:
         """Wait until no completed method is under way."""
@@ -36,7 +36,7 @@ T = TypeVar("T")
 def completed(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """Make a method one step: a cancelled caller gets CancelledError when the step has ended."""
+    """Decorator that makes a method one step: a cancelled caller gets CancelledError once it has ended."""
 
     @functools.wraps(method)
     def step(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:

@@ -1,4 +1,4 @@
-"""Logs of consoles: what is in them is the guest's, and untrusted."""
+"""Reads logs of consoles, whose content comes from the guest and is untrusted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import aiofiles
 
 
 async def read_tail(log: Path, limit: int) -> bytes:
-    """The last ``limit`` bytes; nothing when there is no such file."""
+    """The last ``limit`` bytes of a file; empty if it does not exist."""
     try:
         async with aiofiles.open(log, "rb") as file:
             size = await file.seek(0, os.SEEK_END)

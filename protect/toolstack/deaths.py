@@ -1,4 +1,4 @@
-"""Who is told when domains end."""
+"""Tells listeners when domains end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protect.model.toolstack import DomainDeath
 
 
 class Listener(AsyncIterator[DomainDeath]):
-    """One caller of ``deaths()``; begins to collect when it is made."""
+    """A caller of ``deaths()``, which collects deaths as soon as it is made."""
 
     def __init__(self, already: Iterable[DomainDeath]) -> None:
         self._queue: asyncio.Queue[DomainDeath | None] = asyncio.Queue()
@@ -18,7 +18,7 @@ class Listener(AsyncIterator[DomainDeath]):
             self.tell(death)
 
     def tell(self, death: DomainDeath | None) -> None:
-        """None: there will be no more."""
+        """Queue a death; None: there will be no more."""
         self._queue.put_nowait(death)
 
     async def __anext__(self) -> DomainDeath:
@@ -36,13 +36,13 @@ class Deaths:
         self._listeners: WeakSet[Listener] = WeakSet()
 
     def listen(self, already: Iterable[DomainDeath]) -> Listener:
-        """From now on, and ``already`` first."""
+        """Listen from now on; the deaths in ``already`` come first."""
         listener = Listener(already)
         self._listeners.add(listener)
         return listener
 
     def tell(self, death: DomainDeath) -> None:
-        """To all who listen now."""
+        """Tell all who listen now of a death."""
         for listener in self._listeners:
             listener.tell(death)
 

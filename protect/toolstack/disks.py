@@ -1,4 +1,4 @@
-"""The host's side of a disk, the same for both toolstacks: its name, and a loop device for a file."""
+"""The host's side of a disk for both toolstacks: checks its name, and makes a loop device for a file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VDEV = re.compile(r"xvd[a-z]{1,2}")
 
 
 async def open_disk(disk: DiskSpec) -> Loop | None:
-    """The loop device of a file; None for a block device, which needs none.  Missing, Invalid."""
+    """Attach a loop device to a file; None for a block device, which needs none.  Missing, Invalid."""
     if not VDEV.fullmatch(disk.vdev):
         raise Invalid("attach disk", disk.vdev, "not a name like xvda")
     if await asyncio.to_thread(_is_block_device, disk.path):

@@ -1,1 +1,1 @@
-"""Files and directories of the host in zones: bind mounts in the directory that a zone shares."""
+"""Shows files and directories of the host to zones, by bind mounts in the directory that a zone shares."""

@@ -1,4 +1,4 @@
-"""A zone's area: the directory it sees, and what that is made of.
+"""A zone's area: the directory that the zone sees, and its parts.
 
 ::
 
@@ -26,7 +26,7 @@ _OPTIONS = "mode=0755,size=4m,nr_inodes=65536"
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Use the area with this root.  Every method blocks for a short time, and may raise OSError."""
+    """The area with this root.  Every method blocks for a short time, and may raise OSError."""
 
     root: Path
 
@@ -59,7 +59,7 @@ class Area:
         return tree
 
     def remove(self) -> None:
-        """Remove what there is of it."""
+        """Remove the area, as far as it exists."""
         while mounts.unmount(self.root):
             pass
         with suppress(FileNotFoundError):
@@ -79,7 +79,7 @@ class Area:
         mountspace.inside(self.namespace, lambda: mounts.attach(tree, Path("/", workload, name)))
 
     def detach(self, workload: str) -> None:
-        """Remove what there is of a workload."""
+        """Remove a workload's volumes, as far as they exist."""
         places = self.places / workload
         if not places.is_dir():
             return

@@ -32,7 +32,7 @@ COMMANDING = frozenset(
     "proc sysfs cgroup cgroup2 devtmpfs devpts debugfs tracefs securityfs configfs efivarfs bpf pstore xenfs"
     " nsfs selinuxfs binfmt_misc fusectl nfsd rpc_pipefs mqueue".split()
 )
-"""Kinds of file systems whose files are no data, but the host's kernel: to write to one is to command it."""
+"""Types of file systems whose files are interfaces of the kernel: to write to one controls the host."""
 
 
 async def take(volume: Volume, lookup: Lookup, users: int, taken: list[VolumeSource]) -> None:
@@ -92,7 +92,7 @@ async def _take_copied(
 
 
 def _copy(volume: Volume, place: Place, users: int, taken: list[VolumeSource]) -> None:
-    """A copy of the mounts at a place, set right."""
+    """A detached copy of the mounts at a place, with their attributes set."""
     directory = stat.S_ISDIR(place.mode)
     source = VolumeSource(volume, mounts.clone(place.descriptor, recursive=directory), directory)
     try:
@@ -106,7 +106,7 @@ def _copy(volume: Volume, place: Place, users: int, taken: list[VolumeSource]) -
 
 
 async def _step(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """In a thread, to its end: none of these steps asks a file server, so all are short."""
+    """Run a step in a thread, to its end.  All steps are short, since none asks a file server."""
     return await complete(asyncio.to_thread(work, *args, **kwargs))
 
 
@@ -130,7 +130,7 @@ def _checked(volume: Volume, place: Place, mount: mountinfo.Mount) -> bool:
 
 
 def _set_right(source: VolumeSource) -> None:
-    """All of it: what is mounted below a read-only volume is another way to write to the host.
+    """Set the attributes of all mounts, since those below a read-only volume could be written too.
 
     A read-only volume does not follow the host: what is mounted later could be written.
     """

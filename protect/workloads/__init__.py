@@ -1,1 +1,1 @@
-"""Workloads: the processes that run in zones; pure logic over the ports."""
+"""The verbs on workloads, which are processes in zones; pure logic over the ports."""

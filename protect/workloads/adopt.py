@@ -1,4 +1,4 @@
-"""A workload found again: after a restart of protectd, or a break of the zone's channel.
+"""Adopts workloads after a restart of protectd, or after a break of the zone's channel.
 
 It runs while the channel's streams are held back; ``adopt`` itself does not wait.
 """
@@ -19,7 +19,7 @@ from protect.workloads.exits import release_volumes
 log = logging.getLogger(__name__)
 
 LOST = 255
-"""Exit code of a workload its zone knows nothing of any more."""
+"""Exit code of a workload that its zone no longer knows."""
 
 
 async def open_logs(manager: ZoneManager, runtime: ZoneRuntime) -> None:
@@ -33,7 +33,7 @@ async def open_logs(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 def adopt(manager: ZoneManager, runtime: WorkloadRuntime, untrusted: ListedProcess | None) -> None:
-    """Attach its streams to its log again, and believe what its agent says of its state where it can be."""
+    """Attach its streams to its log again, and take over the state that the agent reports, if possible."""
     if not _goes_on(runtime):
         return
     if untrusted is None:
@@ -50,7 +50,7 @@ def adopt(manager: ZoneManager, runtime: WorkloadRuntime, untrusted: ListedProce
 
 
 def _goes_on(runtime: WorkloadRuntime) -> bool:
-    """Whether its zone may have it: else its streams are not asked for, and the link drops them."""
+    """Whether its zone may still have it; if not, the link drops its streams."""
     ended = runtime.workload.state in (WorkloadState.CREATING, WorkloadState.EXITED)
     return not (runtime.gone or ended or runtime.workload.start_error)
 

@@ -12,7 +12,7 @@ from protect.state.manager import ZoneManager
 
 
 async def signal(manager: ZoneManager, workload_id: str, number: int, *, every: bool) -> None:
-    """Signal its first process, or every one; Refused when it does not run."""
+    """Signal the first process of a workload, or all of them.  Refused: it does not run."""
     if not 0 < number < NSIG:
         raise Invalid("signal workload", workload_id, f"{number} is not a signal")
     runtime = manager.workload("signal workload", workload_id)
@@ -22,7 +22,7 @@ async def signal(manager: ZoneManager, workload_id: str, number: int, *, every: 
 
 
 async def update(manager: ZoneManager, workload_id: str, resources: bytes) -> None:
-    """Change what it may use of its zone (OCI ``linux.resources``, JSON); Refused once it has ended."""
+    """Change a workload's limits (OCI ``linux.resources``, JSON).  Refused: it has ended."""
     runtime = manager.workload("update workload", workload_id)
     async with runtime.lock:
         lives = runtime.workload.state in (WorkloadState.CREATED, WorkloadState.RUNNING)
@@ -35,7 +35,7 @@ async def update(manager: ZoneManager, workload_id: str, resources: bytes) -> No
 
 
 async def reopen_log(manager: ZoneManager, workload_id: str) -> None:
-    """Go on in a new file of the log's path; Refused once the workload has ended."""
+    """Go on logging in a new file at the log's path.  Refused: the workload has ended."""
     runtime = manager.workload("reopen log", workload_id)
     async with runtime.lock:
         if runtime.workload.state is WorkloadState.EXITED or runtime.outputs is None or runtime.gone:
@@ -44,7 +44,7 @@ async def reopen_log(manager: ZoneManager, workload_id: str) -> None:
 
 
 async def wait(manager: ZoneManager, workload_id: str) -> Workload:
-    """Wait until it has ended and its output is in the log; Missing when it is deleted before."""
+    """Wait until a workload has ended and its output is in the log.  Missing: it was deleted before."""
     runtime = manager.workload("wait for workload", workload_id)
     await race(runtime.ended.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
     if runtime.gone:

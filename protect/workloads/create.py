@@ -36,7 +36,7 @@ _COMMAND = 200
 
 
 async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
-    """A prepared workload that has not started.  On failure nothing of it is left.
+    """Prepare a workload, without starting it; on failure nothing of it is left.
 
     One whose command cannot be run is created too: its start fails, and says why.
     """
@@ -68,7 +68,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
 def admit(
     manager: ZoneManager, zone: ZoneRuntime, spec: WorkloadSpec, files: Mapping[Path, FileId]
 ) -> tuple[WorkloadRuntime, frozenset[str]]:
-    """Take the id, the disks' names and the record, at once or not at all; the disks to attach."""
+    """Reserve the id, the names of disks and the record, all or nothing; returns the disks to attach."""
     if spec.id in manager.workloads:
         raise Exists("create workload", spec.id, "there is one already")
     if zone.end:
@@ -150,7 +150,7 @@ def _command(oci_config: bytes) -> str:
 
 
 async def open_log(manager: ZoneManager, runtime: WorkloadRuntime) -> Outputs:
-    """The log of a workload, going on where its journal says."""
+    """Open the log of a workload, which goes on where its journal says."""
     journal = manager.journal(runtime)
     journal.parent.mkdir(parents=True, exist_ok=True)
     return Outputs(await manager.logs(runtime.workload.log_path, journal))
@@ -171,5 +171,5 @@ def _container(runtime: WorkloadRuntime, spec: WorkloadSpec, table: disks.DiskTa
 
 
 def _sized(volume: MemoryVolume, memory_bytes: int) -> MemoryVolume:
-    """One that is larger than the zone gets the kernel's default: its size would promise too much."""
+    """Give a memory volume larger than the zone the kernel's default size, half of the zone's memory."""
     return replace(volume, size_bytes=0) if volume.size_bytes >= memory_bytes else volume

@@ -1,4 +1,4 @@
-"""DeleteWorkload, and the undo of a create: what is left of a workload goes, step by repeatable step."""
+"""DeleteWorkload, and the undo of a create: removes a workload in repeatable steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INTENT = Intent("workload.delete")
 
 
 async def delete(manager: ZoneManager, workload_id: str) -> None:
-    """Kill what runs, remove everything; an unknown id succeeds, so does one in a dead zone.
+    """Kill and remove a workload; an unknown one succeeds, and so does one in a dead zone.
 
     It goes on to its end without its caller.
     """
@@ -43,7 +43,7 @@ async def _delete(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def finish(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Do the steps after the record."""
+    """Do the steps that follow the record."""
     await _kill(manager, runtime)
     checkpoint("workload-delete.ended")
     async with runtime.lock:
@@ -52,7 +52,7 @@ async def finish(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def _kill(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Kill it and wait for its end, so that its last output is in the log."""
+    """Kill a workload and wait for its end, so that its last output is in the log."""
     if runtime.workload.state is not WorkloadState.RUNNING or not runtime.zone.running:
         return
     agent = runtime.zone.agent
@@ -71,7 +71,7 @@ async def _kill(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def dismantle(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
-    """Container, disks, log, record; the workload's lock is held."""
+    """Remove container, disks, log and record; the workload's lock is held."""
     if runtime.exiting is not None:
         runtime.exiting.cancel()
     if runtime.zone.running:
@@ -91,7 +91,7 @@ async def dismantle(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
 
 
 async def delete_container(runtime: WorkloadRuntime) -> None:
-    """What the zone has of it; nothing is fine."""
+    """Delete the container in the zone; there may be none."""
     agent = runtime.zone.agent
     await agent.ready()
     try:

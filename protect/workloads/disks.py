@@ -1,4 +1,4 @@
-"""The disks of a workload: of the image that is its root, and of those that it has as volumes.
+"""The disks of a workload: those of its root image, and those of images that are its volumes.
 
 A file is one disk of its zone, however many of the zone's workloads use it: later ones share it, and the
 last one detaches it.
@@ -20,7 +20,7 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 
 
 def find(operation: str, workload_id: str, stacks: Iterable[Stack]) -> dict[Path, FileId]:
-    """The file behind each path, in the stacks' order.
+    """Find the file behind each path, in the stacks' order.
 
     Invalid: one is not there, or is in a stack twice, by whatever name (overlayfs takes no layer twice).
     """
@@ -51,7 +51,7 @@ def _identify(operation: str, workload_id: str, path: Path) -> FileId:
 def assign(
     zone: ZoneRuntime, files: Iterable[FileId], limit: int
 ) -> tuple[tuple[WorkloadDisk, ...], frozenset[str]]:
-    """A disk for each file, and the vdevs of those that have to be attached.
+    """Assign a disk to each file; also returns the vdevs of the disks that have to be attached.
 
     Shared are those of workloads that have been created whole and are not being deleted: theirs are
     attached, and stay while somebody holds them.  Exhausted: the zone would have more than ``limit``.
@@ -73,13 +73,13 @@ def assign(
 
 
 def _free(taken: set[str]) -> Iterator[str]:
-    """Names that are not taken: xvda .. xvdz, xvdaa .. xvdyz, as many as ``disks_per_zone`` may be."""
+    """Free names: xvda .. xvdz, xvdaa .. xvdyz, as many as ``disks_per_zone`` may be."""
     names = (f"xvd{first}{second}" for first in ("", *ascii_lowercase[:-1]) for second in ascii_lowercase)
     return (name for name in names if name not in taken)
 
 
 def release_disks(runtime: WorkloadRuntime) -> tuple[str, ...]:
-    """Give up a workload's disks; those that no other workload holds are to be detached."""
+    """Release a workload's disks; returns those to detach, which no other workload holds."""
     runtime.holds_disks = False
     others = (other for other in runtime.zone.workloads.values() if other.holds_disks)
     held = {disk.vdev for other in others for disk in other.workload.disks}
@@ -103,9 +103,9 @@ class DiskTable:
         return [DiskSpec(vdev, path, readonly=True) for vdev, path in paths.items() if vdev in new]
 
     def stack(self, stack: Stack) -> tuple[DiskFilesystem, ...]:
-        """An image as the agent sees it."""
+        """An image in the form that the agent takes."""
         return tuple(DiskFilesystem(self.vdevs[one.path], one.type) for one in stack)
 
     def volume(self, volume: ImageVolume) -> DiskVolume:
-        """A volume as the agent sees it."""
+        """A volume in the form that the agent takes."""
         return DiskVolume(volume.name, self.stack(volume.stack), volume.sub_path)

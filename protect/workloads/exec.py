@@ -18,13 +18,13 @@ from protect.state.runtime import WorkloadRuntime
 from protect.workloads.terminal import Command, feed
 
 Output = tuple[str, bytes] | int
-"""("stdout"|"stderr", data), at last the exit code."""
+"""("stdout"|"stderr", data), and at the end the exit code."""
 
 
 async def execute(
     manager: ZoneManager, spec: ExecSpec, commands: AsyncIterator[Command]
 ) -> AsyncGenerator[Output, None]:
-    """Run it; it is killed when the caller stops iterating, and after its timeout (TooLate)."""
+    """Run an exec; it is killed when the caller stops iterating, or after its timeout (TooLate)."""
     runtime = manager.workload("exec", spec.workload_id)
     if runtime.workload.state is not WorkloadState.RUNNING or runtime.deleting:
         raise Refused("exec", f"workload {runtime.id}", "it does not run")
@@ -85,7 +85,7 @@ async def _limit(manager: ZoneManager, runtime: WorkloadRuntime, run: ExecRun, t
 
 
 async def _remove(runtime: WorkloadRuntime, run: ExecRun) -> None:
-    """Kill it if it runs, and have the agent forget it, with its streams."""
+    """Kill the exec if it runs, and have the agent forget it and its streams."""
     try:
         runtime.zone.client.drop(run.streams)
         if not runtime.zone.end and not runtime.gone:

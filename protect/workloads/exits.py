@@ -1,4 +1,4 @@
-"""The end of a workload: exit status and last output arrive, then the end is recorded and published."""
+"""The end of a workload: waits for exit status and last output, then records and publishes it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CLOCK_SLACK_NS = 1_000_000_000
 
 
 def on_exit(manager: ZoneManager, zone: ZoneRuntime, untrusted: ProcessExited) -> None:
-    """Take the agent's word that a process ended; repetitions are ignored."""
+    """Handle the agent's report that a process has ended; repetitions are ignored."""
     reference = untrusted.process
     if reference.exec_id:
         run = zone.execs.get(reference.exec_id)
@@ -38,7 +38,7 @@ def on_exit(manager: ZoneManager, zone: ZoneRuntime, untrusted: ProcessExited) -
 
 
 def _status_of(workload: Workload, untrusted: ProcessExited) -> WorkloadExit:
-    """The exit status, bounded; an impossible time is replaced by now."""
+    """The exit status, with its text bounded and an impossible time replaced by now."""
     now = now_ns()
     at_ns = untrusted.exited_at_ns
     if not max(workload.created_at_ns, workload.started_at_ns) <= at_ns <= now + _CLOCK_SLACK_NS:

@@ -1,4 +1,4 @@
-"""StartWorkload."""
+"""StartWorkload: starts a prepared workload."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _MESSAGE = 1024
 
 
 def start_error(workload: Workload, fault: Fault) -> str:
-    """Why it cannot be started, with its command if that is known: crun does not always name it."""
+    """Why a workload cannot be started, with its command if known: crun does not always name it."""
     what = repr(workload.command) if workload.command else "its command"
     return printable(f"cannot run {what}: {fault.cause}", _MESSAGE)
 
 
 async def start(manager: ZoneManager, workload_id: str) -> Workload:
-    """Start it once; Refused when it is not CREATED or cannot be run, Broken when the zone fails to start it.
+    """Start a workload.  Refused: not CREATED, or it cannot be run; Broken: the zone fails to start it.
 
     No intent is recorded: should we end half-way, the agent says whether it runs.
     """

@@ -1,4 +1,4 @@
-"""Input of exec and attach: stdin, its end, the terminal's size."""
+"""Passes on the input of exec and attach: stdin, its end, the terminal's size."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Stdin:
 
 @dataclass(frozen=True, slots=True)
 class StdinEnd:
-    """No more stdin comes."""
+    """The end of stdin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """New size of the terminal, in characters."""
+    """A new size of the terminal, in characters."""
 
     rows: int
     columns: int
@@ -43,7 +43,7 @@ async def feed(
     *,
     close_stdin: bool,
 ) -> None:
-    """Carry out commands until there are none, no faster than the process reads."""
+    """Carry out commands until they end, no faster than the process reads."""
     async for command in commands:
         match command:
             case Stdin(data):

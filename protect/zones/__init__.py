@@ -1,1 +1,1 @@
-"""Zones: one Xen virtual machine each; pure logic over the ports."""
+"""The verbs on zones, each of which is a Xen virtual machine; pure logic over the ports."""

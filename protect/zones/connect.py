@@ -35,7 +35,7 @@ async def connect(
 
 
 async def finish(manager: ZoneManager, runtime: ZoneRuntime, intent: Intent) -> None:
-    """The steps after the record; the zone's lock is held."""
+    """Do the steps that follow the record; the zone's lock is held."""
     netns, interface = intent.data["netns"], intent.data["interface"]
     host_interface = await manager.toolstack.host_interface(runtime.zone.domain_id, 0)
     # An earlier version, whose intent this may be, had no such key and no check.

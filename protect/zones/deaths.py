@@ -21,7 +21,7 @@ _CONSOLE_BYTES = 4096
 _CONSOLE_LINES = 6
 _REASON_LIMIT = 1024
 _DRAIN = 0.5
-"""Seconds a dead zone's channel has to give what is still in it."""
+"""Seconds for which a dead zone's channel is read for what is still in it."""
 
 
 async def watch(manager: ZoneManager) -> None:
@@ -39,7 +39,7 @@ async def on_death(manager: ZoneManager, runtime: ZoneRuntime, death: DomainDeat
 
 
 async def kill(manager: ZoneManager, runtime: ZoneRuntime, reason: str) -> None:
-    """End a zone: its domain has ended, or it cannot be trusted to be what it was."""
+    """End a zone whose domain has ended, or cannot be trusted any more."""
     manager.declare_end(runtime, f"it is dead: {reason}")
     async with runtime.lock:
         if runtime.zone.state is ZoneState.RUNNING:
@@ -58,7 +58,7 @@ async def mark_dead(manager: ZoneManager, runtime: ZoneRuntime, reason: str) -> 
 
 
 async def _drain(runtime: ZoneRuntime) -> None:
-    """Let the exit codes and output come in that the agent sent before its end.
+    """Wait for exit codes and output that the agent sent before its end.
 
     A closed unix socket says so; a vchan ring does not, hence the bound.
     """
@@ -74,7 +74,7 @@ async def _drain(runtime: ZoneRuntime) -> None:
 
 
 async def describe(manager: ZoneManager, runtime: ZoneRuntime, reason: ShutdownReason) -> str:
-    """``crash: last console line | ...``, bounded, plain."""
+    """The reason of a death as bounded plain text: ``crash: last console line | ...``."""
     try:
         lines = await _console(manager, runtime)
     except Fault as fault:

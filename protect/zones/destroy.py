@@ -62,7 +62,7 @@ async def dismantle(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 async def quiesce(runtime: ZoneRuntime) -> None:
-    """Close the channel, and wait until no verb works in the zone any more (its end is declared)."""
+    """Close the channel, and wait until no verb works in the zone, whose end has been declared."""
     await runtime.client.close()
     for workload in list(runtime.workloads.values()):
         async with workload.lock:

@@ -18,7 +18,7 @@ _DATA = "data"
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """The connection is accepted."""
+    """The connection has been accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ Output = Connected | bytes | DialEof
 async def dial(
     manager: ZoneManager, zone_id: str, port: int, data: AsyncIterator[bytes]
 ) -> AsyncGenerator[Output, None]:
-    """Connected, what comes, DialEof; then until ``data`` has ended, too.  Refused when nobody listens.
+    """Yield Connected, the data that comes, and DialEof; return once ``data`` has ended, too.
 
-    The connection is closed when the caller stops iterating.
+    The connection is closed when the caller stops iterating.  Refused: nobody listens.
     """
     runtime = manager.zone("dial", zone_id)
     agent = runtime.agent

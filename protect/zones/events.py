@@ -1,4 +1,4 @@
-"""Reactions to what a zone's link reports.  Everything here comes from the zone, and is untrusted."""
+"""Handles what a zone's link reports, all of which comes from the zone and is untrusted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def new_link(manager: ZoneManager, runtime: ZoneRuntime) -> AgentLink:
-    """A link to the agent in the zone's domain, that is not open yet."""
+    """Make a link to the agent in the zone's domain, without opening it."""
     dial = functools.partial(manager.toolstack.open_channel, runtime.zone.domain_id)
     return manager.links(runtime.id, dial, ZoneEvents(manager, runtime))
 
@@ -50,7 +50,7 @@ class ZoneEvents:
         exits.on_exit(self._manager, self._runtime, exited)
 
     def violation(self, cause: str) -> None:
-        """Kill a running zone whose link was cut off: nobody could say any more what runs in it."""
+        """Kill a running zone whose link was cut off, since nobody knows any more what runs in it."""
         runtime = self._runtime
         reason = f"its agent broke the channel's rules: {printable(cause, 200)}"
         log.warning("zone cut off", extra=fields(zone=runtime.id, reason=reason))

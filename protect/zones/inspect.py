@@ -1,4 +1,4 @@
-"""ZoneFacts: what a running zone says of itself."""
+"""ZoneFacts: asks a running zone about itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CreateZone: admit, record, create, boot, greet, configure."""
+"""CreateZone: admits, records, creates, boots, greets and configures a zone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
-from protect.model.toolstack import DomainSpec, domain_name
+from protect.model.domain_names import domain_name
+from protect.model.toolstack import DomainSpec
 from protect.model.zone import Zone, ZoneSpec, ZoneState
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
@@ -30,7 +31,7 @@ INTENT = Intent("zone.create")
 
 
 async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
-    """Make a running zone whose agent answers.  On failure nothing of it is left.
+    """Launch a zone until its agent answers; on failure nothing of it is left.
 
     Exists, Exhausted, Refused (destroyed or dead meanwhile), TooLate (does not boot), ToolstackError.
     """
@@ -71,7 +72,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
 
 
 def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
-    """Take the id, the memory and the record of a zone, at once or not at all."""
+    """Reserve the id, the memory and the record of a zone, all or nothing."""
     if spec.id in manager.zones:
         raise Exists("create zone", spec.id, "there is one already")
     count = len(manager.zones)
@@ -90,7 +91,7 @@ def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
 
 
 async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Remove what there is.  A failure is logged: the caller gets the fault of the launch."""
+    """Remove what was made.  A failure here is logged, since the caller gets the fault of the launch."""
     try:
         await dismantle(manager, runtime)
     except Fault as fault:
@@ -99,7 +100,7 @@ async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 @asynccontextmanager
 async def _console_in_fault(manager: ZoneManager, runtime: ZoneRuntime) -> AsyncIterator[None]:
-    """A fault of the launch tells the last lines of the zone's console, too."""
+    """Add the last lines of the zone's console to a fault of the launch."""
     try:
         yield
     except Fault as fault:
@@ -107,7 +108,7 @@ async def _console_in_fault(manager: ZoneManager, runtime: ZoneRuntime) -> Async
 
 
 def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
-    """The domain of a zone."""
+    """The spec of a zone's domain."""
     spec = zone.spec
     return DomainSpec(
         uuid=zone.uuid,
@@ -120,4 +121,5 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
         environment={"XENPOD_ZONE": spec.id},
         shared=shared,
         kernel=spec.kernel,
+        seclabel=spec.seclabel,
     )

@@ -37,7 +37,7 @@ _PAUSE = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RecordedZone:
-    """A recorded zone, its domain if there is one, and what was being done to it."""
+    """A recorded zone, its domain if it has one, and the operation that was under way."""
 
     runtime: ZoneRuntime
     domain: DomainInfo | None
@@ -66,7 +66,7 @@ async def load(manager: ZoneManager) -> list[RecordedZone]:
 
 
 async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
-    """Bring one zone to rest: adopted, dead with nothing left of its domain, or gone."""
+    """Bring a zone to a settled state: adopted, dead with nothing left of its domain, or gone."""
     runtime = recorded.runtime
     match runtime.zone.state:
         case ZoneState.CREATING | ZoneState.DESTROYING:
@@ -85,7 +85,7 @@ async def reconcile(manager: ZoneManager, recorded: RecordedZone) -> None:
 
 
 async def _lost(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """The domain is gone: the host has booted, or somebody else has destroyed it."""
+    """Handle a zone without its domain: the host has booted, or somebody else has destroyed it."""
     runtime.end.declare("its domain is gone")
     async with runtime.lock:
         await deaths.mark_dead(manager, runtime, "its domain was gone when protectd started")
@@ -139,7 +139,7 @@ async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo)
 
 
 async def _close_outputs(runtime: ZoneRuntime) -> None:
-    """A link that did not open has forgotten its sinks: the next one begins where the logs end."""
+    """Close the outputs of a link that did not open: the next link begins where the logs end."""
     for workload in list(runtime.workloads.values()):
         if workload.outputs is not None and workload.exit is None:
             await workload.outputs.close()
@@ -178,7 +178,7 @@ def _load_workloads(manager: ZoneManager, saved: Saved) -> None:
 
 
 async def _remove_strays(manager: ZoneManager) -> None:
-    """Remove files and volumes of zones that have been forgotten (we died between the two)."""
+    """Remove files and volumes of forgotten zones, in case we died between the two steps."""
     for zone_id in manager.volumes.zones():
         if zone_id not in manager.zones:
             try:

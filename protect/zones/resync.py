@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 async def resync(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Adopt every workload of the zone; ends and outputs go on where they were."""
+    """Adopt every workload of the zone; its output goes on where it was."""
     await adopt.open_logs(manager, runtime)
     untrusted = await runtime.client.list_processes()
     checkpoint("resync.listed")
@@ -40,7 +40,7 @@ async def resync(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 def _by_workload(runtime: ZoneRuntime, untrusted: ProcessList) -> Mapping[str, ListedProcess]:
-    """Each workload's first process.  Others' processes are left alone."""
+    """The first process of each workload; other processes are left alone."""
     found: dict[str, ListedProcess] = {}
     for process in untrusted.processes:
         if not process.name.exec_id and process.name.container_id in runtime.workloads:

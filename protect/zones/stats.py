@@ -1,4 +1,4 @@
-"""Statistics of zones and workloads: one question for each zone, all at once; silent ones are left out."""
+"""Statistics of zones and workloads: asks all zones at once, and leaves out those that do not answer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
@@ -17,9 +18,9 @@ from protect.state.runtime import StatsQuestion, WorkloadRuntime, ZoneRuntime
 log = logging.getLogger(__name__)
 
 QUIET_TIMEOUT = 0.5
-"""Seconds without any answer after which those that are still missing are not waited for."""
+"""Seconds without any answer after which the missing ones are not waited for."""
 KEPT = 10.0
-"""Seconds for which the last answer stands in for one that is late."""
+"""Seconds for which the last answer of a zone is used if the next one is late."""
 
 
 async def gather(
@@ -30,15 +31,11 @@ async def gather(
     While answers come it goes on for as long as ``timeouts.stats``.  Nobody waits for a zone that is late
     already.
     """
-    asked = {zone.id: zone for zone in zones if zone.connected and not zone.end}
-    questions = {zone.id: _ask(zone, kind) for zone in asked.values()}
-    waited = [question for question in questions.values() if not question.overdue]
-    await _some(waited, manager.config.timeouts.stats)
-    found: dict[str, ZoneStats] = {}
-    for zone_id, question in questions.items():
-        if stats := _answer(asked[zone_id], question, kind):
-            found[zone_id] = stats
-    return found
+    able = [zone for zone in zones if zone.connected and zone.client.serving and not zone.end]
+    asked = [(zone, question) for zone in able if (question := _ask(zone, kind))]
+    await _some([question for _, question in asked if not question.overdue], manager.config.timeouts.stats)
+    answers = ((zone.id, _answer(zone, question, kind)) for zone, question in asked)
+    return {zone_id: stats for zone_id, stats in answers if stats}
 
 
 async def of_workloads(manager: ZoneManager, ids: Sequence[str]) -> list[tuple[str, WorkloadStats]]:
@@ -56,57 +53,63 @@ def _lives(runtime: WorkloadRuntime) -> bool:
     return runtime.workload.state in (WorkloadState.CREATED, WorkloadState.RUNNING)
 
 
-def _ask(zone: ZoneRuntime, kind: StatsKind) -> StatsQuestion:
-    """The question under way, or a new one."""
+def _ask(zone: ZoneRuntime, kind: StatsKind) -> StatsQuestion | None:
+    """Join the question under way, or ask a new one; None when it cannot be asked."""
     question = zone.stats.open.get(kind)
     if question is None:
-        task = asyncio.get_running_loop().create_task(_asked(zone, kind), name=f"stats {zone.id}")
-        question = zone.stats.open[kind] = StatsQuestion(task)
-        task.add_done_callback(lambda _: zone.stats.open.pop(kind, None))
+        try:
+            answer = zone.agent.ask_stats(kind, zone.workloads.__contains__)
+        except Fault as fault:
+            _log_failure(zone, fault)
+            return None
+        question = zone.stats.open[kind] = StatsQuestion(answer)
+        answer.add_done_callback(partial(_keep, zone, kind))
     return question
 
 
-async def _asked(zone: ZoneRuntime, kind: StatsKind) -> ZoneStats | None:
-    try:
-        stats = await zone.agent.stats(kind, zone.workloads.__contains__)
-    except Fault as fault:
-        log.warning("zone gives no stats: %s", fault, extra=fields(zone=zone.id))
-        return None
-    zone.stats.last[kind] = (asyncio.get_running_loop().time(), stats)
-    return stats
+def _keep(zone: ZoneRuntime, kind: StatsKind, answer: asyncio.Future[ZoneStats]) -> None:
+    del zone.stats.open[kind]
+    if fault := answer.exception():
+        _log_failure(zone, fault)
+    else:
+        zone.stats.last[kind] = (asyncio.get_running_loop().time(), answer.result())
+
+
+def _log_failure(zone: ZoneRuntime, fault: BaseException) -> None:
+    log.warning("zone gives no stats: %s", fault, extra=fields(zone=zone.id))
 
 
 async def _some(questions: list[StatsQuestion], longest: float) -> None:
-    """Until all are answered, or none was for ``QUIET_TIMEOUT``; a single one may take ``longest``."""
-    pending = {question.task for question in questions if not question.task.done()}
+    """Wait until all are answered, or none was for ``QUIET_TIMEOUT``; a single one may take ``longest``."""
+    pending = {question.answer for question in questions if not question.answer.done()}
     if not pending:
         return
     loop = asyncio.get_running_loop()
     all_done = loop.create_future()
     begun = latest = loop.time()
 
-    def answered(task: asyncio.Task[ZoneStats | None]) -> None:
+    def answered(answer: asyncio.Future[ZoneStats]) -> None:
         nonlocal latest
         latest = loop.time()
-        pending.discard(task)
+        pending.discard(answer)
         if not pending and not all_done.done():
             all_done.set_result(None)
 
     quiet = QUIET_TIMEOUT if len(pending) > 1 else longest
     waited_for = list(pending)
-    for task in waited_for:
-        task.add_done_callback(answered)
+    for answer in waited_for:
+        answer.add_done_callback(answered)
     try:
         while not all_done.done() and (left := min(latest + quiet, begun + longest) - loop.time()) > 0:
             await asyncio.wait([all_done], timeout=left)
     finally:
-        for task in waited_for:
-            task.remove_done_callback(answered)
+        for answer in waited_for:
+            answer.remove_done_callback(answered)
 
 
 def _answer(zone: ZoneRuntime, question: StatsQuestion, kind: StatsKind) -> ZoneStats | None:
-    if question.task.done():
-        return question.task.result()
+    if question.answer.done():
+        return None if question.answer.exception() else question.answer.result()
     if not question.overdue:
         log.warning("zone is late with its stats", extra=fields(zone=zone.id))
         question.overdue = True

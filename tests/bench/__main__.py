@@ -43,7 +43,7 @@ _WIDTH = 130
 
 
 def main() -> int:
-    """Prints the tables; exit status 0 unless a step failed."""
+    """Measure and print the tables; the exit status is 0 unless a step failed."""
     parser = argparse.ArgumentParser(prog="tests.bench", description=__doc__)
     parser.add_argument("--pods", type=int, default=20, help="pods one after another, on each side")
     parser.add_argument("--crowd", type=int, default=20, help="pods at once")
@@ -128,7 +128,7 @@ async def _bench(folder: Path, arguments: argparse.Namespace, console: Console) 
 async def _serve(
     folder: Path, address: str, arguments: argparse.Namespace, console: Console, stack: AsyncExitStack
 ) -> dict[str, Side]:
-    """The sides that are wanted, until the stack is left."""
+    """Start the wanted sides, which serve until the stack is left."""
     settings = 'log_level = "debug"\n' if arguments.profile else ""
     running: dict[str, Side] = {}
     if arguments.only != report.THEIRS:
@@ -156,7 +156,7 @@ async def _passed(
     arguments: argparse.Namespace,
     console: Console,
 ) -> Samples:
-    """Containerd's own pods through a xenpod-cri that has nothing else to do."""
+    """Reach containerd's pods through a xenpod-cri that has nothing else to do."""
     listed = arguments.pods_listed or arguments.passed
     console.print(f"now {arguments.passed} pods of containerd through xenpod-cri, and lists of {listed}")
     settings = passing.settings(theirs)

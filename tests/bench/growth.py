@@ -1,4 +1,4 @@
-"""How the cost of a pod's start and end grows with the pods that are there already."""
+"""Measures how the start and end of a pod slow down with the number of other pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.bench.sides import Side
 _AT_ONCE = 8
 _IDLE = ("sleep", "36000")
 PARTS = {FULL: plugins.ADD, STOP: plugins.DEL}
-"""Steps that have the CNI plugins' work in them, and which."""
+"""The steps that include work of the CNI plugins, with that work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ async def _lives(
 
 
 class Others:
-    """Pods that are there and do nothing, with a container each."""
+    """Idle pods with a container each."""
 
     def __init__(self, side: Side, image: str) -> None:
         self._client = side.client

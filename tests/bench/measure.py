@@ -1,4 +1,4 @@
-"""The measured steps, the same for each runtime, all of them through CRI."""
+"""Measures steps through CRI, the same for each runtime."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXECS = 3
 
 @dataclass(slots=True)
 class Samples:
-    """Seconds, by step."""
+    """Samples in seconds, by step."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
@@ -52,7 +52,7 @@ class Burst:
 
 
 async def one_pod(client: Client, image: str, name: str, samples: Samples) -> None:
-    """A pod's whole life."""
+    """Measure a pod's whole life."""
     begun = time.perf_counter()
     pod = await samples.time("RunPodSandbox", client.run_pod(name))
     try:
@@ -80,7 +80,7 @@ class Crowd:
         self._pods: list[str] = []
 
     async def start(self) -> tuple[float, float]:
-        """Seconds until all run, and the slowest pod's own."""
+        """Start the pods: seconds until all run, and seconds of the slowest one."""
         begun = time.perf_counter()
         ones = [asyncio.ensure_future(self._one(number)) for number in range(self._count)]
         # all of them to their end: a pod that comes after a failure must be known to stop()

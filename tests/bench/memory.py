@@ -1,4 +1,4 @@
-"""Resident memory of a runtime's processes, from /proc."""
+"""Reads the resident memory of a runtime's processes from /proc."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROLLUP = re.compile(r"^(Rss|Pss):\s+(\d+) kB$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Bytes: resident, and proportional (shared pages divided among their users)."""
+    """Memory in bytes: resident, and proportional (shared pages divided among their users)."""
 
     rss: int = 0
     pss: int = 0
@@ -24,7 +24,7 @@ class Memory:
 
 
 class Peak:
-    """While the block runs: the most that one of the processes had resident, in ``bytes`` after it."""
+    """Samples processes while the block runs; ``bytes`` is then the most resident memory of one."""
 
     def __init__(self, pids: Iterable[int]) -> None:
         self._pids = list(pids)
@@ -42,7 +42,7 @@ class Peak:
 
 
 def of(pids: Iterable[int]) -> Memory:
-    """Together; processes that ended meanwhile count nothing."""
+    """The memory of processes together; those that have ended do not count."""
     return sum(map(_of_one, pids), Memory())
 
 
@@ -52,7 +52,7 @@ def with_argument(text: str, program: str) -> set[int]:
 
 
 def descendants(pids: Iterable[int]) -> set[int]:
-    """Children of ``pids``, and theirs, without ``pids``."""
+    """All descendants of ``pids``, without ``pids``."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
         children.setdefault(_parent(pid), []).append(pid)

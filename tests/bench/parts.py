@@ -1,4 +1,4 @@
-"""What two parts of xenpod-cri cost or bring: the peer-credential proxy, and answers kept encoded."""
+"""Measures two parts of xenpod-cri: the peer-credential proxy, and the cache of encoded answers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def figure(rpc: str, way: str) -> str:
 
 
 class _Source(Generic[R]):
-    """Records that do not change."""
+    """A source of records that do not change."""
 
     version = 1
 
@@ -103,7 +103,7 @@ def _encodings(count: int) -> Mapping[str, Mapping[str, Encode]]:
 
 
 def _sandbox(number: int) -> Sandbox:
-    """As the daemon has it, with what the kubelet puts into each."""
+    """A sandbox like those of a daemon, with the kubelet's fields."""
     config = pb.PodSandboxConfig(
         metadata=pb.PodSandboxMetadata(name=f"web-{number}", uid=f"{number:036}", namespace="default"),
         labels=_labels(number),

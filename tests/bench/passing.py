@@ -1,4 +1,4 @@
-"""What it costs to reach containerd through xenpod-cri: the same calls of one runtime, both ways in turns."""
+"""Measures calls to containerd through xenpod-cri and past it, in turns."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ THROUGH, DIRECT = "through xenpod-cri", "direct"
 LISTS: Mapping[str, str] = {"ListPodSandbox": "items", "ListContainers": "containers"}
 """The field of each that has the pods or containers."""
 STEPS = ("RunPodSandbox", "ExecSync", *LISTS)
-"""Those that are reported."""
+"""The steps that are reported."""
 _ROUNDS = 300
 _WARM_UP = 3
 
 
 def settings(theirs: Side) -> str:
-    """Of a xenpod-cri that gives all ordinary pods to that runtime, the end of its cri.toml."""
+    """The end of a cri.toml that gives all ordinary pods to that runtime."""
     return f'[delegate]\nendpoint = "unix://{theirs.socket}"\ndefault = "delegate"\n'
 
 
@@ -37,7 +37,7 @@ async def measure(ways: Mapping[str, Client], image: str, pods: int, listed: int
 
 
 def named(samples: Mapping[str, Samples]) -> Samples:
-    """All that is reported, as figures of one side."""
+    """The reported figures of one side."""
     return Samples({figure(step, way): side.seconds[step] for way, side in samples.items() for step in STEPS})
 
 

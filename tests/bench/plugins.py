@@ -1,4 +1,4 @@
-"""The CNI plugins' own time: what of a pod's start and end is theirs, on either side."""
+"""Measures the CNI plugins alone, which take a part of a pod's start and end on each side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time goes: the daemons' own figures for every RPC, from their debug logs."""
+"""Reads the daemons' own times of every RPC from their debug logs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Calls = dict[tuple[str, str], list[float]]
 
 
 def read(logs: Path) -> Calls:
-    """Every call logged so far."""
+    """Read every call logged so far."""
     times: Calls = defaultdict(list)
     for log in sorted(logs.glob("*.log")):
         for match in _CALL.finditer(log.read_text(errors="replace")):
@@ -28,7 +28,7 @@ def read(logs: Path) -> Calls:
 
 
 def show(times: Calls, console: Console) -> None:
-    """A table of RPCs by the time they took in all.  A daemon's time contains that of those it calls."""
+    """Print the RPCs by their total time, which includes the time of calls to other daemons."""
     table = Table(title="RPCs inside the daemons, one pod after another, ms", title_justify="left")
     table.title_style, table.box = "bold", None
     for column in ("daemon", "RPC", "calls", "p50", "p95", "sum"):

@@ -1,4 +1,4 @@
-"""How long pulls take on each side, and what the images then take on the disk.
+"""Measures pulls on each side, and the space of the images on the disk.
 
 The images are made of this machine's own programs and libraries, so that they compress as images do.
 """
@@ -47,7 +47,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Of the first image, in bytes."""
+    """The sizes of the first image, in bytes."""
 
     packed: int
     unpacked: int

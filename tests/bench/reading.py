@@ -1,4 +1,4 @@
-"""What the kubelet's polling costs: lists and statistics of many pods, on each side."""
+"""Measures the kubelet's polling on each side: lists and statistics of many pods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TIMEOUT = 60.0
 _CGROUPS = Path("/sys/fs/cgroup")
 
 Read = Callable[[Client, str], Awaitable[object]]
-"""(client, a container's id) to the call."""
+"""Makes a call, from the client and a container's id."""
 
 READS: Mapping[str, Read] = {
     "ListPodSandbox": lambda client, _: client.runtime.ListPodSandbox(
@@ -66,7 +66,7 @@ async def measure(running: Mapping[str, Side], images: Mapping[str, str], pods: 
 
 
 def _remove_groups(parent: str) -> None:
-    """The runtimes leave what the kubelet would have made."""
+    """Remove the control groups, which the kubelet would remove."""
     for top in _CGROUPS.glob(f"*{parent}"):
         for group in sorted((path for path in top.rglob("*") if path.is_dir()), reverse=True):
             group.rmdir()
@@ -79,7 +79,7 @@ async def _some_container(client: Client) -> str:
 
 
 async def _check(running: Mapping[str, Side], pods: int) -> None:
-    """A figure counts only if the answers were whole."""
+    """Check that the answers were complete, else the figure would not count."""
     for name, side in running.items():
         runtime = side.client.runtime
         answers: dict[str, Sized] = {

@@ -1,4 +1,4 @@
-"""The figures as tables: ours, theirs, ours as a multiple of theirs."""
+"""Prints the figures as tables: ours, theirs, and ours as a multiple of theirs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Footprint:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one runtime showed."""
+    """The figures of one runtime."""
 
     samples: Samples
     burst: Burst
@@ -40,7 +40,7 @@ class Figures:
 
 
 def percentile(values: Sequence[float], percent: int) -> float:
-    """Inclusive, interpolated; of one value, that value."""
+    """The percentile of values, inclusive and interpolated; of one value, that value."""
     if len(values) == 1:
         return values[0]
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
@@ -54,7 +54,7 @@ def show(figures: Mapping[str, Figures], console: Console) -> None:
 
 
 def show_growth(growths: Mapping[str, Growth], console: Console) -> None:
-    """The medians with nobody else there and with others, with and without what the CNI plugins take."""
+    """Print the medians without and with other pods, with and without the time of the CNI plugins."""
     for name, growth in growths.items():
         before, after = growth.alone.seconds, growth.among.seconds
         columns = {"alone": before, f"among {growth.others} pods": after}
@@ -70,7 +70,7 @@ def show_growth(growths: Mapping[str, Growth], console: Console) -> None:
 
 
 def show_reads(samples: Mapping[str, Samples], pods: int, console: Console) -> None:
-    """What lists and statistics of so many pods took."""
+    """Print the times of lists and statistics of so many pods."""
     table = _table(f"reading with {pods} pods, ms", samples, ("p50", "p95"))
     for step in READS:
         row: list[float] = []
@@ -81,7 +81,7 @@ def show_reads(samples: Mapping[str, Samples], pods: int, console: Console) -> N
 
 
 def show_passed(samples: Mapping[str, Samples], pods: int, console: Console) -> None:
-    """What calls about containerd's pods took through xenpod-cri, and past it."""
+    """Print the times of calls about containerd's pods, through xenpod-cri and past it."""
     table = _table(f"containerd's pods (lists: {pods}), ms", samples, ("p50", "p95"))
     for step in passing.STEPS:
         row: list[float] = []
@@ -92,7 +92,7 @@ def show_passed(samples: Mapping[str, Samples], pods: int, console: Console) -> 
 
 
 def show_parts(samples: Samples, pods: int, console: Console) -> None:
-    """What the proxy costs a call, and what it saves a call to keep its answer encoded."""
+    """Print the cost of the proxy for a call, and the gain from keeping answers encoded."""
     table = _table("the peer-credential proxy, ms", {OURS: samples}, ("p50", "p95"))
     for step in (THROUGH, PAST):
         row = [percentile(samples.seconds[step], percent) * 1000 for percent in (50, 95)]
@@ -116,7 +116,7 @@ def _encodings(samples: Samples, pods: int, console: Console) -> None:
 
 
 def show_streams(samples: Mapping[str, Samples], mib: int, console: Console) -> None:
-    """What went through in a second."""
+    """Print the throughput in a second."""
     table = _table("streams, MiB/s", samples, ("p50",))
     for step in WAYS:
         row = [mib / percentile(side.seconds[step], 50) for side in samples.values()]

@@ -1,4 +1,4 @@
-"""The runtimes under measurement: each serves CRI, and knows its own processes."""
+"""The measured runtimes, each of which serves CRI and knows its own processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.delegate.containerd import Containerd, Surroundings, containe
 
 WORKLOAD = "sleep"
 _PREFIX = 20
-"""Of the pods' subnet: for thousands of pods."""
+"""Prefix length of the pods' subnet, for thousands of pods."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +25,13 @@ class Side:
     client: Client
     daemons: Collection[int]
     zones: Callable[[], set[int]]
-    """The processes that pods cost, without the containers' own."""
+    """Finds the processes that pods need, without the containers' own."""
     networks: Path
     """The folder of the network's configuration."""
     store: Path
     """The folder that images are kept in."""
     socket: Path
-    """Where it serves CRI."""
+    """The socket on which it serves CRI."""
 
 
 @contextlib.asynccontextmanager
@@ -64,7 +64,7 @@ async def ours(folder: Path, registry: str, host: str, settings: str, cri: str =
 async def theirs(
     folder: Path, registry: str, host: str, pause: str, programs: Path | None = None
 ) -> AsyncIterator[Side]:
-    """containerd, of a folder or as installed, with runc."""
+    """Start containerd, from a folder or as installed, with runc."""
     bridge = network.bridge_for(str(folder), _PREFIX)
     networks, certs = folder / "net.d", folder / "certs.d"
     network.write(networks, bridge, folder / "addresses", masquerade=False)

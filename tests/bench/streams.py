@@ -42,7 +42,7 @@ class Raw:
         self.ended: set[int] = set()
 
     def open(self, **headers: str) -> int:
-        """A new stream; nobody waits for its reply."""
+        """Open a stream without waiting for the reply."""
         self._last += 2
         self._writer.write(
             self._encoder.encode(SynStream(self._last, {name: (value,) for name, value in headers.items()}))
@@ -60,7 +60,7 @@ class Raw:
         self._writer.write(self._encoder.encode(Data(stream, data)))
 
     async def until_ended(self, *streams: int) -> None:
-        """Or until the server closes the connection: some leave it at that."""
+        """Read until the stream ends, or the server closes the connection, as some do instead."""
         while not self.ended.issuperset(streams) and (data := await self._reader.read(_READ)):
             self._count(self._rest + data)
 
@@ -87,7 +87,7 @@ class Raw:
 
 @asynccontextmanager
 async def upgraded(url: str, protocol: str) -> AsyncIterator[Raw]:
-    """A connection to a streaming URL."""
+    """Connect to a streaming URL."""
     line = await connect("/".join(url.split("/")[:3]))
     headers = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", protocol)]
     answer = await line.ask(path_of(url), *headers, ("Content-Length", "0"), method="POST")
@@ -101,7 +101,7 @@ async def upgraded(url: str, protocol: str) -> AsyncIterator[Raw]:
 
 
 async def _exec(client: Client, container: str, script: str, stdin: int) -> int:
-    """Bytes of its output."""
+    """Run a command: the number of bytes of its output."""
     request = pb.ExecRequest(
         container_id=container, cmd=["sh", "-c", script], stdin=bool(stdin), stdout=True, stderr=False
     )

@@ -34,16 +34,16 @@ async def test_no_container_restarts_when_both_daemons_are_killed(cluster: Clust
 
 
 async def logged(cluster: Cluster, name: str, count: int) -> str:
-    """Its log, once it has more lines than that."""
+    """The log of a pod, once it has more lines than that."""
     return await cluster.logged(name, lambda log: len(lines(log)) > count)
 
 
 def lines(log: str) -> list[int]:
-    """Whole ones."""
+    """The complete lines of a text."""
     return [int(line) for line in log[: log.rfind("\n") + 1].split()]
 
 
 def identity(pod: dict[str, object]) -> tuple[str, int]:
-    """Of its container; the kubelet must see no other one later."""
+    """The identity of a pod's container, which must not change."""
     (status,) = pod["status"]["containerStatuses"]  # type: ignore[index]
     return status["containerID"], status["restartCount"]

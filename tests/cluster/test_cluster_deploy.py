@@ -1,4 +1,4 @@
-"""What ``deploy`` has, on a real API server: it is taken, and the labeller may do its work and no more."""
+"""The objects of ``deploy`` on a real API server, which accepts them; the labeller can do only its work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = [needs_kubernetes, pytest.mark.asyncio(loop_scope="session")]
 HERE, ELSEWHERE = "here", "elsewhere"
 OWN = "xenpod.dev/can.hvm"
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "gone", "uid": "0"}
-"""Of an object whose owner is not there: the API server's garbage collection removes it."""
+"""An owner that does not exist: the garbage collection removes objects that have it."""
 
 PLURALS = {"RuntimeClass": "runtimeclasses"}
 ADMISSION = "admissionregistration.k8s.io"
@@ -40,7 +40,7 @@ VALUES = Path(__file__).resolve().parents[1] / "data" / "chart-values"
 
 
 async def apply(api: Api, objects: Sequence[Object], query: str = "") -> None:
-    """Custom resources are left out: nobody has defined them here."""
+    """Apply objects, except custom resources, which are not defined here."""
     for one in objects:
         if schemas.group_of(one["apiVersion"]) in schemas.CUSTOM:
             continue
@@ -54,7 +54,7 @@ async def apply(api: Api, objects: Sequence[Object], query: str = "") -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def serving(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serving]:
-    """With the base in effect, two nodes, and RBAC."""
+    """An API server with RBAC, two nodes, and the base in effect."""
     folder = tmp_path_factory.mktemp("deploy")
     older = ",".join(f"{ADMISSION}/{version}=true" for version in ("v1alpha1", "v1beta1"))
     async with api_server(folder / "api", f"--runtime-config={older}", authorization="RBAC") as serving:
@@ -111,7 +111,7 @@ async def test_what_the_chart_makes_is_taken(serving: Serving, values: str | Non
 
 
 async def test_a_field_that_is_not_there_is_refused(serving: Serving) -> None:
-    """So that the tests above say something."""
+    """Show that the tests above can fail."""
     misspelt = [one | {"specs": {}} for one in _renamed(kustomized(BASE))]
     for one in misspelt:
         with pytest.raises(ApiRefused, match="strict decoding error: unknown field .*specs"):
@@ -119,12 +119,12 @@ async def test_a_field_that_is_not_there_is_refused(serving: Serving) -> None:
 
 
 def _renamed(objects: Sequence[Object]) -> list[Object]:
-    """Others than those that are in effect."""
+    """The objects under names other than those in effect."""
     return [one | {"metadata": one["metadata"] | {"name": f"{one['metadata']['name']}-x"}} for one in objects]
 
 
 async def test_the_labeller_labels_its_node(serving: Serving, labeller: Api, tmp_path: Path) -> None:
-    """By the program's own client."""
+    """Uses the program's own client."""
     sink = NodeLabels(HERE, _kubeconfig(serving, labeller, tmp_path))
     assert await sink.put({OWN: "true", "xenpod.dev/xen-version.major": "4"})
     found = (await serving.api.get(f"/api/v1/nodes/{HERE}"))["metadata"]["labels"]

@@ -1,4 +1,4 @@
-"""The kubelet's figures of pods, as docs/operations.md has them: with our drop-in and without."""
+"""The kubelet's figures of pods, with our drop-in and without, as docs/operations.md says."""
 
 from __future__ import annotations
 
@@ -22,18 +22,28 @@ pytestmark = [pytest.mark.root, needs_node, needs_kubernetes, pytest.mark.asynci
 MIB = 1 << 20
 BUSY = "echo begins; head -c 8388608 /dev/zero >/held; while :; do :; done"
 LIMITS = {"resources": {"limits": {"cpu": "500m", "memory": "128Mi"}}}
-"""A third more than it may take is the most that a rate may say."""
+"""Limits of the busy pod; a rate may be at most a third above them."""
 MOST = 500e6 * 4 / 3
 
 
 async def measured(cluster: Cluster, kubelet: Kubelet) -> dict[str, Any]:
-    """The summary of a busy pod, as soon as it has the rate of its container."""
+    """The summary of a busy pod, once it has written its file, and it and its container have rates.
+
+    Where there are figures of its network, until something was sent: the first is IPv6's, when it likes.
+    """
     await cluster.create("busy", "sh", "-c", BUSY, container=LIMITS)
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            pod = await kubelet.summary("busy")
-            if "usageNanoCores" in container(pod).get("cpu", {}):
-                return pod
+    pod: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                pod = await kubelet.summary("busy")
+                main = container(pod)
+                written = main.get("rootfs", {}).get("usedBytes", 0) >= 8 * MIB
+                sent = pod.get("network", {}).get("txBytes", 1) > 0
+                if written and sent and "usageNanoCores" in main.get("cpu", {}):
+                    return pod
+    except TimeoutError:
+        raise AssertionError(f"its last figures were {pod}") from None
 
 
 def container(pod: dict[str, Any]) -> dict[str, Any]:
@@ -49,8 +59,20 @@ def metrics(text: str) -> dict[str, list[float]]:
     return found
 
 
+async def exposed(kubelet: Kubelet, path: str, *names: str) -> dict[str, list[float]]:
+    """The metrics of our pod, once these are among them: an answer may lack a zone that is late."""
+    found: dict[str, list[float]] = {}
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not set(names) <= set(found):
+                found = metrics(await kubelet.get(path))
+    except TimeoutError:
+        raise AssertionError(f"{path} has only {sorted(found)}") from None
+    return found
+
+
 def holds_for_a_container(figures: dict[str, Any]) -> None:
-    """What is there in either case; the first rate is a true one."""
+    """Check the figures that a container has in both cases; the first rate is already right."""
     assert 0 < figures["cpu"]["usageNanoCores"] < MOST and figures["cpu"]["usageCoreNanoSeconds"] > 0
     assert figures["memory"]["workingSetBytes"] >= 8 * MIB
     assert figures["memory"]["rssBytes"] > 0 and "swap" in figures
@@ -65,13 +87,16 @@ async def test_with_the_configuration_that_we_ship(cluster: Cluster) -> None:
     assert pod["cpu"]["usageNanoCores"] > 0 and pod["memory"]["workingSetBytes"] >= 8 * MIB
     assert pod["network"]["name"] == "eth0" and pod["network"]["txBytes"] > 0
     assert pod["process_stats"]["process_count"] == 1
-    resources = metrics(await kubelet.get("/metrics/resource"))
-    assert resources["container_cpu_usage_seconds_total"][0] > 0
-    assert resources["pod_cpu_usage_seconds_total*"][0] > 0
-    advisor = metrics(await kubelet.get("/metrics/cadvisor"))
-    assert {"container_memory_working_set_bytes", "container_fs_usage_bytes"} <= set(advisor)
-    assert {"container_network_receive_bytes_total*", "container_memory_working_set_bytes*"} <= set(advisor)
-    assert advisor["container_cpu_usage_seconds_total"][0].is_integer()
+    seconds = ("container_cpu_usage_seconds_total", "pod_cpu_usage_seconds_total*")
+    resources = await exposed(kubelet, "/metrics/resource", *seconds)
+    assert all(resources[name][0] > 0 for name in seconds)
+    advisor = await exposed(
+        kubelet,
+        "/metrics/cadvisor",
+        *("container_memory_working_set_bytes", "container_fs_usage_bytes", seconds[0]),
+        *("container_network_receive_bytes_total*", "container_memory_working_set_bytes*"),
+    )
+    assert advisor[seconds[0]][0].is_integer()
     assert 'id="/"' not in await kubelet.get("/metrics/cadvisor")
 
 
@@ -102,7 +127,7 @@ async def test_without_it_groups_of_pods_are_empty(cluster: Cluster) -> None:
             assert pod["cpu"].get("usageNanoCores", 0) == 0 and pod["cpu"]["usageCoreNanoSeconds"] == 0
             assert pod["memory"]["workingSetBytes"] == 0
             assert "network" not in pod
-            advisor = metrics(await kubelet.get("/metrics/cadvisor"))
+            advisor = await exposed(kubelet, "/metrics/cadvisor", "container_memory_working_set_bytes*")
             assert advisor["container_memory_working_set_bytes*"] == [0.0]
             assert "container_memory_working_set_bytes" not in advisor
         finally:
@@ -119,9 +144,9 @@ async def test_without_it_and_without_such_groups(cluster: Cluster) -> None:
         assert pod["cpu"]["usageNanoCores"] == container(pod)["cpu"]["usageNanoCores"]
         assert pod["memory"]["workingSetBytes"] == container(pod)["memory"]["workingSetBytes"]
         assert "network" not in pod and "process_stats" not in pod
-        resources = metrics(await kubelet.get("/metrics/resource"))
-        assert resources["container_memory_working_set_bytes"][0] >= 8 * MIB
-        assert resources["pod_memory_working_set_bytes*"][0] >= 8 * MIB
+        memory = ("container_memory_working_set_bytes", "pod_memory_working_set_bytes*")
+        resources = await exposed(kubelet, "/metrics/resource", *memory)
+        assert all(resources[name][0] >= 8 * MIB for name in memory)
         advisor = await kubelet.get("/metrics/cadvisor")
         assert "container_memory_working_set_bytes" not in metrics(advisor)
         assert 'id="/"' in advisor

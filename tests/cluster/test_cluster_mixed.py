@@ -50,7 +50,7 @@ POLICIES = {
     )
 }
 ROOM = 1 << 30
-"""Bytes by which others may use the disk meanwhile."""
+"""Bytes of the disk that others may use meanwhile."""
 FOREVER = ("sh", "-c", "echo begins; exec sleep 100000")
 
 
@@ -68,13 +68,13 @@ async def mixed(module_mixed: MixedCluster) -> AsyncIterator[MixedCluster]:
 
 
 def server(name: str, port: int) -> tuple[str, ...]:
-    """The command of a web server that says its name."""
+    """The command of a web server that answers with its name."""
     return "sh", "-c", SERVER.format(name=name, port=port)
 
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Path]:
-    """A folder of the host whose mounts are seen by others, as /var/lib/kubelet is on a real node."""
+    """A folder of the host with shared mounts, as /var/lib/kubelet is on a real node."""
     subprocess.run(["mount", "-t", "tmpfs", "shared", str(tmp_path)], check=True)
     try:
         subprocess.run(["mount", "--make-shared", str(tmp_path)], check=True)
@@ -117,7 +117,7 @@ async def test_what_needs_the_host_runs_beside_zones(mixed: MixedCluster, shared
 
 
 def agent_spec(shared: Path) -> dict[str, Any]:
-    """Of a pod that has everything of the host."""
+    """The spec of a pod that has all namespaces of the host."""
     mount = {"name": "host", "mountPath": "/host", "mountPropagation": "Bidirectional"}
     return {
         "hostNetwork": True,
@@ -152,7 +152,7 @@ async def test_the_kubelets_figures_of_both(mixed: MixedCluster) -> None:
 
 
 def _measured(pod: dict[str, Any]) -> bool:
-    """Rates take two readings, and containerd looks for what a container has written now and then."""
+    """The figures once they are complete: rates take two readings, and containerd measures files rarely."""
     container: dict[str, Any] = next(iter(pod.get("containers") or ()), {})
     rates = "usageNanoCores" in container.get("cpu", {}) and "usageNanoCores" in pod.get("cpu", {})
     return rates and container.get("rootfs", {}).get("usedBytes", 0) >= 8 << 20
@@ -185,7 +185,7 @@ async def test_no_container_restarts_when_daemons_do(mixed: MixedCluster) -> Non
 
 
 def identity(pod: dict[str, Any]) -> tuple[str, int]:
-    """Of its container; the kubelet must see no other one later."""
+    """The identity of a pod's container, which must not change."""
     status = container_of(pod)
     return status["containerID"], status["restartCount"]
 
@@ -195,14 +195,14 @@ def longer(count: int, log: str) -> bool:
 
 
 def lines(log: str) -> list[int]:
-    """Whole ones."""
+    """The complete lines of a text."""
     return [int(line) for line in log[: log.rfind("\n") + 1].split()]
 
 
 async def test_a_taint_keeps_ordinary_pods_off_and_the_class_brings_zones(
     mixed: MixedCluster, tmp_path: Path
 ) -> None:
-    """With what ``protect generate`` makes of this node."""
+    """Uses what ``protect generate`` makes from this node."""
     cluster = mixed.cluster
     made = await generated(cluster, tmp_path)
     await cluster.create("early", *FOREVER, runtimeClassName=ZONE)
@@ -239,7 +239,7 @@ async def test_a_taint_keeps_ordinary_pods_off_and_the_class_brings_zones(
 
 
 async def generated(cluster: Cluster, folder: Path) -> dict[str, str]:
-    """The files that ``protect generate`` makes of the running node; its objects are applied."""
+    """Run ``protect generate`` for the running node, and apply its objects: the files."""
     words = ["generate", "classes", "assign-class", "keep-off-host", "labels", f"--node={NODE}"]
     words += [f"--cri-socket={cluster.node.daemon.socket}", f"--to={folder}"]
     await generate(parser().parse_args(words))
@@ -252,7 +252,7 @@ async def generated(cluster: Cluster, folder: Path) -> dict[str, str]:
 
 
 async def until_assigned(cluster: Cluster) -> None:
-    """A policy acts a moment after it is there."""
+    """Wait until a policy acts, which takes a moment."""
     asked = pod("asked", "true", hostNetwork=True)
     async with asyncio.timeout(PATIENCE):
         while True:

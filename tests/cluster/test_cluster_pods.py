@@ -1,4 +1,4 @@
-"""What becomes of pods that other runtimes and this one could see differently."""
+"""Pods that a runtime could handle differently from others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``protect generate`` makes, on a real API server: each object is taken, and does what it says."""
+"""The objects of ``protect generate`` on a real API server, which accepts each; each does its work."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ async def made(folder: Path, *arguments: str) -> list[Path]:
 
 
 async def apply(api: Api, path: Path, query: str = "") -> None:
-    """As kubectl does: one document after another, unknown fields refused."""
+    """Apply documents one after another, as kubectl does; unknown fields are refused."""
     for text in path.read_text().split("---\n"):
         found = YAML(typ="safe", pure=True).load(text)
         at = f"/apis/{found['apiVersion']}/{RESOURCES[found['kind']]}"
@@ -81,7 +81,7 @@ async def api(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Api]:
 
 
 async def _in_effect(api: Api) -> None:
-    """Policies act a moment after they are there; the API has no event of it."""
+    """Wait until policies act, which takes a moment and has no event in the API."""
 
     async def until(true: Callable[[Object | str], bool], namespace: str, **spec: Any) -> None:
         while not true(await asked(api, namespace, **spec)):  # noqa: ASYNC110
@@ -93,7 +93,7 @@ async def _in_effect(api: Api) -> None:
 
 
 async def asked(api: Api, namespace: str, **spec: Any) -> Object | str:
-    """The pod's spec as it would be, or why it is refused."""
+    """Create a pod as a dry run: its spec, or why it is refused."""
     try:
         path = f"/api/v1/namespaces/{namespace}/pods?dryRun=All&fieldValidation=Strict"
         answer = await api.post(path, pod("asked", "true", **spec))
@@ -150,7 +150,7 @@ async def test_a_pod_of_another_namespace_gets_none(api: Api) -> None:
 
 
 async def test_a_label_that_names_no_class_keeps_pods_out(api: Api) -> None:
-    """Rather than letting them run without a zone."""
+    """They must not run without a zone."""
     assert r"RuntimeClass \"xenpod\" not found" in str(await asked(api, MISTAKEN))
 
 
@@ -224,7 +224,7 @@ def _taint(word: str) -> Object:
 
 
 async def _node(api: Api, name: str, labels: Object, taints: list[Object]) -> None:
-    """One that is Ready, without a kubelet; new ones are tainted until somebody has seen that they are."""
+    """Make a node that is Ready, without a kubelet, and remove the taint of new nodes."""
     room = {"cpu": "4", "memory": "4Gi", "pods": "10"}
     ready = {"type": "Ready", "status": "True", "reason": "Test", "message": ""}
     status = {"capacity": room, "allocatable": room, "conditions": [ready]}

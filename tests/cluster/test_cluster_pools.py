@@ -34,7 +34,7 @@ CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 ZONES = {"xenpod.dev/zones": "true"}
 ADDONS = {"xenpod.dev/pool": "addons"}
 ROOM = 2
-"""Pods that a node takes."""
+"""Most pods of a node."""
 
 POD = """\
 kind: Pod
@@ -86,7 +86,7 @@ async def serving(tmp_path_factory: pytest.TempPathFactory, authority: Path) -> 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def api(serving: Serving) -> AsyncIterator[Api]:
-    """Without nodes and pods, before and after."""
+    """An API server without nodes and pods before and after each test."""
     yield serving.api
     await serving.api.delete(f"{PODS}?gracePeriodSeconds=0")
     await serving.api.delete(NODES)
@@ -114,7 +114,7 @@ async def add_pod(api: Api, name: str, spec: Object) -> None:
 
 
 def zone_pod(memory: str = "256Mi") -> Object:
-    """As it is after ``--fill``."""
+    """A pod as ``--fill`` leaves it."""
     text = manifests.applied(POD, fill(POD, "xenpod-metal")).replace("256Mi", memory)
     spec: Object = YAML(typ="safe", pure=True).load(text)["spec"]
     assert spec["runtimeClassName"] == "xenpod-metal"
@@ -122,7 +122,7 @@ def zone_pod(memory: str = "256Mi") -> Object:
 
 
 def addon_pod() -> Object:
-    """As its template is after ``--critical``."""
+    """A pod as the template that ``--critical`` leaves."""
     critical = Critical(addons=["default/addon"])
     text = manifests.applied(ADDON, critical.plan(ADDON))
     spec: Object = YAML(typ="safe", pure=True).load(text)["spec"]["template"]["spec"]
@@ -131,13 +131,13 @@ def addon_pod() -> Object:
 
 
 async def place(api: Api, name: str) -> str:
-    """The node that it gets."""
+    """Create a pod: the node that it gets."""
     found = await api.until(PODS, f"metadata.name={name}", lambda pod: bool(pod["spec"].get("nodeName")))
     return str(found["spec"]["nodeName"])
 
 
 async def waits(api: Api, name: str, *texts: str) -> str:
-    """What the scheduler says of a pod that it cannot place."""
+    """Create a pod that cannot be placed: the scheduler's reason."""
 
     def said(pod: Object) -> str:
         conditions = pod["status"].get("conditions") or ()

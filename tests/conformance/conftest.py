@@ -33,7 +33,7 @@ async def stage(session_stage: Stage) -> AsyncIterator[Stage]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shared_pod(session_stage: Stage) -> AsyncIterator[Pod]:
-    """A pod for tests that need nothing but a place for containers; privileged ones may run in it."""
+    """A pod for tests that need only containers, which may be privileged."""
     security = cri.LinuxSandboxSecurityContext(privileged=True)
     linux = cri.LinuxPodSandboxConfig(security_context=security)
     async with session_stage.pod("shared", linux=linux) as pod:

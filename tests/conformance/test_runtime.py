@@ -29,7 +29,7 @@ async def test_version(stage: Stage) -> None:
 async def test_status(stage: Stage) -> None:
     reply = await stage.runtime.Status(cri.StatusRequest(), timeout=PATIENCE)
     assert {one.type: one.status for one in reply.status.conditions} == {
-        "RuntimeReady": True, "NetworkReady": True, "HandlersReady": True,
+        "RuntimeReady": True, "NetworkReady": True, "HandlersReady": True, "ZoneModePreferred": True,
     }  # fmt: skip
     assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod", "zone"]
     assert reply.features.supplemental_groups_policy and not reply.info

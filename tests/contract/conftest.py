@@ -1,4 +1,4 @@
-"""Both toolstacks for one suite: ``--toolstack=fake`` (default), or ``libxl`` in a Xen dom0."""
+"""Runs one suite on either toolstack: ``--toolstack=fake`` (default), or ``libxl`` in a Xen dom0."""
 
 from __future__ import annotations
 

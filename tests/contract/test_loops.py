@@ -40,7 +40,7 @@ def attached(image: Path) -> list[str]:
 
 
 async def nobody_has(image: Path) -> None:
-    """Whoever else looks for a free device may have this one open for a moment, and is then its last."""
+    """Wait until nobody has the device: others who look for a free one may open it for a moment."""
     async with asyncio.timeout(60):
         while attached(image):  # noqa: ASYNC110 - the kernel's own time
             await asyncio.sleep(0.01)

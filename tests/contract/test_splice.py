@@ -55,7 +55,7 @@ class Guest:
         return run("ip", "-n", self.namespace, *command.split()).stdout
 
     def take(self, mac: bytes) -> None:
-        """Be the pod."""
+        """Take the pod's MAC and addresses."""
         self.ip(f"link set eth0 address {mac.hex(':')} mtu {MTU} up")
         self.ip("addr add 10.77.0.5/24 dev eth0")
         self.ip("addr add fd77::5/64 dev eth0 nodad")
@@ -290,7 +290,7 @@ def _in_threads() -> bool:
 
 
 def _namespaces() -> set[str]:
-    """Of the threads of this process."""
+    """The network namespaces of this process's threads."""
     found = set()
     for task in os.listdir("/proc/self/task"):
         with suppress(FileNotFoundError, ProcessLookupError):  # it has just ended

@@ -128,6 +128,16 @@ async def test_it_runs_the_modes_that_it_says(stage: Stage) -> None:
         assert await stage.info(wanted.uuid) is None
 
 
+async def test_a_label_or_a_word_about_it(stage: Stage) -> None:
+    """Where nothing would enforce it: libxl by itself makes such a domain, with a warning in its log."""
+    wanted = stage.spec(seclabel="nobody_u:nobody_r:nothing_t")
+    flask = stage.toolstack.capabilities().flask
+    assert not await stage.toolstack.has_seclabel(wanted.seclabel)
+    with pytest.raises(Invalid if flask else Refused, match="policy lacks" if flask else "has no FLASK"):
+        await stage.toolstack.create(wanted)
+    assert await stage.info(wanted.uuid) is None
+
+
 async def test_many_at_once(stage: Stage) -> None:
     agents = await asyncio.gather(*(stage.boot(interfaces=1) for _ in range(stage.many)))
     assert len({agent.domain for agent in agents}) == stage.many

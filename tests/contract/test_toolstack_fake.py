@@ -66,6 +66,21 @@ async def test_it_has_what_its_settings_say(tmp_path: Path) -> None:
         await stage.close()
 
 
+async def test_it_has_the_labels_of_its_settings(tmp_path: Path) -> None:
+    stage = FakeStage(tmp_path)
+    stage.settings = FakeSettings(seclabels=("a:b:c", "a:b:d"))
+    await stage.open()
+    try:
+        assert stage.toolstack.capabilities().flask
+        known = [await stage.toolstack.has_seclabel(label) for label in ("a:b:c", "a:b:d", "a:b:e")]
+        assert known == [True, True, False]
+        await stage.create(seclabel="a:b:d")
+        with pytest.raises(Invalid, match="policy lacks the label a:b:e"):
+            await stage.create(seclabel="a:b:e")
+    finally:
+        await stage.close()
+
+
 async def test_it_says_that_it_has_no_security_boundary(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -285,7 +300,7 @@ exec(sys.argv[2])
 
 
 def _in_zone(pid: int, trick: str) -> None:
-    """As root in the zone's mount namespace: what a hostile agent could do there."""
+    """Do something as root in the zone's mount namespace, as a hostile agent could."""
     command = [sys.executable, "-c", IN_ZONE, str(pid), trick]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.root
 
 @pytest.fixture
 def area(tmp_path: Path) -> Iterator[Area]:
-    """As protectd makes one for each zone."""
+    """An area like the one that protectd makes for each zone."""
     made = Area(tmp_path / "volumes/z")
     made.make()
     try:
@@ -48,7 +48,7 @@ def show(area: Area, source: Path, name: str, *, add: int = 0, propagation: int 
 
 
 def read(area: Area, path: str) -> bytes:
-    """As whoever serves the directory reads it."""
+    """Read a file as the server of the directory does."""
     return mountspace.inside(area.namespace, lambda: Path("/", path).read_bytes())
 
 
@@ -60,7 +60,7 @@ class Guest:
         self._runs = 0
 
     async def sh(self, script: str, place: str = "w/0", way: str = "rw") -> tuple[int, str]:
-        """In a container that has the place of the shared directory at /v."""
+        """Run a script in a container that has the place of the shared directory at /v."""
         self._runs += 1
         volume = busybox.bind(f"/run/xenpod/shared/{place}", "/v", "rbind", "rprivate", way)
         code, output = await self._agent.run(

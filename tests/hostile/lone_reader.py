@@ -82,7 +82,7 @@ def main() -> None:
 
 
 def _peak() -> int:
-    """Of this program alone: what getrusage(2) says may be of whoever started it."""
+    """The peak of memory of this program; getrusage(2) may count that of its parent."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) * 1024
 

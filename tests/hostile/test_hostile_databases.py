@@ -1,4 +1,4 @@
-"""Who may read what the daemons know: pods' environments, and the passwords in them, are in the databases."""
+"""Nobody else may read the daemons' databases, which have pods' environments with their passwords."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ async def honest(zones: Zones) -> AsyncIterator[Zones]:
 
 
 async def turned(zones: Zones, name: str, attack: str) -> HostileZone:
-    """A zone with a silent workload, whose agent is hostile from now on."""
+    """Make a zone with a silent workload, and turn its agent hostile."""
     zone = await zones.create_zone(name)
     await zones.run("/bin/sleep", "3600", workload_id=f"{name}-w", zone_id=name)
     hostile = await asyncio.to_thread(
@@ -49,7 +49,7 @@ async def connected(zones: Zones, name: str) -> None:
 
 
 async def cut_off(zones: Zones, name: str) -> str:
-    """Wait for its end; why."""
+    """Wait for the end of a zone: the reason."""
     async with asyncio.timeout(TIMEOUT):
         while not (zone := await zone_of(zones, name)).death_reason:  # noqa: ASYNC110 - GetZone has no event
             await asyncio.sleep(0.05)
@@ -63,7 +63,7 @@ async def stats_of(zones: Zones, *names: str) -> list[str]:
 
 
 def memory(zones: Zones, line: str = "VmHWM") -> int:
-    """protectd's, in bytes; VmHWM: the most that it had."""
+    """The memory of protectd in bytes; VmHWM is its peak."""
     process = zones.protectd.daemon.process
     assert process is not None
     found = re.search(rf"{line}:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())

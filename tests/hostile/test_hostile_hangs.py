@@ -1,4 +1,4 @@
-"""Both daemons tell the service manager that their loops turn; of one that hangs: test_watchdog.py."""
+"""Both daemons feed the service manager's watchdog; test_watchdog.py has a daemon that hangs."""
 
 from __future__ import annotations
 

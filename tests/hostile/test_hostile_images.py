@@ -1,4 +1,4 @@
-"""Layers that are small on the wire, and take the host's time or memory when they are read."""
+"""Small layers that take much of the host's time or memory to read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _record(key: bytes, value: bytes) -> bytes:
 
 
 def _headers(count: int, key: bytes, value: bytes = b"1") -> bytes:
-    """So many headers of nearly a MiB, of records as short as they can be; %x: a number."""
+    """Make headers of nearly a MiB with the shortest records; %x: a number."""
     found, number = [], 0
     for _ in range(count):
         records, size = [], 0

@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -33,7 +34,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class Wire:
-    """The zone's interface and the other end of the pod's: sockets that see and send everything."""
+    """Sockets that see and send all frames: at the zone's interface, and at the other end of the pod's."""
 
     zone: socket.socket
     node: socket.socket
@@ -56,7 +57,7 @@ class Wire:
         return ether(b"\xff" * 6, self.mac, b"\x08\x06", arp(1, self.mac, OURS, "10.77.0.1"))
 
     async def _passes(self, source: socket.socket, target: socket.socket, frame: bytes, last: bytes) -> bool:
-        """Frames keep their order: once the last one is here, the frame before was dropped, or is here."""
+        """Whether a frame passes: once ``last`` has come, it has come before, or was dropped."""
         marked = frame.ljust(80, b"\0") + os.urandom(8)
         last = last.ljust(80, b"\0") + os.urandom(8)
         loop = asyncio.get_running_loop()
@@ -71,11 +72,16 @@ class Wire:
 
 @pytest.fixture
 async def wire(request: pytest.FixtureRequest, pod_network: PodNetwork) -> AsyncIterator[Wire]:
-    """Spliced, with the spoof check unless the test's parameter is False."""
+    """A spliced zone, with the spoof check unless the test's parameter is False."""
+    async with spliced(pod_network, spoof_check=getattr(request, "param", True)) as made:
+        yield made
+
+
+@asynccontextmanager
+async def spliced(pod_network: PodNetwork, *, spoof_check: bool = True) -> AsyncIterator[Wire]:
+    """Splice a zone to the pod's network as it is now."""
     with Guest() as guest:
-        found = await splice(
-            guest.name, pod_network.path, "eth0", spoof_check=getattr(request, "param", True)
-        )
+        found = await splice(guest.name, pod_network.path, "eth0", spoof_check=spoof_check)
         guest.take(found.mac)
         node_mac = pod_network.execute("peer", "cat", "/sys/class/net/pod0/address").stdout
         zone = await _inside(f"/run/netns/{guest.namespace}", lambda: _packets("eth0"))
@@ -103,7 +109,7 @@ async def _inside(netns: str, work: Callable[[], T]) -> T:
 
 
 def _packets(interface: str) -> socket.socket:
-    """All frames of an interface, as a promiscuous reader has them."""
+    """A socket that gets all frames of an interface, in promiscuous mode."""
     opened = socket.socket(socket.AF_PACKET, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _ALL)
     opened.bind((interface, 3))
     membership = struct.pack("iHH8s", socket.if_nametoindex(interface), 1, 0, b"")  # PACKET_MR_PROMISC
@@ -137,7 +143,7 @@ def neighbour(kind: int, target: str) -> bytes:
 
 
 def _from_zone(mac: bytes) -> dict[str, tuple[bool, bytes]]:
-    """What a zone may send, or not."""
+    """Frames of a zone by name, with whether they may pass."""
     every = b"\xff" * 6
     return {
         "IPv4": (True, ether(every, mac, b"\x08\x00", ip(OURS))),
@@ -200,32 +206,20 @@ async def test_a_gateway_may_do_all_that(wire: Wire) -> None:
 
 
 async def test_a_pod_without_addresses_has_its_mac(pod_network: PodNetwork) -> None:
-    """On a network where it finds an address by itself (DHCP)."""
+    """On a network where the pod finds an address by itself (DHCP)."""
     pod_network.ip("pod", "addr flush dev eth0")
-    with Guest() as guest:
-        found = await splice(guest.name, pod_network.path, "eth0")
-        guest.take(found.mac)
-        zone = await _inside(f"/run/netns/{guest.namespace}", lambda: _packets("eth0"))
-        node = await _inside(f"/run/netns/{pod_network.peer}", lambda: _packets("pod0"))
-        with zone, node:
-            wire = Wire(zone, node, found.mac, OTHER_MAC, lambda: 0)
-            frames = _from_zone(found.mac)
-            assert await wire.out(frames["IPv4 of another"][1]) and await wire.out(
-                frames["IPv4 of nobody"][1]
-            )
-            assert not await wire.out(frames["another's MAC"][1])
+    async with spliced(pod_network) as wire:
+        frames = _from_zone(wire.mac)
+        for name in ("IPv4 of another", "IPv4 of nobody"):
+            assert await wire.out(frames[name][1])
+        assert not await wire.out(frames["another's MAC"][1])
 
 
 async def test_a_pod_without_ipv6_speaks_none(pod_network: PodNetwork) -> None:
     pod_network.ip("pod", "addr del fd77::5/64 dev eth0")
     pod_network.ip("pod", "-6 route flush dev eth0")
-    with Guest() as guest:
-        found = await splice(guest.name, pod_network.path, "eth0")
-        guest.take(found.mac)
-        zone = await _inside(f"/run/netns/{guest.namespace}", lambda: _packets("eth0"))
-        node = await _inside(f"/run/netns/{pod_network.peer}", lambda: _packets("pod0"))
-        with zone, node:
-            wire = Wire(zone, node, found.mac, OTHER_MAC, lambda: 0)
-            frames = _from_zone(found.mac)
-            assert await wire.out(frames["IPv4"][1])
-            assert not await wire.out(frames["link-local"][1]) and not await wire.out(frames["IPv6"][1])
+    async with spliced(pod_network) as wire:
+        frames = _from_zone(wire.mac)
+        assert await wire.out(frames["IPv4"][1])
+        for name in ("link-local", "IPv6"):
+            assert not await wire.out(frames[name][1])

@@ -34,7 +34,7 @@ BECOME = 'echo $$ > "$0"/cgroup.procs && { echo -999 > /proc/self/oom_score_adj;
 
 
 class Held:
-    """Programs that wait before they do anything, so that they can be looked at."""
+    """Programs that wait before they do anything, so that they can be inspected."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -50,13 +50,13 @@ class Held:
         fcntl.flock(self._locks[name], fcntl.LOCK_EX)
 
     async def pids(self, name: str) -> list[int]:
-        """The first of them, and its child."""
+        """The pids of the first program and of its child."""
         await until(lambda: any(self.folder.glob(f"{name}.[0-9]*")))
         found = next(self.folder.glob(f"{name}.[0-9]*"))
         return [int(pid) for pid in found.read_text().split()]
 
     def let_go(self, name: str) -> None:
-        """All of them, from now on; again is fine."""
+        """Let all of them go on from now on; may be repeated."""
         if (lock := self._locks.pop(name, None)) is not None:
             os.close(lock)
 

@@ -1,4 +1,4 @@
-"""File servers that never answer, and what of the daemon they hold."""
+"""File servers that never answer, which must not hold up the daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 pytestmark = [pytest.mark.root, needs_protectd]
 TOO_LATE = grpc.StatusCode.DEADLINE_EXCEEDED
 MANY = 20
-"""More than protectd had threads for this."""
+"""More volumes than protectd had threads for them."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def _runs(zones: Zones, workload: str, path: Path | str) -> None:
 
 
 def _lookups(zones: Zones) -> list[int]:
-    """Those of this protectd that are there."""
+    """The lookup processes of this protectd."""
     process = zones.protectd.daemon.process
     assert process is not None
     found = []

@@ -156,7 +156,7 @@ def _try(tier: str, scratch: Scratch, result: Result, reaching: set[str], every:
 
 
 def spread(tests: Iterable[str], most: int) -> list[str]:
-    """At most so many of them, of as many files as can be."""
+    """Choose at most so many tests, from as many files as possible."""
     files: dict[str, list[str]] = {}
     for test in sorted(tests):
         files.setdefault(test.partition("::")[0], []).append(test)

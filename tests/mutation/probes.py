@@ -67,7 +67,7 @@ def _statement(tree: ast.Module, line: int) -> Sequence[Place]:
 
 
 def _users(tree: ast.Module, line: int) -> Sequence[Place]:
-    """For what an import runs: the functions that use a name that the statement sets, else the import."""
+    """The places that use a statement run by an import: functions that use its name, else the import."""
     statement = next((one for one in tree.body if _at(one, line)), None)
     names = {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)} if statement else set()
     if isinstance(statement, ast.ClassDef):

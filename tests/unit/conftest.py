@@ -30,5 +30,5 @@ async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Z
 
 @pytest.fixture
 def agent(manager: ZoneManager, toolstack: MemoryToolstack) -> SimAgent:
-    """That of ``z1``."""
+    """The agent of ``z1``."""
     return toolstack.of_zone("z1").agent

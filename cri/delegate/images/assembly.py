@@ -1,4 +1,4 @@
-"""Builds the image part of a daemon with a delegate."""
+"""Assembles the ImageService of a daemon with a delegate."""
 
 from __future__ import annotations
 
@@ -28,11 +28,14 @@ async def mixed_images(
     handlers: Collection[str],
     is_ours: IsOurs,
 ) -> AsyncIterator[tuple[grpc.GenericRpcHandler[Any, Any], Ensure]]:
-    """ImageService for a server, and what is awaited before each container, while the block runs."""
-    # Its own connection: a layer that is read slowly must not hold up calls of CRI.
+    """The ImageService to add to a server, and the hook to await before each container is created.
+
+    Both may be used while the block runs.
+    """
+    # A connection of its own: a layer that is read slowly must not hold up CRI's calls.
     stores = channel(config.path)
     theirs, memory = DelegateImages(delegate, config.keep), PullMemory()
-    manager.on_pulled = lambda reference: memory.moved(reference, Owner.OURS)
+    manager.on_named = lambda reference: memory.moved(reference, Owner.OURS)
     transfer = ImageTransfer(manager, theirs, memory, stores)
     try:
         service = MixedImages(config, handlers, ImageService(manager), theirs, memory, is_ours)

@@ -1,7 +1,7 @@
-"""The delegate's content store, where it is containerd: blobs by digest, one more source of a pull.
+"""Reads blobs from the delegate's content store, if it is containerd: one more source for a pull.
 
-Source: containerd's gRPC API on the socket that also serves CRI.  What it gives is as untrusted as what a
-registry gives: the pull checks each blob against its digest.
+Source: containerd's gRPC API, on the socket that also serves CRI.  Its blobs are as untrusted as those of a
+registry: the pull checks each one against its digest.
 """
 
 from __future__ import annotations
@@ -24,34 +24,39 @@ from daemonkit.interceptors import fault_of
 from xenpod_proto.containerd import content_pb2, content_pb2_grpc, images_pb2, images_pb2_grpc
 
 NAMESPACE = (("containerd-namespace", "k8s.io"),)
-"""Where containerd's CRI keeps everything (its constants.K8sContainerdNamespace)."""
+"""The namespace in which containerd's CRI keeps everything (its constants.K8sContainerdNamespace)."""
 CHUNK = 1 << 20
-_ANSWER = 10.0
-"""Seconds for an answer out of containerd's own database."""
+"""Bytes of one read or write of a blob."""
+ANSWER = 10.0
+"""Timeout in seconds of a call that containerd answers from its own database."""
 
 T = TypeVar("T")
 _Reading = grpc.aio.UnaryStreamCall[content_pb2.ReadContentRequest, content_pb2.ReadContentResponse]
 
 
 async def target_of(channel: grpc.aio.Channel, name: str) -> Descriptor | None:
-    """What an image's name or id stands for there; None: no such name, or a delegate without this API."""
+    """The manifest or index that a name or id stands for in containerd.
+
+    None: containerd has no such image, or the delegate has no such API.
+    """
     images = images_pb2_grpc.ImagesStub(channel)
     request = images_pb2.GetImageRequest(name=name)
     try:
-        found = (await images.Get(request, metadata=NAMESPACE, timeout=_ANSWER)).image.target
+        found = (await images.Get(request, metadata=NAMESPACE, timeout=ANSWER)).image.target
     except grpc.aio.AioRpcError as error:
         if error.code() in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNIMPLEMENTED):
             return None
         raise fault_of(error, "find image", name) from error
     if not is_digest(found.digest) or not 0 <= found.size < 1 << 62:
-        raise Corrupt("find image", name, "the delegate names no proper digest for it")
+        raise Corrupt("find image", name, "the delegate gives no valid digest for it")
     return Descriptor(found.media_type, found.digest, found.size)
 
 
 class ContentSource:
-    """An ``ImageSource`` over the content store; read in worker threads, while the calls are the loop's.
+    """An ``ImageSource`` that reads containerd's content store.
 
-    Made on the event loop that the channel belongs to.  stall: the longest time for a chunk, in seconds.
+    It is created on the event loop of the channel, and used in worker threads, which run their calls on that
+    loop.  stall: the longest time for a chunk, in seconds.
     """
 
     resolves = False
@@ -86,7 +91,7 @@ class ContentSource:
         try:
             yield self._chunks(call, digest, token)
         finally:
-            # Of no effect when the stream has ended.
+            # This has no effect on a stream that has ended.
             self._loop.call_soon_threadsafe(call.cancel)
 
     def _chunks(self, call: _Reading, digest: str, token: CancelToken) -> Iterator[bytes]:
@@ -98,7 +103,7 @@ class ContentSource:
         return self._content.Read(request, metadata=NAMESPACE)
 
     async def _chunk(self, call: _Reading, digest: str) -> bytes:
-        """At least CHUNK bytes, less at the end: few hops between the threads, and never the blob whole."""
+        """The next bytes of a blob: at least CHUNK, fewer at its end, so that threads hop rarely."""
         parts: list[bytes] = []
         size = 0
         subject = f"{digest} at {self.name}"
@@ -119,7 +124,7 @@ class ContentSource:
         return b"".join(parts)
 
     def _on_loop(self, work: Coroutine[Any, Any, T], token: CancelToken) -> T:
-        """The result of work on the event loop, for a worker thread; Cancelled when the thread is to stop."""
+        """Run a coroutine on the event loop, from a worker thread.  Cancelled: the thread is to stop."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
 
         def cancel() -> None:

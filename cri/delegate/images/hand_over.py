@@ -1,8 +1,8 @@
-"""Writes an image of ours into the delegate's content store, where it is containerd.
+"""Writes an image of ours into the delegate's content store, if it is containerd.
 
-Its CRI learns of the new name from containerd's own events, gives the image its id, and unpacks it when its
-first container is created.  Sources: containerd's docs/content-flow.md, docs/garbage-collection.md, and its
-internal/cri (UpdateImage, WithNewSnapshot).
+containerd's CRI learns of the new name from containerd's own events, gives the image its id, and unpacks it
+when its first container is created.  Sources: containerd's docs/content-flow.md, docs/garbage-collection.md,
+and its internal/cri (UpdateImage, WithNewSnapshot).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from cri.delegate.images.content import NAMESPACE
+from cri.delegate.images.content import ANSWER, CHUNK, NAMESPACE
 from cri.images.registry.manifests import Descriptor
 from cri.images.store.lending import LentImage
 from cri.state.names import new_id
@@ -36,12 +36,10 @@ from xenpod_proto.containerd import (
     leases_pb2_grpc,
 )
 
-CHUNK = 1 << 20
 _OPERATION = "hand over image"
-_ANSWER = 10.0
 _LEASE = 3600.0
-"""Seconds after which containerd removes what a killed daemon of ours had begun to write."""
-_REF = "containerd.io/gc.ref.content."
+"""Seconds after which containerd removes what a daemon of ours wrote before it was killed."""
+_GC_LABEL = "containerd.io/gc.ref.content."
 _Metadata = tuple[tuple[str, str], ...]
 _Call: TypeAlias = (
     "grpc.aio.StreamStreamCall[content_pb2.WriteContentRequest, content_pb2.WriteContentResponse]"
@@ -49,9 +47,9 @@ _Call: TypeAlias = (
 
 
 async def hand_over(channel: grpc.aio.Channel, image: LentImage, names: Sequence[str], stall: float) -> None:
-    """Write what the content store lacks of an image, and name it there.  What has a name keeps its image.
+    """Write the blobs that the content store lacks, then create the names; a name that exists is kept.
 
-    Faults: what containerd says, TooLate for a chunk that takes longer than ``stall`` seconds.
+    Faults: containerd's own errors; TooLate: a chunk took longer than ``stall`` seconds.
     """
     subject = image.config.digest
     try:
@@ -61,10 +59,10 @@ async def hand_over(channel: grpc.aio.Channel, image: LentImage, names: Sequence
                 await content.write(layer, _file(path))
             await content.write(image.config, _bytes(image.config_bytes))
             await content.write(image.target, _bytes(image.manifest))
-            # Set in any case: a manifest that was there already may be one that nothing held together.
+            # Also for a manifest that was there already: its labels may be missing.
             await content.label(image.target.digest, _children(image))
             for name in names:
-                await _name(channel, name, image.target, metadata)
+                await _create_name(channel, name, image.target, metadata)
     except grpc.aio.AioRpcError as error:
         raise fault_of(error, _OPERATION, subject) from error
 
@@ -72,7 +70,7 @@ async def hand_over(channel: grpc.aio.Channel, image: LentImage, names: Sequence
 class _Content:
     def __init__(self, channel: grpc.aio.Channel, metadata: _Metadata, stall: float) -> None:
         self._stub = content_pb2_grpc.ContentStub(channel)
-        # grpc's types know no calls whose requests are written one by one.
+        # grpc's types do not cover calls whose requests are written one by one.
         self._write: Any = channel.stream_stream(
             "/containerd.services.content.v1.Content/Write",
             request_serializer=content_pb2.WriteContentRequest.SerializeToString,
@@ -82,10 +80,10 @@ class _Content:
         self._stall = stall
 
     async def write(self, blob: Descriptor, chunks: AsyncIterator[bytes]) -> None:
-        """One blob; containerd believes it only with its digest.  One that is there comes into the lease."""
+        """Write one blob, which containerd checks against its digest; one that exists joins the lease."""
         call: _Call = self._write(metadata=self._metadata)
         try:
-            # Each chunk in a message of its own: one that is set anew keeps what it had until it is freed.
+            # A new message for each chunk: a reused one keeps the memory of its old data until it is freed.
             request = partial(
                 content_pb2.WriteContentRequest,
                 ref=f"xenpod-{new_id()}",
@@ -110,7 +108,7 @@ class _Content:
         info = content_pb2.Info(digest=digest, labels=labels)
         mask = FieldMask(paths=[f"labels.{key}" for key in labels])
         request = content_pb2.UpdateRequest(info=info, update_mask=mask)
-        await self._stub.Update(request, metadata=self._metadata, timeout=_ANSWER)
+        await self._stub.Update(request, metadata=self._metadata, timeout=ANSWER)
 
     async def _exchange(
         self,
@@ -120,10 +118,10 @@ class _Content:
     ) -> None:
         try:
             async with asyncio.timeout(self._stall):
-                with suppress(asyncio.InvalidStateError):  # it has ended, and says why when it is read
+                with suppress(asyncio.InvalidStateError):  # the call has ended, and read() says why
                     await call.write(request)
                 if not isinstance(await call.read(), content_pb2.WriteContentResponse):
-                    raise Broken(_OPERATION, blob.digest, "the delegate ended the write without a word")
+                    raise Broken(_OPERATION, blob.digest, "the delegate ended the write without an answer")
         except TimeoutError:
             cause = f"no answer for {self._stall:.0f} s"
             raise TooLate(_OPERATION, blob.digest, cause) from None
@@ -131,11 +129,11 @@ class _Content:
 
 @asynccontextmanager
 async def _lease(channel: grpc.aio.Channel) -> AsyncIterator[_Metadata]:
-    """Metadata with which what is written stays while the block runs."""
+    """Metadata of a lease: what is written with it is not collected while the block runs."""
     leases, lease = leases_pb2_grpc.LeasesStub(channel), f"xenpod-{new_id()}"
     expires = datetime.fromtimestamp(time.time() + _LEASE, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     request = leases_pb2.CreateRequest(id=lease, labels={"containerd.io/gc.expire": expires})
-    await leases.Create(request, metadata=NAMESPACE, timeout=_ANSWER)
+    await leases.Create(request, metadata=NAMESPACE, timeout=ANSWER)
     try:
         yield (*NAMESPACE, ("containerd-lease", lease))
     finally:
@@ -144,27 +142,27 @@ async def _lease(channel: grpc.aio.Channel) -> AsyncIterator[_Metadata]:
 
 async def _end_lease(leases: leases_pb2_grpc.LeasesAsyncStub, lease: str) -> None:
     try:
-        await leases.Delete(leases_pb2.DeleteRequest(id=lease), metadata=NAMESPACE, timeout=_ANSWER)
+        await leases.Delete(leases_pb2.DeleteRequest(id=lease), metadata=NAMESPACE, timeout=ANSWER)
     except grpc.aio.AioRpcError:
         return  # it expires
 
 
-async def _name(channel: grpc.aio.Channel, name: str, target: Descriptor, metadata: _Metadata) -> None:
+async def _create_name(channel: grpc.aio.Channel, name: str, target: Descriptor, metadata: _Metadata) -> None:
     descriptor = images_pb2.Descriptor(media_type=target.media_type, digest=target.digest, size=target.size)
     image = images_pb2.Image(name=name, target=descriptor)
     try:
         images = images_pb2_grpc.ImagesStub(channel)
         request = images_pb2.CreateImageRequest(image=image)
-        await images.Create(request, metadata=metadata, timeout=_ANSWER)
+        await images.Create(request, metadata=metadata, timeout=ANSWER)
     except grpc.aio.AioRpcError as error:
         if error.code() is not grpc.StatusCode.ALREADY_EXISTS:
             raise
 
 
 def _children(image: LentImage) -> dict[str, str]:
-    """Labels that keep an image's parts as long as its manifest."""
-    layers = {f"{_REF}l.{number}": layer.digest for number, (layer, _) in enumerate(image.layers)}
-    return {f"{_REF}config": image.config.digest} | layers
+    """Labels of a manifest with which containerd keeps the config and the layers as long as the manifest."""
+    layers = {f"{_GC_LABEL}l.{number}": layer.digest for number, (layer, _) in enumerate(image.layers)}
+    return {f"{_GC_LABEL}config": image.config.digest} | layers
 
 
 async def _bytes(data: bytes) -> AsyncIterator[bytes]:

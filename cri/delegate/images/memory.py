@@ -1,4 +1,4 @@
-"""What the last pulls told us: with what credentials, and on which side.  In memory only, never logged."""
+"""Remembers of the last pulls their credentials, and their side.  In memory only, never logged."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from daemonkit.faults import Invalid
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 SECRETS = 256
-"""Repositories whose credentials are remembered."""
+"""How many repositories' credentials are remembered."""
 SECRET_BYTES = 64 << 10
 LIFETIME = 12 * 3600.0
-"""Seconds; tokens of the large clouds' registries last as long."""
+"""Seconds for which credentials are remembered: as long as the large clouds' tokens are valid."""
 SIDES = 4096
-"""Names whose last pull is remembered."""
+"""How many names are remembered with the side of their last pull."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class PullMemory:
-    """Of pulls that succeeded."""
+    """Remembers credentials and sides of the pulls that succeeded."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._secrets: _Bounded[str, _Secret] = _Bounded(SECRETS)
@@ -35,31 +35,31 @@ class PullMemory:
         self._clock = clock
 
     def pulled(self, name: str, side: Owner, auth: cri.AuthConfig) -> None:
-        """A pull of a name has succeeded; a name outside our grammar is passed over."""
+        """Note that a pull of this name has succeeded.  A name that is not a valid reference is ignored."""
         try:
             reference = names.parse(name)
         except Invalid:
             return
         self.moved(reference, side)
-        # A public image says nothing about what is private beside it.
+        # A pull without credentials leaves those of private images in the same repository.
         if 0 < auth.ByteSize() <= SECRET_BYTES:
             kept = cri.AuthConfig()
             kept.CopyFrom(auth)
             self._secrets.put(reference.name, _Secret(kept, self._clock() + LIFETIME))
 
     def moved(self, reference: Reference, side: Owner) -> None:
-        """A name means what was just pulled on one side."""
+        """Note that a name now means the image that this side has just got for it."""
         self._sides.put(str(reference), side)
 
     def side(self, name: str) -> Owner:
-        """Where a name was pulled last; ours when that is not known."""
+        """The side on which a name got its image last; ours when that is not known."""
         try:
             return self._sides.get(str(names.parse(name))) or Owner.OURS
         except Invalid:
             return Owner.OURS
 
     def auth(self, reference: Reference) -> cri.AuthConfig | None:
-        """The credentials of the last pull from a repository that showed any."""
+        """The credentials that were last used for a repository; None: none, or they are too old."""
         secret = self._secrets.get(reference.name)
         if secret is not None and secret.until <= self._clock():
             self._secrets.drop(reference.name)
@@ -74,7 +74,7 @@ class _Secret:
 
 
 class _Bounded(Generic[K, V]):
-    """A table that forgets what was put into it longest ago."""
+    """A table of at most ``most`` entries, which forgets those that were put longest ago."""
 
     def __init__(self, most: int) -> None:
         self._most = most

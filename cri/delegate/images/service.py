@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Collection
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
-from google.protobuf.message import DecodeError, Message
 
 from cri.delegate.config import DelegateConfig, Unnamed
 from cri.delegate.images import union
 from cri.delegate.images.memory import PullMemory
 from cri.delegate.images.theirs import DelegateImages
-from cri.delegate.link import IMAGES, Metadata, passed_on, remaining, said
+from cri.delegate.kinds import parsed
+from cri.delegate.link import IMAGES, Metadata, error_text, passed_on, remaining
 from cri.delegate.owners import Owner
 from cri.delegate.routes import Answer, Behaviour, end_with, unary
 from cri.images.digests import is_digest
@@ -26,16 +26,15 @@ from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
-M = TypeVar("M", bound=Message)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 IsOurs = Callable[[cri.PodSandboxMetadata], bool]
-"""Whether a pod of this metadata is in a zone."""
+"""Whether our records have a pod with this metadata, so that it runs in a zone."""
 
 
 class MixedImages:
-    """One method for each RPC, with the request as it came.
+    """ImageService over both stores, with one method for each RPC.
 
-    handlers: the names of ours; is_ours: by our records.
+    handlers: the names of our runtime handlers.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class MixedImages:
         self._is_ours = is_ours
 
     def service(self) -> grpc.GenericRpcHandler[Any, Any]:
-        """ImageService, for a server."""
+        """The ImageService to add to a server."""
         unaries: dict[str, Behaviour] = {
             "PullImage": self.pull,
             "ListImages": self.list_images,
@@ -70,8 +69,8 @@ class MixedImages:
         return grpc.method_handlers_generic_handler(IMAGES.strip("/"), handlers)
 
     async def pull(self, raw: bytes, context: _Context) -> Answer:
-        """PullImage: to the side of the pod that the image is for."""
-        request = _parsed(cri.PullImageRequest, raw, "PullImage")
+        """PullImage, on the side of the pod that the image is for."""
+        request = parsed("PullImage", cri.PullImageRequest, raw)
         spec, side = request.image, self._side_of(request)
         if side is Owner.OURS:
             answer: Answer = await self._ours.PullImage(request, context)
@@ -84,8 +83,8 @@ class MixedImages:
         return answer
 
     async def list_images(self, raw: bytes, context: _Context) -> Answer:
-        """ListImages: each image once."""
-        request = _parsed(cri.ListImagesRequest, raw, "ListImages")
+        """ListImages: the images of both sides, each once."""
+        request = parsed("ListImages", cri.ListImagesRequest, raw)
         listed = await self._listed(request.filter, context, passed_on(context))
         answer = cri.ListImagesResponse(images=listed)
         if answer.ByteSize() > MESSAGE_LIMIT:
@@ -94,8 +93,8 @@ class MixedImages:
         return answer
 
     async def stream(self, raw: bytes, context: _Context) -> AsyncIterator[cri.StreamImagesResponse]:
-        """The same as a stream."""
-        request = _parsed(cri.StreamImagesRequest, raw, "StreamImages")
+        """StreamImages: the same as a stream."""
+        request = parsed("StreamImages", cri.StreamImagesRequest, raw)
         try:
             listed = await self._listed(request.filter, context, passed_on(context))
         except grpc.aio.AioRpcError as error:
@@ -104,8 +103,8 @@ class MixedImages:
             yield cri.StreamImagesResponse(images=batch)
 
     async def status(self, raw: bytes, context: _Context) -> Answer:
-        """ImageStatus: what either side has is present."""
-        request = _parsed(cri.ImageStatusRequest, raw, "ImageStatus")
+        """ImageStatus: an image is present if either side has it."""
+        request = parsed("ImageStatus", cri.ImageStatusRequest, raw)
         ours = await self._ours.ImageStatus(request, context)
         theirs = await self._their_status(request, passed_on(context))
         if theirs is None or not theirs.image.id:
@@ -119,12 +118,12 @@ class MixedImages:
         return answer
 
     async def remove(self, raw: bytes, context: _Context) -> Answer:
-        """RemoveImage: the image that ImageStatus shows, from both sides.
+        """RemoveImage: removes the image that ImageStatus shows, from both sides.
 
-        The delegate goes first.  While it does not answer, nothing is removed that it may have, so that the
-        kubelet does not count space as freed that is not.
+        The delegate goes first.  While it does not answer, no image that it may have is removed: the kubelet
+        would count its space as freed.
         """
-        request = _parsed(cri.RemoveImageRequest, raw, "RemoveImage")
+        request = parsed("RemoveImage", cri.RemoveImageRequest, raw)
         metadata = passed_on(context)
         image_id = await self._meant(request.image, context, metadata)
         if not image_id:
@@ -136,7 +135,7 @@ class MixedImages:
             raise
         except (grpc.aio.AioRpcError, Fault) as error:
             refusal = error
-        # An id in another form is the delegate's alone: lists have ours beside it.
+        # Only the delegate can have an id that is no digest.
         if is_digest(image_id):
             own = cri.RemoveImageRequest(image=cri.ImageSpec(image=image_id))
             await self._ours.RemoveImage(own, context)
@@ -145,8 +144,8 @@ class MixedImages:
         return cri.RemoveImageResponse()
 
     async def filesystems(self, raw: bytes, context: _Context) -> Answer:
-        """ImageFsInfo: both stores', those on one filesystem as one."""
-        request = _parsed(cri.ImageFsInfoRequest, raw, "ImageFsInfo")
+        """ImageFsInfo: the filesystems of both stores; two stores on one filesystem are summed up."""
+        request = parsed("ImageFsInfo", cri.ImageFsInfoRequest, raw)
         ours = await self._ours.ImageFsInfo(request, context)
         theirs = await self._theirs.filesystems(passed_on(context))
         if theirs is None:
@@ -154,7 +153,7 @@ class MixedImages:
         return await asyncio.to_thread(union.filesystems, ours, theirs)
 
     def _side_of(self, request: cri.PullImageRequest) -> Owner:
-        """Where the pod of a pull is; without a pod, by its handler; without that, by ``default``."""
+        """The side to pull on: its pod's; without a pod, its handler's; without a handler, the default."""
         pod = request.sandbox_config.metadata
         if pod.ByteSize():
             return Owner.OURS if self._is_ours(pod) else Owner.DELEGATE
@@ -166,13 +165,13 @@ class MixedImages:
         return Owner.OURS if spec.runtime_handler in self._handlers else Owner.DELEGATE
 
     def _first(self, spec: cri.ImageSpec) -> Owner:
-        """Whose image a name means when both sides have one: its handler's, else that of the last pull."""
+        """Whose image a name means if both sides have one: the handler's, else the last pull's."""
         return self._by_handler(spec) or self._memory.side(spec.image)
 
     async def _their_status(
         self, request: cri.ImageStatusRequest, metadata: Metadata
     ) -> cri.ImageStatusResponse | None:
-        """None when it does not answer: zones go on without it, and pull what they lack."""
+        """The delegate's ImageStatus; None while it does not answer: zones go on without its images."""
         asked = cri.ImageStatusRequest()
         asked.CopyFrom(request)
         if asked.image.runtime_handler in self._handlers:
@@ -180,16 +179,16 @@ class MixedImages:
         try:
             return await self._theirs.status(asked, metadata)
         except (grpc.aio.AioRpcError, Fault) as error:
-            log.debug("the delegate's images are left out", extra=fields(cause=said(error)))
+            log.debug("the delegate's images are left out", extra=fields(cause=error_text(error)))
             return None
 
     async def _meant(self, spec: cri.ImageSpec, context: _Context, metadata: Metadata) -> str:
-        """The id of the image that a name means, "" for none; errors of the delegate."""
+        """The id of the image that a name means, "" for none; raises the delegate's errors."""
         if not spec.image:
             raise Invalid("read request", "", "no image is named")
         if is_digest(spec.image):
             return spec.image
-        # Our damaged images are in no status, but in lists.
+        # ListImages, since ImageStatus does not show our damaged images.
         listing = cri.ListImagesRequest(filter=cri.ImageFilter(image=spec))
         listed = await self._ours.ListImages(listing, context)
         their_id = await self._theirs.meant(spec.image, metadata)
@@ -211,11 +210,3 @@ class MixedImages:
             return named
         wanted = await self._meant(asked.image, context, metadata)
         return [image for image in images if image.id == wanted]
-
-
-def _parsed(kind: type[M], untrusted: bytes, method: str) -> M:
-    try:
-        message: Any = kind.FromString(untrusted)
-    except DecodeError:
-        raise Invalid(method, "", "the request is not CRI's") from None
-    return message  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""The delegate's ImageService, in messages.  What it lists is untrusted, and remembered for a while."""
+"""The client of the delegate's ImageService.  Its lists are untrusted, and remembered for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
-from cri.delegate.link import IMAGES, Delegate, Metadata, said
+from cri.delegate.link import IMAGES, Delegate, Metadata, error_text
 from cri.delegate.untrusted import ITEMS, TOO_MANY, has_more_items, read
 from daemonkit.faults import Broken, Fault, TooLate, Unreachable
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -18,9 +18,9 @@ M = TypeVar("M", bound=Message)
 
 
 class DelegateImages:
-    """Calls that only read do not wait for a delegate that is known not to answer.
+    """The delegate's images.  While it is known not to answer, calls that only read do not wait for it.
 
-    AioRpcError: its own status; Unreachable, TooLate, Broken, Refused: see ``cri.delegate.link``.
+    AioRpcError is its own status; Unreachable, TooLate, Broken, Refused: see ``cri.delegate.link``.
     """
 
     def __init__(self, delegate: Delegate, keep: float) -> None:
@@ -30,35 +30,35 @@ class DelegateImages:
         self._heard_at = 0.0
         self._listed: dict[str, cri.Image] | None = None
         self._changes = 0
-        """A list that was asked for before the last one is not kept: it may lack an image."""
+        """Number of pulls so far: a list asked for before one may lack its image, and is not remembered."""
         self._filesystems: tuple[float, cri.ImageFsInfoResponse] | None = None
 
     async def status(
         self, request: cri.ImageStatusRequest, metadata: Metadata = ()
     ) -> cri.ImageStatusResponse:
-        """ImageStatus; without an image when it has none."""
+        """ImageStatus; the answer has no image if the delegate has none."""
         return await self._read("ImageStatus", request, cri.ImageStatusResponse, metadata)
 
     async def meant(self, name: str, metadata: Metadata) -> str:
-        """The id of the image that a name means, "" for none; a delegate that never was there has none."""
+        """The id of the image that a name means; "" for none, or when the delegate has never been there."""
         request = cri.ImageStatusRequest(image=cri.ImageSpec(image=name))
         try:
             return (await self.status(request, metadata)).image.id
         except (Unreachable, TooLate):
-            if self._delegate.met:
+            if self._delegate.ever_answered:
                 raise
             return ""
 
     async def find(self, name: str) -> cri.Image | None:
-        """An image by id or name."""
+        """Find an image by id or name."""
         request = cri.ImageStatusRequest(image=cri.ImageSpec(image=name))
         answer = await self.status(request)
         return answer.image if answer.image.id else None
 
     async def images(self, metadata: Metadata = ()) -> list[cri.Image]:
-        """All images, each id once; as it last said when it does not answer.
+        """All images, each id once; those of the last list while the delegate does not answer.
 
-        Unreachable when that is too long ago: a list without them would say that they are gone.
+        Unreachable when that list is too old: one without its images would say that they are gone.
         """
         asked_at, changes = time.monotonic(), self._changes
         try:
@@ -76,7 +76,7 @@ class DelegateImages:
         return list(found.values())
 
     async def filesystems(self, metadata: Metadata = ()) -> cri.ImageFsInfoResponse | None:
-        """ImageFsInfo; as it last said when it does not answer, None when that is too long ago."""
+        """ImageFsInfo; the last answer while the delegate does not answer, None if that is too old."""
         request, kind = cri.ImageFsInfoRequest(), cri.ImageFsInfoResponse
         now = time.monotonic()
         try:
@@ -87,10 +87,10 @@ class DelegateImages:
         return self._filesystems[1]
 
     async def remove(self, name: str, timeout: float | None, metadata: Metadata = ()) -> None:
-        """RemoveImage, for a caller who has ``timeout`` seconds; an image that is not there is fine.
+        """RemoveImage, within ``timeout`` seconds; removing an image that is not there succeeds.
 
-        containerd answers when the space is free, so how long that takes does not say that it is away.
-        While it does not answer: nothing is done for an image that it did not have when it last did.
+        containerd answers once the space is free, so a slow answer does not mean that it is away.  While it
+        does not answer, the removal of an image that its last list did not have succeeds.
         """
         request = cri.RemoveImageRequest(image=cri.ImageSpec(image=name))
         try:
@@ -106,10 +106,10 @@ class DelegateImages:
             self._listed.pop(name, None)
 
     async def pull(self, raw: bytes, timeout: float | None, metadata: Metadata = ()) -> bytes:
-        """PullImage, byte for byte.
+        """PullImage; request and answer are encoded.
 
-        Unreachable when the delegate has not answered anything for ``delegate.keep``: the kubelet sets no
-        deadline, and by default begins no other pull, a zone's neither, before this one ends.
+        Unreachable when the delegate has answered nothing at all for ``delegate.keep`` seconds: the kubelet
+        sets no deadline, and by default begins no other pull, not even a zone's, before this one ends.
         """
         call = self._delegate.call(f"{IMAGES}PullImage", raw, timeout, metadata)
         pull = asyncio.ensure_future(call)
@@ -123,7 +123,7 @@ class DelegateImages:
             self.changed()
 
     def changed(self) -> None:
-        """It may have an image more: the list as it was would hide it."""
+        """Forget the last list: the delegate may have got an image that is not in it."""
         self._listed = None
         self._changes += 1
 
@@ -134,7 +134,7 @@ class DelegateImages:
             path = f"{IMAGES}{method}"
             data = await delegate.call(path, request.SerializeToString(), delegate.timeout, metadata)
         except (Unreachable, TooLate) as fault:
-            delegate.lost(said(fault))
+            delegate.lost(error_text(fault))
             raise
         return parsed_answer(kind, data, method, self.name)
 
@@ -143,12 +143,12 @@ class DelegateImages:
             raise Unreachable(method, self.name, trouble, "is that runtime running?")
 
     def _recalled(self, error: Exception) -> dict[str, cri.Image]:
-        """The images as it last said; the error when that is not known, or too long ago.
+        """The images of the last list; raises ``error`` when there is none, or it is too old.
 
-        A delegate that never was there has none.
+        A delegate that has never been there has no images.
         """
         age = time.monotonic() - self._heard_at
-        if not self._delegate.met:
+        if not self._delegate.ever_answered:
             return {}
         if self._listed is not None and age <= self._keep:
             return self._listed
@@ -156,7 +156,7 @@ class DelegateImages:
 
 
 def parsed_answer(kind: type[M], untrusted: bytes, method: str, name: str) -> M:
-    """An answer of the delegate; Broken when it cannot be read."""
+    """Decode an answer of the delegate; Broken when it cannot be decoded, or has too many items."""
     try:
         if has_more_items(untrusted):
             raise Broken(method, name, TOO_MANY)

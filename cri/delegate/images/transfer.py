@@ -1,8 +1,8 @@
-"""Before a container is created: the image comes to the side where its pod is, from the other one.
+"""Brings an image to the side of its pod, from the other side, before a container is created.
 
-The kubelet asks for an image once for the node.  What either side has counts as present, so the side of the
-pod may lack it.  Bytes that are on this host come first, then the registry, with the credentials of the last
-pull from there.
+The kubelet pulls an image once for the node, and an image that either side has counts as present, so the side
+of the pod may lack it.  It is copied from the other side if possible, else pulled from the registry with
+the credentials of the last pull from there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cri.delegate.images.content import ContentSource, target_of
 from cri.delegate.images.hand_over import hand_over
 from cri.delegate.images.memory import PullMemory
 from cri.delegate.images.theirs import DelegateImages, parsed_answer
-from cri.delegate.link import said
+from cri.delegate.link import error_text
 from cri.delegate.owners import Owner
 from cri.images.manager import ImageManager
 from cri.images.pull.taking import OfferedImage
@@ -37,18 +37,18 @@ log = logging.getLogger(__name__)
 _OPERATION = "create container"
 _HINT = "imagePullPolicy: Always pulls it for this pod; or remove it from the node, so that it is pulled anew"
 _GIVEN = 4
-"""Images that are given to the delegate at once; those that we take wait for their turn among the pulls."""
+"""How many images are given to the delegate at once.  Those that we take count as pulls of ours."""
 _NAMES = 64
-"""Tags, and digests, of an image of the delegate that are looked at."""
+"""How many tags, and how many digests, of an image of the delegate are read."""
 _SEEN = 10.0
-"""Seconds for containerd's CRI to notice an image that was written into its store."""
+"""Seconds within which containerd's CRI must show an image that was written into its store."""
 _LOOK = 0.05
 
 
 class ImageTransfer:
-    """Brings images from one side to the other; ``ensure`` is awaited before each container.
+    """Brings images from one side to the other; ``ensure`` is awaited before each container is created.
 
-    channel: to the delegate's own stores, where it is containerd; another runtime has none there.
+    channel: to the delegate's socket, where a containerd also serves its content store.
     """
 
     def __init__(
@@ -64,9 +64,9 @@ class ImageTransfer:
         self._turns = asyncio.Semaphore(_GIVEN)
 
     async def ensure(self, owner: Owner, request: cri.CreateContainerRequest) -> None:
-        """The images that a container names are on its side, if either side has them.
+        """Have the images of a container on its owner's side, if either side has them.
 
-        Refused: only the other side has it, and it cannot be had from there, nor from the registry.
+        Refused: only the other side has one, and neither that side nor the registry gives it.
         """
         bring = self._to_ours if owner is Owner.OURS else self._to_theirs
         specs = (request.config.image, *(mount.image for mount in request.config.mounts))
@@ -74,11 +74,11 @@ class ImageTransfer:
             await bring(spec, request.sandbox_config)
 
     async def stop(self) -> None:
-        """Cancel what is under way, and wait for its end."""
+        """Cancel the transfers under way, and wait for their end."""
         await self._tasks.close(0)
 
     def here(self, name: str) -> StoredImage | None:
-        """Our image, when containers can have it."""
+        """Our image of this name or id; None: there is none that containers can use."""
         try:
             image = self._manager.store.find(name)
         except Invalid:
@@ -86,13 +86,13 @@ class ImageTransfer:
         return image if image is not None and self._manager.store.usable(image) else None
 
     async def _bring(self, key: tuple[Owner, str], work: Coroutine[Any, Any, None]) -> None:
-        """Run work once for all who want it.  It goes on when they have gone.
+        """Run work once for all callers with the same key (single-flight).  It goes on without them.
 
-        The kubelet gives CreateContainer two minutes: what takes longer is there when it tries again.
+        The kubelet waits two minutes for CreateContainer: a longer transfer is done when it tries again.
         """
         task = self._running.get(key)
         if task is None:
-            task = self._running[key] = self._tasks.spawn(_told(key, work), f"bring image {key[1]}")
+            task = self._running[key] = self._tasks.spawn(_logged(key, work), f"bring image {key[1]}")
             task.add_done_callback(lambda _: self._running.pop(key))
         else:
             work.close()
@@ -111,7 +111,7 @@ class ImageTransfer:
         try:
             await self._take_or_pull(found, asked)
         except (Fault, grpc.aio.AioRpcError) as error:
-            raise _unavailable(found.id, self._theirs.name, said(error)) from error
+            raise _unavailable(found.id, self._theirs.name, error_text(error)) from error
 
     async def _take_or_pull(self, found: cri.Image, asked: str) -> None:
         known = self._by_secret(_names(found, asked))
@@ -129,7 +129,7 @@ class ImageTransfer:
             raise Refused("pull", str(pinned[0]), f"for this platform it is {image.id}")
 
     def _by_secret(self, known: Sequence[Reference]) -> tuple[Reference, ...]:
-        """The names, those first whose repository we have credentials for: only that one is asked."""
+        """Sort names so that those with known credentials come first: only the first is pulled."""
         return tuple(sorted(known, key=lambda one: self._memory.auth(one) is None))
 
     def _credentials(self, known: Reference) -> Credentials:
@@ -151,14 +151,14 @@ class ImageTransfer:
                 await self._hand_over(image, spec.image)
                 return
             except (Fault, grpc.aio.AioRpcError) as error:
-                first = said(error)
+                first = error_text(error)
             try:
                 await self._have_pulled(image, spec, pod)
             except (Fault, grpc.aio.AioRpcError) as error:
-                raise _unavailable(image.id, "xenpod", f"{first}; {said(error)}") from error
+                raise _unavailable(image.id, "xenpod", f"{first}; {error_text(error)}") from error
 
     async def _hand_over(self, image: StoredImage, asked: str) -> None:
-        """Write it into the delegate's store, and wait until its CRI shows it."""
+        """Write an image into the delegate's store, and wait until its CRI shows it."""
         known = [names.parse(one) for one in (*image.repo_tags, *image.repo_digests)]
         given = [
             *image.repo_tags,
@@ -173,11 +173,11 @@ class ImageTransfer:
         while await self._theirs.find(wanted) is None:
             if loop.time() >= until:
                 raise Refused("hand over image", image.id, f"its CRI does not show it after {_SEEN:.0f} s")
-            # CRI tells nobody about images.
+            # CRI has no events about images.
             await asyncio.sleep(_LOOK)
 
     async def _have_pulled(self, image: StoredImage, spec: cri.ImageSpec, pod: cri.PodSandboxConfig) -> None:
-        """Have the delegate pull it by its digest: its tags may stand for another one by now."""
+        """Have the delegate pull an image by digest: its tags may mean another image by now."""
         known = self._by_secret([names.parse(one) for one in image.repo_digests])
         if not known:
             raise Refused("pull", image.id, "it has no name with a digest to be pulled by")
@@ -192,7 +192,7 @@ class ImageTransfer:
             raise Refused("pull", str(known[0]), "for the delegate's platform it is another image")
 
 
-async def _told(key: tuple[Owner, str], work: Coroutine[Any, Any, None]) -> None:
+async def _logged(key: tuple[Owner, str], work: Coroutine[Any, Any, None]) -> None:
     loop = asyncio.get_running_loop()
     begun = loop.time()
     await work
@@ -200,12 +200,12 @@ async def _told(key: tuple[Owner, str], work: Coroutine[Any, Any, None]) -> None
 
 
 def as_digest(image_id: str) -> str:
-    """An image's id as we write it: some runtimes leave out the algorithm."""
+    """An image id with its algorithm, which some runtimes leave out."""
     return image_id if ":" in image_id else f"sha256:{image_id}"
 
 
 def _names(found: cri.Image, asked: str) -> list[Reference]:
-    """The names that the delegate has for an image, the one that was asked for first."""
+    """The delegate's names of an image, beginning with the one that was asked for."""
     known: list[Reference] = []
     for text in (*found.repo_tags[:_NAMES], *found.repo_digests[:_NAMES]):
         try:

@@ -1,4 +1,4 @@
-"""Two image stores as one: images of both once, filesystems of both as the kubelet counts them."""
+"""Joins the answers of two image stores: each image once, each filesystem once."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _MOST = 2**64 - 1
 
 
 def united(ours: cri.Image, theirs: cri.Image) -> cri.Image:
-    """One image that both have.  Its removal takes it from both, so its size is what both would free."""
+    """Join one image that both sides have.  Its size is the sum, since a removal frees both copies."""
     one = cri.Image()
     one.CopyFrom(theirs)
     one.MergeFrom(ours)
-    # Merging has put the lists one after the other, and taken our size and pin.
+    # Merging has only concatenated the lists, and has taken our size and our pinned.
     for field in ("repo_tags", "repo_digests"):
         both = dict.fromkeys((*getattr(ours, field), *getattr(theirs, field)))
         del getattr(one, field)[:]
@@ -28,14 +28,14 @@ def united(ours: cri.Image, theirs: cri.Image) -> cri.Image:
 
 
 def _sum(ours: int, theirs: int) -> int:
-    """Of two uint64, as one: a size that cannot be must not fail the list of all images."""
+    """The sum of two uint64, at most the largest one: an absurd size must not fail the whole list."""
     return min(ours + theirs, _MOST)
 
 
 def joined(
     ours: Iterable[cri.Image], theirs: Iterable[cri.Image], side: Callable[[str], Owner]
 ) -> list[cri.Image]:
-    """All images, each id once, each tag once; side: whose image a tag means that both have given away."""
+    """All images, each id once and each tag once; ``side`` decides which image has a tag of both."""
     mine = {image.id: image for image in ours}
     other = {image.id: image for image in theirs}
     _settle(mine, other, side)
@@ -44,7 +44,7 @@ def joined(
 
 
 def _settle(mine: dict[str, cri.Image], other: dict[str, cri.Image], side: Callable[[str], Owner]) -> None:
-    """Take a tag from the image that it does not mean, where the two sides disagree."""
+    """Where a tag means different images on the two sides, take it from the one that lost it."""
     own = {tag: key for key, image in mine.items() for tag in image.repo_tags}
     for key, image in list(other.items()):
         for tag in [tag for tag in image.repo_tags if own.get(tag, key) != key]:
@@ -61,14 +61,14 @@ def _without(image: cri.Image, tag: str) -> cri.Image:
 
 
 class Disk(NamedTuple):
-    """The filesystem that a path lies on.  device: what tells it apart; used: its fuller half, 0 to 1."""
+    """The filesystem of a path: its device number, and the used part (0 to 1) of space or inodes."""
 
     device: int
     used: float
 
 
 def disk_of(path: str) -> Disk | None:
-    """Of space and inodes, the one that is nearer its end; None when the path cannot be looked at; blocks."""
+    """The filesystem of a path, ``used`` by what is fuller; None if it cannot be read.  Blocks."""
     try:
         room, device = os.statvfs(path), os.stat(path).st_dev
     except (OSError, ValueError):
@@ -83,7 +83,7 @@ def filesystems(
     theirs: cri.ImageFsInfoResponse,
     look: Callable[[str], Disk | None] = disk_of,
 ) -> cri.ImageFsInfoResponse:
-    """Both stores' filesystems, each once, the fullest first: the kubelet looks at the first alone."""
+    """The filesystems of both stores, each once.  The fullest comes first: the kubelet reads only that."""
     return cri.ImageFsInfoResponse(
         image_filesystems=_merged([*ours.image_filesystems, *theirs.image_filesystems], look),
         container_filesystems=_merged([*ours.container_filesystems, *theirs.container_filesystems], look),

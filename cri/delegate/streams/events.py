@@ -1,4 +1,4 @@
-"""Events of both runtimes in one stream."""
+"""GetContainerEvents of both runtimes, joined into one stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError, Message
 
 from cri.delegate.kinds import parsed
-from cri.delegate.link import RUNTIME, Delegate, passed_on, said
+from cri.delegate.link import RUNTIME, Delegate, error_text, passed_on
 from cri.delegate.lists import lacks
 from cri.delegate.owners import Owners
 from cri.delegate.streams.missed import MissedEvents
@@ -28,19 +28,18 @@ log = logging.getLogger(__name__)
 _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _METHOD = "GetContainerEvents"
 _WAITING = 64
-"""Events of the delegate's that a subscriber has not taken yet; beyond them its stream is not read."""
+"""How many events of the delegate wait for a subscriber before its stream is no longer read."""
 _LONGEST = 2.0
 _VERDICT = 1.0
-"""Seconds in which a delegate without events says so.  Ours are kept meanwhile, and none is lost."""
+"""Seconds within which a delegate without events says so.  Our events wait meanwhile."""
 
 
 class MergedEvents:
-    """GetContainerEvents.
+    """Answers GetContainerEvents with the events of both runtimes.
 
-    The delegate's stream is taken up again for as long as the subscriber stays, and what changed meanwhile is
-    told.  Without events of the delegate, which containerd before 1.7 does not have, there are none of ours
-    either (UNIMPLEMENTED): the kubelet would rely on them for all pods.  It lists then, as it would with that
-    delegate alone.
+    When the delegate's stream breaks off it is opened again, and events are made for what changed meanwhile.
+    If the delegate has no events (containerd before 1.7), the call fails with UNIMPLEMENTED, since the
+    kubelet would rely on events for all pods.  It then lists, as it would with that delegate alone.
     """
 
     def __init__(
@@ -58,37 +57,37 @@ class MergedEvents:
         self._missed = missed
 
     async def events(self, raw: bytes, context: _Context) -> AsyncGenerator[bytes | Message, None]:
-        """Each as soon as it comes."""
+        """The events of both runtimes, each as soon as it comes."""
         request = parsed(_METHOD, cri.GetEventsRequest, raw)
         metadata = passed_on(context)
         inbox: asyncio.Queue[bytes] = asyncio.Queue(_WAITING)
-        other = asyncio.ensure_future(self._follow(raw, metadata, inbox))
-        their: asyncio.Future[Any] = asyncio.ensure_future(inbox.get())
-        own: asyncio.Future[Any] | None = None
+        follower = asyncio.ensure_future(self._follow(raw, metadata, inbox))
+        theirs: asyncio.Future[Any] = asyncio.ensure_future(inbox.get())
+        ours: asyncio.Future[Any] | None = None
         try:
-            await asyncio.wait((their, other), timeout=_VERDICT, return_when=asyncio.FIRST_COMPLETED)
-            if other.done():
-                other.result()
-            ours = aiter(self._ours(request, context))
-            own = asyncio.ensure_future(_next(ours))
+            await asyncio.wait((theirs, follower), timeout=_VERDICT, return_when=asyncio.FIRST_COMPLETED)
+            if follower.done():
+                follower.result()
+            our_events = aiter(self._ours(request, context))
+            ours = asyncio.ensure_future(_next(our_events))
             while True:
-                await asyncio.wait((own, their, other), return_when=asyncio.FIRST_COMPLETED)
-                if own.done():
-                    yield own.result()
-                    own = asyncio.ensure_future(_next(ours))
-                if their.done():
-                    yield their.result()
-                    their = asyncio.ensure_future(inbox.get())
-                elif other.done():
-                    other.result()
+                await asyncio.wait((ours, theirs, follower), return_when=asyncio.FIRST_COMPLETED)
+                if ours.done():
+                    yield ours.result()
+                    ours = asyncio.ensure_future(_next(our_events))
+                if theirs.done():
+                    yield theirs.result()
+                    theirs = asyncio.ensure_future(inbox.get())
+                elif follower.done():
+                    follower.result()
         finally:
-            waiting = [one for one in (own, their, other) if one is not None]
+            waiting = [one for one in (ours, theirs, follower) if one is not None]
             for one in waiting:
                 one.cancel()
             await complete(asyncio.gather(*waiting, return_exceptions=True))
 
     async def _follow(self, raw: bytes, metadata: Any, inbox: asyncio.Queue[bytes]) -> None:
-        """Into ``inbox``, for ever; Unsupported when the delegate has no events."""
+        """Put the delegate's events into ``inbox`` until cancelled; Unsupported: it has no events."""
         backoff, before = Backoff(longest=_LONGEST), None
         while True:
             try:
@@ -104,15 +103,15 @@ class MergedEvents:
                             await inbox.put(event)
             except (grpc.aio.AioRpcError, Fault) as error:
                 if lacks(error):
-                    cause = "it has no events, so there are none of this node"
+                    cause = "it has no events, so this node has none"
                     raise Unsupported(_METHOD, self._delegate.endpoint, cause) from None
-                log.info("no events of the delegate: %s", said(error))
+                log.info("no events of the delegate: %s", error_text(error))
             if before is None:
                 before = self._missed.known()
             await asyncio.sleep(backoff.delay())
 
     def _checked(self, untrusted: bytes) -> bytes | None:
-        """What to tell; None when it cannot be read, or is about a pod or container of ours."""
+        """The event to pass on; None when it cannot be decoded, or is about a pod or container of ours."""
         try:
             readable, event = read(cri.ContainerEventResponse, untrusted)
         except DecodeError:

@@ -1,4 +1,4 @@
-"""Streaming lists of both runtimes.  A delegate without them, such as containerd, is asked for its list."""
+"""Streaming lists of both runtimes.  A delegate without such streams is asked for its plain list."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ERRORS = (grpc.aio.AioRpcError, Fault)
 
 
 class MergedListStream:
-    """One streaming list: ours, then the delegate's, which was asked at the same time."""
+    """One streaming list: our items, then those of the delegate, which is asked at the same time."""
 
     def __init__(self, merged: MergedList, delegate: Delegate, ours: _Ours) -> None:
         self._list = merged
@@ -35,7 +35,7 @@ class MergedListStream:
         self._lacking = -1
 
     async def answers(self, raw: bytes, context: _Context) -> AsyncGenerator[bytes | Message, None]:
-        """Messages of the stream, each item in one of them."""
+        """The messages of the stream."""
         request = parsed(self._kind.stream, self._request, raw)
         about = getattr(request, "filter", request)
         metadata, begun, pending = passed_on(context), time.monotonic(), None
@@ -64,7 +64,7 @@ class MergedListStream:
         begun: float,
         context: _Context,
     ) -> AsyncGenerator[list[Any], None]:
-        """The delegate's items; when it breaks off, the rest as it last said."""
+        """The delegate's items; when its stream breaks off, the rest comes from its last word."""
         seen: dict[str, Any] = {}
         try:
             if pending is not None:
@@ -88,7 +88,7 @@ class MergedListStream:
             yield [one for one in self._list.last.selected(about) if self._kind.key(one) not in seen]
 
     async def _listed(self, raw: bytes, context: _Context) -> dict[str, Any]:
-        """Requests of both forms have the same fields."""
+        """The delegate's plain list, by key.  Both forms of the request have the same fields."""
         timeout = self._delegate.reads(remaining(context), self._kind.patience)
         answer = await self._delegate.call(RUNTIME + self._kind.method, raw, timeout)
         return self._list.checked.whole(answer)[1]

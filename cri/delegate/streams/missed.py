@@ -1,4 +1,4 @@
-"""Events of the delegate that nobody heard while its stream was broken off: told from its lists."""
+"""Makes events of the delegate that were missed while its stream was broken off, from its lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 log = logging.getLogger(__name__)
 
 MOST = 1024
-"""Events that are made up for; the kubelet lists all by itself now and then."""
+"""Most events that are made at once; the kubelet lists everything now and then anyway."""
 _POD_KINDS = {
     cri.SANDBOX_READY: cri.CONTAINER_STARTED_EVENT,
     cri.SANDBOX_NOTREADY: cri.CONTAINER_STOPPED_EVENT,
@@ -35,14 +35,14 @@ _States: TypeAlias = dict[str, tuple[int, str]]
 
 @dataclass(frozen=True, slots=True)
 class KnownStates:
-    """States and pods by id, of pods and of containers."""
+    """The state and the pod of each pod, and of each container, by id."""
 
     pods: _States
     containers: _States
 
 
 class MissedEvents:
-    """Compares what was known with what there is.  Something may be told twice, which changes nothing."""
+    """Compares the states that were known with those of now.  An event may come twice, which is harmless."""
 
     def __init__(self, delegate: Delegate, pods: MergedList, containers: MergedList) -> None:
         self._delegate = delegate
@@ -50,12 +50,12 @@ class MissedEvents:
         self._containers = containers
 
     def known(self) -> KnownStates:
-        """As the delegate last said."""
+        """The states that the delegate last said."""
         assert self._pods.last is not None and self._containers.last is not None
         return KnownStates(self._pods.last.states(), self._containers.last.states())
 
     async def since(self, before: KnownStates) -> list[bytes]:
-        """Encoded events for what has changed, containers' first; errors of the delegate are raised."""
+        """Encoded events for all changes since, those of containers first; raises the delegate's errors."""
         await self._pods.refresh()
         await self._containers.refresh()
         after = self.known()
@@ -64,7 +64,7 @@ class MissedEvents:
             *_changes(before.pods, after.pods, _POD_KINDS),
         ]
         if len(changes) > MOST:
-            log.warning("not all events of the delegate are made up for", extra=fields(count=len(changes)))
+            log.warning("too many events of the delegate were missed", extra=fields(count=len(changes)))
         shown: dict[str, cri.ContainerEventResponse] = {}
         events = []
         for subject, pod, kind in changes[:MOST]:
@@ -78,7 +78,7 @@ class MissedEvents:
         return events
 
     async def _statuses(self, pod: str, now: KnownStates) -> cri.ContainerEventResponse:
-        """The part of an event that shows a pod with its containers; empty for one that is gone."""
+        """The part of an event that shows a pod and its containers; empty for a pod that is gone."""
         shown = cri.ContainerEventResponse()
         if pod not in now.pods:
             return shown
@@ -94,7 +94,7 @@ class MissedEvents:
         return shown
 
     async def _ask(self, method: str, request: Any, kind: Any) -> Any:
-        """A status; None when it has gone since, or cannot be read."""
+        """Ask the delegate for a status; None when its subject is gone, or it cannot be decoded."""
         try:
             data = request.SerializeToString()
             answer = await self._delegate.call(RUNTIME + method, data, self._delegate.timeout)
@@ -108,7 +108,7 @@ class MissedEvents:
 
 
 def _changes(before: _States, after: _States, kinds: dict[Any, Any]) -> list[tuple[str, str, Any]]:
-    """Id, pod and kind of event for each that differs."""
+    """Id, pod and kind of event for each item that differs."""
     gone = [(one, pod, cri.CONTAINER_DELETED_EVENT) for one, (_, pod) in before.items() if one not in after]
     return gone + [
         (one, pod, kinds[state])

@@ -1,1 +1,1 @@
-"""Kernels that zones boot from, out of images."""
+"""Kernels from images, which zones can boot."""

@@ -47,7 +47,7 @@ class KernelImage:
 
 
 class KernelImages:
-    """Whoever asks for the files of an image has to hold it."""
+    """The kernel images of the store.  A caller who asks for the files of an image must hold it."""
 
     def __init__(
         self, store: ImageStore, settings: KernelSettings, limits: ImageLimits, threads: WorkerThreads
@@ -76,7 +76,7 @@ class KernelImages:
         await self.files(image_id)
 
     async def listed(self) -> list[KernelImage]:
-        """Every image that has /kernel/metadata."""
+        """List every image that has /kernel/metadata."""
         return await self._threads.run(self._listed)
 
     def _files(self, image: StoredImage) -> KernelFiles:

@@ -1,4 +1,4 @@
-"""Where the files of a kernel image lie in its layers.
+"""Finds the files of a kernel image in its layers.
 
 The image is not mounted, and nothing of it unpacked: its kept layers are read as streams, verified against
 the digests in its configuration, and merged as they are when a filesystem is built.
@@ -99,7 +99,7 @@ def _read(
 
 
 def name_of(image: StoredImage) -> str:
-    """An image's name for messages."""
+    """The name of an image for messages."""
     return next(iter((*image.repo_tags, *image.repo_digests)), image.id)
 
 

@@ -1,1 +1,1 @@
-"""Layers: hostile bytes to entries."""
+"""Reads layers: turns hostile bytes into entries."""

@@ -1,4 +1,4 @@
-"""Compressed layers to plain bytes, a bounded chunk at a time.
+"""Decompresses layers, a bounded chunk at a time.
 
 The compression is told by the first bytes, as containerd does, since media types often lie. ISA-L inflates
 two to three times as fast as zlib, and like zstandard it runs without the interpreter's lock.
@@ -59,7 +59,7 @@ def plain(chunks: Iterable[bytes], subject: str) -> Iterator[bytes]:
 
 
 def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes, in no pieces shorter than _LEAST, but for the last."""
+    """The same bytes in pieces of at least _LEAST bytes, except for the last."""
     short: list[bytes] = []
     size = 0
     for chunk in chunks:
@@ -77,7 +77,7 @@ def _gathered(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class _Rest:
-    """Compressed bytes not yet taken: a member says afterwards how many of a piece it did not need."""
+    """Compressed bytes that were not read yet; what a member does not need of a piece is put back."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks = chunks
@@ -153,13 +153,13 @@ def _next(rest: _Rest, most: int, subject: str) -> memoryview:
 
 
 class _ChunkReader:
-    """What zstandard reads from."""
+    """A file object over chunks, from which zstandard reads."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._rest = _Rest(chunks)
 
     def read(self, size: int) -> bytes:
-        """Up to size bytes, as they come."""
+        """Read up to size bytes, as they come."""
         return bytes(self._rest.piece(size))
 
 

@@ -80,12 +80,12 @@ class Inode:
 
     @property
     def is_directory(self) -> bool:
-        """Whether it has names."""
+        """Whether it is a directory, which has names."""
         return self._attributes.kind == tarstream.DIR
 
     @property
     def serial(self) -> int:
-        """Its number in the tree: those that came later have higher ones."""
+        """The inode's number in the tree, which grows with each new inode."""
         return int.from_bytes(self._numbers[:4], "little")
 
     @property
@@ -151,7 +151,7 @@ class Inode:
 
 
 def recorded(node: Inode) -> InodeRecord:
-    """All of an inode but the names in it."""
+    """The record of an inode, without the names in it."""
     kind, mode, uid, gid, xattrs = node._attributes
     if len(node._numbers) == _PLAIN.size:
         serial, mtime, lost = _PLAIN.unpack(node._numbers)
@@ -162,13 +162,13 @@ def recorded(node: Inode) -> InodeRecord:
 
 
 def identity(record: InodeRecord) -> tuple[Any, ...]:
-    """What a record says of the inode itself: all but its number, and that of the layer its data is in."""
+    """The part of a record that identifies the inode: all but its number and the layer of its data."""
     content = record[10]
     return (*record[1:10], content and content[1:], *record[11:])
 
 
 def restored(record: InodeRecord) -> Inode:
-    """The inode of a record; a directory without names."""
+    """Restore the inode of a record; a directory comes without names."""
     serial, kind, mode, uid, gid, mtime, size, target, device, xattrs, content, lost = record
     node = Inode(kind, serial)
     node.describe(Attributes(kind, mode, uid, gid, xattrs), mtime, lost)

@@ -35,7 +35,7 @@ def write(path: Path, digest: str, diff_id: str, index: LayerIndex) -> None:
 
 
 def load(path: Path, digest: str, diff_id: str) -> LayerIndex | None:
-    """What write() wrote for this very layer; None: it is missing, unusable, or another's."""
+    """Read what write() wrote for this layer; None: it is missing, unusable, or another layer's."""
     try:
         with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as source:
             blocks = _blocks(source)

@@ -1,4 +1,4 @@
-"""One layer read through: its plain digest verified, its entries listed, its size bounded."""
+"""Reads a layer once: verifies its plain digest, lists its entries, bounds its size."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class EntryList:
         self._records = PackedRecords()
 
     def add(self, entry: TarEntry) -> None:
-        """Add one more."""
+        """Add an entry."""
         self._records.add(tuple(entry))
 
     def __len__(self) -> int:
@@ -61,12 +61,12 @@ class LayerIndex(NamedTuple):
 
     @property
     def cost(self) -> Cost:
-        """What it takes of an image's budget."""
+        """The layer's cost in its image's budget."""
         return Cost(len(self.entries), self.names, self.memory, self.plain_bytes)
 
 
 class Cost(NamedTuple):
-    """What one layer or several take of an image's budget."""
+    """The cost of one or several layers in an image's budget."""
 
     entries: int = 0
     names: int = 0
@@ -79,7 +79,7 @@ class Cost(NamedTuple):
 
 
 class LayerBudget:
-    """What the layers of one image may cost together."""
+    """The budget of the layers of one image together."""
 
     def __init__(self, subject: str, limits: ImageLimits) -> None:
         self._subject = subject
@@ -106,7 +106,7 @@ def check(cost: Cost, subject: str, limits: ImageLimits) -> None:
 
 
 class _Counted:
-    """Chunks passing by, counted and hashed."""
+    """Counts and hashes chunks that pass."""
 
     def __init__(self, chunks: Iterable[bytes], algorithm: str, check: Callable[[int], None]) -> None:
         self._chunks = chunks
@@ -170,7 +170,7 @@ def read_layer(
 
 
 def _bound(size: int, diff_id: str, limits: ImageLimits) -> Callable[[int], None]:
-    """A check of the plain bytes so far."""
+    """A check that bounds the number of plain bytes."""
     most, key = limits.unpacked_bytes, "unpacked_bytes"
     if limits.ratio and max(limits.unpacked_floor_bytes, size * limits.ratio) < most:
         most, key = max(limits.unpacked_floor_bytes, size * limits.ratio), "ratio"
@@ -199,5 +199,5 @@ def file_chunks(path: Path, token: CancelToken) -> Iterator[bytes]:
 
 
 def plain_stream(path: Path, subject: str, token: CancelToken) -> PlainStream:
-    """A kept blob's plain bytes, once more; raises Cancelled."""
+    """Decompress a kept blob; raises Cancelled."""
     return PlainStream(token.passing(compression.plain(file_chunks(path, token), subject)), subject)

@@ -1,4 +1,4 @@
-"""What entries of a layer have that squashfs cannot store: named, counted, and made up for where it can be.
+"""Names and counts what entries of a layer have that squashfs cannot store.
 
 Squashfs has whole seconds in 32 unsigned bits, and extended attributes of three namespaces: user, trusted and
 security (Linux, fs/squashfs/squashfs_fs.h).
@@ -19,7 +19,7 @@ NAMES: Mapping[int, str] = {
     FRACTION: "time_fractions",
     RANGE: "times_out_of_range",
 }
-"""As the index and an image's information have them."""
+"""The names in the index, and in the information about an image."""
 TEXTS: Mapping[str, str] = {
     "posix_acls": "POSIX ACLs",
     "extended_attributes": "extended attributes outside user, trusted and security",
@@ -33,7 +33,7 @@ _GROUP_OBJ, _MASK = 0x04, 0x10
 
 
 class LossCount:
-    """How many inodes of a filesystem lost what."""
+    """Counts the inodes of a filesystem by what they lost."""
 
     def __init__(self) -> None:
         self._by_bits: Counter[int] = Counter()
@@ -44,7 +44,7 @@ class LossCount:
             self._by_bits[lost] += 1
 
     def named(self) -> dict[str, int]:
-        """The counts that are not 0, by NAMES."""
+        """The counts that are not 0, by their names in NAMES."""
         sums = {
             name: sum(n for bits, n in self._by_bits.items() if bits & bit) for bit, name in NAMES.items()
         }
@@ -52,7 +52,7 @@ class LossCount:
 
 
 def shown(counts: Mapping[str, int]) -> str:
-    """Counts as a person reads them."""
+    """The counts as a text for people."""
     return ", ".join(f"{TEXTS.get(name, name)} (files: {count})" for name, count in counts.items())
 
 

@@ -1,4 +1,4 @@
-"""Many small records in little memory: marshalled, and compressed in groups; read in their order."""
+"""Keeps many small records in little memory: marshalled, and compressed in groups."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ class PackedRecords:
 
 
 def squeezed(value: Any) -> bytes:
-    """A value's bytes, compressed."""
+    """Marshal and compress a value."""
     data = zstandard.ZstdCompressor(level=1, write_checksum=True).compress(marshal.dumps(value, MARSHAL))
     # What comes is the start of a buffer for the worst case, whose end would stay a hole.
     return bytes(memoryview(data))
 
 
 def expanded(data: bytes | bytearray) -> Any:
-    """What was squeezed: by this process, or under a checksum that held."""
+    """Restore a value that this process has squeezed, or whose checksum was verified."""
     return marshal.loads(zstandard.ZstdDecompressor().decompress(data))

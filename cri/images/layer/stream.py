@@ -1,4 +1,4 @@
-"""Plain bytes in order, as the tar reader takes them."""
+"""A stream of plain bytes for the tar reader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from cri.images.errors import Unpackable
 
 
 class PlainStream:
-    """Plain bytes with exact reads; chunks of any length come in."""
+    """Gives exact numbers of bytes from chunks of any length."""
 
     def __init__(self, chunks: Iterator[bytes], subject: str) -> None:
         self._chunks = chunks

@@ -1,4 +1,4 @@
-"""What PAX and GNU headers say about the entry that follows them: weighed while they are read."""
+"""Reads PAX and GNU headers about the next entry, and weighs the memory that they take."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Extras:
 
 
 class HeaderBudget:
-    """What all headers of a layer may take."""
+    """The budget of all headers of a layer."""
 
     def __init__(self, header_bytes: int, weigh: Weigh, subject: str) -> None:
         """header_bytes: the bound on one of them."""
@@ -69,7 +69,7 @@ class HeaderBudget:
         self.weigh(extras.weight + size)
 
     def weigh(self, kept: int) -> None:
-        """Weigh what is kept for the next entry."""
+        """Weigh the memory of what is kept for the next entry."""
         self._weigh(self._excess + kept)
 
     def _oversized(self, cause: str) -> Exception:

@@ -1,4 +1,4 @@
-"""A layer's tar stream to entries: bounded, bytes only, nothing written anywhere.
+"""Reads a layer's tar stream into entries, within bounds, without writing anything.
 
 Own code rather than ``tarfile``: that one reads a PAX header of any length into memory, decodes names, and
 takes four times as long per entry. Formats: POSIX.1-2017 pax and ustar, GNU (long names, base-256, sparse 0.0
@@ -197,7 +197,7 @@ def _owner(pax: bytes | None, field: bytes, stream: PlainStream, name: bytes) ->
 
 
 def _mtime(pax: bytes | None, field: bytes, stream: PlainStream) -> tuple[int, int]:
-    """Whole seconds that squashfs can store, the nearest ones; and what was lost by that."""
+    """The nearest whole seconds that squashfs can store, and what was lost by that."""
     lost = 0
     if pax is None:
         value = _number(field, stream)
@@ -227,5 +227,5 @@ def _bad(stream: PlainStream, cause: str) -> Unpackable:
 
 
 def shown(name: bytes) -> str:
-    """An untrusted name as it may stand in a message."""
+    """An untrusted name made safe for a message."""
     return repr(name[:200].decode("utf-8", "backslashreplace"))

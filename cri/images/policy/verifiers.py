@@ -105,7 +105,7 @@ def _start(command: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[bytes]:
 
 
 def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | None, str]:
-    """Both streams until the process ends; None: it had not ended by the deadline."""
+    """Read both streams until the process ends; None: it had not ended by the deadline."""
     assert process.stdout is not None and process.stderr is not None
     ended = os.pidfd_open(process.pid)
     kept = {stream.fileno(): bytearray() for stream in (process.stdout, process.stderr)}
@@ -132,7 +132,7 @@ def _listen(process: subprocess.Popen[bytes], deadline: float) -> tuple[str | No
 
 
 def _take(descriptor: int, kept: bytearray, poll: select.poll) -> bool:
-    """Read once, up to the limit on output; returns whether there is nothing more now."""
+    """Read once, up to the limit on output; returns whether nothing more is there now."""
     try:
         data = os.read(descriptor, MOST_OUTPUT)
     except BlockingIOError:
@@ -153,6 +153,6 @@ def _line(untrusted: bytes | bytearray) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill it and its children, even when it has ended and they have not."""
+    """Kill the verifier and its children, which may have outlived it."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""An image's filesystems: what the store has of them, and how the others are made of their layers."""
+"""Builds the filesystems of an image that the store lacks, from its layers."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class BuildState(NamedTuple):
 
 
 class FilesystemBuilder:
-    """Builds what the store lacks; all pulls use one, to share work and bounds."""
+    """Builds filesystems; all pulls use one builder, to share work and bounds."""
 
     def __init__(
         self, store: ImageStore, settings: ImageSettings, meters: Meters, threads: WorkerThreads
@@ -109,7 +109,7 @@ class FilesystemBuilder:
         self._slots = threading.Semaphore(SLOTS)
 
     async def begin(self, image: LayeredImage) -> BuildState:
-        """Look at what is here; the caller leases all filesystems and layers of the image."""
+        """Find out what the store has; the caller leases all filesystems and layers of the image."""
         return await self._threads.run(lambda _: self._begin(image))
 
     async def plan(
@@ -202,7 +202,7 @@ class FilesystemBuilder:
         return BuildState(below, order, Planner(image.subject, self._settings.limits, below), contents)
 
     def _share(self, image: LayeredImage, planned: Planned, token: CancelToken) -> bool:
-        """Take a filesystem of the same content, whatever it lies over; whether there is one."""
+        """Take a filesystem of the same content, whatever lies below it; returns whether there is one."""
         chain_id = planned.part.chain_id
         with self._store.files.work_file(chain_id.partition(":")[2]) as work:
             digest = self._store.link_filesystem(planned.content.value, chain_id, work)
@@ -235,7 +235,7 @@ class FilesystemBuilder:
     def _checked(
         self, image: LayeredImage, planned: Planned, read: Set[int], token: CancelToken
     ) -> list[Path]:
-        """The paths of all layers; those that are about to be read are sound."""
+        """The paths of all layers, after checking those that are about to be read."""
         blobs = [self._store.files.blob_path(layer.digest) for layer in image.layers]
         for number in sorted(read - planned.verified):
             check_kept(image.layers[number].digest, blobs[number], token)

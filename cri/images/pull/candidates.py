@@ -1,4 +1,4 @@
-"""The hosts that may have one image, in the order to ask them; what fails moves to the end."""
+"""Orders the hosts that may have an image; one that fails moves to the end."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ class Candidates:
 
     @property
     def first(self) -> ImageSource:
-        """The one that is configured to be asked first."""
+        """The source that is configured to be asked first."""
         return self._sources[0]
 
     def in_order(self, may: Callable[[ImageSource], bool]) -> list[ImageSource]:
-        """Those that may be asked: the ones that failed come last."""
+        """The sources that may be asked; those that failed come last."""
         asked = [source for source in self._sources if may(source)]
         return sorted(asked, key=lambda source: source.name in self._behind)
 
     def registry(self, may: Callable[[ImageSource], bool]) -> ImageSource:
-        """The one that is configured last of those that may be asked: what it says counts most."""
+        """The last configured of the sources that may be asked, whose word counts most."""
         return [source for source in self._sources if may(source)][-1]
 
     def answered(self, source: ImageSource) -> None:

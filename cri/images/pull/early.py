@@ -1,4 +1,4 @@
-"""Filesystems that are begun while their topmost layers are fetched."""
+"""Begins to build filesystems while their topmost layers are fetched."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class EarlyBuild:
 
     @contextmanager
     def reading(self, diff_id: str, token: CancelToken) -> Iterator[EntryReader | None]:
-        """What is to be given the topmost layer's entries, as they come; None: it is not begun now."""
+        """The reader for the topmost layer's entries as they come; None: the build is not begun early."""
         # Another host may have sent a part of it.
         self.close()
         begun = self._begin(diff_id)

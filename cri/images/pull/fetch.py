@@ -183,7 +183,7 @@ def _download_rest(
 def _indexed(
     chunks: Iterator[bytes], verified: VerifiedChunks, read: Callable[[], LayerIndex], source: str
 ) -> LayerIndex:
-    """The index; what looks broken is the transfer's fault if the digest is wrong, else the image's."""
+    """Index a layer.  If it is broken, a wrong digest blames the transfer, a right one the image."""
     try:
         index = read()
     except Misdelivered:

@@ -1,4 +1,4 @@
-"""Images from a layout or archive on this host."""
+"""Imports images from a layout or archive on this host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from daemonkit.tasks import complete
 
 
 class Importer:
-    """Imports by means of the puller; what it reads comes from files."""
+    """Imports images through the puller, with files as its source."""
 
     def __init__(
         self, puller: Puller, files: StoreFiles, limits: ImageLimits, threads: WorkerThreads

@@ -1,4 +1,4 @@
-"""Layers that are on this host already: read again, and believed only as long as they have their digests."""
+"""Reads layers that this host keeps, and verifies that they still have their digests."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _read(
 
 
 def check_kept(digest: str, path: Path, token: CancelToken) -> None:
-    """Raise Damaged, and remove the layer, when it has its digest no longer."""
+    """Check a kept layer.  Damaged: it no longer has its digest, and has been removed."""
     inode = 0
     try:
         status = path.stat()

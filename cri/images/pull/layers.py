@@ -1,4 +1,4 @@
-"""Layers into the store: those that are kept are read, the others fetched, each once for all who want it."""
+"""Gets layers into the store: reads kept ones, fetches others, each once for all callers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LayerFetcher:
                 return await read_first(self._threads, candidates, partial(self._download, wanted))
 
     def _read_kept(self, wanted: WantedLayer, token: CancelToken) -> LayerIndex | None:
-        """The index of a layer that the store has; None: it has not."""
+        """The index of a kept layer; None: the store does not have the layer."""
         layer, diff_id, read = wanted.layer, wanted.diff_id, wanted.read
         index = read_kept(layer, diff_id, self._store.files, self._settings.limits, read, token)
         if index is not None:
@@ -75,7 +75,7 @@ class LayerFetcher:
         return index
 
     def _download(self, wanted: WantedLayer, source: ImageSource, token: CancelToken) -> LayerIndex:
-        """A layer into the store, from one source."""
+        """Download a layer into the store from one source."""
         layer, diff_id, early = wanted.layer, wanted.diff_id, wanted.early
         files, limits = self._store.files, self._settings.limits
         reading = nullcontext if early is None else partial(early.reading, diff_id, token)

@@ -1,4 +1,4 @@
-"""How far pulls have come: written by the threads that work, read on the event loop.
+"""The progress of pulls, written by worker threads and read on the event loop.
 
 Numbers may be read while they change: each is right by itself, and nothing is decided by several of them.
 """
@@ -17,17 +17,17 @@ from cri.images.registry.manifests import Descriptor
 
 
 class Stage(Enum):
-    """What a pull does."""
+    """The stage of a pull."""
 
     RESOLVING = "resolving"
-    """It finds out which layers the image has."""
+    """Finding out which layers the image has."""
     FETCHING = "fetching"
     BUILDING = "building"
-    """All layers are here; the filesystem image is made of them."""
+    """Building the filesystem image, when all layers are here."""
 
 
 class State(Enum):
-    """How far a layer or a filesystem image is."""
+    """The state of a layer or of a filesystem image."""
 
     WAITING = "waiting"
     ACTIVE = "active"
@@ -44,7 +44,7 @@ class Measured:
     total: int
 
     def as_json(self) -> dict[str, object]:
-        """As ``crictl info`` shows it."""
+        """The JSON that ``crictl info`` shows."""
         return {
             "digest": self.name,
             "state": self.state.value,
@@ -66,10 +66,10 @@ class Snapshot:
     host: str = ""
     """The last one that gave something of it, "https://mirror.example"; "" before that."""
     passed_over: Mapping[str, str] = field(default_factory=dict)
-    """The hosts that are asked last for it, and what each of them did."""
+    """The hosts that are asked last, and why each of them is."""
 
     def as_json(self) -> dict[str, object]:
-        """As ``crictl info`` shows it."""
+        """The JSON that ``crictl info`` shows."""
         return {
             "image": self.name,
             "stage": self.stage.value,
@@ -138,7 +138,7 @@ class Meters:
         return self._meters.setdefault(name, Meter(name, total))
 
     def of_layers(self, layers: Sequence[Descriptor]) -> list[Meter]:
-        """One for each layer, in their order; an image may have the same one twice."""
+        """The meters of layers, in their order; an image may have the same layer twice."""
         return [self.of(layer.digest, layer.size) for layer in layers]
 
 
@@ -166,7 +166,7 @@ class Progress:
 
     @property
     def moved(self) -> int:
-        """Grows with everything that happens to it."""
+        """A counter that grows with everything that happens."""
         return self._steps + sum(meter.moved for meter in self._meters)
 
     @property
@@ -194,7 +194,7 @@ class Progress:
 
 
 def _together(parts: Sequence[Measured]) -> Measured | None:
-    """The filesystems of an image as one, under the name of the topmost."""
+    """The progress of all filesystems of an image together, under the name of the topmost."""
     if not parts:
         return None
     states = {part.state for part in parts}

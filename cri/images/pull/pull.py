@@ -1,4 +1,4 @@
-"""Pulling one image, from top to bottom: resolve, plan, fetch, build, name.
+"""Pulls one image in five steps: resolve, plan, fetch, build, name.
 
 The order of things is asyncio's.  Sources, layers, filesystems and the index are read and written in worker
 threads; a pull that is cancelled has ended once its threads have.
@@ -128,7 +128,7 @@ class Puller:
         candidates: Candidates | None,
         progress: Progress,
     ) -> None:
-        """Fetch and build, and once more when what is on this host was in the way and is so no longer."""
+        """Fetch and build; try once more if damaged files on this host were in the way, and are removed."""
         unfinished, layers = self._store.unfinished, image.manifest.layers
         await self._threads.run(lambda _: unfinished.make_room(sum(map(self._lacking, layers))))
         damaged, relieved = 0, False
@@ -202,7 +202,7 @@ class Puller:
         return index
 
     def _lacking(self, layer: Descriptor) -> int:
-        """How many bytes of a layer are still to come."""
+        """The number of bytes of a layer that are still to come."""
         return 0 if self._store.files.blob_path(layer.digest).is_file() else layer.size
 
     def _name(

@@ -1,4 +1,4 @@
-"""All pulls and imports under way: each is done once for all its callers, watched, and has deadlines."""
+"""The pulls and imports under way; each is done once for all its callers, within deadlines."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work: TypeAlias = Callable[[Progress], Coroutine[Any, Any, T]]
 MAX_PULLS = 32
-"""More of them wait for their turn."""
+"""Most pulls at once; more wait for their turn."""
 
 
 class Pulls:
@@ -127,7 +127,7 @@ class Pulls:
             task.exception()
 
     def _forget(self, key: Hashable, pull: _Pull) -> None:
-        """Whoever asks for the key from now on begins anew."""
+        """Forget a key, so that the next caller begins anew."""
         if self._current.get(key) is pull:
             del self._current[key]
             self._announce()

@@ -1,4 +1,4 @@
-"""Damaged images: rebuilt of the layers that are kept on this host, or of what the registry still has."""
+"""Repairs damaged images from the layers on this host, or from the registry."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _HINT = "pull it again (protect image pull), or remove it"
 
 
 class Outcome(Enum):
-    """What became of a damaged object."""
+    """The outcome for a damaged object."""
 
     REBUILT = "rebuilt"
-    """It was made again of layers."""
+    """It was rebuilt from layers."""
     FETCHED = "fetched"
     """The registry had it."""
     FAILED = "failed"
@@ -39,7 +39,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True)
 class Damage:
-    """What of an image is damaged: its configuration or manifest, its layers (digests), its filesystems."""
+    """The damaged parts of an image: configuration or manifest, layers (digests), filesystems."""
 
     documents: bool = False
     layers: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Repair:
 
 
 class Repairer:
-    """Repairs by means of the puller, so that pulls under way share the work."""
+    """Repairs through the puller, so that pulls under way share the work."""
 
     def __init__(
         self, store: ImageStore, puller: Puller, settings: ImageSettings, threads: WorkerThreads
@@ -80,7 +80,7 @@ class Repairer:
     async def run(
         self, image: StoredImage, damage: Damage, credentials: Credentials, progress: Progress
     ) -> list[Repair]:
-        """Repair what can be; one result for each damaged object."""
+        """Repair what can be repaired; returns a result for each damaged object."""
         repairs: list[Repair] = []
         if damage.documents:
             documents = self._fetch_documents(image, credentials, progress)
@@ -101,7 +101,7 @@ class Repairer:
     async def _first(
         self, everywhere: Sequence[Candidates], work: Callable[[Candidates | None], Awaitable[str]]
     ) -> str:
-        """What work gives with the first repository by which it can be done."""
+        """The result of work with the first repository with which it succeeds."""
         for candidates in everywhere[:-1]:
             with suppress(Fault):
                 return await work(candidates)

@@ -1,4 +1,4 @@
-"""From a name to everything about an image but its layers."""
+"""Resolves a name to everything about an image except its layers."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ResolvedImage:
 
 
 class Resolver:
-    """Finds out what names stand for on this platform."""
+    """Resolves names for this platform."""
 
     def __init__(self, platform: Platform, limits: ImageLimits, threads: WorkerThreads) -> None:
         self._platform = platform

@@ -1,4 +1,4 @@
-"""Images that another store on this host has: its bytes first, the registry for what it lacks."""
+"""Takes images over from another store on this host; what it lacks comes from the registry."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class OfferedImage:
 
 
 class Taker:
-    """Takes images over by means of the puller: the same policy, limits and checks."""
+    """Takes images over through the puller, with the same policy, limits and checks."""
 
     def __init__(self, puller: Puller, store: ImageStore) -> None:
         self._puller = puller
@@ -57,7 +57,7 @@ class Taker:
         return await self._puller.keep(image, tuple(dict.fromkeys(names)), candidates, progress)
 
     def _free(self, names: Sequence[Reference], image_id: str) -> list[str]:
-        """The tags among the names that stand for nothing else here: only a pull moves a tag."""
+        """The tags that mean no other image here, since only a pull moves a tag."""
         tags = [str(one) for one in names if one.tag is not None]
         known = {tag: self._store.find(tag) for tag in tags}
         return [tag for tag, other in known.items() if other is None or other.id == image_id]

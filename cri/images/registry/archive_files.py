@@ -1,4 +1,4 @@
-"""The files of a layout: in a directory, or in a tar archive that may be compressed."""
+"""Reads the files of a layout, in a directory or in a tar archive that may be compressed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Files(Protocol):
         """A file's length in bytes; None: there is none."""
 
     def chunks(self, name: str) -> Iterator[bytes]:
-        """Its bytes; raises Missing."""
+        """The bytes of a file; raises Missing."""
 
 
 class DirectoryFiles:

@@ -32,7 +32,7 @@ class ListedImage:
 
 
 class ImageLayout:
-    """A layout as an ImageSource: it has blobs by digest."""
+    """A layout as an ImageSource, which finds blobs by digest."""
 
     resolves = True
 
@@ -45,7 +45,7 @@ class ImageLayout:
         self._made: dict[str, bytes] = {}
 
     def images(self) -> list[ListedImage]:
-        """What the layout holds; raises Invalid when it is none."""
+        """List the images in the layout; raises Invalid if it is not a layout."""
         if self._files.size("index.json") is not None:
             document = manifests.parse_json(self.read("index.json"), f"index.json of {self.name}")
             entries = manifests.index_entries(document, self.name)
@@ -57,7 +57,7 @@ class ImageLayout:
         )
 
     def read(self, name: str) -> bytes:
-        """A small file whole."""
+        """Read a whole small file."""
         size = self._files.size(name)
         if size is not None and size > self._limits.manifest_bytes:
             cause = f"{name} is larger than {self._limits.manifest_bytes} bytes"

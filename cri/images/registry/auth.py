@@ -41,7 +41,7 @@ class Authority(TokenAuth):  # type: ignore[misc]
         self.token = self._header or None
 
     def load_configs(self, container: Any, configs: Any = None) -> None:
-        """Nothing: the files of the daemon's user are not the caller's credentials."""
+        """Do nothing: the files of the daemon's user are not the caller's credentials."""
 
     def get_auth_header(self) -> dict[str, str]:
         """The headers to send before any challenge."""

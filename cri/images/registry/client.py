@@ -1,4 +1,4 @@
-"""One registry host, spoken to through oras.
+"""The client of one registry host, built on oras.
 
 Taken from oras: the session, challenges and repeats of ``Registry.do_request``, and the URLs of
 ``Container``. Set aside: its retry decorator (it sleeps for minutes, where the next host should be tried),
@@ -80,7 +80,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
         self.auth = Authority(self.session, shown, host)
 
     def do_request(self, url: str, method: str = "GET", *args: Any, **kwargs: Any) -> requests.Response:
-        """oras' request without its retries; only an answer that found something comes back."""
+        """Send a request as oras does, but without its retries; only a success is returned."""
         kwargs["headers"] = {**self.headers, **(kwargs.get("headers") or {})}
         with self._failures("pull"):
             try:
@@ -123,7 +123,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
 
     @contextmanager
     def _failures(self, operation: str) -> Iterator[None]:
-        """Map foreign errors once; their texts may hold URLs with tokens, so only their kind is told."""
+        """Map foreign errors to Faults, by their kind alone: their texts may hold URLs with tokens."""
         try:
             yield
         except Fault:
@@ -149,7 +149,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
             raise Unreachable(operation, self._subject, type(error).__name__) from error
 
     def _meets_tls(self) -> bool:
-        """Whether http is spoken to a port of TLS; not asked again once it has answered http."""
+        """Whether http was spoken to a TLS port; not checked again once the port has answered http."""
         if self.host.scheme != "http" or self._answered:
             return False
         return speaks_tls(self.host, self._settings.connect_seconds)
@@ -181,7 +181,7 @@ class RegistryClient(oras.provider.Registry):  # type: ignore[misc]
 
 
 def _broke_off(error: BaseException) -> bool:
-    """Whether there was a connection at all: a host that refused one will refuse the next, too."""
+    """Whether there was a connection: a host that refused one will refuse the next, too."""
     return any(isinstance(arg, urllib3.exceptions.ProtocolError) for arg in error.args)
 
 
@@ -190,7 +190,7 @@ def _timed_out(error: BaseException) -> bool:
 
 
 def _root_cause(error: BaseException) -> str:
-    """The innermost system error, "[Errno 111] Connection refused": what a user can act on."""
+    """The innermost system error, such as "[Errno 111] Connection refused", which a user can act on."""
     for one in causes(error):
         if isinstance(one, OSError) and one.strerror and not isinstance(one, requests.RequestException):
             return one.strerror

@@ -34,7 +34,7 @@ class Credentials:
         return bool(self) and (not self.server or self.server in (registry, netloc))
 
     def fingerprint(self) -> bytes:
-        """A key that tells callers with different rights apart without keeping their secrets."""
+        """A key that distinguishes callers with different rights without keeping their secrets."""
         fields = (self.username, self.password, self.identity_token, self.registry_token, self.server)
         return hashlib.sha256(repr(fields).encode()).digest()
 

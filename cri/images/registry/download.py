@@ -1,4 +1,4 @@
-"""One blob from one registry host: where a connection breaks, the next one continues.
+"""Downloads a blob from a registry host; where a connection breaks, the next one continues.
 
 The bytes are untrusted.  The caller checks the digest of all of them, whichever connections they came over.
 """
@@ -34,7 +34,7 @@ def chunks(
     token: CancelToken,
     begin: int = 0,
 ) -> Generator[bytes, None, None]:
-    """The blob's bytes from ``begin`` on; raises Faults when the host gives up, or is given up."""
+    """The blob's bytes from ``begin`` on; raises Faults if the host fails or is given up."""
     at, ranges = begin, True
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Which hosts failed a short while ago: they are asked last, and not for each object of a pull."""
+"""Remembers the hosts that failed a short while ago, which are then asked last."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cri.images.errors import Busy, Interrupted, Stalled, Unconnected
 from daemonkit.faults import Fault
 
 SECONDS = 60.0
-"""For so long a host that failed is asked last; then one caller tries it again in its place."""
+"""Seconds for which a failed host is asked last; then one caller tries it in its usual place."""
 _MOST = 4096
 
 
@@ -35,7 +35,7 @@ class HostHealth:
         self._failures: dict[tuple[str, str], _Failure] = {}
 
     def failure(self, host: str, registry: str) -> str:
-        """What the host did a short while ago; "" when it is to be asked in its place.
+        """The recent failure of a host; "" if the host is to be asked in its usual place.
 
         Once the time is over, the first caller is told "" and tries it; the others go on without it.
         """

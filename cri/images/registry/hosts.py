@@ -1,4 +1,4 @@
-"""Which hosts serve a registry's images: containerd's ``certs.d/<host>/hosts.toml`` convention.
+"""Finds the hosts that serve a registry's images, by containerd's ``certs.d/<host>/hosts.toml``.
 
 Source: containerd docs/hosts.md and core/remotes/docker/config. Host tables are tried in their order, then
 the server; without a file the registry itself is asked (plain http when it is this machine).
@@ -39,7 +39,7 @@ _MAX_HOSTS = 64
 
 @dataclass(frozen=True)
 class ClientPair:
-    """A client certificate; key None: it is in the same file."""
+    """A client certificate; a key of None is in the same file."""
 
     certificate: Path
     key: Path | None

@@ -1,4 +1,4 @@
-"""Manifests, indexes and image configurations: untrusted JSON to frozen values.
+"""Reads manifests, indexes and image configurations from untrusted JSON into frozen values.
 
 Sources: OCI image-spec v1.1 (manifest.md, image-index.md, config.md) and Docker's
 image manifest version 2, schema 2.
@@ -78,7 +78,7 @@ class ImageConfig:
 
 
 def parse_json(untrusted_bytes: bytes, subject: str) -> dict[str, Any]:
-    """The bytes as a JSON object whose texts can be sent on as UTF-8; raises Corrupt."""
+    """Parse a JSON object whose texts can be sent on as UTF-8; raises Corrupt."""
     try:
         document = json.loads(untrusted_bytes)
         # Half of a surrogate pair is JSON, and no message could carry it.
@@ -91,7 +91,7 @@ def parse_json(untrusted_bytes: bytes, subject: str) -> dict[str, Any]:
 
 
 def kind_of(document: dict[str, Any], said: str, subject: str) -> str:
-    """The media type of a manifest or index: its own, else the transport's, else by its members."""
+    """The media type of a manifest or index: its own, else the transport's, else guessed by its members."""
     own = document.get("mediaType")
     for candidate in (own, said.partition(";")[0].strip()):
         if candidate in ACCEPTED:
@@ -109,7 +109,7 @@ def kind_of(document: dict[str, Any], said: str, subject: str) -> str:
 
 
 def descriptor(untrusted: Any, subject: str) -> Descriptor:
-    """A descriptor of a manifest or an index; raises Corrupt."""
+    """Read a descriptor of a manifest or an index; raises Corrupt."""
     if not isinstance(untrusted, dict):
         raise Corrupt("read", subject, "a descriptor is not an object")
     media_type, digest, size = (untrusted.get(key) for key in ("mediaType", "digest", "size"))
@@ -125,7 +125,7 @@ def descriptor(untrusted: Any, subject: str) -> Descriptor:
 
 
 def index_entries(document: dict[str, Any], subject: str) -> tuple[Descriptor, ...]:
-    """What an index lists, in its order."""
+    """Read the entries of an index, in its order."""
     untrusted = document.get("manifests")
     if not isinstance(untrusted, list):
         raise Corrupt("read", subject, "the index lists no manifests")
@@ -136,7 +136,7 @@ def index_entries(document: dict[str, Any], subject: str) -> tuple[Descriptor, .
 
 
 def manifest(document: dict[str, Any], subject: str, max_layers: int) -> Manifest:
-    """An image manifest; refuses what is no container image (OCI artifacts)."""
+    """Read an image manifest; refuses OCI artifacts that are not container images."""
     config = descriptor(document.get("config"), subject)
     untrusted_layers = document.get("layers")
     if not isinstance(untrusted_layers, list):
@@ -156,7 +156,7 @@ def manifest(document: dict[str, Any], subject: str, max_layers: int) -> Manifes
 
 
 def config(untrusted_bytes: bytes, subject: str, layers: int) -> ImageConfig:
-    """An image configuration whose diff ids match the manifest's layers."""
+    """Read an image configuration, whose diff ids must match the manifest's layers."""
     document = parse_json(untrusted_bytes, subject)
     rootfs = document.get("rootfs")
     untrusted_ids = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None

@@ -38,7 +38,7 @@ class Reference:
 
     @property
     def target(self) -> str:
-        """What a registry is asked for: the digest or the tag."""
+        """The digest or the tag, by which a registry is asked."""
         target = self.digest or self.tag
         assert target is not None
         return target
@@ -52,7 +52,7 @@ class Reference:
 
 
 def parse(untrusted_text: str) -> Reference:
-    """The normalised form of what a user wrote.
+    """Parse and normalise a name that a user wrote.
 
     Raises Invalid for anything outside the grammar, a bare image id included.
     """

@@ -1,4 +1,4 @@
-"""HTTP spoken to a port of TLS, and the reverse: told apart from a host that is broken."""
+"""Detects HTTP spoken to a TLS port, and TLS spoken to an HTTP port."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_TLS = frozenset(
 
 
 def speaks_tls(host: RegistryHost, seconds: float) -> bool:
-    """Whether the port answers a TLS greeting as TLS does, with a handshake or an alert; blocks.
+    """Whether the port answers a TLS greeting with a handshake or an alert; blocks.
 
     Servers of TLS answer http with a 400, with an alert, or not at all, so their answer alone says nothing.
     """

@@ -1,4 +1,4 @@
-"""Where an image's bytes come from: the hosts of a registry, or one layout on this machine.
+"""The sources of an image: the hosts of a registry, or a layout on this machine.
 
 A source blocks, so it is read in a worker thread.  Each host is retried by its own policy (``retry``) in that
 thread; which source comes next is the pull's to decide.
@@ -24,7 +24,7 @@ from daemonkit.faults import Refused
 
 
 class ImageSource(Protocol):
-    """May have an image.  What it gives is untrusted until it has been checked against its digest.
+    """A source that may have an image.  Its bytes are untrusted until their digest has been checked.
 
     resolves: whether it may say what a tag stands for.
     """
@@ -33,7 +33,7 @@ class ImageSource(Protocol):
     resolves: bool
 
     def manifest(self, target: str, most: int, token: CancelToken) -> tuple[bytes, str]:
-        """At most so many bytes of a manifest by tag or digest, and its media type ("" when not known)."""
+        """Read a manifest of limited size by tag or digest, and its media type ("" if not known)."""
 
     def blob(
         self, descriptor: Descriptor, token: CancelToken, begin: int = 0

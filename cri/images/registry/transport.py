@@ -24,7 +24,7 @@ USER_AGENT = "xenpod-cri"
 
 
 class Adapter(HTTPAdapter):
-    """Connections with one TLS context and one pair of deadlines."""
+    """An adapter of requests with one TLS context and one pair of deadlines."""
 
     def __init__(self, context: ssl.SSLContext, timeouts: tuple[float, float], connections: int) -> None:
         self._context = context
@@ -45,7 +45,7 @@ class Adapter(HTTPAdapter):
         return {"scheme": url.scheme, "host": url.hostname, "port": url.port}, {}
 
     def cert_verify(self, conn: Any, url: Any, verify: Any, cert: Any) -> None:
-        """Do nothing: the TLS context has it all."""
+        """Do nothing: the TLS context verifies certificates."""
 
     def send(self, request: Any, *args: Any, **kwargs: Any) -> requests.Response:
         """Send with our deadlines, and drop the body of a redirect: requests would read it whole."""
@@ -99,7 +99,7 @@ def tls_context(host: RegistryHost) -> ssl.SSLContext:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was made of, outermost first; requests and urllib3 nest them in several ways."""
+    """An error and its causes, outermost first; requests and urllib3 nest them in several ways."""
     seen: BaseException | None = error
     for _ in range(_MAX_CAUSES):
         if seen is None:

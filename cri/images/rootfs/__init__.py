@@ -1,1 +1,1 @@
-"""Entries to filesystem images."""
+"""Makes filesystem images from the entries of layers."""

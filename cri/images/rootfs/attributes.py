@@ -1,4 +1,4 @@
-"""What of an entry's attributes a filesystem can hold."""
+"""Reads the attributes of entries that a filesystem can hold."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHARED_MOST = 4096
 
 
 class AttributeTable:
-    """Attributes of entries, the same object for the same ones: most files of an image have one of few."""
+    """Shares attributes: entries with equal ones get the same object, since an image has few."""
 
     def __init__(self, subject: str) -> None:
         self._subject = subject

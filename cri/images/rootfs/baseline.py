@@ -51,7 +51,7 @@ class Baseline:
         return bool(self._several) and node.serial in self._several
 
     def main_name(self, node: Inode, root: Inode) -> bytes | None:
-        """The one of several names under which its layer mostly has a file; None: it has it no more."""
+        """The name under which its layer has a file of several names; None: that name is gone."""
         path = self._several[node.serial]
         found: Inode | None = root
         for part in path.split(b"/"):
@@ -59,7 +59,7 @@ class Baseline:
         return path if found is node else None
 
     def difference(self, root: Inode) -> Iterator[tuple[bytes, Inode]]:
-        """What must lie over the earlier tree to give that of root: parents first, names in byte order.
+        """The changes that lead from the earlier tree to that of root: parents first, names in byte order.
 
         The root's path is b"". A name that is no more has the inode NOTHING; a directory comes with its
         present attributes when anything below it is new. Names are merged by overlayfs, so that opaque
@@ -109,5 +109,5 @@ class Baseline:
 
 
 def _there(node: Inode | None) -> Inode | None:
-    """None for a device 0:0: it is a whiteout to overlayfs, whoever made it (as with containerd)."""
+    """The inode, or None for a device 0:0, which overlayfs takes for a whiteout (as with containerd)."""
     return None if node is not None and node.kind == tarstream.CHAR and node.device == (0, 0) else node

@@ -22,7 +22,7 @@ _ACCOUNTS = {path.encode().lstrip(b"/") for path in ACCOUNT_FILES}
 
 
 class BegunFilesystem:
-    """Takes it that every file of the layer belongs into the filesystem, under its own name.
+    """Writes every file of the layer, assuming that each belongs into the filesystem under its own name.
 
     Mostly that is so. A layer may also have a file twice, or a name that leads through a lower layer's
     symbolic link: then what was begun does not fit the plan, and is of no use. accounts: data of account
@@ -55,7 +55,7 @@ class BegunFilesystem:
             self._useful = self.squashfs.put(write)
 
     def fits(self, content: ContentId) -> bool:
-        """Whether what is written is what a plan begins with."""
+        """Whether the files written so far are those that a plan begins with."""
         return self._useful and self._written.value() == content.first
 
     def close(self) -> None:

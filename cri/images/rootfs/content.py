@@ -1,4 +1,4 @@
-"""What a filesystem is made of, as a name: filesystems with equal names are equal.
+"""Names filesystems by their content: filesystems with equal names are equal.
 
 The name stands for all that tar2sqfs gets: each path with its inode, and for each file where in which layer
 its bytes are. So it holds whatever a filesystem takes from those below (attributes of directories that its
@@ -30,11 +30,11 @@ class FilesDigest:
         self._hash = hashlib.sha256(diff_id.encode() + b"\n")
 
     def add(self, path: bytes, record: InodeRecord) -> None:
-        """The next file."""
+        """Add the next file."""
         self._hash.update(marshal.dumps((path, identity(record)), MARSHAL))
 
     def value(self) -> bytes:
-        """The digest of those added so far."""
+        """The digest of the files added so far."""
         return self._hash.digest()
 
 
@@ -51,7 +51,7 @@ def content_id(
     below: Collection[str] = (),
     token: CancelToken = _NEVER,
 ) -> ContentId:
-    """The name of what a plan makes. diff_ids: of the image's layers, lowest first.
+    """The name of the filesystem that a plan makes. diff_ids: of the image's layers, lowest first.
 
     below: the names of the filesystems that it lies over. None of them is given again: a stack has no
     filesystem twice, since overlayfs takes no layer twice.

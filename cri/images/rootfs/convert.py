@@ -1,4 +1,4 @@
-"""Layers to a filesystem image: the final tree is planned, then streamed once into tar2sqfs.
+"""Converts layers to a filesystem image: plans the final tree, then streams it once into tar2sqfs.
 
 No layer is unpacked: an index of names is held in memory, and each layer's plain stream is passed through,
 from which the bytes of those files that are there in the end are copied out.
@@ -40,7 +40,7 @@ def convert(
 ) -> BuiltFilesystem:
     """Build ``out`` from an image's layers, lowest first; the same plan gives the same bytes.
 
-    moved: is told of the bytes of files that were copied, plan.file_bytes in all.
+    moved: called with the number of bytes of files that were copied, plan.file_bytes in all.
     Raises Unpackable, Exhausted (disk), Cancelled; then nothing is left of out.
     """
     accounts = _Accounts(plan, {}, token)
@@ -56,7 +56,7 @@ def convert_rest(
     token: CancelToken,
     moved: Callable[[int], None],
 ) -> BuiltFilesystem:
-    """As convert(), going on with what fits the plan."""
+    """Like convert(), but continues a begun filesystem that fits the plan."""
     first, *rest = plan.order
     moved(begun.bytes)
     accounts = _Accounts(plan, {(first, at): data for at, data in begun.accounts.items()}, token)
@@ -67,7 +67,7 @@ def convert_rest(
 def account_files(
     blobs: Sequence[Path], plan: FilesystemPlan, subject: str, token: CancelToken
 ) -> Mapping[str, bytes | None]:
-    """Contents of FilesystemPlan.accounts, when no filesystem is to be built."""
+    """The contents of FilesystemPlan.accounts, if no filesystem has to be built."""
     return _Accounts(plan, {}, token).contents(blobs, subject)
 
 
@@ -133,7 +133,7 @@ def _copy_files(
 
 
 class _Accounts:
-    """The account files, caught while their data passes by."""
+    """Keeps the account files while their data passes."""
 
     def __init__(
         self, plan: FilesystemPlan, known: Mapping[tuple[int, int], bytes], token: CancelToken

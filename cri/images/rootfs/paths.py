@@ -1,4 +1,4 @@
-"""Untrusted names of entries to paths."""
+"""Cleans untrusted names of entries."""
 
 from __future__ import annotations
 

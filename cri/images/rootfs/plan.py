@@ -1,4 +1,4 @@
-"""What goes into one filesystem of an image, and where in the layers its bytes are."""
+"""Plans a filesystem of an image: which inodes it has, and where in the layers their bytes are."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class NamedInodes:
             yield path, restored(record)
 
     def records(self) -> Iterator[tuple[bytes, InodeRecord]]:
-        """Their paths, and what recorded() says of them."""
+        """The paths of the inodes, and their records by recorded()."""
         return ((record[0], record[1:]) for record in self._records)
 
 

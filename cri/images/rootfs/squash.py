@@ -64,7 +64,7 @@ class Squashfs:
         return not self._broken
 
     def put(self, feed: Callable[[BinaryIO], None]) -> bool:
-        """As write(); the caller sees to it that kill() unblocks it."""
+        """Like write(), but the caller must call kill() to unblock it."""
         try:
             feed(self._sink)
         except BrokenPipeError:
@@ -72,7 +72,7 @@ class Squashfs:
         return not self._broken
 
     def finish(self, token: CancelToken) -> None:
-        """Have a synced, read-only file; raises Exhausted for a full disk, Broken, Cancelled."""
+        """Finish the file, synced and read-only; raises Exhausted for a full disk, Broken, Cancelled."""
         with token.unblocking(self.kill):
             self._end_stream()
             status = self._process.wait()

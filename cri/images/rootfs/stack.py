@@ -1,4 +1,4 @@
-"""Which filesystems an image becomes: a stack of parts, each of one layer or several.
+"""Decides which filesystems an image becomes: a stack of parts, each of one or several layers.
 
 The rule looks at the layers from the lowest up and never back, so that images which begin with the same
 layers have the same filesystems for them. A large layer ends a part, and a very large one begins one, too:

@@ -1,4 +1,4 @@
-"""The merged tree: an index of names that layers are applied to one over another, without data.
+"""The merged tree of an image: an index of names, without data, to which layers are applied in turn.
 
 The rules are those of the OCI image-spec (layer.md) where it speaks, and where it does not, what umoci and
 containerd have in common: ``..`` and absolute names stay inside the root, symlinks in a parent path are
@@ -30,7 +30,7 @@ STEPS_PER_ENTRY = 32
 
 
 class _Trail(NamedTuple):
-    """Directories from the root down, and the names that lead from each to the next."""
+    """A path as the directories from the root down, with the names that lead to each."""
 
     nodes: tuple[Inode, ...]
     names: tuple[bytes, ...]
@@ -81,7 +81,7 @@ class MergedTree:
         return self._base.main_name(node, self.root)
 
     def described(self, entry: TarEntry) -> tuple[bytes, Inode]:
-        """A file's path and inode, as they are unless other entries have to do with it."""
+        """A file's path and inode, as long as no other entry affects them."""
         node = Inode(tarstream.FILE, 0)
         self._describe(node, entry)
         return b"/".join(cleaned(entry.name)), node
@@ -161,7 +161,7 @@ class MergedTree:
             self._remove_lower(parent, hidden)
 
     def _remove_lower(self, parent: Inode, name: bytes) -> None:
-        """Remove what lower layers brought under this name; what this layer brought stays."""
+        """Remove what lower layers have under this name; what this layer has stays."""
         stack = [(parent, name)]
         while stack:
             parent, name = stack.pop()

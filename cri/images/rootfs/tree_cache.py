@@ -1,4 +1,4 @@
-"""Merged trees on disk: what a filesystem's layers changed, loaded one directory at a time.
+"""Caches merged trees on disk: the changes by a filesystem's layers, loaded one directory at a time.
 
 They spare reading the layers of filesystems that are here when another one is built over them. Nothing
 depends on them: one that is missing, damaged, or of another version of this program or of Python is made
@@ -27,7 +27,7 @@ _READ_GROUPS = 8
 
 
 class PackedDirectories:
-    """What is in directories, by their serials: a list of (name, inode's record) each."""
+    """The contents of directories by their serials: for each a list of (name, inode's record)."""
 
     def __init__(self, serials: bytes, groups: Sequence[bytes]) -> None:
         """serials: of the directories, ascending, 32 bits each; groups: _TOGETHER directories' lists each."""
@@ -48,7 +48,7 @@ class PackedDirectories:
         return cls(array("I", (directory.serial for directory in ordered)).tobytes(), groups)
 
     def find(self, serial: int) -> list[tuple[bytes, InodeRecord]] | None:
-        """What is in a directory; None: it is not among these."""
+        """The content of a directory; None: it is not among these."""
         place = bisect_left(self._serials, serial)
         if place == len(self._serials) or self._serials[place] != serial:
             return None
@@ -97,7 +97,7 @@ def pack(cache: TreeCache) -> bytes:
 
 
 def load(path: Path) -> TreeCache | None:
-    """What pack() made; None: it is missing or unusable.
+    """Load what pack() has written; None: it is missing or unusable.
 
     The file is this program's own, in a folder of root's, and its checksum tells what a disk did to it.
     """

@@ -1,4 +1,4 @@
-"""CRI's messages: images to answer with, credentials to pull with."""
+"""Makes CRI's messages about images, and reads credentials from them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def verbose_info(image: StoredImage) -> dict[str, str]:
 
 
 def credentials_from(auth: runtime_pb2.AuthConfig) -> Credentials:
-    """CRI's AuthConfig in all its forms; raises Invalid, without any of the secret, when it is malformed."""
+    """Read CRI's AuthConfig in all its forms; raises Invalid, without the secret, if it is malformed."""
     server = _server(auth.server_address)
     if auth.registry_token:
         return Credentials(registry_token=_sendable(auth.registry_token), server=server)

@@ -1,4 +1,4 @@
-"""Images and pulls as messages of xenpod.images.v1."""
+"""Makes messages of xenpod.images.v1 about images and pulls."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def export_message(piece: Piece) -> pb.ExportEvent:
 
 
 def pull_message(snapshot: Snapshot) -> pb.PullProgress:
-    """A pull's progress."""
+    """The message of a pull's progress."""
     message = pb.PullProgress(
         name=snapshot.name, stage=_STAGES[snapshot.stage], started_at_ns=snapshot.started_at
     )
@@ -86,7 +86,7 @@ def pull_message(snapshot: Snapshot) -> pb.PullProgress:
 
 
 def repair_message(repair: Repair) -> pb.Repair:
-    """What was done about a damaged object."""
+    """The message about the repair of a damaged object."""
     return pb.Repair(object=repair.object, outcome=_OUTCOMES[repair.outcome], detail=repair.detail)
 
 

@@ -1,4 +1,4 @@
-"""xenpod.images.v1: what an operator can do with images beyond CRI."""
+"""The gRPC service xenpod.images.v1: what an operator can do with images beyond CRI."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Pull(  # noqa: N802
         self, request: pb.PullRequest, context: _Context
     ) -> AsyncIterator[pb.PullEvent]:
-        """Pull an image: its progress whenever that has changed, then the image."""
+        """Pull an image; sends the progress whenever it has changed, then the image."""
         reference = names.parse(request.name)
         secret = Credentials(request.username, request.password) if request.username else ANONYMOUS
         told: list[Progress] = []
@@ -86,7 +86,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def WatchPulls(  # noqa: N802
         self, request: pb.WatchPullsRequest, context: _Context
     ) -> AsyncIterator[pb.WatchPullsEvent]:
-        """All pulls, and again whenever any of them has changed."""
+        """Send all pulls, and again whenever any of them has changed."""
         pulls = self._manager.pulls
         before: list[Snapshot] | None = None
         while True:
@@ -102,7 +102,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def List(  # noqa: N802
         self, request: pb.ListRequest, context: _Context
     ) -> pb.ListResponse:
-        """All images that fit."""
+        """List all images that fit."""
         filters = Filters(request.filters, time.time_ns())
         messages = [
             image_message(image, holders)
@@ -114,7 +114,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Inspect(  # noqa: N802
         self, request: pb.InspectRequest, context: _Context
     ) -> pb.InspectResponse:
-        """An image, and what is stored of it."""
+        """Show an image, and what is stored of it."""
         image = self._store.resolve(_named(request.image))
         row, stack = self._store.stored(image)
         return pb.InspectResponse(
@@ -173,13 +173,13 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Collect(  # noqa: N802
         self, request: pb.CollectRequest, context: _Context
     ) -> pb.CollectResponse:
-        """Remove the images that nobody needs."""
+        """Remove unused images."""
         return await self._remove_unused(lambda _: True, request.dry_run, unfinished=True)
 
     async def Prune(  # noqa: N802
         self, request: pb.PruneRequest, context: _Context
     ) -> pb.CollectResponse:
-        """Remove those of them that fit, and have no tag unless all are asked for."""
+        """Remove the unused images that fit; those with a tag only if all are asked for."""
         filters = Filters(request.filters, time.time_ns())
         every = request.all or any(text.startswith("dangling=") for text in request.filters)
 
@@ -203,7 +203,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Untag(  # noqa: N802
         self, request: pb.UntagRequest, context: _Context
     ) -> pb.UntagResponse:
-        """Take one name away."""
+        """Remove a name."""
         name = names.parse(_named(request.name))
         image = await self._manager.untag(name)
         return pb.UntagResponse(image=self._message(image), name=str(name))
@@ -211,7 +211,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def Export(  # noqa: N802
         self, request: pb.ExportRequest, context: _Context
     ) -> AsyncIterator[pb.ExportEvent]:
-        """The files of a layout with the images."""
+        """Send the images as the files of a layout."""
         wanted: dict[str, Wanted] = {}
         for text in request.images or [""]:
             image = self._store.resolve(_named(text))
@@ -224,7 +224,7 @@ class OperatorService(images_pb2_grpc.ImagesServicer):
     async def ListKernels(  # noqa: N802
         self, request: pb.ListKernelsRequest, context: _Context
     ) -> pb.ListKernelsResponse:
-        """All kernel images; a faulty one comes with its fault."""
+        """List all kernel images; a faulty one has its fault."""
         found = await self._manager.kernels.listed()
         holders = self._store.holders
         return pb.ListKernelsResponse(kernels=[kernel_message(one, holders(one.image.id)) for one in found])

@@ -63,7 +63,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def ListImages(  # noqa: N802
         self, request: runtime_pb2.ListImagesRequest, context: _Context
     ) -> runtime_pb2.ListImagesResponse:
-        """All images, or the one the filter names."""
+        """List all images, or the one that the filter names."""
         return runtime_pb2.ListImagesResponse(images=self._selected(request.filter))
 
     async def StreamImages(  # noqa: N802
@@ -100,7 +100,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
     async def ImageFsInfo(  # noqa: N802
         self, request: runtime_pb2.ImageFsInfoRequest, context: _Context
     ) -> runtime_pb2.ImageFsInfoResponse:
-        """What the store takes on the disk."""
+        """Show the space that the store uses on the disk."""
         usage = await self._manager.usage()
         filesystem = runtime_pb2.FilesystemUsage(
             timestamp=time.time_ns(),
@@ -121,7 +121,7 @@ class ImageService(runtime_pb2_grpc.ImageServiceServicer):
         return [image_message(image) for image in found]
 
     def _find(self, text: str) -> StoredImage | None:
-        """The image; None when it is not here, as no image is whose name cannot be parsed."""
+        """The image; None if it is not here, or if its name cannot be parsed."""
         try:
             return self._store.find(text)
         except Invalid:

@@ -1,4 +1,4 @@
-"""A snapshot of what the store has: replaced at every change, never changed itself."""
+"""An immutable snapshot of the store's images, which is replaced at every change."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Catalogue:
         return None if image_id is None or self.rows[image_id].removed else self.images[image_id]
 
     def resolve(self, text: str) -> StoredImage:
-        """As find(), also by the beginning of a name's digest; raises Missing, and Invalid for several."""
+        """Like find(), also by a prefix of a name's digest; raises Missing, and Invalid for several."""
         name, at, short = text.partition("@sha256:")
         if at and _is_hex(short, MIN_PREFIX, 63):
             beginning = f"{names.parse(name).name}{at}{short}"
@@ -140,7 +140,7 @@ class Catalogue:
         return fitting[0] if len(fitting) == 1 else None
 
     def _beginning(self, text: str) -> list[str]:
-        """The ids of the images that were not removed and whose ids begin so."""
+        """The ids with this prefix of images that were not removed."""
         if not _is_hex(text, MIN_PREFIX, 64):
             return []
         listed = (row.id for row in self.rows.values() if not row.removed)

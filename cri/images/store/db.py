@@ -108,7 +108,7 @@ class ImageDb:
 
     @contextmanager
     def _told(self, operation: str) -> Iterator[None]:
-        """Map SQLite's errors to Faults: Exhausted for a full disk, Broken for all others."""
+        """Map SQLite's errors to Faults: Exhausted for a full disk, else Broken."""
         try:
             yield
         except sqlite3.Error as error:

@@ -41,7 +41,7 @@ class LayoutFile(NamedTuple):
 
 
 class Note(NamedTuple):
-    """What people should know of an export."""
+    """A note for people about an export."""
 
     text: str
 
@@ -109,7 +109,7 @@ def kept_layers(
 
 
 def _as_oci(document: Mapping[str, Any], parsed: Manifest) -> bytes:
-    """A manifest in Docker's format in OCI's; its configuration and layers stay what they are."""
+    """Convert a manifest from Docker's format to OCI's; its configuration and layers stay the same."""
 
     def described(media_type: str, one: Descriptor, untrusted: Mapping[str, Any]) -> dict[str, Any]:
         kept = {key: untrusted[key] for key in ("urls", "annotations") if key in untrusted}
@@ -164,7 +164,7 @@ def _small(path: str, data: bytes) -> Iterator[LayoutFile | bytes]:
 
 
 def _checked(path: Path, digest: str, size: int) -> Iterator[bytes]:
-    """A layer's bytes; raises Refused at the end when they have not its digest."""
+    """A layer's bytes; raises Refused at the end if they do not have its digest."""
     verified = VerifiedChunks(digest, size)
     try:
         yield from verified.passing(file_chunks(path, CancelToken()))

@@ -1,4 +1,4 @@
-"""The files of the store: their paths, and how they come and go.
+"""The files of the store: their paths, and how they are made and removed.
 
 On the disk, under ``<state_dir>/images``: ``images.db`` (the index), ``blobs/<algorithm>/<hex>`` (compressed
 layers), ``filesystems/<hex>.squashfs`` (of one layer or more; equal ones are one file with several names),
@@ -23,13 +23,13 @@ from daemonkit.faults import Refused
 
 FS_TYPE = "squashfs"
 LEAST_PARTIAL = 4 << 20
-"""Bytes of a layer that are worth being kept until the rest comes."""
+"""Fewest bytes of an unfinished layer that are worth keeping for the next try."""
 _LAYER = "layer-"
 
 
 @dataclass(frozen=True)
 class Usage:
-    """What the store takes: bytes as du counts them, and inodes."""
+    """The space that the store uses: bytes as du counts them, and inodes."""
 
     path: Path
     bytes: int
@@ -57,7 +57,7 @@ class StoreFiles:
         os.close(self._guard)
 
     def clear_ingest(self) -> None:
-        """Remove the unfinished work of a killed run, but for what it had of layers."""
+        """Remove the unfinished work of a killed daemon, except for parts of layers."""
         for path in self.ingest.glob(f"{_LAYER}*"):
             if path.is_file() and path.stat().st_size >= LEAST_PARTIAL:
                 path.rename(self._partial / path.stem.removeprefix(_LAYER))
@@ -150,7 +150,7 @@ class StoreFiles:
         return False
 
     def same(self, chain_ids: Sequence[str], among: Iterable[str]) -> list[str]:
-        """These filesystems, and those among others that are the same files."""
+        """These filesystems, and those of others that are the same files."""
         inodes = {self._inode(chain_id) for chain_id in chain_ids} - {0}
         return [*chain_ids, *(other for other in among if self._inode(other) in inodes)]
 
@@ -163,24 +163,24 @@ class StoreFiles:
 
     @contextmanager
     def download_file(self, digest: str) -> Iterator[Path]:
-        """As work_file(), for a layer: when there is a part of it, it is in the file already."""
+        """Like work_file(), for a layer; if a part of it was kept, the file has it already."""
         with self.work_file(f"{_LAYER}{self.partial_path(digest).name}") as work:
             with suppress(FileNotFoundError):
                 self.partial_path(digest).rename(work)
             yield work
 
     def keep_partial(self, work: Path, digest: str) -> None:
-        """Keep what there is of a layer, if it is worth it, for the next download_file()."""
+        """Keep an unfinished layer for the next download_file(), if it is large enough."""
         if work.is_file() and work.stat().st_size >= LEAST_PARTIAL:
             os.utime(work)
             work.rename(self.partial_path(digest))
 
     def partial_path(self, digest: str) -> Path:
-        """The path of a layer that is not whole, whether it is there or not."""
+        """The path of an unfinished layer, whether it is there or not."""
         return self._partial / digest.replace(":", "-")
 
     def partial(self) -> list[Path]:
-        """Every layer that is not whole."""
+        """Every unfinished layer."""
         return list(self._partial.iterdir())
 
     def layers(self) -> list[Path]:
@@ -192,7 +192,7 @@ class StoreFiles:
         return [*self._filesystems.iterdir(), *self.layers(), *self._tree_caches.iterdir()]
 
     def usage(self) -> Usage:
-        """What the store takes now."""
+        """The space that the store uses now."""
         blocks: dict[int, int] = {}
         for directory, _, files in os.walk(self.root):
             for path in (directory, *(os.path.join(directory, name) for name in files)):
@@ -214,7 +214,7 @@ def _only_one(path: Path) -> int:
 
 
 def sync_directory(directory: Path) -> None:
-    """Write a directory's names to the disk."""
+    """Sync a directory, so that its names are on the disk."""
     handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

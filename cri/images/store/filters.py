@@ -1,4 +1,4 @@
-"""Filters of images, as an operator writes them: "KEY=VALUE"."""
+"""Filters of images, in the form "KEY=VALUE" that operators write."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Filters:
             self._tests.append(lambda one: bool(globs.matching(_all_names(one.image))))
 
     def fit(self, image: StoredImage, used: bool) -> bool:
-        """Whether an image is to be taken; used: a container or a zone has it."""
+        """Whether an image passes all filters; used: a container or a zone has it."""
         candidate = _Candidate(image, used)
         return all(test(candidate) for test in self._tests)
 
@@ -146,7 +146,7 @@ def _has_label(image: StoredImage, key: str, value: str | None) -> bool:
 
 
 def _all_names(image: StoredImage) -> list[str]:
-    """Its names and repositories, whole and as people write those of Docker Hub."""
+    """All names and repositories of an image, whole and in the short form for Docker Hub."""
     found: list[str] = []
     for name in (*image.repo_tags, *image.repo_digests):
         repository = name.partition("@")[0] if "@" in name else name.rpartition(":")[0]

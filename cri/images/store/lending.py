@@ -1,4 +1,4 @@
-"""An image as it was pulled, byte for byte, for another store on this host."""
+"""Lends an image, byte for byte as it was pulled, to another store on this host."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cri.images.store.store import ImageStore
 
 @dataclass(frozen=True)
 class LentImage:
-    """What an image consists of; the files of its layers stay while it is lent, and may be damaged."""
+    """The parts of an image; the files of its layers stay while it is lent, and may be damaged."""
 
     target: Descriptor
     manifest: bytes

@@ -1,4 +1,4 @@
-"""What the store has, for those who look something up."""
+"""Looks up what the store has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from daemonkit.faults import Missing
 
 
 class StoreReader:
-    """Looks things up in the snapshot of the moment; nothing here waits for a change under way."""
+    """Looks things up in the current snapshot, without waiting for a change under way."""
 
     def __init__(self, db: ImageDb) -> None:
         self._db = db
@@ -28,7 +28,7 @@ class StoreReader:
         return self._now.resolve(name_or_id)
 
     def find(self, name_or_id: str) -> StoredImage | None:
-        """As resolve(), but None when there is no such image."""
+        """Like resolve(), but None if there is no such image."""
         return self._now.find(name_or_id)
 
     def get(self, image_id: str) -> StoredImage:
@@ -44,11 +44,11 @@ class StoreReader:
         return data if data is not None and len(data) <= limit else None
 
     def manifest(self, image: StoredImage) -> bytes:
-        """The manifest the image was pulled by, byte for byte."""
+        """The manifest of the image, byte for byte as it was pulled."""
         return self._now.rows[image.id].manifest
 
     def stored(self, image: StoredImage) -> tuple[ImageRow, list[FilesystemRow]]:
-        """What the index says of an image and its filesystems, lowest first; raises Missing."""
+        """The rows of an image and of its filesystems, lowest first; raises Missing."""
         now = self._now
         row = now.rows.get(image.id)
         if row is None:
@@ -56,21 +56,21 @@ class StoreReader:
         return row, now.stack(row.chain_id)
 
     def stack(self, image_id: str) -> list[str]:
-        """The names of an image's filesystems, lowest first; none when nothing is left of it."""
+        """The names of an image's filesystems, lowest first; empty if the image is gone."""
         now = self._now
         row = now.rows.get(image_id)
         return [] if row is None else [one.chain_id for one in now.stack(row.chain_id)]
 
     def contents(self, chain_ids: Sequence[str]) -> set[str]:
-        """What filesystems are made of, by ContentId.value, as far as that is known."""
+        """The ContentId.value of filesystems, where it is known."""
         return self._db.contents(chain_ids)
 
     def row(self, image_id: str) -> ImageRow | None:
-        """What the index says of an image; None: nothing is left of it."""
+        """The row of an image; None: it is gone."""
         return self._now.rows.get(image_id)
 
     def has(self, image_id: str) -> bool:
-        """Whether anything of it is left, also when it was removed while in use."""
+        """Whether an image is here, also if it was removed while in use."""
         return image_id in self._now.rows
 
     @property

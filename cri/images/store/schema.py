@@ -1,4 +1,4 @@
-"""The tables of the index, and how those of earlier versions become them."""
+"""The tables of the index, and the migrations from earlier versions."""
 
 from __future__ import annotations
 

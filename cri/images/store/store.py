@@ -1,4 +1,4 @@
-"""The image store: which images there are, under which names, who needs them, and what may be removed.
+"""The image store: the images, their names, who holds them, and what may be removed.
 
 Files without a row in the index are swept at start, so that a kill at any moment leaves nothing behind.
 Compressed layers are kept: they take about a fifth of an unpacked copy, and spare the download when another
@@ -26,7 +26,7 @@ from daemonkit.faults import Missing
 
 
 class ImageStore(StoreReader):
-    """Safe to use from any thread; reads come from memory and do not wait.
+    """The image store.  It is safe to use from any thread; reads come from memory and do not wait.
 
     At start: open(), then hold() for every container that exists, then collect().
     """
@@ -97,14 +97,14 @@ class ImageStore(StoreReader):
             self._drop_if_unneeded(image.id)
 
     def unused(self, fits: Callable[[StoredImage], bool] = lambda _: True) -> list[StoredImage]:
-        """Images that nobody holds, that are not pinned, and that fit."""
+        """The images that nobody holds, that are not pinned, and that fit."""
         with self._lock:
             needed = {image_id for held in self._holds.values() for image_id in held}
             found = [image for image in self.images() if image.id not in needed and not image.pinned]
             return [image for image in found if fits(image)]
 
     def remove_unused(self, fits: Callable[[StoredImage], bool] = lambda _: True) -> list[StoredImage]:
-        """Remove them; what has come to be held meanwhile stays."""
+        """Remove these images, except those that have been held meanwhile."""
         with self._lock:
             found = self.unused(fits)
             for image in found:
@@ -122,12 +122,12 @@ class ImageStore(StoreReader):
         return row is not None and not row.damaged
 
     def lease(self, chain_ids: Sequence[str], digests: Sequence[str]) -> None:
-        """Keep these filesystems and layers until end_lease(), whoever else needs them or not."""
+        """Keep these filesystems and layers until end_lease()."""
         with self._lock:
             self._leases.update(self.files.paths(chain_ids, digests))
 
     def end_lease(self, chain_ids: Sequence[str], digests: Sequence[str], unfinished: bool = False) -> None:
-        """End one lease; what no image has and nobody leases is removed.
+        """End a lease; what no image has and nobody leases is removed.
 
         unfinished: layers are kept for the next try, within the bounds of UnfinishedLayers.
         """
@@ -201,7 +201,7 @@ class ImageStore(StoreReader):
             self._load()
 
     def usable(self, image: StoredImage) -> bool:
-        """Whether containers can have it: it is sound, or can be rebuilt of the layers that are here."""
+        """Whether containers can use an image: it is sound, or can be rebuilt from the layers here."""
         row = self.row(image.id)
         if row is None or not image.damaged:
             return row is not None
@@ -222,7 +222,7 @@ class ImageStore(StoreReader):
             return "" if before in (None, image) else before.id
 
     def untag(self, name: str) -> StoredImage:
-        """Take a name away from its image, which stays; the image without it; raises Missing."""
+        """Remove a name from its image, which stays; returns the image without it; raises Missing."""
         with self._lock:
             image = self.find(name)
             if image is None or name not in (*image.repo_tags, *image.repo_digests):

@@ -1,4 +1,4 @@
-"""Layers of pulls that did not come to their end: kept for the next try, for a time and up to a size.
+"""Keeps layers of unfinished pulls for the next try, for a time and up to a size.
 
 Whole ones are verified, and no image has them; of others there is a part, which is verified with the rest.  A
 file's modification time says since when it is kept, so that a restarted daemon goes on counting.
@@ -29,7 +29,7 @@ class _KeptLayer:
 
 
 class UnfinishedLayers:
-    """Safe to use from any thread: everything happens under the store's lock."""
+    """The layers of unfinished pulls.  Safe to use from any thread: the store's lock is held."""
 
     def __init__(
         self,
@@ -45,12 +45,12 @@ class UnfinishedLayers:
         self._in_use = in_use
 
     def bytes(self) -> int:
-        """What is kept now."""
+        """The number of bytes that are kept now."""
         with self._lock:
             return sum(kept.bytes for kept in self._kept())
 
     def keep(self, paths: Iterable[Path]) -> None:
-        """Begin the time of those that are here and nobody uses."""
+        """Begin to count the time of layers that are here and that nobody uses."""
         with self._lock:
             in_use = self._in_use()
             for path in paths:
@@ -58,7 +58,7 @@ class UnfinishedLayers:
                     os.utime(path)
 
     def trim(self) -> float | None:
-        """Remove what is too old or too much; the seconds until more is too old, None: nothing is left."""
+        """Remove what is too old or too much; returns the seconds until more is too old, None: never."""
         with self._lock:
             now, left = time.time(), 0
             oldest = None
@@ -76,7 +76,7 @@ class UnfinishedLayers:
             return None if oldest is None else self._settings.unfinished_seconds - oldest
 
     def give_back(self) -> int:
-        """Remove everything that is kept; its bytes."""
+        """Remove everything that is kept; returns its bytes."""
         with self._lock:
             given = 0
             for kept in self._kept():
@@ -85,19 +85,19 @@ class UnfinishedLayers:
             return given
 
     def drop_parts(self, digests: Iterable[str]) -> None:
-        """Remove what there is of layers that are not whole."""
+        """Remove the parts of unfinished layers."""
         with self._lock:
             for digest in digests:
                 self._files.partial_path(digest).unlink(missing_ok=True)
 
     def make_room(self, size: int) -> None:
-        """Give everything back when the disk has less than ``size`` bytes left."""
+        """Remove everything if the disk has less than ``size`` bytes left."""
         disk = os.statvfs(self._files.root)
         if disk.f_bavail * disk.f_frsize < size:
             self.give_back()
 
     def relieve(self) -> None:
-        """Give everything back when the disk is so full that the kubelet begins to remove images."""
+        """Remove everything if the disk is so full that the kubelet begins to remove images."""
         disk = os.statvfs(self._files.root)
         self.make_room(disk.f_blocks * disk.f_frsize * (100 - _FULL_PERCENT) // 100)
 

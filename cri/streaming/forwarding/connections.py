@@ -1,4 +1,4 @@
-"""Port-forward connections as clients send them: pairs of SPDY streams, or pairs of WebSocket channels."""
+"""Port-forward connections of clients: pairs of SPDY streams, or pairs of WebSocket channels."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class ChannelPair:
         return self._channels.inboxes[self._number]
 
     async def greet(self) -> None:
-        """Both channels begin with the port, little-endian (the kubelet's v4 protocol)."""
+        """Send the port first on both channels, little-endian (the kubelet's v4 protocol)."""
         port = self.port.to_bytes(_PORT_BYTES, "little")
         await self._channels.send(self._number, port)
         await self._channels.send(self._number + 1, port)
@@ -80,7 +80,7 @@ class ChannelPair:
             await self._channels.send(self._number + 1, text.encode())
 
     async def close(self) -> None:
-        """Nothing: the WebSocket closes when all its pairs have ended."""
+        """Do nothing: the WebSocket closes when all its pairs have ended."""
 
 
 Serve = Callable[[StreamPair], Coroutine[Any, Any, None]]
@@ -128,7 +128,7 @@ class StreamPairs:
         return True
 
     def _give_up(self, key: str) -> None:
-        """The other half did not come in time."""
+        """Give up a pair whose other half did not come in time."""
         stream, _ = self._halves.pop(key)
         self._connections.spawn(_reset(stream), "port-forward")
 

@@ -1,4 +1,4 @@
-"""One port-forward connection: a client's bytes to a port in the zone, and back."""
+"""Copies the bytes of one port-forward connection to a port in the zone, and back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Dial = Callable[[int], AbstractAsyncContextManager[ZoneConnection]]
 
 
 class ClientConnection(Protocol):
-    """The client's side of one port-forward connection: its data, and where to say what failed."""
+    """The client's side of a port-forward connection: its data, and its errors."""
 
     @property
     def port(self) -> int: ...

@@ -25,11 +25,11 @@ from daemonkit.tasks import race
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 PORTS = 64
-"""Ports of one request: each takes two channels of at most 128."""
+"""Most ports of one request: each takes two of at most 128 channels."""
 
 
 class Style(Enum):
-    """How a client keeps its connections apart."""
+    """How a client separates its connections: by streams or by channels."""
 
     STREAMS = "streams"
     CHANNELS = "channels"

@@ -10,7 +10,7 @@ from http import HTTPStatus
 import h11
 
 REQUEST_LIMIT = 16 * 1024
-"""Bytes of request line and headers."""
+"""Most bytes of request line and headers."""
 _READ = 4096
 
 Pairs = Sequence[tuple[str, str]]

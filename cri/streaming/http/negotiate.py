@@ -1,4 +1,4 @@
-"""Negotiate the transport and the sub-protocol of a request."""
+"""Negotiates the transport and the sub-protocol of a request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Chosen(Generic[T]):
-    """What was negotiated, and the headers that answer so."""
+    """The negotiated transport and sub-protocol, and the headers of the answer."""
 
     websocket: bool
     protocol: T

@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 _NAME = 12
 _SECRET = 24
-"""Bytes: the name finds the entry, the secret is what must not be guessed."""
+"""Bytes of the secret part of a token, which must not be guessed; the name finds the entry."""
 LENGTH = (_NAME + _SECRET) * 4 // 3
-"""Characters of a token, base64url."""
+"""Length of a token in characters (base64url)."""
 
 
 @dataclass(frozen=True, slots=True)

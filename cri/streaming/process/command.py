@@ -95,10 +95,11 @@ class SpdyCommand:
         await self._session.run()
 
     async def ready(self) -> None:
-        """Then begin the error stream: clients take an empty one for success, also when it was cut off.
+        """Wait for all streams, then send a blank on the error stream, so that it is not empty.
 
-        The status is JSON, which may begin with a blank; without the rest it is none.  Sub-protocols before
-        v4 have no status, and nothing tells their clients of a server that dies.
+        Clients take an empty error stream for success, even if it was cut off.  The status is JSON, which may
+        begin with a blank; a blank alone is no status.  Sub-protocols before v4 have no status, and nothing
+        tells their clients of a server that dies.
         """
         await self._complete.wait()
         error = self._streams["error"]

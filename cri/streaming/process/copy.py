@@ -1,4 +1,4 @@
-"""Copy streams: a client's standard streams to a process's and back, and its terminal's sizes."""
+"""Copies a client's standard streams to those of a process and back, and its terminal's sizes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cri.zones.process import Message, ProcessStreams
 from daemonkit.tasks import race
 
 _KEPT = 4096
-"""Characters of an incomplete object that are kept."""
+"""Most characters of an incomplete object that are kept."""
 _MOST = 0xFFFF
 _BLANKS = " \t\r\n"
 
@@ -67,14 +67,14 @@ async def _copy_input(process: ProcessStreams[Message], command: Command, stdin:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a terminal, in characters."""
+    """The size of a terminal, in characters."""
 
     rows: int
     columns: int
 
 
 class Sizes:
-    """Terminal sizes as a client sends them: JSON objects one after the other, however they are cut."""
+    """Parses terminal sizes, which clients send as JSON objects, cut anywhere."""
 
     def __init__(self) -> None:
         self._kept = ""

@@ -116,6 +116,6 @@ class CommandJob:
 
 
 async def _stopped(stopping: asyncio.Event) -> ExitStatus:
-    """How a command ends that is cut off with the server: nobody can say how it would have ended."""
+    """The status of a command that is cut off because the server stops; its real one is unknown."""
     await stopping.wait()
     return ExitStatus(failure="the container runtime is stopping")

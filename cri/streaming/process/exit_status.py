@@ -1,4 +1,4 @@
-"""How an exec or attach ended, in the form of Kubernetes' error streams."""
+"""The status of an exec or attach, in the form of Kubernetes' error streams."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class ExitStatus:
         return json.dumps(status).encode()
 
     def to_text(self) -> bytes:
-        """As text, for sub-protocols before v4; b"" for success."""
+        """The status as text, for sub-protocols before v4; b"" for success."""
         if self.failure:
             return self.failure.encode()
         return f"command terminated with non-zero exit code: {self.code}".encode() if self.code else b""

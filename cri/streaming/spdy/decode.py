@@ -1,4 +1,4 @@
-"""Decode frames from bytes, however they arrive."""
+"""Decodes frames from bytes in chunks of any size."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from cri.streaming.spdy.frames import (
 from cri.streaming.spdy.headers import MAX_BLOCK, Decompressor
 
 MAX_CONTROL = MAX_BLOCK + 64
-"""Bytes of a control frame's body, which is kept until complete; data is passed on as it arrives."""
+"""Most bytes of a control frame's body, which is kept until complete; data passes as it arrives."""
 
 _HEAD = struct.Struct(">II")
 _TWO = struct.Struct(">II")
@@ -42,13 +42,13 @@ class SpdyDecoder:
         self._kept = bytearray()
         self._stream = 0
         self._left = 0
-        """The data frame under way: its stream, and how many bytes are still missing."""
+        """Number of missing bytes of the data frame under way."""
         self._fin = False
         self._broken = ""
 
     @property
     def kept(self) -> int:
-        """Bytes held until the rest of their frame comes."""
+        """Number of bytes kept until the rest of their frame comes."""
         return len(self._kept)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
@@ -95,7 +95,7 @@ class SpdyDecoder:
         return len(self._kept) < size
 
     def _keep(self, view: memoryview, size: int) -> int:
-        """Keep what is still missing of ``size`` bytes; how many were taken."""
+        """Keep bytes until there are ``size``; returns how many were taken."""
         taken = min(size - len(self._kept), len(view))
         self._kept += view[:taken]
         return taken

@@ -1,4 +1,4 @@
-"""Frames to bytes."""
+"""Encodes frames."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _SYN = struct.Struct(">IIBB")
 
 
 class SpdyEncoder:
-    """One direction of a connection: frames must be sent in the order they are encoded in."""
+    """Encodes one direction of a connection; frames must be sent in the order in which they were encoded."""
 
     def __init__(self) -> None:
         self._compressor = Compressor()
 
     def encode(self, frame: Frame) -> bytes:
-        """The frame; ValueError for data that is too long for one."""
+        """Encode a frame.  ValueError: its data is too long for one frame."""
         match frame:
             case Data(stream, data, fin):
                 if len(data) > MAX_DATA:

@@ -12,7 +12,7 @@ Headers = Mapping[str, tuple[str, ...]]
 VERSION = 3
 HEADER_SIZE = 8
 MAX_DATA = (1 << 24) - 1
-"""Bytes of one frame: its length has 24 bits."""
+"""Most bytes of data in a frame, whose length has 24 bits."""
 MAX_STREAM = (1 << 31) - 1
 
 
@@ -31,7 +31,7 @@ class FrameType(IntEnum):
 
 
 class ResetStatus(IntEnum):
-    """Why a stream is reset (section 2.6.3)."""
+    """The reason of a reset (section 2.6.3)."""
 
     PROTOCOL_ERROR = 1
     INVALID_STREAM = 2
@@ -82,7 +82,7 @@ class MoreHeaders:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Both directions of a stream end at once; ``status`` as the peer gave it."""
+    """Ends both directions of a stream at once; ``status`` is as the peer gave it."""
 
     stream: int
     status: int

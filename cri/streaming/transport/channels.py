@@ -19,9 +19,9 @@ from daemonkit.tasks import race
 
 END = 255
 TEXT_LIMIT = 256 * 1024
-"""Bytes of a message that is needed whole: in base64, or ending a channel."""
+"""Most bytes of a message that is needed whole: in base64, or one that ends a channel."""
 MESSAGE = 64 * 1024
-"""Bytes of output in one message, at most."""
+"""Most bytes of output in one message."""
 
 
 @dataclass(frozen=True, slots=True)

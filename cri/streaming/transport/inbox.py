@@ -1,4 +1,4 @@
-"""Input of one connection's streams that waits for its readers: one limit for all of them, and one order."""
+"""Queues the input of a connection's streams for their readers, in order, within a common limit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LIMIT = 1024 * 1024
 Neither SPDY as Kubernetes uses it nor its WebSocket protocols have flow control for single streams.
 """
 TAKE = 256 * 1024
-"""Bytes that a reader gets at once, at most (more only if they came as one chunk)."""
+"""Most bytes that a reader gets at once, unless they came as one chunk."""
 _ENTRY = 64
-"""Accounted overhead of a chunk: a million tiny frames must count, too."""
+"""Bytes accounted for each chunk beside its data: a million tiny frames must count, too."""
 
 K = TypeVar("K")
 
@@ -32,7 +32,7 @@ class BufferQuota:
         self.space.set()
 
     def take(self, size: int) -> int:
-        """Count one more chunk; its place in the order of arrival."""
+        """Count a chunk; returns its place in the order of arrival."""
         self.arrivals += 1
         self.used += size
         if self.used > self._limit:
@@ -85,7 +85,7 @@ class Inbox:
 
     @property
     def first(self) -> int | None:
-        """When the chunk that comes next has arrived; None while none waits."""
+        """The place of the next chunk in the order of arrival; None if none waits."""
         return self._chunks[0][0] if self._chunks else None
 
     @property
@@ -94,7 +94,7 @@ class Inbox:
         return self._ended and not self._chunks
 
     def taken(self, before: int | None = None) -> bytes:
-        """What waits, at least the first chunk; only chunks that arrived ``before``."""
+        """Take what waits, at least the first chunk, but only chunks that arrived ``before``."""
         taken = [self._chunks.popleft()[1]]
         size = len(taken[0])
         while self._chunks and size + len(self._chunks[0][1]) <= TAKE:

@@ -25,7 +25,7 @@ from cri.streaming.transport.wire import ClientGone, ClientWire
 from daemonkit.tasks import race
 
 STREAMS = 512
-"""Streams open at once; a port-forward needs two for each of its connections."""
+"""Most open streams; a port-forward needs two for each of its connections."""
 
 Accept = Callable[["SpdyStream"], bool]
 """Decides whether a new stream is wanted; called once for each."""

@@ -64,11 +64,11 @@ class WebSocket:
             await self._send(CloseConnection(code=code, reason=reason))
 
     async def hung_up(self) -> None:
-        """As ``ClientWire`` has it."""
+        """See ``ClientWire``."""
         await self._wire.hung_up()
 
     async def close(self) -> None:
-        """As ``ClientWire`` has it."""
+        """See ``ClientWire``."""
         await self._wire.close()
 
     async def _part(self, event: Event) -> MessagePart | None:

@@ -1,4 +1,4 @@
-"""A client's connection: bytes both ways, and the end of the client."""
+"""A client's connection, which carries bytes both ways, and notices when the client has gone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 READ_SIZE = 128 * 1024
 WRITE_HIGH = 256 * 1024
-"""Bytes that a client may leave unread before writers wait."""
+"""Most bytes that a client may leave unread before writers wait."""
 LINGER = 5.0
 """Seconds that a client has to read the last bytes and to close."""
 
@@ -39,7 +39,7 @@ class ClientWire(Protocol):
 
 
 class Activity:
-    """When bytes last went through a connection."""
+    """The time at which bytes last went through a connection."""
 
     def __init__(self) -> None:
         self.at = asyncio.get_running_loop().time()
@@ -48,7 +48,7 @@ class Activity:
         self.at = asyncio.get_running_loop().time()
 
     async def idle(self, seconds: float) -> Literal[True]:
-        """Return True once nothing has happened for so long."""
+        """Wait until nothing has happened for so long, then return True."""
         loop = asyncio.get_running_loop()
         while True:
             left = self.at + seconds - loop.time()

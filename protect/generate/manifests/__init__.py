@@ -1,1 +1,1 @@
-"""Changes to manifests in which everything else stays as it was written."""
+"""Changes manifests in place; everything else in them stays as it was written."""

@@ -1,4 +1,4 @@
-"""``protect generate --critical``: add-ons that may run, and prefer to run, on nodes kept for them."""
+"""``protect generate --critical``: lets add-ons run on the nodes kept for them, and prefer these."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from protect.generate.manifests.yamltree import (
 )
 
 DEFAULT_LABEL = "xenpod.dev/pool=addons"
-"""Of nodes for add-ons.  A kubelet may give it to its own node: NodeRestriction keeps other names from it."""
+"""Label of nodes for add-ons.  NodeRestriction allows a kubelet to set it on its own node."""
 
 TAINT = "CriticalAddonsOnly"
 _TOLERATION: Value = {"key": TAINT, "operator": "Exists"}
@@ -36,9 +36,9 @@ _LABEL = re.compile(rf"(?P<key>(?:{_PREFIX}/)?{_NAME})(?:=(?P<value>(?:{_NAME})?
 
 @dataclass
 class Critical:
-    """What is done to add-ons.  ``label``: KEY or KEY=VALUE; ValueError when no label can be so.
+    """Plans the changes to add-ons.  ``label`` is KEY or KEY=VALUE; ValueError: no label can be that.
 
-    ``addons``: names as ``namespace/name``; none: every DaemonSet.  Those found are in ``found``.
+    ``addons`` are names as ``namespace/name``; empty: every DaemonSet.  ``found`` collects those met.
     """
 
     label: str = DEFAULT_LABEL
@@ -55,9 +55,9 @@ class Critical:
             self._expression = {"key": key, "operator": "In", "values": [value]}
 
     def plan(self, text: str) -> Sequence[Edit]:
-        """The edits that a manifest needs; none for one that has had them.
+        """The edits that a manifest needs; none if it has been changed already.
 
-        ManifestError: it cannot be read, or what would change is shared with something else.
+        ManifestError: it cannot be read, or a value to change is shared with something else.
         """
         if not any(kind in text for kind in _NAMED_KINDS):
             return []
@@ -69,7 +69,7 @@ class Critical:
         return edits
 
     def missing(self) -> Sequence[str]:
-        """Add-ons that were named and are in no manifest."""
+        """The named add-ons that were in no manifest."""
         return sorted(set(self.addons) - self.found)
 
     def _takes(self, template: PodTemplate) -> bool:
@@ -117,7 +117,7 @@ class _Addon:
         return [self._append(self._template.spec, path, term, what)]
 
     def _append(self, into: MappingNode, path: Sequence[str], item: Value, what: str) -> Edit:
-        """Add the item to the list at the path, and make what of the path is not there."""
+        """Append an item to the list at the path; parts of the path that do not exist are added."""
         for depth, key in enumerate(path):
             rest: Value = [item]
             for inner in reversed(path[depth + 1 :]):
@@ -128,7 +128,7 @@ class _Addon:
                     raise ManifestError(into.line, f"{key} is merged from an anchor: write it out here")
                 return replace(self._insert.key(into, key, rest, what), depth=depth)
             if is_empty(there):
-                # At the end of a text it is where a further key would be, and belongs before that.
+                # An empty value at the end of a text is where the next key would be, and comes before it.
                 return replace(self._insert.instead(there, rest, what), depth=len(path) + 1)
             self._own(there)
             if isinstance(there, SequenceNode) and key == path[-1]:
@@ -139,14 +139,14 @@ class _Addon:
         raise AssertionError("the path has at least one key")
 
     def _own(self, node: YamlNode) -> None:
-        """Refuse what belongs to something else as well."""
+        """Refuse to change a node that something else shares through an anchor."""
         if isinstance(node, AliasNode) or self._document.aliases.get(id(node)):
             text = f"{self._who}: what would change is shared through an anchor: write it out in each place"
             raise ManifestError(node.line, text)
 
 
 def _tolerates(item: YamlNode) -> bool:
-    """The taint, whatever its value and effect."""
+    """Whether the toleration covers the taint with any value and effect."""
     if not isinstance(item, MappingNode):
         return False
     every = text_of(item.get("operator")) == "Exists" and not text_of(item.get("effect"))
@@ -154,7 +154,7 @@ def _tolerates(item: YamlNode) -> bool:
 
 
 def _prefers(item: YamlNode, expression: Value) -> bool:
-    """Whether the term has this expression and no other, which would narrow it."""
+    """Whether the term has this expression alone; another one would narrow it."""
     preference = item.get("preference") if isinstance(item, MappingNode) else None
     if not isinstance(preference, MappingNode) or preference.get("matchFields") is not None:
         return False
@@ -163,7 +163,7 @@ def _prefers(item: YamlNode, expression: Value) -> bool:
 
 
 def _plain(node: YamlNode) -> Value:
-    """A term of an affinity: its keys and texts, and its list of texts."""
+    """An expression of an affinity as plain values."""
     found = resolve(node)
     if not isinstance(found, MappingNode):
         return ""

@@ -1,4 +1,4 @@
-"""``protect generate --fill``: the placeholder class of pods becomes the class of a platform."""
+"""``protect generate --fill``: replaces the placeholder class of pods by the class of a platform."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _WRITTEN = re.compile(rf"(?P<before>(?:[&!]\S*\s+)*(?P<quote>[\"']?)){PLACEHOLDE
 
 
 def fill(text: str, runtime_class: str) -> Sequence[Edit]:
-    """The edits that give every pod of the placeholder class the ``runtime_class``.
+    """The edits that replace the placeholder class by ``runtime_class`` in every pod.
 
-    Only the characters of the name change.  A pod of another class keeps it, so a second run changes nothing.
-    A text without the word ``runtimeClassName`` is not read any further.
-    ManifestError: it cannot be read; or the name is shared with something else, or has escapes.
+    Only the characters of the name change.  Pods of another class keep it, so a second run changes nothing.
+    A text without the word ``runtimeClassName`` is not parsed.
+    ManifestError: it cannot be read; or the name is shared with something else, or written with escapes.
     """
     if runtime_class == PLACEHOLDER or _KEY not in text:
         return []

@@ -1,4 +1,4 @@
-"""Manifests in a folder: found, read within bounds, changed in place or shown as a difference."""
+"""Finds the manifests in a folder, and changes them in place or shows the differences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from protect.generate.manifests.yamltree import ManifestError
 
 FILE_BYTES = 8 << 20
-"""A larger file is refused.  Reading one of this size takes half a minute, and three times that at worst."""
+"""Size of the largest file that is read, which takes half a minute, or three times that at worst."""
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _NO_NEWLINE = "\\ No newline at end of file\n"
@@ -23,7 +23,7 @@ _SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
 @dataclass(frozen=True)
 class Edit:
-    """Characters to replace, from ``start`` to before ``end``; in which line; what changes, for people."""
+    """Replaces the characters from ``start`` to before ``end``.  ``line`` and ``what`` are for people."""
 
     start: int
     end: int
@@ -31,30 +31,30 @@ class Edit:
     line: int
     what: str
     depth: int = 0
-    """Of edits at one place, the deeper one comes first: it belongs to what ends there."""
+    """Order of edits at the same place: deeper ones come first, since they belong to what ends there."""
 
 
 @dataclass
 class FolderChanges:
-    """What became of a folder: lines for people, and whether something was wrong with a file."""
+    """What was done to a folder, as lines for people."""
 
     changed: list[str] = field(default_factory=list)
-    """``path:line: what``."""
+    """``path:line: what`` for each change."""
     errors: list[str] = field(default_factory=list)
-    """``path:line: why``; those files are as they were."""
+    """``path:line: why`` for each file that could not be changed."""
     notes: list[str] = field(default_factory=list)
     differences: list[str] = field(default_factory=list)
-    """Unified differences, of a dry run."""
+    """Unified diffs of a dry run."""
 
 
 Planner = Callable[[str], Sequence[Edit]]
-"""The edits that a text needs; none for one that has had them.  ManifestError: it cannot have them."""
+"""From a text to the edits that it needs.  ManifestError: it cannot be changed."""
 
 
 def change(folder: Path, plan: Planner, *, dry_run: bool) -> FolderChanges:
-    """Change every manifest below the folder (or the one file) as ``plan`` says.
+    """Change every manifest below the folder (or the single file) as ``plan`` says.
 
-    A file that cannot be read or changed is reported and stays as it is, and the others are handled.
+    A file that cannot be read or changed is reported and left alone; the others are changed.
     """
     outcome = FolderChanges()
     for path in _manifests(folder, outcome):
@@ -70,7 +70,7 @@ def change(folder: Path, plan: Planner, *, dry_run: bool) -> FolderChanges:
 
 
 def applied(text: str, edits: Sequence[Edit]) -> str:
-    """The text with the edits, which do not overlap."""
+    """Apply the edits, which do not overlap, to the text."""
     parts, at = [], 0
     for edit in sorted(edits, key=lambda edit: (edit.start, -edit.depth)):
         parts += [text[at : edit.start], edit.text]
@@ -79,7 +79,10 @@ def applied(text: str, edits: Sequence[Edit]) -> str:
 
 
 def _manifests(folder: Path, outcome: FolderChanges) -> Iterator[Path]:
-    """In the order of names.  Symbolic links are not followed: what they lead to in it is found anyway."""
+    """The manifests, sorted by name.
+
+    Symbolic links are not followed: what they lead to inside the folder is found anyway.
+    """
     if folder.is_file():
         if folder.is_symlink():
             outcome.errors.append(f"{folder}: a symbolic link: name what it leads to")
@@ -115,7 +118,7 @@ def _change_file(path: Path, plan: Planner, outcome: FolderChanges, *, dry_run: 
     if not edits:
         return
     changed = applied(text, edits)
-    _hold_against(plan, changed, edits)
+    _verify(plan, changed, edits)
     if dry_run:
         outcome.differences.append(_difference(path, text, changed))
     else:
@@ -125,8 +128,8 @@ def _change_file(path: Path, plan: Planner, outcome: FolderChanges, *, dry_run: 
     ]
 
 
-def _hold_against(plan: Planner, changed: str, edits: Sequence[Edit]) -> None:
-    """The result must be YAML that needs no further change; else nothing is written."""
+def _verify(plan: Planner, changed: str, edits: Sequence[Edit]) -> None:
+    """Check that the result is YAML that needs no further change; ManifestError otherwise."""
     try:
         missed = plan(changed)
     except ManifestError as error:
@@ -136,7 +139,7 @@ def _hold_against(plan: Planner, changed: str, edits: Sequence[Edit]) -> None:
 
 
 def _read(path: Path) -> tuple[bytes, os.stat_result] | None:
-    """The content; None for what is not a plain file."""
+    """The content and status of a file; None if it is not a regular file."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -157,7 +160,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _difference(path: Path, before: str, after: str) -> str:
-    """As ``diff -u``; lines end with a line feed alone, so that a carriage return stays in its line."""
+    """A diff like that of ``diff -u``.  Lines end at line feeds only: a carriage return is content."""
     old, new = (_LINE.findall(text) for text in (before, after))
     name = str(path).lstrip("/")
     lines = difflib.unified_diff(old, new, f"a/{name}", f"b/{name}")
@@ -165,7 +168,7 @@ def _difference(path: Path, before: str, after: str) -> str:
 
 
 def _replace(path: Path, content: bytes, status: os.stat_result) -> None:
-    """Put the new content in the file's place: whole or not at all, with the mode and owner that it had."""
+    """Replace a file atomically; its mode and owner stay."""
     new = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
     descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -1,6 +1,6 @@
-"""Insertions into YAML: a key of a mapping, an item of a list, in the form that the text around them has.
+"""Inserts keys and items into YAML, in the style of the text around them.
 
-Where the text has brackets (flow style), JSON is inserted, which is YAML as well; else lines, indented alike.
+Between brackets (flow style) JSON is inserted, which is YAML too; elsewhere lines with the same indentation.
 """
 
 from __future__ import annotations
@@ -10,7 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from protect.generate.manifests.folder import Edit
-from protect.generate.manifests.yamltree import ManifestError, MappingNode, ScalarNode, SequenceNode, YamlNode
+from protect.generate.manifests.yamltree import (
+    WORDS,
+    ManifestError,
+    MappingNode,
+    ScalarNode,
+    SequenceNode,
+    YamlNode,
+)
 
 Value: TypeAlias = str | int | Sequence["Value"] | Mapping[str, "Value"]
 
@@ -18,38 +25,38 @@ _EMPTY = frozenset({"", "~", "null", "Null", "NULL"})
 
 
 class Insertions:
-    """Insertions into one text."""
+    """Makes the edits that insert into one text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._newline = "\r\n" if "\r\n" in text[: text.find("\n") + 1] else "\n"
 
     def key(self, into: MappingNode, key: str, value: Value, what: str) -> Edit:
-        """``key: value`` as the last key of a mapping that has at least one, or is in flow style."""
+        """Insert ``key: value`` at the end of a mapping that is not empty, or is in flow style."""
         if into.flow:
             return self._flow(into, f"{json.dumps(key)}: {json.dumps(value)}", bool(into.pairs), what)
         lines = _lines({key: value}, self._step(into))
         return self._block(into, [" " * into.column + line for line in lines], what)
 
     def item(self, into: SequenceNode, value: Value, what: str) -> Edit:
-        """The last item of a list."""
+        """Append an item to a list."""
         if into.flow:
             return self._flow(into, json.dumps(value), bool(into.items), what)
         lines = _lines([value], 0)
         return self._block(into, [" " * into.column + line for line in lines], what)
 
     def instead(self, empty: YamlNode, value: Value, what: str) -> Edit:
-        """The value of a key that has none, or null."""
+        """Give a value to a key that has none, or null."""
         blank = " " if self._text[empty.start - 1 : empty.start] == ":" else ""
         return Edit(empty.start, empty.end, blank + json.dumps(value), empty.line, what)
 
     def _flow(self, into: MappingNode | SequenceNode, content: str, follows: bool, what: str) -> Edit:
-        """First in the brackets: after the last one there may be a comma, or a comment."""
+        """Insert right after the opening bracket: before the closing one may be a comma or a comment."""
         at = self._text.index("[" if isinstance(into, SequenceNode) else "{", into.start) + 1
         return Edit(at, at, content + (", " if follows else ""), into.line, what)
 
     def _block(self, into: MappingNode | SequenceNode, lines: Sequence[str], what: str) -> Edit:
-        """Whole lines, after the line in which the last value ends."""
+        """Insert whole lines, after the line in which the last value ends."""
         at, before, after = into.end, "", self._newline
         if self._text[at - 1 : at] != "\n":  # a block scalar ends with its line
             end = self._text.find("\n", at)
@@ -71,7 +78,7 @@ class Insertions:
 
 
 def is_empty(node: YamlNode) -> bool:
-    """Whether a key has no value: nothing, or null."""
+    """Whether a key's value is missing or null."""
     return isinstance(node, ScalarNode) and node.plain and not node.anchor and node.value in _EMPTY
 
 
@@ -80,7 +87,7 @@ def _dashed(node: YamlNode) -> int | None:
 
 
 def _lines(value: Value, step: int) -> list[str]:
-    """Lines of block style; lists are indented by ``step`` below their key."""
+    """The value as lines in block style, with lists indented by ``step`` below their key."""
     if isinstance(value, Mapping):
         found = []
         for key, inner in value.items():
@@ -100,12 +107,8 @@ def _lines(value: Value, step: int) -> list[str]:
 
 
 def _scalar(value: str | int) -> str:
-    """Quoted where it would be read as something else than this text."""
+    """The scalar, quoted if it would otherwise be read as something other than this text."""
     if isinstance(value, int):
         return str(value)
     plain = value.isascii() and value[:1].isalpha() and all(c.isalnum() or c in "-./_" for c in value)
-    return value if plain and value.lower() not in _WORDS else json.dumps(value)
-
-
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""Of YAML 1.1, which Kubernetes reads."""
+    return value if plain and value.lower() not in WORDS else json.dumps(value)

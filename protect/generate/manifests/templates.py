@@ -1,4 +1,4 @@
-"""The pods in manifests: pods themselves, templates of workloads, and both in lists."""
+"""Finds the pod specs in manifests: of pods, of workloads' templates, and of both in lists."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ PATHS: Mapping[str, Sequence[str]] = {
         ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController", "Job"), _TEMPLATE
     ),
 }
-"""By kind, where the PodSpec is (Kubernetes API reference, workload resources)."""
+"""Path to the PodSpec in objects of each kind (Kubernetes API reference, workload resources)."""
 
 
 @dataclass(frozen=True)
 class PodTemplate:
-    """A PodSpec in a manifest, and whose it is."""
+    """A PodSpec in a manifest, and the object that it belongs to."""
 
     kind: str
     namespace: str
     name: str
     spec: MappingNode
     path: Sequence[YamlNode]
-    """The values from the object down to the spec, as they are written."""
+    """The nodes from the object down to the spec, with aliases not followed."""
 
 
 def pod_templates(root: YamlNode) -> Iterator[PodTemplate]:
-    """The pod templates of a document: of each object once, however many aliases lead to it."""
+    """The pod templates of a document; an object counts once, however many aliases lead to it."""
     seen: set[int] = set()
     waiting = [(root, "")]
     while waiting:

@@ -1,6 +1,6 @@
-"""YAML as a tree whose nodes know where in the text they are, so that an edit can leave all else as it is.
+"""Parses YAML into a tree whose nodes know their positions, so that an edit can leave all other text alone.
 
-ruamel.yaml finds the events, with their marks.  Nothing is expanded, and nothing here recurses.
+ruamel.yaml delivers the events with their positions.  Aliases are not expanded, and nothing recurses.
 """
 
 from __future__ import annotations
@@ -12,9 +12,13 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 DEPTH = 100
-"""Levels of collections in each other."""
+"""Most levels of nested collections."""
 
 MERGE = "<<"
+
+WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+"""Plain texts, in lower case, that YAML 1.1 takes for booleans or null; Kubernetes reads YAML 1.1."""
+
 _COLON = re.compile(r"[ \t]*:")
 # Possessive, so that no text takes more than one attempt.
 _FIRST_DASH = re.compile(r"(?:[&!]\S*+|#[^\n]*+|\s)*+-")
@@ -22,7 +26,7 @@ _NEXT_DASH = re.compile(r"(?:#[^\n]*+|\s)*+-")
 
 
 class ManifestError(Exception):
-    """A file cannot be read or changed: the line (from 1; 0: none) and what is wrong with it."""
+    """A file cannot be read or changed: says the line (from 1; 0: none) and what is wrong with it."""
 
     def __init__(self, line: int, text: str) -> None:
         super().__init__(text)
@@ -32,7 +36,7 @@ class ManifestError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class ScalarNode:
-    """A text.  ``start`` is the index of its first character, or of its anchor or tag; ``end`` follows it."""
+    """A scalar.  ``start`` is the index of its first character, anchor or tag; ``end`` is after its last."""
 
     start: int
     end: int
@@ -40,12 +44,12 @@ class ScalarNode:
     anchor: str
     value: str
     plain: bool
-    """Without quotes, and no block."""
+    """Whether it has no quotes, and is not a block scalar."""
 
 
 @dataclass(frozen=True, eq=False)
 class AliasNode:
-    """``*name``: the place of a node that is elsewhere."""
+    """An alias ``*name`` of a node elsewhere in the document."""
 
     start: int
     end: int
@@ -54,24 +58,31 @@ class AliasNode:
 
 
 @dataclass(frozen=True, eq=False)
-class MappingNode:
-    """Keys and values.  ``end`` follows the last value, or the closing bracket."""
+class _Collection:
+    """What mappings and sequences share.  ``end`` is after the last value, or after the closing bracket."""
 
     start: int
     end: int
     line: int
     anchor: str
     column: int
-    """Of its first key, or of the opening bracket."""
+    """Column of the first key, of the dashes, or of the opening bracket."""
     flow: bool
+    """Whether it is written in brackets."""
+
+
+@dataclass(frozen=True, eq=False)
+class MappingNode(_Collection):
+    """A mapping."""
+
     pairs: Sequence[tuple[YamlNode, YamlNode]]
 
     def written(self, key: str) -> YamlNode | None:
-        """The value as it is written here: an alias is not followed, what is merged is not seen."""
+        """The value of a key as it is written here: aliases are not followed, merged keys not found."""
         return next((value for name, value in self.pairs if _is(name, key)), None)
 
     def get(self, key: str) -> YamlNode | None:
-        """The value, aliases followed; what is merged (``<<``) counts where the mapping has no such key."""
+        """The value of a key, with aliases followed; merged keys (``<<``) are found after its own."""
         seen: set[int] = set()
         waiting: list[YamlNode] = [self]
         while waiting:
@@ -87,16 +98,9 @@ class MappingNode:
 
 
 @dataclass(frozen=True, eq=False)
-class SequenceNode:
-    """Items.  ``end`` follows the last one, or the closing bracket."""
+class SequenceNode(_Collection):
+    """A sequence."""
 
-    start: int
-    end: int
-    line: int
-    anchor: str
-    column: int
-    """Of its dashes, or of the opening bracket."""
-    flow: bool
     items: Sequence[YamlNode]
 
 
@@ -105,17 +109,17 @@ YamlNode: TypeAlias = ScalarNode | AliasNode | MappingNode | SequenceNode
 
 @dataclass(frozen=True)
 class YamlDocument:
-    """One document, and how many aliases lead to each of its nodes, by ``id``."""
+    """A document, and the number of aliases of each of its nodes, by ``id``."""
 
     root: YamlNode
     aliases: Mapping[int, int]
 
 
 def documents(text: str) -> Iterator[YamlDocument]:
-    """The documents of a file.
+    """Parse the documents of a file.
 
-    ManifestError: it is not YAML; a mapping has the same key twice; an alias has no anchor, or is within what
-    it names; collections are nested more than ``DEPTH`` times.
+    ManifestError: it is not YAML; a mapping has a key twice; an alias has no anchor, or is inside the node
+    that it names; collections are nested more than ``DEPTH`` times.
     """
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
@@ -138,7 +142,7 @@ def documents(text: str) -> Iterator[YamlDocument]:
 
 
 def resolve(node: YamlNode) -> YamlNode:
-    """The node that an alias leads to; any other node is itself."""
+    """The target of an alias; any other node itself."""
     return node.target if isinstance(node, AliasNode) else node
 
 
@@ -154,9 +158,9 @@ class _Open:
     event: Any
     flow: bool
     keyed: bool
-    """It is a mapping."""
+    """Whether it is a mapping."""
     first: int
-    """Of a block sequence: its first dash.  Else the first character."""
+    """Index of its first character; of the first dash of a block sequence."""
     nodes: list[YamlNode]
     keys: set[str]
 
@@ -166,7 +170,7 @@ class _Open:
 
 
 class _Composer:
-    """Events in, documents out."""
+    """Builds documents from the parser's events."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -175,7 +179,7 @@ class _Composer:
         self._aliases: Counter[int] = Counter()
 
     def take(self, kind: str, event: Any) -> YamlDocument | None:
-        """The document that ends with this event."""
+        """Take the next event; returns the document if it is complete."""
         if kind == "DocumentStartEvent":
             self._anchors, self._aliases = {}, Counter()
         elif kind in ("MappingStartEvent", "SequenceStartEvent"):
@@ -219,7 +223,7 @@ class _Composer:
         return ScalarNode(start, end, line, event.anchor or "", event.value, not event.style)
 
     def _empty(self, reported: int) -> int:
-        """Where an empty value is: behind its colon or dash.  ruamel.yaml reports where the next token is."""
+        """Index of an empty value: after its colon or dash.  ruamel.yaml reports that of the next token."""
         if not self._open or self._open[-1].wants_key:
             return reported
         inside = self._open[-1]
@@ -256,7 +260,7 @@ def _is(name: YamlNode, key: str) -> bool:
 
 
 def _explained(text: str, error: Any) -> str:
-    """What ruamel.yaml says, and what may be the reason."""
+    """The text of an error of ruamel.yaml, with the likely reason."""
     said = " ".join(part for part in (error.context, error.problem) if part)
     if "{{" in text:
         said += "; if it is a template, take what it renders (helm template)"

@@ -1,4 +1,4 @@
-"""The control groups of fake zones: what stands in for a domain's memory, vCPUs and end.
+"""The control groups of fake zones, which stand in for a domain's memory, vCPUs and end.
 
 Where v1 controllers are mounted (alone or hybrid) a zone has a group under each of them; the v2
 hierarchy of a hybrid system is left alone.  On a pure v2 system it has one group.  Groups are
@@ -41,7 +41,7 @@ class Cgroups:
         return [hierarchy.base / self._instance / domain for hierarchy in self._hierarchies]
 
     def create(self, domain: str, limits: CgroupLimits) -> list[Path]:
-        """Make and limit the groups of a domain."""
+        """Make the groups of a domain, and set their limits."""
         for hierarchy in self._hierarchies:
             parent = hierarchy.base / self._instance
             group = parent / domain
@@ -94,7 +94,7 @@ class Cgroups:
                 os.rmdir(hierarchy.base / self._instance)
 
     def _remove_empty(self, domain: str) -> bool:
-        """Remove what has no members; True when something is left."""
+        """Remove the groups without members; returns whether any is left."""
         left = False
         for top in self.groups(domain):
             for group in _bottom_up(top):

@@ -14,7 +14,7 @@ _BUFFER = 256 * 1024
 
 
 class UnixTransport:
-    """A port.Transport over a connected stream socket."""
+    """A ``Transport`` over a connected stream socket."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -47,17 +47,17 @@ class StalledTransport:
         self._closed = asyncio.Event()
 
     async def read(self, limit: int) -> bytes:
-        """Nothing until it is closed."""
+        """Wait until it is closed."""
         await self._closed.wait()
         return b""
 
     async def write(self, data: bytes) -> None:
-        """Waits until it is closed, as if the other side did not read."""
+        """Wait until it is closed, as if the other side did not read."""
         await self._closed.wait()
         raise ConnectionResetError("the connection is closed")
 
     async def close(self) -> None:
-        """Ends what waits."""
+        """Close it, which ends all waiting."""
         self._closed.set()
         await self._inner.close()
 

@@ -1,4 +1,4 @@
-"""Create a domain, find it again after a restart, and remove it."""
+"""Creates domains, finds them again after a restart, and removes them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Exhausted, Exists, Missing, Refused
+from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
 from protect.model.errors import ToolstackError
-from protect.model.modes import refuse_impossible_mode
+from protect.model.modes import refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
 from protect.toolstack.fake.domain import Domain, read_pid, write_spec
@@ -42,11 +42,17 @@ def admit(settings: FakeSettings, spec: DomainSpec, others: Sequence[DomainSpec]
 
 
 def _refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
-    """Refused for a kernel of its own, and for a mode that the settings do not have."""
+    """Refused: the spec has a kernel of its own, or a mode or FLASK that the settings do not have.
+
+    Invalid: they lack its label.
+    """
     if spec.kernel:
         cause = f"the fake toolstack's zones share the host's kernel, and cannot boot {spec.kernel.name}"
         raise Refused("create domain", spec.name, cause, "leave out the kernel, or use Xen")
     refuse_impossible_mode("create domain", spec.name, spec.mode, settings.capabilities)
+    refuse_impossible_label("create domain", spec.name, spec.seclabel, settings.capabilities)
+    if spec.seclabel and spec.seclabel not in settings.seclabels:
+        raise Invalid("create domain", spec.name, f"the hypervisor's policy lacks the label {spec.seclabel}")
 
 
 async def create(home: Home, settings: FakeSettings, spec: DomainSpec, fault: InjectedFault | None) -> Domain:
@@ -97,7 +103,7 @@ def find_processes(home: Home, spec: DomainSpec) -> Domain | None:
 
 
 def _monitor_of(process: PidfdProcess, directory: Path) -> PidfdProcess | None:
-    """Its parent, if that is fakedom; after a kill of the monitor it is some reaper."""
+    """The monitor: the parent process, if that is fakedom, and not some reaper after a kill."""
     stat = process.stat()
     monitor = PidfdProcess.open(stat.parent) if stat else None
     if stat is None or monitor is None:
@@ -110,7 +116,7 @@ def _monitor_of(process: PidfdProcess, directory: Path) -> PidfdProcess | None:
 
 
 async def _kill(domain: Domain) -> None:
-    """Kill it, wait for its end, and release what we hold of it."""
+    """Kill a process, wait for its end, and release what we hold of it."""
     if domain.process is not None:
         domain.process.kill()
         await wait_for_end(domain)

@@ -1,4 +1,4 @@
-"""Device nodes in a zone's /dev, made from outside through /proc/<pid>/root.
+"""Makes device nodes in a zone's /dev from outside, through /proc/<pid>/root.
 
 The tree is the zone's, and the zone may be hostile while we are root in it: every component is
 resolved below the zone's root without symbolic links (openat2), and /dev must be a file system of

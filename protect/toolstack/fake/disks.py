@@ -38,7 +38,7 @@ class DiskRecord:
 
 
 async def attach(domain: Domain, disk: DiskSpec) -> None:
-    """Attach; every step is undone when a later one fails."""
+    """Attach a disk; every step is undone if a later one fails."""
     if disk.vdev in domain.loops:
         raise Exists("attach disk", f"{disk.vdev} of {domain.spec.name}", "attached already")
     loop = await open_disk(disk)
@@ -52,7 +52,7 @@ async def attach(domain: Domain, disk: DiskSpec) -> None:
 
 
 async def detach(domain: Domain, vdev: str) -> None:
-    """Detach; succeeds when there is no such disk."""
+    """Detach a disk; succeeds if there is no such disk."""
     if vdev not in domain.loops:
         return
     await asyncio.to_thread(_withdraw, domain, vdev)
@@ -62,7 +62,7 @@ async def detach(domain: Domain, vdev: str) -> None:
 
 
 def adopt(domain: Domain) -> None:
-    """Open again the disks that outlived the daemon; forget the others."""
+    """Hold the disks that outlived the daemon again, and forget the others."""
     directory = domain.directory / "disks"
     if not directory.is_dir():
         return
@@ -91,7 +91,7 @@ def _publish(domain: Domain, disk: DiskSpec, loop: Loop | None) -> None:
 
 
 def _withdraw(domain: Domain, vdev: str) -> None:
-    """Remove node and record, whatever the zone did to its own tree."""
+    """Remove the node and the record, whatever the zone did to its own tree."""
     try:
         if domain.process is not None and domain.process.stat():
             devnodes.remove_node(domain.id, vdev)

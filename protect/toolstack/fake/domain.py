@@ -1,4 +1,4 @@
-"""One fake domain: what is written down of it, and what a running daemon holds of it.
+"""A fake domain: its files, and what a running daemon holds of it.
 
 Its directory ``<run_dir>/domains/<uuid>/`` has ``spec.json`` (written first, before any side
 effect), ``lock`` (held while fakedom starts it), what fakedom writes (``pid``, ``channel.sock``,
@@ -18,7 +18,7 @@ from uuid import UUID
 import aiofiles
 
 from protect.host.loops import Loop
-from protect.model.toolstack import DomainId, DomainSpec, DomainState, Mode, ShutdownReason
+from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainState, Mode, ShutdownReason
 from protect.toolstack.console import read_tail
 from protect.toolstack.fake.process import PidfdProcess
 
@@ -32,7 +32,7 @@ _REASONS = {
 
 @dataclass(slots=True)
 class Domain:
-    """What the daemon holds of a domain.  ``loops`` by vdev; a disk on a block device has None."""
+    """What the daemon holds of a domain.  ``loops`` is by vdev; a disk on a block device has None."""
 
     spec: DomainSpec
     directory: Path
@@ -65,6 +65,19 @@ class Domain:
             return ShutdownReason.CRASH
         return _REASONS.get(text, ShutdownReason.UNKNOWN)
 
+    def info(self, cpu_time_ns: int) -> DomainInfo:
+        """As the port shows it."""
+        return DomainInfo(
+            id=self.id,
+            uuid=self.spec.uuid,
+            name=self.spec.name,
+            state=self.state,
+            memory_bytes=self.spec.memory_bytes,
+            vcpus=self.spec.vcpus,
+            cpu_time_ns=cpu_time_ns,
+            shutdown_reason=self.reason,
+        )
+
     def release(self) -> None:
         """Close our descriptors; the domain goes on."""
         for process in (self.process, self.monitor):
@@ -88,12 +101,13 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "environment": dict(spec.environment),
         "netns": spec.netns,
         "shared": str(spec.shared) if spec.shared else "",
+        "seclabel": spec.seclabel,
     }
     write_atomically(directory / "spec.json", json.dumps(values))
 
 
 async def read_spec(directory: Path) -> DomainSpec | None:
-    """None when it was not written to its end: then nothing else was done either."""
+    """Read the spec; None if it was not written completely: then nothing else was done either."""
     try:
         async with aiofiles.open(directory / "spec.json") as file:
             values = json.loads(await file.read())
@@ -109,6 +123,7 @@ async def read_spec(directory: Path) -> DomainSpec | None:
         environment=values["environment"],
         netns=values.get("netns", ""),
         shared=Path(values["shared"]) if values.get("shared") else None,
+        seclabel=values.get("seclabel", ""),
     )
 
 
@@ -126,7 +141,7 @@ async def read_console(directory: Path, limit: int) -> bytes:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """All or nothing, also for a reader at the same time.  Not synced: it need not outlive a boot."""
+    """Write a file atomically, also for readers.  It is not synced: it need not survive a boot."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text)
     os.rename(temporary, path)

@@ -1,4 +1,4 @@
-"""Faults on purpose: what a test can have the fake toolstack do wrong.
+"""Fault injection: what a test can have the fake toolstack do wrong.
 
 Given to FakeToolstack, or as ``<run_dir>/faults.toml``, which is read again at every operation::
 
@@ -43,7 +43,7 @@ from protect.model.errors import ToolstackError
 
 
 class FaultKind(Enum):
-    """What goes wrong."""
+    """The kind of an injected fault."""
 
     FAIL = "fail"
     HALF = "half"
@@ -91,14 +91,14 @@ class FaultPlan:
 
 @dataclass(slots=True)
 class FaultInjector:
-    """Carries out a plan: counts how often each row has applied."""
+    """Carries out a plan, and counts how often each row has applied."""
 
     plan: FaultPlan
     file: Path | None = None
     _counts: dict[InjectedFault, int] = field(default_factory=dict)
 
     def take(self, at: str, name: str) -> InjectedFault | None:
-        """The fault that happens to this operation now, counted."""
+        """The fault for this operation now, which is counted; None: no fault."""
         for fault in (*self.plan.fault, *self._from_file()):
             if fault.at != at or not fnmatchcase(name, fault.name):
                 continue
@@ -130,7 +130,7 @@ class FaultInjector:
 
 
 async def before(fault: InjectedFault | None, operation: str, subject: str) -> None:
-    """What happens ahead of an operation."""
+    """Do what a fault does before an operation."""
     if fault is None:
         return
     if fault.kind is FaultKind.DELAY:
@@ -140,11 +140,11 @@ async def before(fault: InjectedFault | None, operation: str, subject: str) -> N
 
 
 def after(fault: InjectedFault | None, operation: str, subject: str) -> None:
-    """What happens once it is done."""
+    """Do what a fault does after an operation."""
     if fault is not None and fault.kind is FaultKind.HALF:
         raise injected(operation, subject)
 
 
 def injected(operation: str, subject: str) -> ToolstackError:
-    """The error of a fault on purpose."""
+    """The error of an injected fault."""
     return ToolstackError(operation, subject, "injected fault")

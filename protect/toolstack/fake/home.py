@@ -1,4 +1,4 @@
-"""The run directory of a fake toolstack: where its domains are, and whose it is."""
+"""The run directory of a fake toolstack, with its lock and its domains' directories."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Home:
         self._lock = -1
 
     def take(self) -> None:
-        """Make it and lock it; Refused while another process has it."""
+        """Make and lock the directory.  Refused: another process has it."""
         self.domains.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(self.run_dir / "fake.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -45,13 +45,13 @@ class Home:
         self._lock = lock
 
     def leave(self) -> None:
-        """Unlock it."""
+        """Unlock the directory."""
         lock, self._lock = self._lock, -1
         if lock >= 0:
             os.close(lock)
 
     def directory(self, uuid: UUID) -> Path:
-        """A domain's own."""
+        """A domain's directory."""
         return self.domains / str(uuid)
 
     def known(self) -> list[UUID]:
@@ -68,7 +68,7 @@ class Home:
         return found
 
     async def forget(self, uuid: UUID) -> None:
-        """Remove the directory: it is renamed at once, and a removal cut short is finished by ``known``."""
+        """Remove a domain's directory; it is renamed first, so that ``known`` can finish the removal."""
         await asyncio.to_thread(self._forget, self.directory(uuid))
 
     def _forget(self, directory: Path) -> None:

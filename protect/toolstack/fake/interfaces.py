@@ -1,4 +1,4 @@
-"""Network interfaces of fake domains: veth pairs with one end born in the zone's namespace."""
+"""Network interfaces of fake domains: veth pairs with one end made in the zone's namespace."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from protect.network.netlink import Netlink
 
 
 def host_name(instance: str, domain: UUID, index: int) -> str:
-    """Name of the host's end: at most 15 characters, the same whenever asked."""
+    """Name of the host's end, which has at most 15 characters and never changes."""
     digest = sha256(f"{instance}/{domain}".encode()).hexdigest()
     return f"xv{digest[:9]}.{index}"
 
 
 async def create(instance: str, spec: DomainSpec, pid: int) -> None:
-    """Make the pairs, both ends where they belong: to move one later takes the kernel far longer."""
+    """Make the pairs with both ends where they belong; to move one later would take far longer."""
 
     def work(netlink: Netlink) -> None:
         with opened(f"/proc/{pid}/ns/net") as zone, opened(spec.netns or OWN) as home:

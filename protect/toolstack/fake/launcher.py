@@ -18,7 +18,7 @@ _STDERR_LIMIT = 4096
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A zone to start: its root tree, directory, memory in bytes, control groups, the agent's environment."""
+    """What a zone is started with: memory is in bytes, the environment is the agent's."""
 
     fakedom: Path
     root: Path
@@ -82,7 +82,7 @@ def _spawn(request: Launch, stderr: int) -> subprocess.Popen[bytes]:
 
 
 async def _wait(child: subprocess.Popen[bytes], timeout: float) -> int | None:
-    """Its exit status, or None when it had to be killed."""
+    """Wait for the process: its exit status, or None if it had to be killed."""
     process = PidfdProcess.open(child.pid)
     if process is None:  # it has ended already and is our zombie
         return child.wait()

@@ -1,4 +1,4 @@
-"""Processes told apart from later ones with the same number: pid, start time and pidfd.
+"""Processes by pid, start time and pidfd, so that a later one with the same number is not mistaken for it.
 
 Source: proc(5) /proc/<pid>/stat, pidfd_open(2).
 """
@@ -16,7 +16,7 @@ from daemonkit.tasks import join
 
 @dataclass(frozen=True, slots=True)
 class ProcessStat:
-    """Of /proc/<pid>/stat: ``state`` is its letter, ``starttime`` clock ticks since boot."""
+    """Fields of /proc/<pid>/stat: ``state`` is a letter, ``starttime`` is in clock ticks since boot."""
 
     state: str
     parent: int
@@ -24,7 +24,7 @@ class ProcessStat:
 
 
 def read_stat(pid: int) -> ProcessStat | None:
-    """None when there is no such process."""
+    """Read a process's stat; None: there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
@@ -35,7 +35,7 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 class PidfdProcess:
-    """A process held by pidfd, so that its number cannot come to mean another one."""
+    """A process held by pidfd, so that it cannot be confused with another of the same number."""
 
     def __init__(self, pid: int, pidfd: int) -> None:
         self.pid = pid
@@ -44,7 +44,7 @@ class PidfdProcess:
 
     @classmethod
     def open(cls, pid: int, starttime: int | None = None) -> PidfdProcess | None:
-        """None when it has ended (a zombie included) or, by its start time, is another one."""
+        """Open a process; None: it has ended (or is a zombie), or its start time is another one's."""
         try:
             pidfd = os.pidfd_open(pid)
         except (ProcessLookupError, OSError):
@@ -56,11 +56,11 @@ class PidfdProcess:
         return cls(pid, pidfd)
 
     def kill(self) -> None:
-        """SIGKILL; nothing when it has ended."""
+        """Send SIGKILL; does nothing if it has ended."""
         self.signal(signal.SIGKILL)
 
     def signal(self, number: signal.Signals) -> bool:
-        """Whether it was there to get the signal."""
+        """Send a signal; returns whether the process was there to get it."""
         if self._pidfd < 0:
             return False
         try:
@@ -70,7 +70,7 @@ class PidfdProcess:
         return True
 
     def stat(self) -> ProcessStat | None:
-        """None once it has ended."""
+        """Its stat; None once it has ended."""
         found = read_stat(self.pid)
         # signal 0 after the read proves that the number was still this process's
         return found if found and found.state not in "ZX" and self._is_there() else None
@@ -83,7 +83,7 @@ class PidfdProcess:
         return True
 
     async def wait(self) -> None:
-        """Wait until it has ended; several may."""
+        """Wait until it has ended; several callers may."""
         if self._ended is None:
             loop = asyncio.get_running_loop()
             self._ended = loop.create_future()

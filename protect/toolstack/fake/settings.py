@@ -1,4 +1,4 @@
-"""Settings of the fake toolstack (``[fake]`` in protectd.toml), and what this machine has for its zones."""
+"""Settings of the fake toolstack (``[fake]`` in protectd.toml), and facts of this machine for it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from pathlib import Path
 
 from daemonkit.config import Bytes, at_least, longer_than_nothing
 from daemonkit.convert import WrongKey
+from daemonkit.faults import Invalid
+from protect.model.checks import seclabel
 from protect.model.toolstack import Capabilities, PhysicalInfo
 
 MIB = 1 << 20
@@ -21,7 +23,8 @@ _MOST_USERS = Path("/proc/sys/user/max_user_namespaces")
 class FakeSettings:
     """``memory`` is what all zones may have together; 0 means this machine's less ``reserve``.
 
-    ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version`` are what it says it has, for tests of what asks.
+    ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version`` are what it says it has, for tests of what asks;
+    so are ``seclabels``, the labels of its policy: with none it has no FLASK.
     """
 
     memory: Bytes = Bytes(0)
@@ -30,21 +33,28 @@ class FakeSettings:
     hap: bool = False
     iommu: bool = False
     hypervisor_version: str = ""
+    seclabels: tuple[str, ...] = ()
     pids_limit: int = 4096
-    """Processes and threads that one zone may have."""
+    """Most processes and threads of one zone."""
     launch_seconds: float = 30.0
-    """How long the start of a zone's first process may take before it counts as failed."""
+    """Seconds within which a zone's first process must have started."""
 
     def __post_init__(self) -> None:
         at_least(1, self, "pids_limit")
         longer_than_nothing(self, "launch_seconds")
         if self.hypervisor_version and not re.fullmatch(r"\d{1,4}\.\d{1,4}", self.hypervisor_version):
             raise WrongKey("hypervisor_version", f"{self.hypervisor_version!r:.80} is not <major>.<minor>")
+        for label in self.seclabels:
+            try:
+                seclabel("read configuration", label)
+            except Invalid as fault:
+                raise WrongKey("seclabels", str(fault)) from None
 
     @property
     def capabilities(self) -> Capabilities:
-        """Zones are namespaces, whatever mode they are made with."""
-        return Capabilities(True, self.hvm, self.hap, self.iommu, self.hypervisor_version)
+        """What this toolstack claims it can do; zones are namespaces in every mode."""
+        flask = bool(self.seclabels)
+        return Capabilities(True, self.hvm, self.hap, self.iommu, self.hypervisor_version, flask=flask)
 
     @property
     def zone_memory(self) -> int:
@@ -54,7 +64,7 @@ class FakeSettings:
 
 
 def physical_info(total: int, free: int, notice: str) -> PhysicalInfo:
-    """This machine; ``total`` and ``free`` are bytes of memory for zones."""
+    """Facts of this machine; ``total`` and ``free`` are bytes of memory for zones."""
     return PhysicalInfo(
         total,
         free,
@@ -68,5 +78,5 @@ def physical_info(total: int, free: int, notice: str) -> PhysicalInfo:
 
 
 def _user_namespaces() -> bool:
-    """Whether this kernel has any to give (namespaces(7))."""
+    """Whether this kernel allows user namespaces (namespaces(7))."""
     return _USERS.exists() and int(_MOST_USERS.read_text()) > 0

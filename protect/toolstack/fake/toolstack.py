@@ -48,7 +48,7 @@ _END_SECONDS = 10.0
 
 
 class FakeToolstack(Completing):
-    """port.Toolstack on namespaces; ``run_dir`` keeps what must outlive the daemon."""
+    """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
 
@@ -115,6 +115,9 @@ class FakeToolstack(Completing):
 
     def capabilities(self) -> Capabilities:
         return self._settings.capabilities
+
+    async def has_seclabel(self, label: str) -> bool:
+        return label in self._settings.seclabels
 
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
@@ -228,7 +231,7 @@ class FakeToolstack(Completing):
 
     @asynccontextmanager
     async def _changing(self, domain: Domain, at: str, operation: str) -> AsyncIterator[None]:
-        """Hold the domain's lock, and have the faults planned for ``at`` happen."""
+        """Hold the domain's lock, and inject the faults planned for ``at``."""
         name = domain.spec.name
         with _faults(operation, name):
             fault = self._faults.take(at, name)
@@ -243,14 +246,14 @@ class FakeToolstack(Completing):
             self._watches[domain.spec.uuid] = asyncio.ensure_future(self._watch(domain))
 
     async def _watch(self, domain: Domain) -> None:
-        """Wait for its end, and tell it once the monitor has written the reason."""
+        """Wait for the domain's end, and report it once the monitor has written the reason."""
         await create.wait_for_end(domain)
         domain.reason = ShutdownReason.DESTROYED if domain.killed else domain.end_reason()
         self._deaths.tell(DomainDeath(domain.spec.uuid, domain.reason))
         del self._watches[domain.spec.uuid]
 
     async def _kill(self, domain: Domain) -> None:
-        """End its processes, and wait until its end has been told."""
+        """Kill the domain's processes, and wait until its end has been reported."""
         if domain.reason is None and domain.process is not None:
             domain.killed = True
             domain.process.kill()
@@ -262,7 +265,7 @@ class FakeToolstack(Completing):
                 raise ToolstackError("destroy domain", domain.spec.name, "its processes do not end") from None
 
     def _living(self, operation: str, domain: DomainId) -> Domain:
-        """A domain that lives; DomainGone otherwise."""
+        """A domain that is alive; DomainGone otherwise."""
         found = self._by_id(domain)
         if found is None or found.state is DomainState.SHUTDOWN:
             raise DomainGone(operation, str(domain), "it has ended" if found else "no such domain")
@@ -279,21 +282,12 @@ class FakeToolstack(Completing):
         return [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
 
     def _info(self, domain: Domain) -> DomainInfo:
-        return DomainInfo(
-            id=domain.id,
-            uuid=domain.spec.uuid,
-            name=domain.spec.name,
-            state=domain.state,
-            memory_bytes=domain.spec.memory_bytes,
-            vcpus=domain.spec.vcpus,
-            cpu_time_ns=self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)),
-            shutdown_reason=domain.reason,
-        )
+        return domain.info(self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)))
 
 
 @contextmanager
 def _faults(operation: str, subject: str) -> Iterator[None]:
-    """Errors of the system as faults."""
+    """Raise errors of the system as faults."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Refuses domains that cannot work, before libxl tries for seconds."""
+"""Refuses domains that cannot work, which would take libxl seconds to find out."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from daemonkit.faults import Exhausted, Exists, Invalid
-from protect.model.modes import refuse_impossible_mode
+from protect.model.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainSpec
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import overhead_bytes
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
-from xenbind import errors, physinfo
+from xenbind import errors, flask, physinfo
 
 _CREATE = "create domain"
 _MIB = 1 << 20
@@ -29,7 +29,7 @@ class Admission:
 
     @asynccontextmanager
     async def admit(self, spec: DomainSpec, boot: Boot) -> AsyncIterator[None]:
-        """Check the spec; while the domain is being made, its name and uuid are taken."""
+        """Check the spec, and reserve its name and uuid while the domain is being made."""
         self._check(spec, boot)
         self._creating[spec.uuid] = spec.name
         try:
@@ -37,6 +37,7 @@ class Admission:
             if any(spec.uuid == info.uuid or spec.name == info.name for info in existing):
                 raise _exists(spec)
             await self._check_memory(spec)
+            await self._check_label(spec)
             yield
         except errors.XenError as error:
             await self._explain(spec, error)
@@ -48,6 +49,11 @@ class Admission:
         if spec.uuid in self._creating or spec.name in self._creating.values():
             raise _exists(spec)
         refuse_impossible_mode(_CREATE, spec.name, spec.mode, self._capabilities)
+        refuse_impossible_label(_CREATE, spec.name, spec.seclabel, self._capabilities)
+        if spec.mode not in boot.modes:
+            kernel = spec.kernel.name if spec.kernel else boot.kernel.name
+            cause = f"the kernel {kernel} is no {spec.mode.value} guest: {kernel_lacks(spec.mode)}"
+            raise Invalid(_CREATE, spec.name, cause, "choose another mode, or another kernel")
         if spec.memory_bytes < boot.minimum_bytes:
             need = -(-boot.minimum_bytes // _MIB)
             cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"
@@ -60,8 +66,13 @@ class Admission:
             cause = f"needs {need} bytes of memory with what Xen takes for it, {free} are free"
             raise Exhausted(_CREATE, spec.name, cause)
 
+    async def _check_label(self, spec: DomainSpec) -> None:
+        if spec.seclabel and not await self._workers.ask(flask.knows, spec.seclabel):
+            cause = f"the hypervisor's policy lacks the label {spec.seclabel}"
+            raise Invalid(_CREATE, spec.name, cause, "load a policy that has it (xl loadpolicy)")
+
     async def _explain(self, spec: DomainSpec, error: errors.XenError) -> None:
-        """Say so if others have taken the memory while libxl was at work."""
+        """Raise Exhausted if others have taken the memory while libxl was at work."""
         try:
             await self._check_memory(spec)
         except Exhausted as exhausted:

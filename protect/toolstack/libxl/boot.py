@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Invalid, Missing
-from protect.toolstack.libxl.kernel import has_user_namespaces, kernel_version, unpacked_kernel
+from protect.model.toolstack import Mode
+from protect.toolstack.libxl.kernel import (
+    boot_modes,
+    has_user_namespaces,
+    kernel_version,
+    unpacked_kernel,
+)
 from protect.toolstack.libxl.settings import LibxlSettings
 
 _BOOT = Path("/boot")
@@ -22,13 +28,21 @@ _VALUE = re.compile(r"[A-Za-z0-9_./:=-]{0,255}")
 class Boot:
     """Files for the domain builder; ``minimum_bytes`` is the least memory a zone can boot with.
 
-    ``user_namespaces``: the kernel has them.
+    ``user_namespaces``: the kernel has them; ``modes``: in which it can boot.
     """
 
     kernel: Path
     initramfs: Path
     minimum_bytes: int
     user_namespaces: bool = False
+    modes: frozenset[Mode] = frozenset(Mode)
+
+    @classmethod
+    def of(cls, kernel: Path, initramfs: Path) -> Boot:
+        """Of an unpacked kernel."""
+        return cls(
+            kernel, initramfs, needs(kernel, initramfs), has_user_namespaces(kernel), boot_modes(kernel)
+        )
 
 
 def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
@@ -38,12 +52,11 @@ def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
     if not initramfs.is_file():
         hint = "build it with `make -C zone initramfs`, or set libxl.initramfs"
         raise Missing("find initramfs", str(initramfs), "no such file", hint)
-    kernel = unpacked_kernel(source, cache)
-    return Boot(kernel, initramfs, needs(kernel, initramfs), has_user_namespaces(kernel))
+    return Boot.of(unpacked_kernel(source, cache), initramfs)
 
 
 def needs(kernel: Path, initramfs: Path) -> int:
-    """Bytes: both are loaded, then the initramfs is unpacked beside itself."""
+    """Bytes needed to boot: both files are loaded, then the initramfs is unpacked beside itself."""
     return kernel.stat().st_size + 2 * initramfs.stat().st_size + _SLACK
 
 

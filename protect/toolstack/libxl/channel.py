@@ -15,9 +15,9 @@ from xenbind.vchan import VchanClient
 log = logging.getLogger(__name__)
 
 _FREE_LOOKS = 8
-"""Looks at a guest's epoch without a delay: an honest agent's ring is there at the second."""
+"""How many times a guest's epoch is polled without a delay; an honest agent needs two."""
 _LONGEST_DELAY = 5.0
-"""Seconds between two looks at the most."""
+"""Longest delay between two polls, in seconds."""
 _EPOCH = re.compile(rb"[1-9][0-9]{0,8}")
 
 
@@ -50,12 +50,12 @@ class VchanChannels:
                     return transport
 
     async def _next(self, changed: asyncio.Event, data: str, used: int, tries: _Tries) -> int:
-        """The first epoch above ``used``; or ``used`` itself when the agent is stuck at it.
+        """The first epoch above ``used``, or ``used`` itself if the agent is stuck at it.
 
         It is when a daemon was killed after it had claimed the epoch and before it connected.
         """
         while True:
-            # The guest writes this node as often as it likes, and may offer rings that are none.
+            # The guest can write this node as often as it likes, and name rings that do not exist.
             await tries.pause()
             changed.clear()
             untrusted_epoch = _number(await self._store.read(f"{data}/agent-epoch"))
@@ -68,7 +68,7 @@ class VchanChannels:
                 return used
 
     async def _knock(self, domid: int, epoch: int, tries: _Tries) -> None:
-        """Connect and leave at once, so that the agent sees a client go, and serves the next epoch."""
+        """Connect and disconnect, so that the agent sees its client leave, and serves the next epoch."""
         client = await self._client(domid, epoch, tries)
         if client is not None:
             client.close()
@@ -86,17 +86,17 @@ class VchanChannels:
             raise
 
     def ended(self, domid: int) -> None:
-        """The domain died: what its ring still holds can be read, then comes the end."""
+        """Note that the domain has died: its ring can be read to its end, but gets nothing more."""
         if transport := self._open.get(domid):
             transport.ended()
 
     def disconnect(self, domid: int) -> None:
-        """Close its connection, if there is one."""
+        """Close a domain's connection, if there is one."""
         if transport := self._open.pop(domid, None):
             transport.disconnect()
 
     def forget(self, domid: int) -> None:
-        """The domain is gone, and its number may come again."""
+        """Forget a domain that is gone, since its number may come again."""
         self.disconnect(domid)
         self._used.pop(domid, None)
 
@@ -107,7 +107,7 @@ class VchanChannels:
 
 
 class _Tries:
-    """The tries of one ``connect``: later and later, and the first failure in the log."""
+    """The attempts of one ``connect``, with growing delays; the first failure is logged."""
 
     def __init__(self, domid: int) -> None:
         self._backoff = Backoff(longest=_LONGEST_DELAY)
@@ -116,7 +116,7 @@ class _Tries:
         self._told = False
 
     async def pause(self) -> None:
-        """Before each look at the guest's epoch."""
+        """Wait before the next poll of the guest's epoch."""
         if self._free:
             self._free -= 1
         else:
@@ -134,5 +134,5 @@ def _discard(connecting: asyncio.Future[VchanClient]) -> None:
 
 
 def _number(untrusted: bytes | None) -> int:
-    """An epoch, 0 for none or for what is not one."""
+    """Read an epoch; 0: none, or not a valid one."""
     return int(untrusted) if untrusted is not None and _EPOCH.fullmatch(untrusted) else 0

@@ -1,4 +1,4 @@
-"""A domain as libxl wants it (the JSON of libxl_domain_config)."""
+"""Translates a domain to and from libxl's JSON (libxl_domain_config)."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from protect.toolstack.libxl.sharing import ENVIRONMENT, Sharing
 from xenbind import domain as xen
 
 NO_SCRIPT = "/bin/true"
-"""What libxl runs at hot plug instead of Debian's scripts; the rest is written to xenstore by us."""
+"""The hotplug script that libxl runs instead of Debian's: we write their part to xenstore."""
 
 _KIB = 1024
 _SLACK_KIB = 1024
-"""LIBXL_MAXMEM_CONSTANT: libxl sets a domain's limit by that much above what was asked for."""
+"""LIBXL_MAXMEM_CONSTANT: what libxl adds to the requested memory for a domain's limit."""
 
 
 def domain_config(spec: DomainSpec, boot: Boot, arguments: str, sharing: Sharing) -> dict[str, object]:
-    """``spec``, to be booted from ``boot``.  Invalid when its environment cannot be passed."""
+    """The configuration for ``spec``, to boot from ``boot``.  Invalid: its environment cannot be passed."""
     kind = spec.mode.value
     addons = {"XENPOD_ADDONS": ADDONS} if spec.kernel and spec.kernel.addons else {}
     environment = {**spec.environment, **(ENVIRONMENT if spec.shared else {}), **addons}
+    label = {"ssid_label": spec.seclabel} if spec.seclabel else {}
     memory = spec.memory_bytes // _KIB
     return {
-        "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid)},
+        "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid), **label},
         "b_info": {
             f"type.{kind}": {},
             "max_vcpus": spec.vcpus,
@@ -47,12 +48,12 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str, sharing: Sharing
 
 
 def overhead_bytes(spec: DomainSpec) -> int:
-    """What Xen takes for a domain beside its memory (libxl_get_required_shadow_memory, rounded up)."""
+    """Memory that Xen needs for a domain beside its own (libxl_get_required_shadow_memory, rounded up)."""
     return (4 << 20) + spec.vcpus * (1 << 20) + spec.memory_bytes // 128
 
 
 def domain_info(info: xen.Info) -> DomainInfo:
-    """What Xen tells of a domain, in the port's words."""
+    """A domain as the port describes it, from what Xen says."""
     state = (
         DomainState.SHUTDOWN if info.shutdown else DomainState.PAUSED if info.paused else DomainState.RUNNING
     )

@@ -35,11 +35,11 @@ class Known:
     reason: ShutdownReason | None = None
     ended: asyncio.Event = field(default_factory=asyncio.Event)
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held by whoever changes its devices, or destroys it."""
+    """Held while its devices change, or it is destroyed."""
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     """Nobody waits for what its guest does any more: it has ended, or is about to."""
     forgotten: bool = False
-    """It has been destroyed: its number may be another one's."""
+    """Whether it has been destroyed, so that its number may be another one's."""
 
 
 class DomainRegistry:
@@ -62,11 +62,11 @@ class DomainRegistry:
         self._watcher.watch(domid, known.watch)
 
     def names(self) -> list[str]:
-        """Of all known domains."""
+        """The names of all known domains."""
         return [known.name for known in self._domains.values()]
 
     def vanished(self, present: Container[UUID]) -> list[Known]:
-        """Those that others destroyed: dead, and not among ``present``."""
+        """The domains that others destroyed: dead, and not in ``present``."""
         return [
             known
             for known in self._domains.values()
@@ -77,14 +77,14 @@ class DomainRegistry:
         return self._domains.get(domid)
 
     def remove(self, domid: int) -> None:
-        """It has been destroyed: listeners are told, unless they know already."""
+        """Remove a destroyed domain; listeners are told, unless they know already."""
         known = self._domains.pop(domid, None)
         if known is not None:
             known.forgotten = True
             self._end(known, ShutdownReason.DESTROYED)
 
     def listen(self) -> AsyncIterator[DomainDeath]:
-        """Deaths from now on, and of the known domains that are dead already."""
+        """Listen for deaths from now on, and get those of known domains that are dead already."""
         return self._deaths.listen(
             DomainDeath(known.uuid, known.reason)
             for known in self._domains.values()
@@ -92,7 +92,7 @@ class DomainRegistry:
         )
 
     def close(self) -> None:
-        """Waits for the watcher's thread."""
+        """Close the registry, and wait for the watcher's thread."""
         self._watcher.close()
         self._deaths.close()
 

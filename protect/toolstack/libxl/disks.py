@@ -39,7 +39,7 @@ class Disks:
         self._loops: dict[int, dict[str, Loop]] = {}
 
     async def attach(self, domid: int, disk: DiskSpec) -> None:
-        """Exists: the domain has such a vdev; Missing, Invalid: the file; XenError."""
+        """Attach a disk.  Exists: the domain has such a vdev; Missing, Invalid: about the file; XenError."""
         loop = await open_disk(disk)
         device = loop.path if loop else disk.path
         try:
@@ -117,11 +117,11 @@ class Disks:
                 changed.clear()
 
     async def list(self, domid: int) -> list[str]:
-        """The vdevs attached now."""
+        """The vdevs that are attached now."""
         return sorted(disk.vdev for disk in await self._workers.ask(vbd.disks, domid))
 
     def forget(self, domid: int) -> None:
-        """The domain is gone: close its loop devices."""
+        """Close the loop devices of a domain that is gone."""
         for loop in self._loops.pop(domid, {}).values():
             loop.close()
 

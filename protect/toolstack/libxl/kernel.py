@@ -1,4 +1,4 @@
-"""The zone kernel as an uncompressed image: unpacked once, since every create would do it again.
+"""The zone kernel as an uncompressed image: unpacked once, since every create would do it again; what it can.
 
 Source: Documentation/x86/boot.rst of Linux (the setup header of a bzImage).
 """
@@ -14,12 +14,13 @@ import struct
 import subprocess
 import tempfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 
 from daemonkit.faults import Broken, Invalid, Missing
 from daemonkit.host.children import settle
+from protect.model.toolstack import Mode
 
 _SETUP_SECTS, _MAGIC, _VERSION, _PAYLOAD = 0x1F1, 0x202, 0x20E, 0x248
 _HEADER = 32768  # the setup code, which has the version, is at most 64 sectors long
@@ -28,6 +29,18 @@ _LARGEST = 512 << 20
 _LARGEST_IMAGE = 256 << 20
 _UNPACKER_MEMORY = 256 << 20
 _UNPACKER_SECONDS = 60.0
+
+# By EI_CLASS: what the file's header says of its segments (offset, size of an entry, count), and a segment's
+# (type, offset, size).  elf(5)
+_LAYOUTS = {
+    b"\1": (struct.Struct("<28xI10xHH"), struct.Struct("<II8xI")),
+    b"\2": (struct.Struct("<32xQ14xHH"), struct.Struct("<I4xQ16xQ")),
+}
+_NOTE = struct.Struct("<III")
+_PT_NOTE = 4
+_MOST_SEGMENTS, _MOST_NOTES = 64, 64 << 10
+# Types of notes of the owner "Xen" (xen/include/public/elfnote.h).
+_ENTRY, _GUEST_OS, _PHYS32_ENTRY = 1, 6, 18
 
 
 def kernel_version(image: Path) -> str:
@@ -73,6 +86,41 @@ def has_user_namespaces(kernel: Path) -> bool:
     (kernel/user_namespace.c)."""
     with kernel.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
         return image.find(b"\0user_namespace\0") >= 0
+
+
+def boot_modes(kernel: Path) -> frozenset[Mode]:
+    """In which an ELF image can boot, by its notes for Xen: PV enters at one address, PVH at another.
+
+    PVH's entry alone may be for other hypervisors (CONFIG_PVH without CONFIG_XEN).
+    """
+    with kernel.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as image:
+        kinds = {kind for owner, kind in _notes(image) if owner == b"Xen\0"}
+    wanted = {Mode.PV: {_ENTRY}, Mode.PVH: {_GUEST_OS, _PHYS32_ENTRY}}
+    return frozenset(mode for mode in Mode if wanted[mode] <= kinds)
+
+
+def _notes(untrusted: mmap.mmap) -> Iterator[tuple[bytes, int]]:
+    """Owner and type of each note; fewer or none where the file is not what it should be."""
+    if (layout := _LAYOUTS.get(untrusted[4:5])) is None:
+        return
+    head, segment = layout
+    try:
+        table, step, count = head.unpack_from(untrusted)
+        for number in range(min(count, _MOST_SEGMENTS)):
+            kind, offset, size = segment.unpack_from(untrusted, table + number * step)
+            if kind == _PT_NOTE:
+                yield from _notes_in(untrusted[offset : offset + min(size, _MOST_NOTES)])
+    except (struct.error, OverflowError):  # outside of the file
+        return
+
+
+def _notes_in(untrusted: bytes) -> Iterator[tuple[bytes, int]]:
+    place = 0
+    while place + _NOTE.size <= len(untrusted):
+        owner, content, kind = _NOTE.unpack_from(untrusted, place)
+        place += _NOTE.size
+        yield untrusted[place : place + owner], kind
+        place += -(-owner // 4) * 4 + -(-content // 4) * 4
 
 
 def unpack(data: bytes, subject: str) -> bytes:
@@ -164,7 +212,7 @@ _FORMATS: tuple[tuple[bytes, Callable[[bytes], bytes]], ...] = (
 
 
 def _write_whole(target: Path, data: bytes) -> None:
-    """All of it or nothing is at ``target``, also after a power cut."""
+    """Write a file so that it is at ``target`` whole or not at all, also after a power cut."""
     with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".vmlinux-", delete=False) as file:
         try:
             file.write(data)

@@ -1,4 +1,4 @@
-"""What domains boot: the toolstack's own kernel, or others, unpacked and kept for the next domain."""
+"""The kernels that domains boot, the toolstack's own and others, unpacked and cached."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import TypeAlias
 from daemonkit.faults import Missing
 from protect.model.errors import ToolstackError
 from protect.model.toolstack import DomainKernel
-from protect.toolstack.libxl.boot import Boot, needs
-from protect.toolstack.libxl.kernel import has_user_namespaces, unpacked_kernel
+from protect.toolstack.libxl.boot import Boot
+from protect.toolstack.libxl.kernel import unpacked_kernel
 
 ADDONS = "xvdzz"
-"""The disk of a kernel's addons: the last name there is, so that no other disk comes to it."""
+"""The disk of a kernel's addons: the last possible name, which no other disk reaches."""
 
 _KEPT = 4
 _Identity: TypeAlias = tuple[tuple[int, int, int, int], ...]
@@ -39,13 +39,13 @@ class KernelCache:
         self._used: Counter[_Identity] = Counter()
 
     def prepare(self) -> None:
-        """Remove what an earlier run has left; before the first domain.  OSError."""
+        """Remove what an earlier run has left; call it before the first domain.  OSError."""
         if self._cache.exists():
             shutil.rmtree(self._cache)
 
     @asynccontextmanager
     async def unpacked(self, kernel: DomainKernel | None) -> AsyncIterator[Boot]:
-        """Its files stay while the body runs.  Missing, Invalid (no kernel), Broken, ToolstackError."""
+        """Unpack a kernel; its files stay while the body runs.  Missing, Invalid, Broken, ToolstackError."""
         if kernel is None:
             yield self._own
             return
@@ -85,7 +85,7 @@ class KernelCache:
             if kernel.initramfs:
                 initramfs = folder / "initramfs"
                 concatenate((kernel.initramfs, self._guest), initramfs)
-            return Boot(image, initramfs, needs(image, initramfs), has_user_namespaces(image))
+            return Boot.of(image, initramfs)
         except BaseException:
             shutil.rmtree(folder)
             raise

@@ -25,17 +25,17 @@ class GuestLogs:
         self._device_models = device_models
 
     def notices(self) -> tuple[str, ...]:
-        """For the operator: whether there can be any console log at all."""
+        """A notice for the operator if there can be no console logs."""
         if self._consoles.is_dir():
             return ()
         return (f"consoles of zones are not kept: no {self._consoles} (run xenconsoled with --log=guest)",)
 
     async def console(self, name: str, limit: int) -> bytes:
-        """The last ``limit`` bytes (untrusted); nothing when there is no log."""
+        """The last ``limit`` bytes (untrusted); empty if there is no log."""
         return await read_tail(self._console(name), limit)
 
     def trim(self, names: Iterable[str]) -> None:
-        """Cut logs that are too long down to their newest part."""
+        """Cut long logs down to their newest part."""
         for name in names:
             for log in (self._console(name), self._device_model(name)):
                 with suppress(FileNotFoundError):

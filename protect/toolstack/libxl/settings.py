@@ -1,4 +1,4 @@
-"""What can be set of the Xen toolstack (``[libxl]`` in protectd.toml)."""
+"""Settings of the Xen toolstack (``[libxl]`` in protectd.toml)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class LibxlSettings:
     device_model: Path = Path("/usr/libexec/xen-qemu-system-i386")
     """The QEMU that serves volumes."""
     threads: int = 8
-    """How many calls to libxl may be under way at once."""
+    """Most calls to libxl under way at once."""
     disk_patience: Seconds = Seconds(10.0)
-    """How long a guest has to let go of a disk."""
+    """Seconds that a guest has to release a disk."""
     stale_channel: Seconds = Seconds(2.0)
-    """How long to wait for an agent to give up a connection that nobody has any more."""
+    """Seconds to wait for an agent to give up a connection that nobody has any more."""
 
     def __post_init__(self) -> None:
         absolute(self, "kernel", "initramfs", "console_dir", "device_model")

@@ -40,7 +40,7 @@ class Sharing:
                 raise Missing("create domain", domain, f"no {program}, which volumes need", hint)
 
     def build_info(self, namespace: Path) -> dict[str, object]:
-        """Of libxl_domain_build_info: the launcher in QEMU's place, with what it needs to know."""
+        """The part of libxl_domain_build_info that has the launcher run in QEMU's place."""
         extra = ["-xenpod-share", str(namespace), str(self.place), str(self.qemu)]
         return {"device_model": str(self.launcher), "extra": extra}
 

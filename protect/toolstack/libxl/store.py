@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class AsyncStore:
-    """One connection.  Errors are OSError."""
+    """A connection to xenstore.  Errors are OSError."""
 
     def __init__(self) -> None:
         self._store = Xenstore()
@@ -25,15 +25,15 @@ class AsyncStore:
         self._fd = -1
 
     async def read(self, path: str) -> bytes | None:
-        """The value (untrusted where a guest may write), None when there is no such node."""
+        """The value of a node (untrusted where a guest may write); None: there is no such node."""
         return await self._run(self._store.read, path)
 
     async def write(self, path: str, value: str) -> None:
-        """Make or change a node."""
+        """Write a node."""
         await self._run(self._store.write, path, value.encode())
 
     async def list(self, path: str) -> list[str]:
-        """Names under a node."""
+        """The names of a node's children."""
         return await self._run(self._store.list, path)
 
     @asynccontextmanager
@@ -64,7 +64,7 @@ class AsyncStore:
                 event.set()
 
     def close(self) -> None:
-        """No call may be under way."""
+        """Close the connection; no call may be under way."""
         if self._fd >= 0:
             asyncio.get_running_loop().remove_reader(self._fd)
         self._store.close()

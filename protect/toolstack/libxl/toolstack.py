@@ -1,17 +1,18 @@
-"""port.Toolstack on Xen."""
+"""The ``Toolstack`` on Xen."""
 
 from __future__ import annotations
 
 import asyncio
 import builtins
 import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from uuid import UUID
 
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
+from protect.model.domain_names import is_zone_domain
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.shares import CpuShares
 from protect.model.toolstack import (
@@ -23,7 +24,6 @@ from protect.model.toolstack import (
     DomainSpec,
     PhysicalInfo,
     Transport,
-    is_zone_domain,
 )
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
@@ -40,14 +40,17 @@ from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
-from protect.toolstack.libxl.workers import Workers
+from protect.toolstack.libxl.workers import Workers, as_faults
 from xenbind import domain as xen
-from xenbind import errors, nic, physinfo, sched
+from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
 
 log = logging.getLogger(__name__)
 
 _TRIM_SECONDS = 30.0
+_PERMISSIVE = (
+    "FLASK is permissive: labels of zones hold nobody back (xl setenforce 1, or flask=enforcing for Xen)"
+)
 
 
 class LibxlToolstack(Completing):
@@ -86,7 +89,10 @@ class LibxlToolstack(Completing):
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         host = await self._workers.ask(physinfo.physinfo)
-        self._capabilities = Capabilities(host.pv, host.hvm, host.hap, host.iommu, host.release)
+        enforcing = await self._workers.ask(flask.enforcing)
+        self._capabilities = Capabilities(
+            host.pv, host.hvm, host.hap, host.iommu, host.release, self._boot.modes, enforcing is not None
+        )
         self._admission = Admission(self._workers, self._capabilities)
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
         self._store = await asyncio.to_thread(AsyncStore)
@@ -108,8 +114,9 @@ class LibxlToolstack(Completing):
 
     @completed
     async def physical_info(self) -> PhysicalInfo:
-        with _faults("read host info", ""):
+        with as_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
+            notices = (_PERMISSIVE,) if await self._workers.ask(flask.enforcing) is False else ()
         guests = sum(domain.memory_bytes for domain in await self.list())
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
@@ -117,7 +124,7 @@ class LibxlToolstack(Completing):
             cpus=info.cpus,
             version=info.version,
             security_boundary=True,
-            notices=(*self._logs.notices(), *await self._scheduling.notices()),
+            notices=(*self._logs.notices(), *notices, *await self._scheduling.notices()),
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
@@ -126,8 +133,13 @@ class LibxlToolstack(Completing):
         return self._capabilities
 
     @completed
+    async def has_seclabel(self, label: str) -> bool:
+        with as_faults("look up label", label):
+            return self._capabilities.flask and await self._workers.ask(flask.knows, label)
+
+    @completed
     async def create(self, spec: DomainSpec) -> DomainId:
-        with _faults("create domain", spec.name):
+        with as_faults("create domain", spec.name):
             async with (
                 self._kernels.unpacked(spec.kernel) as boot,
                 self._admission.admit(spec, boot),
@@ -157,13 +169,13 @@ class LibxlToolstack(Completing):
     @completed
     async def unpause(self, domain: DomainId) -> None:
         self._living("unpause domain", domain)
-        with _faults("unpause domain", str(domain)):
+        with as_faults("unpause domain", str(domain)):
             await self._workers.run(xen.unpause, domain)
 
     @completed
     async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
         self._living("set CPU shares", domain)
-        with _faults("set CPU shares", f"domain {domain}"):
+        with as_faults("set CPU shares", f"domain {domain}"):
             await self._scheduling.set(domain, shares)
 
     def abandon(self, domain: DomainId) -> None:
@@ -176,7 +188,7 @@ class LibxlToolstack(Completing):
         if known is None:
             return
         known.abandoned.set()
-        with _faults("destroy domain", str(domain)):
+        with as_faults("destroy domain", str(domain)):
             async with known.lock:
                 if self._registry.get(domain) is not known:
                     return  # another destroy was faster
@@ -198,7 +210,7 @@ class LibxlToolstack(Completing):
     @completed
     async def list(self) -> list[DomainInfo]:
         listed = []
-        with _faults("list domains", ""):
+        with as_faults("list domains", ""):
             for info in await self._workers.ask(xen.domains):
                 if info.domid == 0 or info.dying:  # a dying one only waits for others to give back its pages
                     continue
@@ -218,26 +230,26 @@ class LibxlToolstack(Completing):
     @completed
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         known = self._living("attach disk", domain)
-        with _faults("attach disk", f"{disk.vdev} of domain {domain}"):
+        with as_faults("attach disk", f"{disk.vdev} of domain {domain}"):
             async with known.lock:
                 await self._disks.attach(domain, disk)
 
     @completed
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         if (known := self._registry.get(domain)) is not None:
-            with _faults("detach disk", f"{vdev} of domain {domain}"):
+            with as_faults("detach disk", f"{vdev} of domain {domain}"):
                 await self._disks.detach(known, vdev)
 
     @completed
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         self._living("list disks", domain)
-        with _faults("list disks", str(domain)):
+        with as_faults("list disks", str(domain)):
             return [vdev for vdev in await self._disks.list(domain) if vdev != ADDONS]
 
     @completed
     async def host_interface(self, domain: DomainId, index: int) -> str:
         self._living("find interface", domain)
-        with _faults("find interface", str(domain)):
+        with as_faults("find interface", str(domain)):
             nics = await self._workers.ask(nic.nics, domain)
         if index not in [interface.devid for interface in nics]:
             raise Invalid("find interface", f"{index} of domain {domain}", "it has no such interface")
@@ -247,7 +259,7 @@ class LibxlToolstack(Completing):
 
     async def open_channel(self, domain: DomainId) -> Transport:
         known = self._living("open channel", domain)
-        with _faults("open channel", f"domain {domain}"):
+        with as_faults("open channel", f"domain {domain}"):
             opened = await race(self._channels.connect(domain), known.ended.wait())
         if isinstance(opened, VchanTransport):
             return opened
@@ -274,19 +286,8 @@ class LibxlToolstack(Completing):
             await self.trim_logs()
 
     def _living(self, operation: str, domain: DomainId) -> Known:
-        """A domain that lives; DomainGone otherwise."""
+        """A domain that is alive; DomainGone otherwise."""
         known = self._registry.get(domain)
         if known is None or known.reason is not None:
             raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
         return known
-
-
-@contextmanager
-def _faults(operation: str, subject: str) -> Iterator[None]:
-    """Errors of Xen and of the system as faults."""
-    try:
-        yield
-    except errors.DomainNotFound as error:
-        raise DomainGone(operation, subject, "no such domain") from error
-    except (errors.XenError, OSError) as error:
-        raise ToolstackError(operation, subject, str(error)) from error

@@ -1,4 +1,4 @@
-"""A vchan ring as a byte stream (port.Transport)."""
+"""A vchan ring as a byte stream: a ``Transport``."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class VchanTransport:
             self._wake()
 
     def ended(self) -> None:
-        """The guest is dead: nothing more will come than is in the ring."""
+        """Note that the guest is dead: nothing comes after what is in the ring."""
         self._ended = True
         self._wake()
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
+from protect.model.errors import DomainGone, ToolstackError
+from xenbind import errors
 from xenbind.context import Context
 
 P = ParamSpec("P")
@@ -35,7 +38,7 @@ class Workers:
     async def ask(
         self, function: Callable[Concatenate[Context, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """As ``run``, for a function that only reads what Xen or xenstore knows."""
+        """Like ``run``, for a function that only reads from Xen or xenstore."""
         return await self._questions.run(function, *args, **kwargs)
 
     def close(self) -> None:
@@ -69,7 +72,7 @@ class _Pool:
             return await asyncio.get_running_loop().run_in_executor(self._pool, Context)
 
     def _give_back(self, context: Context) -> None:
-        """Keep it for the next call, unless libxl has lost track of events in it."""
+        """Keep a context for the next call, unless libxl has lost track of events in it."""
         if context.usable:
             self._idle.append(context)
         else:
@@ -79,3 +82,14 @@ class _Pool:
         self._pool.shutdown()
         while self._idle:
             self._idle.pop().close()
+
+
+@contextmanager
+def as_faults(operation: str, subject: str) -> Iterator[None]:
+    """Raise errors of Xen and of the system as faults."""
+    try:
+        yield
+    except errors.DomainNotFound as error:
+        raise DomainGone(operation, subject, "no such domain") from error
+    except (errors.XenError, OSError) as error:
+        raise ToolstackError(operation, subject, str(error)) from error

@@ -1,4 +1,4 @@
-"""How fast output goes from an agent in memory through Link into a log, and how long a call takes.
+"""Measures output from an agent in memory through Link into a log, and calls.
 
 ``python -m tests.bench.alone.channel``: prints MB/s and microseconds; nothing is asserted.
 """

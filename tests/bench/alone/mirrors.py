@@ -1,4 +1,4 @@
-"""How long pulls take when the first mirror is dead, beside containerd with the same hosts.toml.
+"""Measures pulls whose first mirror is dead, beside containerd with the same hosts.toml.
 
 ``python -m tests.bench.alone.mirrors``: each way to be dead gets a mirror, a registry name and an image of
 its own; then a second image is pulled through the same mirror. Nothing is asserted.
@@ -47,7 +47,7 @@ def _refused() -> Iterator[str]:
 
 @contextmanager
 def _silent() -> Iterator[str]:
-    """Connections are made, and nothing is ever answered."""
+    """A server that accepts connections and never answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen(128)

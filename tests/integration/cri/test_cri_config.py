@@ -19,6 +19,7 @@ from protect.cli.__main__ import main
 from tests.support.cri.cri_daemons import CriNode, needs_node
 from tests.support.protect.daemons import DaemonFailed
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 pytestmark = [pytest.mark.root, needs_node]
 
@@ -66,7 +67,11 @@ async def test_ordinary_pods_run_whatever_other_handlers_there_are(node: CriNode
     async with node.client() as client:
         reply = await client.runtime.Status(cri.StatusRequest(), timeout=60)
         assert [handler.name for handler in reply.runtime_handlers] == ["", "fast", "xenpod"]
-        assert all(condition.status for condition in reply.status.conditions)
+        # The fake has no hvm, and the mode is auto where nobody has set it.
+        unmet = {one.type: one.message for one in reply.status.conditions if not one.status}
+        assert unmet.keys() == {"ZoneModePreferred"}
+        assert "handler fast: mode auto gives pv zones" in unmet["ZoneModePreferred"]
+        assert "handler xenpod: mode auto gives pv zones" in unmet["ZoneModePreferred"]
         for name in ("", "fast", "xenpod"):
             metadata = cri.PodSandboxMetadata(name=f"p{name}", namespace="default", uid=f"u{name}")
             request = cri.RunPodSandboxRequest(
@@ -103,16 +108,45 @@ async def test_a_handler_that_this_host_cannot_honour_is_refused_until_it_can(no
         assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
         assert all(f"requires {one}" in str(caught.value.details()) for one in requires)
         said = await _handlers(node)
-        assert said["xenpod"] == "yes, pv" and said["sev"].startswith("no: requires hvm, and")
+        lacking = "mode auto gives pv zones, as this host lacks hvm (VT-x or AMD-V)"
+        assert said["xenpod"] == f"yes, pv, {lacking}" and said["sev"].startswith("no: requires hvm, and")
         await node.protectd.daemon.stop()
         node.protectd.configure(
-            fake={"hvm": True, "hypervisor_version": "4.17"},
+            fake={"hvm": True, "hap": True, "hypervisor_version": "4.17"},
             host={"labels": ["sev-snp"], "devices": {"null": "/dev/null"}},
         )
         await node.protectd.daemon.start()
         made = await _once_protectd_is_back(client, request)
         await client.remove_pod(made)
-    assert (await _handlers(node))["sev"] == "yes, pvh"
+    said = await _handlers(node)
+    assert said["sev"] == said["xenpod"] == "yes, pvh"
+
+
+async def test_a_label_without_flask_is_said_at_the_start_and_no_pod_runs_without_it(node: CriNode) -> None:
+    label = "system_u:system_r:tenant_a_t"
+    node.configure(handlers={"apart": {"seclabel": label}})
+    await node.daemon.start()
+    lacking = f"its zones have the label {label}, and this host's hypervisor has no FLASK"
+    assert lacking in node.daemon.log.read_text()
+    metadata = cri.PodSandboxMetadata(name="p", namespace="default", uid="u")
+    request = cri.RunPodSandboxRequest(
+        config=cri.PodSandboxConfig(metadata=metadata), runtime_handler="apart"
+    )
+    async with node.client() as client:
+        reply = await client.runtime.Status(cri.StatusRequest(), timeout=60)
+        assert [handler.name for handler in reply.runtime_handlers] == ["", "xenpod"]
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await client.runtime.RunPodSandbox(request, timeout=60)
+        assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+        assert lacking in str(caught.value.details())
+        await node.protectd.daemon.stop()
+        node.protectd.configure(fake={"seclabels": [label]})
+        await node.protectd.daemon.start()
+        made = await _once_protectd_is_back(client, request)
+        async with node.protectd.clients() as clients:
+            zone = await clients.zones.GetZone(pb.GetZoneRequest(id=made), timeout=60)
+        assert zone.seclabel == label
+        await client.remove_pod(made)
 
 
 async def _once_protectd_is_back(client: Client, request: cri.RunPodSandboxRequest) -> str:

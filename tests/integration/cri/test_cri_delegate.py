@@ -1,4 +1,4 @@
-"""The real daemons in front of a runtime that is away, dies, lies or is ourselves; zones do not notice."""
+"""The real daemons in front of a delegate that is away, dies, lies, or is a xenpod-cri."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def node(tmp_path: Path, other: OtherRuntime) -> AsyncIterator[CriNode]:
 
 
 async def agent(client: Client, name: str = "agent") -> str:
-    """A pod of the delegate's."""
+    """Make a pod of the delegate: its id."""
     metadata = cri.PodSandboxMetadata(name=name, namespace="default", uid=f"u-{name}")
     config = cri.PodSandboxConfig(metadata=metadata)
     request = cri.RunPodSandboxRequest(config=config, runtime_handler="runc")
@@ -57,7 +57,7 @@ async def condition(client: Client) -> cri.RuntimeCondition:
 
 
 async def answers(client: Client) -> None:
-    """Wait until the delegate is noticed to be there."""
+    """Wait until xenpod-cri has noticed that the delegate answers."""
     async with asyncio.timeout(60):
         while not (await condition(client)).status:  # noqa: ASYNC110 - seen from outside only
             await asyncio.sleep(0.02)

@@ -61,7 +61,7 @@ async def test_what_ends_while_the_daemon_is_away(stage: Watched) -> None:
 
 
 async def both_die(stage: Watched) -> None:
-    """Both daemons are killed and started again."""
+    """Kill both daemons, and start them again."""
     await stage.node.daemon.crash()
     await stage.node.protectd.daemon.crash()
     await stage.node.start()

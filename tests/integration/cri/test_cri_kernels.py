@@ -51,7 +51,7 @@ async def _failed(client: Client, handler: str, annotation: str) -> grpc.aio.Aio
 
 
 async def _refused(client: Client, handler: str, annotation: str) -> grpc.aio.AioRpcError:
-    """Nothing is left of the pod."""
+    """Check that the pod is refused, and nothing of it is left."""
     fault = await _failed(client, handler, annotation)
     assert await client.pods() == []
     return fault

@@ -99,7 +99,7 @@ async def first_rate(stage: Watched, pod: str) -> None:
 
 
 async def answered(stage: Watched) -> dict[str, cri.LinuxPodSandboxStats]:
-    """Nothing while protectd, or the pod's agent, is not there again."""
+    """The answer, or nothing while protectd or the pod's agent is away."""
     try:
         return await pod_stats(stage)
     except grpc.aio.AioRpcError as error:

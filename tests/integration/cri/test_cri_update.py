@@ -25,7 +25,7 @@ async def stage(tmp_path: Path) -> AsyncIterator[Watched]:
 
 
 async def memory_limit(stage: Watched, container: str) -> int:
-    """As the statistics have it: working set and what is left."""
+    """The memory limit by the statistics: working set plus what is available."""
     request = cri.ContainerStatsRequest(container_id=container)
     memory = (await stage.client.runtime.ContainerStats(request, timeout=60)).stats.memory
     return memory.working_set_bytes.value + memory.available_bytes.value

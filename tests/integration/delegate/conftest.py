@@ -1,4 +1,4 @@
-"""Both runtimes, once for each file, with nothing left of an earlier test."""
+"""Both runtimes, started once for each file; each test's pods are removed after it."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ async def module_mixed(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterato
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def mixed(module_mixed: Mixed) -> AsyncIterator[Mixed]:
-    """The test's pods are removed after it."""
+    """Both runtimes, without pods of an earlier test."""
     yield module_mixed
     await module_mixed.tidy()

@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 
 async def two_of_each(mixed: Mixed) -> dict[str, list[tuple[Pod, str]]]:
-    """Pods with a container that runs, in turns, and what of them is in which runtime."""
+    """Make two pods of each kind with a running container, in turns."""
     made: dict[str, list[tuple[Pod, str]]] = {kind: [] for kind in KINDS}
     for number in range(2):
         for kind in KINDS:
@@ -34,7 +34,7 @@ async def two_of_each(mixed: Mixed) -> dict[str, list[tuple[Pod, str]]]:
 
 
 def ids(made: dict[str, list[tuple[Pod, str]]], *kinds: str) -> tuple[list[str], list[str]]:
-    """Of pods and of containers, sorted."""
+    """The sorted ids of pods and of containers."""
     chosen = [one for kind in kinds or KINDS for one in made[kind]]
     return sorted(pod.id for pod, _ in chosen), sorted(container for _, container in chosen)
 
@@ -144,7 +144,7 @@ async def test_changes_of_resources(mixed: Mixed) -> None:
 
 
 async def has_resources(mixed: Mixed, container: str) -> bool:
-    """Whether this containerd shows them."""
+    """Whether this containerd shows resources."""
     request = cri.ContainerStatusRequest(container_id=container)
     return bool((await mixed.direct.runtime.ContainerStatus(request)).status.HasField("resources"))
 
@@ -238,7 +238,7 @@ async def test_a_handler_of_neither_is_refused(mixed: Mixed) -> None:
 
 
 async def logged(path: Path, part: str) -> None:
-    """Look again and again: a file has no event."""
+    """Wait until the log has a text; it is polled, since a file has no event."""
     seen = ""
     try:
         async with asyncio.timeout(PATIENCE):
@@ -249,7 +249,7 @@ async def logged(path: Path, part: str) -> None:
 
 
 async def equal(look: Callable[[], Awaitable[Sequence[str]]], expected: Sequence[str]) -> None:
-    """A runtime has figures of a new pod a moment later."""
+    """Wait until both are equal: a runtime has figures of a new pod only after a moment."""
     seen: Sequence[str] = ()
     try:
         async with asyncio.timeout(PATIENCE):

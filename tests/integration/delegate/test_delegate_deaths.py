@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from localnode.client import Client, Pod
-from tests.support.cri.cri_daemons import needs_node
+from tests.support.cri.cri_daemons import broken, needs_node
 from tests.support.delegate.containerd import needs_containerd
 from tests.support.delegate.mixed import HOST, KINDS, PATIENCE, ZONE, Mixed, mixed
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
@@ -28,7 +28,7 @@ async def both(tmp_path: Path) -> AsyncIterator[Mixed]:
 
 
 async def counting(both: Mixed) -> dict[str, tuple[Pod, str]]:
-    """A pod of each kind whose container counts, and has begun to."""
+    """Make a pod of each kind whose container counts, and has begun to count."""
     made = {}
     for kind in KINDS:
         pod = await both.pod(f"count-{kind}", kind)
@@ -38,7 +38,7 @@ async def counting(both: Mixed) -> dict[str, tuple[Pod, str]]:
 
 
 async def counted(client: Client, pod: Pod, more: int) -> list[int]:
-    """What its log has, once that is so much more than now."""
+    """The numbers in a log, once there are so many more than now."""
     path = client.log(pod)
     seen: list[int] = []
     wanted = len(numbers(path)) + more
@@ -49,13 +49,13 @@ async def counted(client: Client, pod: Pod, more: int) -> list[int]:
 
 
 def numbers(log: Path) -> list[int]:
-    """Of whole lines."""
+    """The numbers in the complete lines."""
     text = log.read_text() if log.exists() else ""
     return [int(line.split()[3]) for line in text[: text.rfind("\n") + 1].splitlines()]
 
 
 async def go_on(both: Mixed, made: dict[str, tuple[Pod, str]], kinds: Sequence[str] = KINDS) -> None:
-    """Each still is the first process of its container, has lost no line, and can be asked."""
+    """Check that each container has the same first process, has lost no line, and answers."""
     for kind in kinds:
         pod, container = made[kind]
         log = await counted(both.client, pod, 10)
@@ -119,7 +119,7 @@ async def test_zones_while_containerd_answers_nothing(both: Mixed) -> None:
 
 
 async def zones_work(both: Mixed, made: dict[str, tuple[Pod, str]]) -> None:
-    """A zone's whole life, and those that were there, with lists that have them."""
+    """Check that a zone can live its whole life, and that lists have it and the earlier zones."""
     await go_on(both, made, [ZONE])
     pod = await both.pod("beside", ZONE)
     container = await both.started(pod)
@@ -144,8 +144,8 @@ async def test_containerd_is_not_there_at_the_start(both: Mixed) -> None:
         reply = await client.runtime.Status(cri.StatusRequest(), timeout=PATIENCE, wait_for_ready=True)
         conditions = {one.type: one for one in reply.status.conditions}
         assert conditions["RuntimeReady"].status
-        (broken,) = [one for one in reply.status.conditions if not one.status]
-        assert str(both.delegate.socket) in broken.message
+        (delegate,) = broken(reply)
+        assert str(both.delegate.socket) in delegate.message
     assert await both.output(made[ZONE][1], "echo hello") == "hello"
     pod = await both.pod("beside", ZONE)
     container = await both.started(pod)
@@ -162,15 +162,14 @@ async def test_containerd_is_not_there_at_the_start(both: Mixed) -> None:
 
 
 async def answers(client: Client) -> None:
-    """Until nothing is wrong with either runtime any more."""
-    conditions: list[Any] = []
+    """Wait until nothing is wrong with either runtime."""
+    left: list[Any] = []
     try:
         async with asyncio.timeout(PATIENCE):
             while True:
                 reply = await client.runtime.Status(cri.StatusRequest(), wait_for_ready=True)
-                conditions = list(reply.status.conditions)
-                if all(one.status for one in conditions):
+                if not (left := broken(reply)):
                     return
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise AssertionError(f"still so: {conditions}") from None
+        raise AssertionError(f"still so: {left}") from None

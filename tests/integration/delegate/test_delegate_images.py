@@ -35,7 +35,7 @@ _busybox = packed(layers.busybox())
 
 @dataclass(frozen=True)
 class Published:
-    """An image of its own, in a registry under a tag."""
+    """A new image in a registry."""
 
     name: str
     image: BuiltImage
@@ -44,7 +44,7 @@ class Published:
 
     @property
     def pinned(self) -> str:
-        """By digest."""
+        """Its name with a digest."""
         return f"{self.name.rpartition(':')[0]}@{digest(self.image.manifest)}"
 
 
@@ -56,7 +56,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 @pytest.fixture(scope="module")
 def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registry, Registry]]:
-    """One that wants a password, and the door by which a test fills it: both on the same folder."""
+    """Two registries with the same content: one for pushes, and one that wants a password."""
     folder = tmp_path_factory.mktemp("private")
     (folder / "in").mkdir()
     passwords = folder / "htpasswd"
@@ -72,7 +72,7 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registry
 
 
 def made() -> tuple[BuiltImage, str]:
-    """An image that runs, and is like no other; the word in it."""
+    """Build an image that is like no other: the image, and the word in it."""
     word = f"word-{next(_numbers)}"
     run = {"Cmd": ["/bin/sh"], "Env": ["PATH=/bin"]}
     return build([_busybox, Layer().file("word", f"{word}\n".encode()).tar()], run), word
@@ -81,7 +81,7 @@ def made() -> tuple[BuiltImage, str]:
 def published(
     registry: Registry, auth: cri.AuthConfig | None = None, by: Registry | None = None
 ) -> Published:
-    """A new image; by: where it is pulled from, if not where it is pushed to."""
+    """Push a new image; ``by`` is the registry to pull it from, if it is another one."""
     image, word = made()
     repository = f"both/{word}"
     registry.push(repository, "1", image)
@@ -91,7 +91,7 @@ def published(
 async def wanted(
     mixed: Mixed, pod: Pod, name: str, policy: str, auth: cri.AuthConfig | None = None
 ) -> str | None:
-    """What the kubelet does before it creates a container: the image's reference, None: not present."""
+    """Do what the kubelet does before it creates a container: the image's reference; None: not present."""
     spec = cri.ImageSpec(image=name)
     if policy != ALWAYS:
         answer = await mixed.client.image.ImageStatus(cri.ImageStatusRequest(image=spec), timeout=PATIENCE)
@@ -102,21 +102,29 @@ async def wanted(
 
 
 async def says(mixed: Mixed, pod: Pod, reference: str, name: str = "") -> str:
-    """The word in an image, by a container that runs it."""
+    """Run an image: the word in it."""
     spec = cri.ImageSpec(image=reference, user_specified_image=name)
     container = await mixed.started(pod, image=spec, name=f"c{next(_numbers)}")
     return await mixed.output(container, "cat /word")
 
 
 async def given_to(mixed: Mixed, kind: str, one: Published) -> Pod:
-    """A pod of that kind, for which the image was pulled."""
+    """Pull the image for a pod of this kind: the pod."""
     pod = await mixed.pod(f"first-{one.word}", kind)
     assert await wanted(mixed, pod, one.name, ALWAYS, one.auth) == one.image.id
     return pod
 
 
+async def runs(mixed: Mixed, kind: str, one: Published) -> None:
+    """A second pod, of this kind, runs the image."""
+    pod = await mixed.pod(f"second-{one.word}", kind)
+    reference = await wanted(mixed, pod, one.name, IF_NOT_PRESENT)
+    assert reference is not None
+    assert await says(mixed, pod, reference, one.name) == one.word
+
+
 def ctr(mixed: Mixed, *arguments: str) -> str:
-    """A command of containerd's own client."""
+    """Run a command of containerd's own client: its output."""
     folder = programs()
     program = str(folder / "ctr") if folder else "ctr"
     command = [program, "-a", str(mixed.delegate.socket), "-n", "k8s.io", *arguments]
@@ -161,10 +169,7 @@ async def test_bytes_on_the_host_need_no_registry(mixed: Mixed, tmp_path: Path, 
     with registries.running(tmp_path) as soon_gone:
         one = published(soon_gone)
         await given_to(mixed, ZONE if kind == HOST else HOST, one)
-    pod = await mixed.pod(f"second-{one.word}", kind)
-    reference = await wanted(mixed, pod, one.name, IF_NOT_PRESENT)
-    assert reference is not None
-    assert await says(mixed, pod, reference, one.name) == one.word
+    await runs(mixed, kind, one)
 
 
 async def test_an_archive_that_was_imported_by_hand_serves_both(mixed: Mixed, tmp_path: Path) -> None:
@@ -185,7 +190,7 @@ async def test_an_archive_that_was_imported_by_hand_serves_both(mixed: Mixed, tm
 
 
 async def _seen(mixed: Mixed, name: str) -> str:
-    """containerd's CRI learns of an import from an event."""
+    """The reference of an imported image, once containerd's CRI has learnt of it from an event."""
     async with asyncio.timeout(60):
         while True:
             pod = Pod("", cri.PodSandboxConfig())
@@ -210,7 +215,7 @@ async def test_an_import_of_ours_serves_containerd(mixed: Mixed, tmp_path: Path)
 
 
 def discard(mixed: Mixed, image: BuiltImage) -> None:
-    """As discard_unpacked_layers does."""
+    """Remove the layers of an image from containerd's content store, as discard_unpacked_layers does."""
     for layer in image.layers:
         if layer is not _busybox:
             ctr(mixed, "content", "rm", digest(layer.data))
@@ -220,10 +225,7 @@ async def test_discarded_layers_come_from_the_registry(mixed: Mixed, registry: R
     one = published(registry)
     await given_to(mixed, HOST, one)
     discard(mixed, one.image)
-    pod = await mixed.pod(f"second-{one.word}", ZONE)
-    reference = await wanted(mixed, pod, one.name, IF_NOT_PRESENT)
-    assert reference is not None
-    assert await says(mixed, pod, reference, one.name) == one.word
+    await runs(mixed, ZONE, one)
 
 
 async def test_a_private_image_comes_with_the_credentials_of_its_last_pull(
@@ -236,10 +238,7 @@ async def test_a_private_image_comes_with_the_credentials_of_its_last_pull(
         await wanted(mixed, await mixed.pod(f"stranger-{one.word}", ZONE), one.name, IF_NOT_PRESENT)
     await given_to(mixed, HOST, one)
     discard(mixed, one.image)
-    pod = await mixed.pod(f"second-{one.word}", ZONE)
-    reference = await wanted(mixed, pod, one.name, IF_NOT_PRESENT)
-    assert reference is not None
-    assert await says(mixed, pod, reference, one.name) == one.word
+    await runs(mixed, ZONE, one)
 
 
 async def test_no_password_is_logged(mixed: Mixed, private: tuple[Registry, Registry]) -> None:

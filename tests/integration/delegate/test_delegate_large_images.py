@@ -1,4 +1,4 @@
-"""Large images on their way between the two stores: in pieces, and through the end of the daemon."""
+"""Large images that are passed between the two stores, in chunks, and when the daemon is killed."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 
 def large() -> BuiltImage:
-    """One layer of it does not shrink, and is not packed."""
+    """Build an image with a large layer that is not compressed, and would not shrink."""
     run = {"Cmd": ["/bin/sh"], "Env": ["PATH=/bin"]}
     return build([packed(layers.busybox()), packed(Layer().file("data", os.urandom(LAYER)).tar(), "")], run)
 
 
 async def pulled(mixed: Mixed, registry: Registry, kind: str, tag: str) -> BuiltImage:
-    """A large image that is on one side alone."""
+    """Pull a large image on one side."""
     image = large()
     registry.push("large", tag, image)
     pod = await mixed.pod(f"first-{tag}", kind)

@@ -1,4 +1,4 @@
-"""Exec, attach and port-forward into pods of both kinds: the URLs of a pod of the host are containerd's."""
+"""Exec, attach and port-forward into pods of both kinds; for pods of the host the URL is containerd's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SERVER = "mkdir /www; echo {} >/www/index.html; exec httpd -f -p 127.0.0.1:8080 
 
 
 async def run(mixed: Mixed, *arguments: str, stdin: bytes | None = None) -> tuple[int, bytes, str]:
-    """Exit status, stdout, stderr of crictl."""
+    """Run crictl: exit status, stdout, stderr."""
     line = mixed.crictl(*arguments)
     process = await asyncio.create_subprocess_exec(
         *line, stdin=PIPE if stdin is not None else None, stdout=PIPE, stderr=PIPE
@@ -37,7 +37,7 @@ async def run(mixed: Mixed, *arguments: str, stdin: bytes | None = None) -> tupl
 
 
 async def of_each(mixed: Mixed, script: str, **fields: object) -> dict[str, tuple[Pod, str]]:
-    """A pod of each kind with a container that runs the script; ``{}`` of it is the kind."""
+    """Make a pod of each kind with a container that runs the script; ``{}`` in it is the kind."""
     made = {}
     for kind in KINDS:
         pod = await mixed.pod(f"streams-{kind}", kind)
@@ -94,7 +94,7 @@ async def test_crictl_attach(mixed: Mixed) -> None:
 
 @contextlib.asynccontextmanager
 async def forwarded(mixed: Mixed, pod: str) -> AsyncIterator[int]:
-    """The local port that leads to 8080 of a pod."""
+    """Forward port 8080 of a pod: the local port."""
     line = mixed.crictl("port-forward", pod, "0:8080")
     process = await asyncio.create_subprocess_exec(*line, stdout=PIPE)
     assert process.stdout is not None
@@ -108,7 +108,7 @@ async def forwarded(mixed: Mixed, pod: str) -> AsyncIterator[int]:
 
 
 async def fetch(port: int) -> str:
-    """What the server says, once it listens."""
+    """Get the server's answer, once it listens."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:

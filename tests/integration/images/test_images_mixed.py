@@ -46,7 +46,7 @@ def _image(seed: int, user: str = "") -> BuiltImage:
 
 
 def _pushed(node: MixedNode, registry: Registry, image: BuiltImage, repository: str) -> str:
-    """Under a tag that both sides can pull; the name."""
+    """Push an image under a tag that both sides can pull: the name."""
     pinned = registry.push(repository, "1", image)
     name = f"{registry.netloc}/{repository}"
     node.containerd.offers |= {f"{name}:1": image, f"{name}@{pinned}": image}
@@ -174,7 +174,7 @@ async def test_without_credentials_it_says_what_to_do(tmp_path: Path) -> None:
 
 
 def _push_private(registry: Registry, service: TokenService, repository: str, image: BuiltImage) -> None:
-    """Straight into the registry's folder: its tokens are for pulls alone."""
+    """Write an image into the registry's folder, since its tokens allow only pulls."""
     root = registry.root / "docker/registry/v2"
     manifest = digest(image.manifest)
     for name, data in {**image.blobs, manifest: image.manifest}.items():
@@ -282,6 +282,22 @@ async def test_a_tag_that_an_operator_pulled_means_that_image(node: MixedNode, r
     assert (await node.status(name)).id == newer.id
 
 
+async def test_a_tag_that_an_operator_gave_means_that_image(
+    node: MixedNode, registry: Registry, tmp_path: Path
+) -> None:
+    theirs, imported, tagged = _image(36), _image(37), _image(38)
+    name = _pushed(node, registry, theirs, "mixed/given")
+    await node.pull(name, zone=False)
+    assert (await node.status(name)).id == theirs.id
+    await node.manager.import_layout(write_layout(tmp_path / "imported", imported), names.parse(name))
+    assert (await node.status(name)).id == imported.id
+    await node.pull(name, zone=False)
+    assert (await node.status(name)).id == theirs.id
+    ((stored, _),) = await node.manager.import_layout(write_layout(tmp_path / "tagged", tagged), None)
+    await node.manager.tag(stored, names.parse(name))
+    assert (await node.status(name)).id == tagged.id
+
+
 async def test_lists_have_each_image_once(node: MixedNode, registry: Registry) -> None:
     both, only_ours, only_theirs = _image(16), _image(17), _image(18)
     name = _pushed(node, registry, both, "mixed/both")
@@ -382,7 +398,7 @@ async def test_a_list_that_is_too_old_is_none(tmp_path: Path) -> None:
 
 async def test_a_delegate_that_never_was_there_has_no_images(node: MixedNode) -> None:
     node.delegate.lost("it has not answered yet")
-    node.delegate.met = False
+    node.delegate.ever_answered = False
     assert await node.listed() == []
 
 
@@ -421,7 +437,7 @@ async def test_a_delegate_that_lies(node: MixedNode) -> None:
     listed = await node.listed()
     assert [(one.id, one.size) for one in listed] == [(image.id, 100)]
     node.containerd.images |= {str(number): cri.Image(id=f"{number}") for number in range(20_000)}
-    node.delegate.met = True
+    node.delegate.ever_answered = True
     listed = await node.listed()
     # As it last said, when that was believable.
     assert [one.id for one in listed] == [image.id]
@@ -486,7 +502,7 @@ async def test_a_store_that_takes_nothing(tmp_path: Path, how: str) -> None:
 
         node.containerd.slow = {digest(image.layers[0].data): fail}
         node.containerd.breaks_off = how == "breaks off"
-        words = {"refuses": "no space left", "breaks off": "without a word", "is silent": "no answer for"}
+        words = {"refuses": "no space left", "breaks off": "without an answer", "is silent": "no answer for"}
         with pytest.raises(Refused, match=f"{words[how]}.*no name with a digest"):
             await node.create(HOST, image.id)
         assert node.containerd.leases == set() and node.containerd.images == {}

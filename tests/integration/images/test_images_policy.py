@@ -188,7 +188,7 @@ async def test_a_caller_that_goes_away_meanwhile(tmp_path: Path) -> None:
 
 
 async def _ended(pid: int) -> None:
-    """It has been killed; the kernel takes its time."""
+    """Wait until a killed process has gone."""
     async with asyncio.timeout(60):
         while _runs(pid):  # noqa: ASYNC110
             await asyncio.sleep(0.01)

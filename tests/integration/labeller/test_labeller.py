@@ -43,7 +43,7 @@ def command(node: CriNode, *more: str) -> tuple[str, ...]:
 
 
 async def run(node: CriNode, *more: str) -> tuple[int, str]:
-    """To its end: the exit status, and what it said."""
+    """Run xenpod-labels to its end: the exit status and the output."""
     process = await asyncio.create_subprocess_exec(
         *command(node, *more), cwd=ROOT, stderr=asyncio.subprocess.PIPE
     )
@@ -96,7 +96,7 @@ async def test_a_file_of_features_follows_what_the_node_can(node: CriNode, tmp_p
         await node.daemon.start()
         await becomes(BASE)
         await node.protectd.daemon.stop()
-        await output.line_with("read what this node can: protectd does not answer", PATIENCE)
+        await output.line_with("read what this node can do: protectd does not answer", PATIENCE)
         assert known(read(path)) == BASE
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(PATIENCE):

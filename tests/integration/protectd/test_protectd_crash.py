@@ -58,7 +58,7 @@ async def witness(zones: Zones) -> None:
 
 
 async def still_counts(zones: Zones) -> None:
-    """It went on: its exit code is there, and each line once."""
+    """Check that the workload went on: its exit code is there, and each line once."""
     await zones.exec("/bin/sh", "-c", "echo > /stop", workload_id="counter")
     ended = await zones.wait("counter")
     assert (ended.exit_code, ended.reason) == (42, "Error")

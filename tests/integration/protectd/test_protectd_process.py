@@ -79,6 +79,19 @@ async def test_domains_it_does_not_know_are_reported_and_left_alone(zones: Zones
     assert facts.pid1 == "init"
 
 
+async def test_zones_keep_their_mode_when_the_default_becomes_another(zones: Zones) -> None:
+    """As after an upgrade, or on a host whose firmware now allows what it did not."""
+    assert (await zones.create_zone()).mode == pb.ZONE_MODE_PV
+    await zones.protectd.daemon.stop()
+    zones.protectd.configure(fake={"hvm": True, "hap": True})
+    await zones.protectd.daemon.start()
+    kept = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
+    assert (kept.mode, kept.state) == (pb.ZONE_MODE_PV, pb.ZONE_STATE_RUNNING)
+    assert (await zones.create_zone("z2")).mode == pb.ZONE_MODE_PVH
+    facts = await zones.clients.zones.ZoneFacts(pb.ZoneFactsRequest(id="z1"), timeout=TIMEOUT)
+    assert facts.pid1 == "init"
+
+
 async def test_only_one_for_a_state_directory(zones: Zones) -> None:
     second = Protectd(zones.folder / "second", settings={"state_dir": str(zones.folder / "state")})
     with pytest.raises(DaemonFailed, match="another protectd runs on it"):
@@ -149,7 +162,7 @@ async def test_the_command(zones: Zones) -> None:
 
 
 def _fill(path: Path) -> None:
-    """With a file that takes all the room there is."""
+    """Fill the disk with one file."""
     with path.open("wb", buffering=0) as file, pytest.raises(OSError):
         while True:
             file.write(bytes(4096))

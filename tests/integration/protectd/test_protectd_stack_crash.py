@@ -27,7 +27,7 @@ def each_disk(names: list[str]) -> list[str]:
 
 @pytest.fixture
 async def zones(tmp_path: Path, busybox_image: Path) -> AsyncIterator[Zones]:
-    """With a workload whose root is the lowest of the other's."""
+    """A protectd with a workload whose root is the lowest file system of the other's."""
     async with serving(tmp_path, busybox_image) as zones:
         await zones.create_zone()
         await zones.run("/bin/sleep", "1000", workload_id="w0")
@@ -45,7 +45,7 @@ async def create(zones: Zones, layers: list[Path]) -> None:
 
 
 async def works(zones: Zones) -> None:
-    """It shows all of its stack, and the other its own."""
+    """Check that the workload sees all of its stack, and the other one its own."""
     await zones.start()
     listing = f"cd /; {layered_image.LISTING}"
     assert (await zones.exec("/bin/sh", "-c", listing))[0].decode() == layered_image.SHOWN

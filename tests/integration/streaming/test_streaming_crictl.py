@@ -149,7 +149,7 @@ class Terminal:
         os.kill(self.pid, signal.SIGWINCH)
 
     async def until(self, text: str) -> None:
-        """Until the text has come; "" stands for the end."""
+        """Read until the text has come; "" stands for the end."""
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(60):
             while not text or text.encode() not in self.seen:

@@ -76,7 +76,7 @@ def leftovers(folder: Path) -> list[str]:
 
 
 async def nothing_left(folder: Path) -> None:
-    """Once the kernel has taken apart, in its own time, what nobody has any more."""
+    """Wait until nothing is left; the kernel takes its time."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(60):
             while leftovers(folder):  # noqa: ASYNC110 - see above

@@ -129,7 +129,7 @@ async def test_protectd_has_forgotten_no_zone(kept: stored.Kept, node: CriNode, 
     async with node.protectd.clients() as clients:
         listed = (await clients.zones.ListZones(protect.ListZonesRequest())).zones
         assert [zone.state for zone in listed] == [protect.ZONE_STATE_DEAD]
-        assert listed[0].name
+        assert listed[0].name and listed[0].mode == protect.ZONE_MODE_PV, "as it was made"
         await client.remove_pod(kept.expected["names"]["runs"])
         assert not (await clients.zones.ListZones(protect.ListZonesRequest())).zones
 

@@ -32,6 +32,8 @@ class SimAgent:
         self.stats = pb.Stats()
         """The answer to get_stats."""
         self.requests: list[pb.Request] = []
+        self.delivered: list[str] = []
+        """Operations whose calls have come, also while the agent does not read them."""
         self.faults: list[str] = []
         self.connections = 0
         self.unanswered: set[str] = set()
@@ -140,8 +142,10 @@ class SimAgent:
         writer = asyncio.create_task(self._writer(transport, greeted))
         try:
             while data := await transport.read(1 << 18):
+                came = list(decoder.feed(data))
+                self.delivered += [_operation(frame) for frame in came if frame.type is Type.CALL]
                 await self.reading.wait()
-                for frame in decoder.feed(data):
+                for frame in came:
                     self._take(frame, greeted)
         except ProtocolViolation as error:
             self.faults.append(error.cause)
@@ -256,7 +260,7 @@ class SimAgent:
     def _call(self, frame: Frame) -> None:
         request = pb.Request.FromString(frame.payload)
         self.requests.append(request)
-        operation = request.WhichOneof("op") or ""
+        operation = _operation(frame)
         if operation in self.unanswered:
             return
         if operation in self.errors:
@@ -310,7 +314,7 @@ class SimAgent:
         self._forget([key for key in self.processes if key[0] == container_id])
 
     def _forget(self, keys: list[tuple[str, str]]) -> None:
-        """Nothing is told of their streams."""
+        """Forget processes without telling the host of their streams."""
         for key in keys:
             created = self.processes.pop(key).created
             for number in (created.stdout_stream, created.stderr_stream):
@@ -318,3 +322,7 @@ class SimAgent:
                     self.outputs[number].forgotten = True
             if created.stdin_stream:
                 self.inputs[created.stdin_stream].forgotten = True
+
+
+def _operation(call: Frame) -> str:
+    return pb.Request.FromString(call.payload).WhichOneof("op") or ""

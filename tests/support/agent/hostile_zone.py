@@ -11,7 +11,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from protect.channel import frames
@@ -20,9 +20,9 @@ from tests.support.agent.zone_client import open_directory
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 FORGOTTEN = 3_000_000_000
-"""An output that protectd was told of, and gave up since nobody wants it."""
+"""An output that was announced to protectd, which has given it up since nobody wants it."""
 STDIN = FORGOTTEN + 1
-"""An input that it was told of."""
+"""An input that was announced to protectd."""
 READ = 1 << 18
 BATCH = 1024
 _HELD = 30.0
@@ -37,7 +37,7 @@ def directory_of(run_dir: Path, domain_id: int) -> Path:
 
 
 class Line:
-    """One connection of protectd, while its agent is hostile."""
+    """A connection of protectd to a hostile agent."""
 
     def __init__(self, host: socket.socket, agent: socket.socket, zone: HostileZone) -> None:
         self._host, self._agent, self._zone = host, agent, zone
@@ -46,13 +46,13 @@ class Line:
         self._credit = threading.Condition()
         self._given_up = threading.Event()
         self.limits: dict[int, tuple[int, int]] = {}
-        """(consumed, limit) that protectd gave for each of the agent's outputs."""
+        """The credit (consumed, limit) from protectd for each of the agent's outputs."""
         self.outputs: list[int] = []
         """Outputs of the zone's own processes."""
         self.ended = False
 
     def send(self, untrusted: bytes) -> None:
-        """Whole frames; OSError at the connection's end."""
+        """Send whole frames.  OSError: the connection has ended."""
         with self._sending:
             self._host.sendall(untrusted)
 
@@ -63,6 +63,10 @@ class Line:
                 if self.ended or not self._credit.wait(_HELD):
                     raise OSError("no credit")
             return self.limits[stream][1]
+
+    def leave(self) -> None:
+        """Nobody answers any more, not even a new connection."""
+        self._zone.stop()
 
     def close(self) -> None:
         self.ended = True
@@ -82,7 +86,7 @@ class Line:
                     self._agent.sendall(frames.encode(frame))
 
     def _take(self, frame: Frame) -> bool:
-        """Look at a frame of protectd; whether its agent shall not see it."""
+        """Handle a frame of protectd; returns whether to hide it from the agent."""
         if frame.type is Type.CREDIT:
             if frame.fin and frame.stream == FORGOTTEN:
                 self._given_up.set()
@@ -96,6 +100,8 @@ class Line:
             return False
         operation = pb.Request.FromString(frame.payload).WhichOneof("op") or ""
         self._asked[frame.stream] = operation
+        if operation in SILENT.get(self._zone.attack, ()):
+            return True
         answer = ANSWERS.get(self._zone.attack, {}).get(operation)
         if answer is not None:
             self.send(frames.encode(Frame(Type.REPLY, frame.stream, answer)))
@@ -148,7 +154,7 @@ class HostileZone:
         self._connected().close()
 
     def stop(self) -> None:
-        """protectd is answered by nobody any more."""
+        """Stop answering protectd."""
         self._listener.close()
         for line in self._lines:
             line.close()
@@ -192,7 +198,7 @@ def _flood(untrusted: Frame) -> Callable[[Line], None]:
 
 
 def crumbs(line: Line, content: bytes = b"\n") -> None:
-    """Output of a container, byte by byte, as fast as it is taken: legal for ever."""
+    """Send a container's output byte by byte, as fast as it is read, which is legal for ever."""
     stream = line.outputs[0]
     limit = line.credited(stream, 0)
     at = line.limits[stream][0]
@@ -207,7 +213,7 @@ def crumbs(line: Line, content: bytes = b"\n") -> None:
 
 
 def events(line: Line) -> None:
-    """As many as are legal, for a container that is not there."""
+    """Send as many events as are legal, for a container that does not exist."""
     exited = pb.ProcessExited(process=pb.ProcessRef(container_id="none"))
     raw = frames.encode(Frame(Type.EVENT, 0, pb.Event(process_exited=exited).SerializeToString()))
     line.send(raw * 4000)
@@ -220,8 +226,12 @@ def _hang_up(line: Line) -> None:
     line.close()
 
 
+def _gone(line: Line) -> None:
+    line.leave()
+
+
 def _nothing(line: Line) -> None:
-    """It is its answers that are hostile."""
+    """Do nothing, since the answers are hostile."""
 
 
 def _field(number: int, content: bytes) -> bytes:
@@ -246,12 +256,18 @@ ATTACKS: Mapping[str, Callable[[Line], None]] = {
     "pieces": lambda line: crumbs(line, b"x" * 64),
     "events": events,
     "hang-up": _hang_up,
+    "gone": _gone,
+    "silent": _nothing,
     "stats": _nothing,
     "rows": _nothing,
 }
 LEGAL = ("crumbs", "pieces", "events", "hang-up", "rows")
-"""What no rule forbids: only turns and bounds are against it."""
+"""Attacks that break no rule, against which only turns and bounds help."""
 OWN_OUTPUT = ("crumbs", "pieces")
+SILENT: Mapping[str, Sequence[str]] = {
+    "silent": ("signal_process", "delete_container", "delete_exec", "exec_process", "get_stats", "get_facts"),
+}
+"""Calls that never get an answer."""
 ANSWERS: Mapping[str, Mapping[str, bytes]] = {
     "stats": {
         "get_stats": _field(

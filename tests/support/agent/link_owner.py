@@ -1,4 +1,4 @@
-"""An owner of links, sinks that collect, and waiting for conditions: for tests of the channel."""
+"""Helpers for tests of the channel: an owner of links, sinks that collect, and waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fake zone for tests: its launcher, its processes, its end."""
+"""A fake zone for tests, with access to its launcher and its processes."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Zone:
         os.close(self.pidfd)
 
     def wait_status(self) -> str:
-        """How it ended, once its monitor has said so."""
+        """Wait for the monitor to report the end of the zone: its status."""
         deadline = time.monotonic() + DEADLINE
         while not (self.directory / "status").exists():
             assert time.monotonic() < deadline, "the zone does not end"

@@ -148,7 +148,7 @@ class Client:
         return self.finish(self.begin(**op))
 
     def exited(self, container: str, exec_id: str = "") -> pb.ProcessExited:
-        """The exit event of a process, awaited."""
+        """Wait for the exit event of a process."""
 
         def found() -> list[pb.ProcessExited]:
             return [
@@ -159,13 +159,13 @@ class Client:
         return found()[0]
 
     def output(self, number: int) -> bytes:
-        """All of a stream, awaited to its end."""
+        """Wait for the end of a stream: all of its bytes."""
         stream = self.streams.setdefault(number, Stream(number))
         self.until(lambda: stream.ended, f"end of stream {number}")
         return bytes(stream.data)
 
     def write(self, number: int, data: bytes, fin: bool = False) -> None:
-        """To an input stream, as credit allows."""
+        """Write to an input stream, as credit allows."""
         self.credits.setdefault(number, (0, frames.WINDOW, False))
         while data or fin:
             at = self.sent.get(number, 0)
@@ -179,7 +179,7 @@ class Client:
             fin = fin and not last
 
     def start(self, name: str, *args: str, **options: Any) -> pb.ProcessCreated:
-        """A container of the image in xvda, created and started."""
+        """Create and start a container of the image in xvda."""
         created = self.call(create_container=creation(name, *args, **options)).created
         self.call(start_container=pb.StartContainer(id=name))
         return created
@@ -196,7 +196,7 @@ class Client:
         return self.call(exec_process=request).created
 
     def listed(self) -> dict[tuple[str, str], pb.Process]:
-        """All processes by container and exec."""
+        """List all processes, by container and exec."""
         processes = self.call(list_processes=pb.ListProcesses()).processes.processes
         return {(p.process.container_id, p.process.exec_id): p for p in processes}
 

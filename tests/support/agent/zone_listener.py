@@ -1,4 +1,4 @@
-"""Servers of a test's own in the network of a fake zone."""
+"""Listens in the network of a fake zone."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def config_json(
 
 
 def stack(*disks: str, type: str = "squashfs") -> list[pb.Filesystem]:
-    """The lowest first."""
+    """A stack of file systems, lowest first."""
     return [pb.Filesystem(disk=disk, type=type) for disk in disks]
 
 

@@ -15,7 +15,7 @@ import h11
 from tests.support.cri.stream_client import Spdy, Ws, spdy, websocket
 
 PATIENCE = 120.0
-"""Seconds for anything to become true."""
+"""Seconds to wait for anything."""
 
 Object = dict[str, Any]
 
@@ -39,7 +39,7 @@ class Api:
         return await self.call("GET", path)
 
     async def post(self, path: str, body: Object | str) -> Any:
-        """Make an object; a text is YAML."""
+        """Create an object, from a value or from YAML."""
         return await self.call("POST", path, body)
 
     async def patch(self, path: str, body: Object) -> Any:
@@ -50,11 +50,11 @@ class Api:
         return await self.call("DELETE", path)
 
     async def call(self, method: str, path: str, body: Object | str | None = None) -> Any:
-        """The decoded answer.  ApiRefused for 4xx and 5xx."""
+        """Make a request: the decoded answer.  ApiRefused: 4xx and 5xx."""
         return json.loads(await self.text(method, path, body))
 
     async def text(self, method: str, path: str, body: Object | str | None = None) -> str:
-        """The answer where it is no JSON: /readyz, logs."""
+        """Make a request whose answer is not JSON: /readyz, logs."""
         return b"".join([part async for part in self._exchange(method, path, body)]).decode()
 
     async def until(self, path: str, selector: str, what: Callable[[Object], bool]) -> Object:
@@ -74,7 +74,7 @@ class Api:
             raise AssertionError(f"{selector} of {path} is still {json.dumps(last.get('status'))}") from None
 
     async def websocket(self, path: str) -> Ws:
-        """As kubectl upgrades exec and attach."""
+        """Open a WebSocket, as kubectl does for exec and attach."""
         return await websocket(
             f"https://127.0.0.1:{self.port}",
             f"https://127.0.0.1:{self.port}{path}",
@@ -84,7 +84,7 @@ class Api:
         )
 
     async def forward(self, path: str, port: int) -> tuple[Spdy, int]:
-        """A connection to a port of a pod, as kubectl makes one: the client, and the number of its stream."""
+        """Connect to a port of a pod, as kubectl does: the client, and the number of its stream."""
         base = f"https://127.0.0.1:{self.port}"
         url = f"{base}{path}/portforward"
         client = await spdy(base, url, "portforward.k8s.io", *self._headers(), tls=_trust())
@@ -93,7 +93,7 @@ class Api:
         return client, await client.open(streamtype="data", **about)
 
     async def _watched(self, path: str) -> AsyncGenerator[Object, None]:
-        """Objects as they are and become."""
+        """Yield the objects of a list, then each change."""
         rest = b""
         async with aclosing(self._exchange("GET", path, None)) as parts:
             async for part in parts:
@@ -104,7 +104,7 @@ class Api:
     async def _exchange(
         self, method: str, path: str, body: Object | str | None
     ) -> AsyncGenerator[bytes, None]:
-        """The parts of the answer's body as they come."""
+        """Make a request: the chunks of the answer's body as they come."""
         patch = "merge-patch+" if method == "PATCH" else ""
         kind = "yaml" if isinstance(body, str) else f"{patch}json"
         content = b"" if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()

@@ -1,4 +1,4 @@
-"""A control group of a test's own, in every hierarchy, in which a kubelet makes those of pods."""
+"""Makes a control group in every hierarchy, below which a kubelet makes those of pods."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TREE = Path("/sys/fs/cgroup")
 
 @contextlib.contextmanager
 def control_group(owner: Path) -> Iterator[str]:
-    """Its name, as the kubelet's ``cgroupRoot`` has it; it goes with all that is below it.
+    """Make a group, which is removed with all below it: its name for the kubelet's ``cgroupRoot``.
 
     An AssertionError names the processes that were still in it; they are killed.
     """
@@ -35,7 +35,7 @@ def control_group(owner: Path) -> Iterator[str]:
 
 
 def _killed(groups: Sequence[Path]) -> list[str]:
-    """Containers outlive a runtime that cannot end them.  Returns once none is left: their command lines."""
+    """Kill containers that have outlived their runtime, until none is left: their command lines."""
     found: dict[int, str] = {}
     while pids := {pid for group in groups for path in group.rglob("cgroup.procs") for pid in _pids(path)}:
         for pid in pids:
@@ -54,7 +54,7 @@ def _pids(path: Path) -> list[int]:
 
 
 def _remove(group: Path) -> None:
-    """The kubelet leaves those of the quality-of-service classes behind."""
+    """Remove groups, also those of the quality-of-service classes, which the kubelet leaves behind."""
     if group.exists():
         for below in group.iterdir():
             if below.is_dir():

@@ -1,4 +1,4 @@
-"""The cluster: a node of both daemons, a control plane, and a kubelet that can be replaced by another one."""
+"""A cluster: a node with both daemons, a control plane, and a kubelet that can be replaced."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ CLASSES = "/apis/node.k8s.io/v1/runtimeclasses"
 NODES = "/api/v1/nodes"
 EVENTS = "/api/v1/namespaces/default/events"
 NODE_MEMORY = 3 << 30
-"""What all zones may have together."""
+"""Bytes of memory for all zones together."""
 SMALL, SMALL_MEMORY = "small", 128 << 20
-"""A runtime handler, also a RuntimeClass, and the size of its zones whose pods have no limit."""
+"""A runtime handler and its RuntimeClass, and the memory of its zones of pods without limits."""
 
 NODE = "localhost"
-"""Its name."""
+"""The name of the node."""
 
 
 @dataclass
 class Cluster:
-    """One node, Ready."""
+    """A cluster of one node, which is Ready."""
 
     node: CriNode
     api: Api
@@ -59,31 +59,31 @@ class Cluster:
         return self.kubelet
 
     async def create(self, name: str, *command: str, **spec: Any) -> None:
-        """A pod; see :func:`pod`."""
+        """Create a pod; see ``pod``."""
         await self.api.post(PODS, pod(name, *command, **spec))
 
     async def until(self, name: str, what: Callable[[Object], bool]) -> Object:
-        """The pod, as soon as it is so."""
+        """Wait until the pod satisfies the condition: the pod."""
         try:
             return await self.api.until(PODS, f"metadata.name={name}", what)
         except AssertionError as error:
             raise AssertionError(f"{error}; events: {await self.events(name)}") from None
 
     async def ended(self, name: str) -> Object:
-        """How its container ended: ``terminated`` of its state, and the pod's ``phase``."""
+        """Wait for the container's end: ``terminated`` of its state, and the pod's ``phase``."""
         seen = await self.until(name, lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"))
         status: Object = seen["status"]["containerStatuses"][0]["state"]["terminated"]
         return status | {"phase": seen["status"]["phase"]}
 
     async def started(self, *names: str) -> list[Object]:
-        """The pods, once their containers run."""
+        """Wait until the containers of pods run: the pods."""
         return [await self.until(name, _runs) for name in names]
 
     async def log(self, name: str) -> str:
         return await self.api.text("GET", f"{PODS}/{name}/log")
 
     async def logged(self, name: str, what: Callable[[str], bool]) -> str:
-        """The log of a pod that runs, as soon as it is so."""
+        """Wait until the log of a running pod satisfies the condition: the log."""
         await self.started(name)
         said = ""
         try:
@@ -95,7 +95,7 @@ class Cluster:
         return said
 
     async def exec(self, name: str, *command: str) -> str:
-        """What it writes on its standard output; it must succeed."""
+        """Run a command in a pod, which must succeed: its standard output."""
         asked = "&".join(f"command={quote(word)}" for word in command)
         client = await self.api.websocket(f"{PODS}/{name}/exec?stdout=1&stderr=1&{asked}")
         try:
@@ -107,12 +107,12 @@ class Cluster:
             client.line.close()
 
     async def events(self, name: str) -> list[str]:
-        """What the pod's events say so far."""
+        """The messages of the pod's events so far."""
         found = await self.api.get(f"{EVENTS}?fieldSelector=involvedObject.name={name}")
         return [event["message"] for event in found["items"]]
 
     async def event(self, name: str, text: str) -> str:
-        """The first event of the pod that has the text."""
+        """Wait for an event of the pod that has the text."""
         selector = f"involvedObject.name={name}"
         found = await self.api.until(EVENTS, selector, lambda event: text in event["message"])
         return str(found["message"])
@@ -147,7 +147,7 @@ def pod(
     container: Mapping[str, Any] | None = None,
     **spec: Any,
 ) -> Object:
-    """A pod of one container, which is not restarted unless ``spec`` says so."""
+    """Make a pod of one container, which is not restarted unless ``spec`` says so."""
     main = {"name": "main", "image": IMAGE, "command": list(command), **(container or {})}
     base = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1}
     metadata = {"name": name, "annotations": dict(annotations or {})}
@@ -156,7 +156,7 @@ def pod(
 
 @contextlib.asynccontextmanager
 async def cluster(folder: Path) -> AsyncIterator[Cluster]:
-    """Start all of it, the kubelet as we ship it; nothing is left at the end."""
+    """Start the cluster, with the kubelet as we ship it; nothing is left at the end."""
     node = CriNode(folder / "n")
     node.protectd.configure(memory={"total": NODE_MEMORY})
     node.configure(handlers={SMALL: {"memory": SMALL_MEMORY}})
@@ -172,7 +172,7 @@ async def cluster(folder: Path) -> AsyncIterator[Cluster]:
 
 @contextlib.asynccontextmanager
 async def controlled(node: CriNode, folder: Path, **settings: Any) -> AsyncIterator[Cluster]:
-    """A control plane, and a kubelet with ``settings`` on a node that runs."""
+    """Start a control plane, and a kubelet with ``settings`` on a running node."""
     async with control_plane(folder / "control") as (api, kubeconfig):
         made = Cluster(node, api, node.folder / "kubelet", kubeconfig)
         try:

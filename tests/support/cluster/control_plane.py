@@ -28,7 +28,7 @@ class Serving:
     running: contextlib.AsyncExitStack
 
     async def run(self, name: str, *command: str) -> tuple[Process, Output]:
-        """A program that ends with the API server, before it."""
+        """Run a program that is ended before the API server."""
         output = Output(self.folder / f"{name}.log")
         return await self.running.enter_async_context(background(*command, output=output)), output
 
@@ -38,13 +38,13 @@ class Serving:
 
     @property
     def follows(self) -> tuple[str, ...]:
-        """Flags of programs that act on what the API server has."""
+        """Flags of programs that follow the API server."""
         return (f"--kubeconfig={self.kubeconfig}", "--leader-elect=false", "--secure-port=0")
 
 
 @contextlib.asynccontextmanager
 async def api_server(folder: Path, *flags: str, authorization: str = "AlwaysAllow") -> AsyncIterator[Serving]:
-    """Serve the API while the block runs.  Nobody acts on what it has.  ``folder`` holds all files."""
+    """Serve only the API while the block runs, without controllers.  ``folder`` holds all files."""
     folder.mkdir(parents=True)
     clients, peers, port = free_ports(3)
     api = Api(port, secrets.token_hex(16))
@@ -109,7 +109,7 @@ def _kubeconfig(api: Api) -> dict[str, object]:
 
 
 async def _until(condition: Callable[[], Awaitable[bool]], process: Process, output: Output) -> None:
-    """Ask again and again; ProgramFailed when the process ends first, or takes too long."""
+    """Poll until it is ready.  ProgramFailed: the process ends first, or takes too long."""
     name = output.path.stem
     try:
         async with asyncio.timeout(PATIENCE):

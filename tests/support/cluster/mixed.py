@@ -1,4 +1,4 @@
-"""A cluster whose node has two runtimes: ordinary pods are containerd's, a RuntimeClass leads into zones."""
+"""A cluster whose node has two runtimes: containerd runs ordinary pods, a RuntimeClass brings a zone."""
 
 from __future__ import annotations
 
@@ -8,44 +8,39 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from localnode import images, layers, registry
+from localnode import images, layers
 from localnode.images import PushedImage
 from localnode.layers import LayerEntry
 from tests.support.cluster.api import PATIENCE, ApiRefused, Object
-from tests.support.cluster.cgroups import control_group
 from tests.support.cluster.cluster import CLASSES, PODS, Cluster, controlled, pod
-from tests.support.cri.cri_daemons import IMAGE, CriNode
-from tests.support.delegate.containerd import Containerd, Surroundings, containerd
-from tests.support.delegate.mixed import PAUSE, ZONE, programs, push
+from tests.support.cri.cri_daemons import CriNode
+from tests.support.delegate.containerd import Containerd
+from tests.support.delegate.mixed import ZONE, two_runtimes
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 DAEMONS = "/apis/apps/v1/namespaces/default/daemonsets"
 UNUSED = "registry.test/unused:1"
 NODE_MEMORY = 6 << 30
-"""What all zones may have together."""
+"""Bytes of memory for all zones together."""
 
 
 @dataclass
 class MixedCluster:
-    """The cluster, and the runtime behind ours."""
+    """The cluster, and the containerd of its node."""
 
     cluster: Cluster
     delegate: Containerd
-    cgroup: str
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Of its kubelets: containerd has figures of pods that have control groups of their own."""
-        return {"cgroupsPerQOS": True, "cgroupRoot": self.cgroup}
+    settings: dict[str, Any]
+    """The settings of its kubelet."""
 
     async def zone(self, name: str, *command: str, **spec: Any) -> None:
-        """A pod in a zone; see :func:`tests.support.cluster.cluster.pod`."""
+        """Create a pod in a zone; see ``tests.support.cluster.cluster.pod``."""
         await self.cluster.create(name, *command, runtimeClassName=ZONE, **spec)
 
     async def daemon_set(
         self, name: str, *command: str, container: Mapping[str, Any] | None = None, **spec: Any
     ) -> str:
-        """A DaemonSet; the name of its pod, once that runs."""
+        """Create a DaemonSet: the name of its pod, once that runs."""
         template = pod(name, *command, container=container, restartPolicy="Always", **spec)
         labels = {"app": name}
         template["metadata"] = {"labels": labels}
@@ -58,7 +53,7 @@ class MixedCluster:
         return str(made["metadata"]["name"])
 
     async def fetched(self, name: str, port: int, path: str = "/index.html") -> str:
-        """What a web server in the pod answers, through a forwarded port."""
+        """Get a page from a web server in the pod, through a forwarded port."""
         client, stream = await self.cluster.api.forward(f"{PODS}/{name}", port)
         try:
             client.streams["data"] = stream
@@ -69,13 +64,13 @@ class MixedCluster:
             client.line.close()
 
     async def plain_class(self) -> None:
-        """The RuntimeClass of zones is for any node, whatever it was."""
+        """Make the RuntimeClass of zones one for all nodes, whatever it was."""
         with contextlib.suppress(ApiRefused):
             await self.cluster.api.delete(f"{CLASSES}/{ZONE}")
         await self.cluster.api.post(CLASSES, {"metadata": {"name": ZONE}, "handler": ZONE})
 
     async def pull_unused(self) -> None:
-        """An image that no pod has, to both runtimes."""
+        """Pull an image that no pod has to both runtimes."""
         image = cri.ImageSpec(image=UNUSED, runtime_handler=ZONE)
         async with self.cluster.node.client() as ours, self.delegate.client() as theirs:
             await ours.image.PullImage(cri.PullImageRequest(image=image), timeout=PATIENCE)
@@ -95,32 +90,26 @@ class MixedCluster:
 
 @contextlib.asynccontextmanager
 async def mixed_cluster(folder: Path) -> AsyncIterator[MixedCluster]:
-    """Start all of it; nothing is left at the end."""
+    """Start the cluster; nothing is left at the end."""
     node = CriNode(folder / "n")
-    delegate = containerd(folder / "d", Surroundings(PAUSE, node.certs, node.conf_dir, programs()))
     node.protectd.configure(memory={"total": NODE_MEMORY})
-    node.configure(
-        delegate={"endpoint": f"unix://{delegate.socket}", "default": "delegate"},
-        handlers={ZONE: {"memory": 128 << 20}},
-    )
+    handlers = {ZONE: {"memory": 128 << 20}}
     async with contextlib.AsyncExitStack() as stack:
-        cgroup = stack.enter_context(control_group(folder))
-        stack.push_async_callback(node.nothing_left)
-        stack.push_async_callback(delegate.close)
-        stack.push_async_callback(node.close)
-        address = await stack.enter_async_context(registry.serve(folder / "registry"))
-        push(address, folder)
-        images.push(address, UNUSED.partition("/")[2], PushedImage([layers.layer(LayerEntry("unused"))]))
-        registry.mirror(node.certs, IMAGE.partition("/")[0], address)
-        await delegate.start()
-        stack.push_async_callback(delegate.revive)
-        await node.start()
-        settings: dict[str, Any] = {"cgroupsPerQOS": True, "cgroupRoot": cgroup}
+        started = two_runtimes(folder, node, default="delegate", handlers=handlers)
+        both = await stack.enter_async_context(started)
+        unused = PushedImage([layers.layer(LayerEntry("unused"))])
+        images.push(both.registry, UNUSED.partition("/")[2], unused)
+        settings = kubelet_settings(both.cgroup)
         cluster = await stack.enter_async_context(controlled(node, folder, **settings))
-        made = MixedCluster(cluster, delegate, cgroup)
+        made = MixedCluster(cluster, both.delegate, settings)
         await made.plain_class()
         stack.push_async_callback(made.tidy)
         yield made
+
+
+def kubelet_settings(cgroup: str) -> dict[str, Any]:
+    """Settings of a kubelet that gives pods control groups: containerd has no figures of them without."""
+    return {"cgroupsPerQOS": True, "cgroupRoot": cgroup}
 
 
 def _scheduled(found: Object) -> bool:
@@ -134,7 +123,7 @@ def container_of(pod: Object) -> Object:
 
 
 def conditioned(name: str, status: str) -> Callable[[Object], bool]:
-    """Whether an object has a condition in that status."""
+    """A predicate: whether an object has a condition with this status."""
 
     def holds(found: Object) -> bool:
         conditions = found["status"].get("conditions") or ()

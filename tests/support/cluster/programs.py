@@ -19,7 +19,7 @@ needs_kubernetes = pytest.mark.skipif(
 
 
 def program(name: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Its path; ProgramFailed when the folder does not have it."""
+    """The path of a program.  ProgramFailed: the folder does not have it."""
     path = Path(environment[VARIABLE]) / name
     if not os.access(path, os.X_OK):
         raise ProgramFailed(f"{VARIABLE} names a folder without {name}: there is no program {path}")

@@ -40,7 +40,7 @@ class CriNode:
     folder: Path
     settings: dict[str, object] = field(default_factory=dict)
     checkout: Path = ROOT
-    """Whose daemons run."""
+    """The checkout whose daemons run."""
 
     def __post_init__(self) -> None:
         self.protectd = Protectd(self.folder / "p", checkout=self.checkout)
@@ -105,7 +105,7 @@ class CriNode:
                     pass
 
     def leftovers(self) -> dict[str, list[str]]:
-        """What pods of this node have left, by kind; empty lists when nothing."""
+        """What pods of this node have left behind, by kind; empty lists if nothing."""
         found = {
             "namespaces": sorted(path.name for path in _entries(self.netns_dir)),
             "addresses": sorted(path.name for path in _leases(self.addresses)),
@@ -119,7 +119,7 @@ class CriNode:
         return {kind: names for kind, names in found.items() if names}
 
     async def nothing_left(self) -> None:
-        """Once the kernel has taken apart, in its own time, what nobody has any more."""
+        """Wait until nothing is left; the kernel takes its time."""
         async with asyncio.timeout(60) as patience:
             try:
                 while self.leftovers():  # noqa: ASYNC110 - see above
@@ -158,7 +158,7 @@ def _mounts(*folders: Path) -> list[str]:
 
 
 def _processes(folder: Path) -> list[str]:
-    """Those whose command line names the folder, but for the daemons."""
+    """The processes whose command line names the folder, except the daemons."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -178,11 +178,17 @@ async def pulled(node: CriNode, store: Path) -> AsyncIterator[str]:
             yield await client.pull(IMAGE)
 
 
+def broken(reply: cri.StatusResponse) -> list[cri.RuntimeCondition]:
+    """What keeps some or all pods from running.  The mode of zones, PV on the fake, does not."""
+    unmet = [condition for condition in reply.status.conditions if not condition.status]
+    return [condition for condition in unmet if condition.type != "ZoneModePreferred"]
+
+
 async def in_step(client: Client) -> None:
-    """Until xenpod-cri has heard from protectd again, and a request is not refused for that; no deadline."""
+    """Wait, without a deadline, until xenpod-cri is connected to protectd again."""
     while True:
         reply = await client.runtime.Status(cri.StatusRequest(), wait_for_ready=True)
-        if all(condition.status for condition in reply.status.conditions):
+        if not broken(reply):
             return
         await asyncio.sleep(0.02)
 

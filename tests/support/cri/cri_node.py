@@ -105,7 +105,7 @@ class FakeImages:
         self.held.pop(container_id, None)
 
     def collect(self) -> None:
-        """Nothing was ever removed."""
+        """Do nothing: no image was ever removed."""
 
     async def kernel(self, image_id: str) -> pb.ZoneKernel:
         return pb.ZoneKernel(name=image_id, image_path=f"/kernels/{image_id}/image")
@@ -116,7 +116,7 @@ class FakeImages:
 
 @dataclass
 class Rig:
-    """What a test holds."""
+    """A xenpod-cri that serves, with its parts and a client."""
 
     config: CriConfig
     protect: FakeProtect
@@ -127,17 +127,17 @@ class Rig:
     """The RuntimeService stub."""
 
     async def pod(self, name: str = "web", handler: str = "", **fields: Any) -> str:
-        """RunPodSandbox; its id."""
+        """RunPodSandbox: the pod's id."""
         request = cri.RunPodSandboxRequest(config=pod_config(name, **fields), runtime_handler=handler)
         return str((await self.cri.RunPodSandbox(request)).pod_sandbox_id)
 
     async def container(self, pod_id: str, name: str = "main", **fields: Any) -> str:
-        """CreateContainer; its id."""
+        """CreateContainer: the container's id."""
         request = cri.CreateContainerRequest(pod_sandbox_id=pod_id, config=container_config(name, **fields))
         return str((await self.cri.CreateContainer(request)).container_id)
 
     async def started(self, pod_id: str, name: str = "main", **fields: Any) -> str:
-        """CreateContainer and StartContainer; its id."""
+        """CreateContainer and StartContainer: the container's id."""
         container_id = await self.container(pod_id, name, **fields)
         await self.cri.StartContainer(cri.StartContainerRequest(container_id=container_id))
         return container_id
@@ -162,20 +162,20 @@ class Rig:
 
 
 def pod_config(name: str = "web", **fields: Any) -> cri.PodSandboxConfig:
-    """A pod as crictl's examples have it."""
+    """The configuration of a pod, as in crictl's examples."""
     fields.setdefault("metadata", cri.PodSandboxMetadata(name=name, namespace="default", uid=f"uid-{name}"))
     return cri.PodSandboxConfig(**fields)
 
 
 def container_config(name: str = "main", **fields: Any) -> cri.ContainerConfig:
-    """A container as crictl's examples have it."""
+    """The configuration of a container, as in crictl's examples."""
     fields.setdefault("metadata", cri.ContainerMetadata(name=name))
     fields.setdefault("image", cri.ImageSpec(image="busybox"))
     return cri.ContainerConfig(**fields)
 
 
 def node_config(folder: Path) -> CriConfig:
-    """Everything under ``folder``."""
+    """A configuration with all paths under ``folder``."""
     return CriConfig(
         state_dir=folder / "state",
         run_dir=folder / "run",
@@ -200,7 +200,7 @@ async def rig(
     serve: bool = True,
     rates: Rates | None = None,
 ) -> AsyncIterator[Rig]:
-    """A node that serves; pass the parts of an earlier one to see a restart."""
+    """Run a node; pass the parts of an earlier one for a restart."""
     protect, network, images = protect or FakeProtect(), network or FakeNetwork(), images or FakeImages()
     config = config or node_config(folder)
     async with contextlib.AsyncExitStack() as stack:
@@ -224,7 +224,7 @@ async def rig(
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what a task of the daemon does behind our back; there is no event to wait for from outside."""
+    """Poll for what a background task of the daemon does, since there is no event outside."""
     async with asyncio.timeout(60):
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.01)

@@ -27,7 +27,7 @@ class Watched:
     async def started(
         self, pod: Pod, script: str, resources: cri.LinuxContainerResources | None = None
     ) -> str:
-        """A container that runs a shell script; its id."""
+        """Start a container with a shell script: its id."""
         container = await self.created(pod, "sh", "-c", script, resources=resources)
         await self.client.start(container)
         return container
@@ -35,7 +35,7 @@ class Watched:
     async def created(
         self, pod: Pod, *command: str, resources: cri.LinuxContainerResources | None = None
     ) -> str:
-        """A container with this command; its id."""
+        """Create a container with this command: its id."""
         config = cri.ContainerConfig(
             metadata=cri.ContainerMetadata(name="main"),
             image=cri.ImageSpec(image=self.image),
@@ -69,7 +69,7 @@ class Events:
 
 @contextlib.asynccontextmanager
 async def watched(folder: Path) -> AsyncIterator[Watched]:
-    """Both daemons, started; everything is removed at the end."""
+    """Start both daemons; everything is removed at the end."""
     node = CriNode(folder)
     await node.start()
     try:

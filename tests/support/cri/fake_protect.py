@@ -36,20 +36,22 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.exec_outputs: list[pb.ExecOutput] = [pb.ExecOutput(exit=pb.ProcessExit(exit_code=0))]
         self.calls: list[str] = []
         self.failures: dict[str, Fault] = {}
-        """By RPC name: raised before anything is done, until taken out."""
+        """Faults by RPC name, raised before anything is done, until they are removed."""
         self.late_failures: dict[str, Fault] = {}
-        """Raised after the work is done."""
+        """Faults by RPC name, raised after the work is done."""
         self.stalls: dict[str, asyncio.Event] = {}
-        """By RPC name: wait for this first."""
+        """Events by RPC name, for which the RPC waits first."""
         self.ignored_signals: set[int] = set()
         self.zone_stats = pb.ZoneStatsRow()
-        """What each zone says of itself."""
+        """The statistics of each zone."""
         self.workload_stats = pb.WorkloadStatsRow(cpu_usage_ns=5_000_000, pids_current=2)
         self.bounds: list[pb.ProfileBounds] = []
         self.capabilities: pb.HostCapabilities | None = pb.HostCapabilities(pv=True)
-        """None: as a protectd that does not say."""
+        """None: protectd does not say."""
+        self.seclabels: set[str] = set()
+        """Those of the hypervisor's policy."""
         self.silent: set[str] = set()
-        """Zones that answer no question for statistics."""
+        """Zones that do not answer calls for statistics."""
         self.stats_requests: list[pb.ZoneStatsRequest] = []
         self.resizes: list[pb.ResizeZoneRequest] = []
         self.not_done: list[str] = []
@@ -86,7 +88,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         return self.workloads[workload_id]
 
     def end_watches(self) -> None:
-        """Every stream of changes ends, as when protectd restarts."""
+        """End every stream of changes, as when protectd restarts."""
         for queue in self._watchers:
             queue.put_nowait(pb.WatchEvent())
 
@@ -121,7 +123,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         return pb.DestroyZoneResponse()
 
     async def crash_zone(self, zone_id: str, reason: str) -> None:
-        """The zone dies by itself."""
+        """Let the zone die by itself."""
         zone = self._zone(zone_id)
         for workload in self.workloads.values():
             if workload.zone_id == zone_id and workload.state != pb.WORKLOAD_STATE_EXITED:
@@ -165,7 +167,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         return pb.SignalWorkloadResponse()
 
     async def exit(self, workload_id: str, code: int, reason: str) -> None:
-        """The workload ends."""
+        """End the workload."""
         workload = self._workload(workload_id)
         workload.state, workload.finished_at_ns = pb.WORKLOAD_STATE_EXITED, time.time_ns()
         workload.exit_code, workload.reason = code, reason
@@ -265,6 +267,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             user_namespaces=self.user_namespaces,
             selinux=self.selinux,
             capabilities=self.capabilities,
+            unknown_seclabels=[label for label in request.seclabels if label not in self.seclabels],
         )
 
     async def Watch(self, request: pb.WatchRequest, context: Any) -> AsyncIterator[pb.WatchEvent]:

@@ -45,11 +45,11 @@ _SETTINGS: Mapping[str, object] = {
 }
 
 _NOT_YET = ("unable to find data in memory cache", 'unknown container "/"')
-"""What it says until it has looked at the host for the first time."""
+"""Errors of a kubelet that has not read the host's figures yet."""
 
 
 class KubeletRefused(Exception):
-    """Its server answered with an error, whose text this is."""
+    """The kubelet's server answered with an error, which is the text."""
 
 
 @dataclass
@@ -72,7 +72,7 @@ class Kubelet:
         (self.manifests / f"{name}.json").write_text(json.dumps(pod))
 
     async def get(self, path: str) -> str:
-        """What its server answers."""
+        """Get a page of its server."""
         return await asyncio.to_thread(self._get, path)
 
     async def summary(self, name: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A whole xenpod-cri in this process, in front of a runtime that does as it is told."""
+"""A whole xenpod-cri in this process, in front of a scripted runtime."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 @dataclass
 class Mixed:
-    """Both runtimes; ``ours.cri`` is the socket that callers have."""
+    """Both runtimes; ``ours.cri`` is the client that callers use."""
 
     ours: Rig
     other: OtherRuntime
 
 
 def delegate_config(path: Path, **fields: object) -> DelegateConfig:
-    """One with patience for a machine that stands still."""
+    """A configuration with long timeouts, for a machine that stands still."""
     values: dict[str, object] = {"endpoint": f"unix://{path}", "timeout": Seconds(60.0), **fields}
     return DelegateConfig(**values)  # type: ignore[arg-type]
 
 
 @contextlib.asynccontextmanager
 async def in_front_of(folder: Path, path: Path, **fields: object) -> AsyncIterator[Rig]:
-    """A xenpod-cri whose delegate listens on ``path``, or will."""
+    """Run a xenpod-cri whose delegate listens on ``path``, now or later."""
     config = replace(node_config(folder), delegate=delegate_config(path, **fields))
     async with rig(folder, config=config) as ours:
         yield ours
 
 
 async def condition(ours: Rig, kind: str = "DelegateReady") -> cri.RuntimeCondition:
-    """One condition of Status."""
+    """Get a condition of Status."""
     reply = await ours.cri.Status(cri.StatusRequest())
     return next(one for one in reply.status.conditions if one.type == kind)
 
 
 async def becomes_ready(ours: Rig, ready: bool = True) -> None:
-    """Wait until the delegate is noticed to be there, or to be away."""
+    """Wait until xenpod-cri has noticed that the delegate answers, or does not."""
     async with asyncio.timeout(60):
         while (await condition(ours)).status is not ready:  # noqa: ASYNC110 - seen from outside only
             await asyncio.sleep(0.01)

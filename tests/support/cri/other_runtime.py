@@ -1,4 +1,4 @@
-"""A second CRI runtime in memory, which does as it is told: it lies, hangs, dies, or behaves."""
+"""A scripted CRI runtime in memory, which lies, hangs, dies or behaves as a test wants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 RUNTIME = "runtime.v1.RuntimeService"
 _SERVICES = {one.full_name: one.methods_by_name for one in cri.DESCRIPTOR.services_by_name.values()}
 LIMIT = 64 * 1024 * 1024
-"""Bytes of a message that it can send: more than anybody takes."""
+"""Most bytes of a message that it sends, which is more than anybody accepts."""
 
 Answer: TypeAlias = "bytes | Message | Status | Callable[[bytes], Awaitable[bytes | Message]]"
 
@@ -34,7 +34,7 @@ class Status(Exception):
 
 @dataclass(frozen=True)
 class Seen:
-    """A call that reached it."""
+    """A call that it received."""
 
     method: str
     request: bytes
@@ -58,14 +58,14 @@ class OtherRuntime:
     """Methods that never answer."""
     calls: list[Seen] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
-    """Methods whose calls were cancelled by the caller while they hung."""
+    """Methods whose hanging calls were cancelled by the caller."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set at each call, and each cancellation."""
     _server: Any = None
     _made: int = 0
 
     async def start(self) -> None:
-        """Serve, on a socket anew."""
+        """Serve on a new socket."""
         self.path.unlink(missing_ok=True)
         self._server = grpc.aio.server(
             options=(("grpc.max_send_message_length", LIMIT), ("grpc.max_metadata_size", 1024 * 1024))
@@ -80,7 +80,7 @@ class OtherRuntime:
         await self._server.start()
 
     async def die(self) -> None:
-        """As a killed process: calls under way are broken off, the socket's file stays."""
+        """End like a killed process: calls break off, and the socket's file stays."""
         if self._server is not None:
             await self._server.stop(None)
             self._server = None
@@ -270,7 +270,7 @@ def _encoded(answer: bytes | Message) -> bytes:
 
 @contextlib.asynccontextmanager
 async def other_runtime(path: Path, **fields: Any) -> AsyncIterator[OtherRuntime]:
-    """One that serves while the block runs."""
+    """Run one while the block runs."""
     other = OtherRuntime(path, **fields)
     await other.start()
     try:

@@ -35,9 +35,9 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 IMAGE = "registry.test/small:1"
 ENDS = ("/small", "end")
-"""Says ``ended``, and ends with 3."""
+"""A command that prints ``ended``, and exits with 3."""
 SERVES = ("/small",)
-"""Says ``serves``, and goes on for ever."""
+"""A command that prints ``serves``, and never exits."""
 _KEPT = ("p/state", "state")
 _EXPECTED = "expected.json"
 _TIMEOUT = 60.0
@@ -83,7 +83,7 @@ async def with_image(node: CriNode) -> AsyncIterator[Client]:
 
 
 def pod_config(node: CriNode, name: str) -> cri.PodSandboxConfig:
-    """With something in every field that a record keeps."""
+    """A pod's configuration that sets every field of a record."""
     return cri.PodSandboxConfig(
         metadata=cri.PodSandboxMetadata(name=name, uid=f"uid-{name}", namespace="kept", attempt=2),
         hostname=name,
@@ -126,7 +126,7 @@ async def started(
 
 
 async def exited(client: Client, container: str) -> cri.ContainerStatus:
-    """Its status once it has ended."""
+    """Wait for the container's end: its status."""
     async with asyncio.timeout(_TIMEOUT):
         while True:
             status = await container_status(client, container)
@@ -224,7 +224,7 @@ def unpack(archive: Path) -> Kept:
 
 
 def new_folder() -> Path:
-    """Its name is always as long."""
+    """Make a folder whose name always has the same length."""
     return Path(tempfile.mkdtemp(prefix="xenpod-state-", dir="/tmp"))
 
 

@@ -53,7 +53,7 @@ class Line:
         self.writer.close()
 
     def abort(self) -> None:
-        """With RST."""
+        """Abort the connection by RST."""
         self.writer.transport.abort()
 
 

@@ -71,7 +71,7 @@ async def echo(command: Command) -> ExitStatus:
 
 
 async def forever(command: Command) -> ExitStatus:
-    """Until its client goes."""
+    """A command that runs until its client goes."""
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -124,7 +124,7 @@ def forwarding(echoes: Echo, ports: tuple[int, ...] = ()) -> ForwardJob:
 
 @asynccontextmanager
 async def streaming_server(goodbye: float = 0.0, **settings: object) -> AsyncIterator[Server]:
-    """On a port of its own; clients that stay are cut off at once at the end, unless there is a goodbye."""
+    """Run a server on a free port; at the end clients are cut off at once, unless there is a goodbye."""
     config = StreamingConfig(**settings)  # type: ignore[arg-type]
     async with serving(config, goodbye) as running:
         yield running

@@ -30,10 +30,10 @@ _PROC = Path("/proc")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What a containerd has of others."""
+    """The surroundings of a containerd: its images, networks and programs."""
 
     pause: str
-    """Name of the image that each sandbox begins with."""
+    """Name of the pause image of sandboxes."""
     certs: Path
     """Folder of mirrors, as in ``certs.d``."""
     networks: Path
@@ -44,11 +44,11 @@ class Surroundings:
 
 @dataclass
 class Containerd(Daemon):
-    """It is started, killed and started again like a daemon of ours; its containers outlive it."""
+    """A containerd that is started, killed and started again like our daemons; containers outlive it."""
 
     folder: Path = Path()
     path: str = ""
-    """Of its programs."""
+    """The PATH of its programs."""
 
     async def _launch(self, environment: Mapping[str, str]) -> None:
         with self.log.open("ab") as log:
@@ -66,28 +66,28 @@ class Containerd(Daemon):
         return self._running().pid
 
     def stall(self) -> None:
-        """It keeps its socket and answers nothing."""
+        """Stop its process, so that it keeps its socket but answers nothing."""
         self._running().send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """After ``stall``."""
+        """Continue after ``stall``."""
         self._running().send_signal(signal.SIGCONT)
 
     @contextlib.asynccontextmanager
     async def client(self) -> AsyncIterator[Client]:
-        """Past xenpod-cri."""
+        """Connect to it, past xenpod-cri."""
         async with self.channel() as link:
             yield Client(link, self.folder / "pods")
 
     async def revive(self) -> None:
-        """After whatever a test did to it: it serves."""
+        """Make it serve, whatever a test did to it."""
         if self.process is None or self.process.returncode is not None:
             await self.start()
         else:
             self.go_on()
 
     async def close(self) -> None:
-        """Remove every pod, stop it, and take away what a test that failed has left."""
+        """Remove every pod, stop it, and remove what a failed test has left."""
         if self.process is None:
             return
         await self.revive()
@@ -105,7 +105,7 @@ class Containerd(Daemon):
                     pass
 
     def shims(self) -> list[int]:
-        """Its shims that run; each has one pod."""
+        """The pids of its shims, each of which has one pod."""
         found = []
         for path in _PROC.glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
@@ -116,7 +116,7 @@ class Containerd(Daemon):
 
 
 def containerd(folder: Path, around: Surroundings) -> Containerd:
-    """Configured, not started; ``folder`` holds all of its files."""
+    """Configure a containerd without starting it; ``folder`` holds all of its files."""
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "config.toml"
     config.write_text(toml.dumps(_settings(folder, around)))
@@ -132,7 +132,7 @@ def containerd(folder: Path, around: Surroundings) -> Containerd:
 
 
 def version(programs: Path | None) -> str:
-    """As it calls itself, e.g. ``1.6.20~ds1``."""
+    """Its version, e.g. ``1.6.20~ds1``."""
     program = str(programs / "containerd") if programs else "containerd"
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout.split()
     return said[2]

@@ -27,27 +27,27 @@ KINDS = (HOST, ZONE)
 PATIENCE = 120.0
 FOREVER = "exec sleep 100000"
 _OWN = cri.NamespaceOption(pid=cri.CONTAINER)
-"""As the kubelet asks by default."""
+"""The namespaces that the kubelet asks for by default."""
 
 
 def programs() -> Path | None:
-    """The folder of another containerd than the installed one, which XENPOD_CONTAINERD names."""
+    """The folder of a containerd other than the installed one, from XENPOD_CONTAINERD."""
     named = os.environ.get("XENPOD_CONTAINERD")
     return Path(named) if named else None
 
 
 @dataclass
 class Mixed:
-    """Both runtimes, started, and what a client of either sees."""
+    """Both runtimes, started, with a client of each."""
 
     node: CriNode
     delegate: Containerd
     client: Client
-    """Of xenpod-cri."""
+    """The client of xenpod-cri."""
     direct: Client
-    """Of containerd, past xenpod-cri."""
+    """The client of containerd, past xenpod-cri."""
     images: dict[str, str]
-    """The image's reference for CreateContainer, by kind."""
+    """The image's reference for CreateContainer, by the pod's kind."""
     cgroup: str
 
     @property
@@ -96,12 +96,12 @@ class Mixed:
         return container
 
     async def pods(self, **filters: Any) -> list[str]:
-        """The ids that ListPodSandbox has, as they come."""
+        """List the ids of pods, in the order of ListPodSandbox."""
         request = cri.ListPodSandboxRequest(filter=cri.PodSandboxFilter(**filters))
         return [one.id for one in (await self.runtime.ListPodSandbox(request, timeout=PATIENCE)).items]
 
     async def containers(self, **filters: Any) -> list[str]:
-        """The ids that ListContainers has, as they come."""
+        """List the ids of containers, in the order of ListContainers."""
         request = cri.ListContainersRequest(filter=cri.ContainerFilter(**filters))
         return [one.id for one in (await self.runtime.ListContainers(request, timeout=PATIENCE)).containers]
 
@@ -116,13 +116,13 @@ class Mixed:
         return reply.status.network.ip
 
     async def output(self, container: str, script: str) -> str:
-        """What a script in the container says; it must succeed."""
+        """The output of a script in the container, which must succeed."""
         reply = await self.client.exec(container, "sh", "-c", script)
         assert reply.exit_code == 0, reply.stderr
         return reply.stdout.decode().strip()
 
     def crictl(self, *arguments: str) -> list[str]:
-        """A command line of crictl for xenpod-cri."""
+        """The command line of a crictl that talks to xenpod-cri."""
         endpoint = f"unix://{self.node.daemon.socket}"
         # A config file of the machine must not redirect the test.
         config = self.node.folder / "crictl.yaml"
@@ -146,15 +146,28 @@ async def can(call: Any) -> bool:
     return True
 
 
-@contextlib.asynccontextmanager
-async def mixed(folder: Path, *, default: str = "xenpod") -> AsyncIterator[Mixed]:
-    """Both runtimes with one network and one registry; everything is removed at the end.
+@dataclass(frozen=True)
+class TwoRuntimes:
+    """Both runtimes, started, with one network and one registry."""
 
-    ``default``: who gets the pods that name no handler, as in cri.toml.
+    node: CriNode
+    delegate: Containerd
+    cgroup: str
+    """The control group for pods of the host."""
+    registry: str
+    """The address of the registry."""
+
+
+@contextlib.asynccontextmanager
+async def two_runtimes(
+    folder: Path, node: CriNode, *, default: str, **settings: Any
+) -> AsyncIterator[TwoRuntimes]:
+    """Start a containerd and, in front of it, a node; everything is removed at the end.
+
+    ``default``: which runtime gets the pods that name no handler; ``settings``: more of cri.toml.
     """
-    node = CriNode(folder)
     delegate = containerd(folder / "d", Surroundings(PAUSE, node.certs, node.conf_dir, programs()))
-    node.configure(delegate={"endpoint": f"unix://{delegate.socket}", "default": default})
+    node.configure(delegate={"endpoint": f"unix://{delegate.socket}", "default": default}, **settings)
     async with contextlib.AsyncExitStack() as stack:
         cgroup = stack.enter_context(control_group(folder))
         stack.push_async_callback(node.nothing_left)
@@ -162,18 +175,27 @@ async def mixed(folder: Path, *, default: str = "xenpod") -> AsyncIterator[Mixed
         stack.push_async_callback(node.close)
         address = await stack.enter_async_context(registry.serve(folder / "registry"))
         push(address, folder)
-        registry.mirror(node.certs, "registry.test", address)
+        registry.mirror(node.certs, IMAGE.partition("/")[0], address)
         await delegate.start()
         stack.push_async_callback(delegate.revive)
         await node.start()
-        client = await stack.enter_async_context(node.client())
-        direct = await stack.enter_async_context(delegate.client())
+        yield TwoRuntimes(node, delegate, cgroup, address)
+
+
+@contextlib.asynccontextmanager
+async def mixed(folder: Path, *, default: str = "xenpod") -> AsyncIterator[Mixed]:
+    """Start both runtimes, with a client of each; see ``two_runtimes``."""
+    async with (
+        two_runtimes(folder, CriNode(folder), default=default) as both,
+        both.node.client() as client,
+        both.delegate.client() as direct,
+    ):
         pulled = {ZONE: await client.pull(IMAGE), HOST: await direct.pull(IMAGE)}
-        yield Mixed(node, delegate, client, direct, pulled, cgroup)
+        yield Mixed(both.node, both.delegate, client, direct, pulled, both.cgroup)
 
 
 def push(address: str, folder: Path) -> None:
-    """The test's image, and the pause image, to a registry."""
+    """Push the test's image and the pause image to a registry."""
     images.push(address, IMAGE.partition("/")[2], images.busybox())
     program = images.PushedImage([layers.pause(folder)], {"Entrypoint": ["/pause"]})
     images.push(address, PAUSE.partition("/")[2], program)

@@ -13,7 +13,7 @@ from tests.support.delegate.containerd import Surroundings, containerd
 
 
 def main() -> int:
-    """Until Ctrl-C; then its pods are removed."""
+    """Run it until Ctrl-C; then its pods are removed."""
     parser = argparse.ArgumentParser(prog="tests.support.delegate.serve", description=__doc__)
     parser.add_argument("folder", type=Path, help="holds all of its files")
     parser.add_argument("--certs", type=Path, help="folder of mirrors; default: certs.d in the folder")

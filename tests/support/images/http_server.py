@@ -1,4 +1,4 @@
-"""HTTP servers of tests: each answers in threads of its own while a block runs."""
+"""HTTP servers for tests, each of which answers in threads while a block runs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class HttpServer:
 
 @contextmanager
 def dropping_connections() -> Iterator[str]:
-    """A port whose queue of connections is full, so that the kernel drops every further SYN; its netloc."""
+    """A port that drops every connection, since its queue is full: its netloc."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))

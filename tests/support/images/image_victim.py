@@ -87,7 +87,7 @@ class Victims:
 
 
 def main() -> None:
-    """Until there are no more orders."""
+    """Carry out orders until there are no more."""
     # What a killed child leaves running comes to us, and is waited for.
     assert ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     for line in sys.stdin:

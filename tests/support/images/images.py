@@ -89,7 +89,7 @@ class Blob:
 
     @property
     def descriptor(self) -> dict[str, Any]:
-        """As a manifest names it."""
+        """The layer's descriptor in a manifest."""
         return {"mediaType": self.media_type, "digest": digest(self.data), "size": len(self.data)}
 
 
@@ -117,7 +117,7 @@ class BuiltImage:
 
     @property
     def descriptor(self) -> dict[str, Any]:
-        """As an index names it."""
+        """The image's descriptor in an index."""
         return {
             "mediaType": f"{OCI}manifest.v1+json",
             "digest": digest(self.manifest),

@@ -34,7 +34,7 @@ def kernel_files(**changes: bytes | None) -> dict[str, bytes]:
 
 
 def layer(files: Mapping[str, bytes]) -> Layer:
-    """They in /kernel, and not yet finished."""
+    """An unfinished layer with these files in /kernel."""
     made = Layer().dir("kernel")
     for name, data in files.items():
         made.file(f"kernel/{name}", data)

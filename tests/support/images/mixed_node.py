@@ -48,7 +48,7 @@ class MixedNode:
         return list((await self.images.ListImages(cri.ListImagesRequest(filter=asked))).images)
 
     async def pull(self, name: str, zone: bool, auth: cri.AuthConfig | None = None) -> str:
-        """As the kubelet does for a pod."""
+        """Pull an image for a pod, as the kubelet does."""
         pod = sandbox("zone-pod" if zone else "host-pod")
         if zone:
             self.zones.add(pod.metadata.uid)
@@ -58,7 +58,7 @@ class MixedNode:
         return reference
 
     async def create(self, owner: Owner, image: str, asked: str = "", *mounted: str) -> None:
-        """What is done before a container is created."""
+        """Do what is done before a container is created."""
         mounts = [cri.Mount(container_path="/m", image=cri.ImageSpec(image=one)) for one in mounted]
         config = cri.ContainerConfig(
             image=cri.ImageSpec(image=image, user_specified_image=asked), mounts=mounts
@@ -67,7 +67,7 @@ class MixedNode:
         await self.ensure(owner, cri.CreateContainerRequest(config=config, sandbox_config=pod))
 
     def here(self, image_id: str) -> bool:
-        """Whether our store has it."""
+        """Whether our store has an image."""
         return self.manager.store.find(image_id) is not None
 
 
@@ -93,7 +93,7 @@ async def mixed_node(
     delegate, zones = Delegate(config), set[str]()
     try:
         async with serving(other, config.path, stores=stores), running(settings) as manager:
-            delegate.trouble, delegate.met = "", True
+            delegate.trouble, delegate.ever_answered = "", True
             parts = mixed_images(config, delegate, manager, HANDLERS, lambda pod: pod.uid in zones)
             async with parts as (service, ensure):
 

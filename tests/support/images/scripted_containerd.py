@@ -1,4 +1,4 @@
-"""A containerd as far as images are concerned: CRI's ImageService, and the stores behind it, in memory.
+"""The image part of a containerd, in memory: CRI's ImageService, and the stores behind it.
 
 It does what the real one does, until a test changes what it has or how it answers.
 """
@@ -71,7 +71,7 @@ class ScriptedContainerd:
             )
 
     def resolve(self, name: str) -> cri.Image | None:
-        """By id or name."""
+        """Find an image by id or name."""
         found = (one for one in self.images.values() if name in (one.id, *one.repo_tags, *one.repo_digests))
         return next(found, None)
 
@@ -224,7 +224,7 @@ class _Garbling(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # not ge
 
 @asynccontextmanager
 async def serving(own: ScriptedContainerd, path: Path, stores: bool = True) -> AsyncIterator[None]:
-    """It serves on a socket while the block runs; stores: also what is behind CRI, as containerd does."""
+    """Serve on a socket while the block runs; ``stores``: serve containerd's own API too."""
     server = grpc.aio.server(interceptors=[_Garbling(own)])
     rpc.add_ImageServiceServicer_to_server(_Cri(own), server)
     rpc.add_RuntimeServiceServicer_to_server(_Runtime(own), server)

@@ -1,4 +1,4 @@
-"""An image that does what it can to be taken for more than it is."""
+"""A hostile image for volumes."""
 
 from __future__ import annotations
 

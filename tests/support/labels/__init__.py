@@ -1,1 +1,1 @@
-"""What the labeller talks to: an API server with one node."""
+"""An API server with one node, for tests of the labeller."""

@@ -23,7 +23,7 @@ class OneNode:
     labels: dict[str, str] = field(default_factory=dict)
     refusal: tuple[int, str] | None = None
     body: bytes | None = None
-    """What it answers instead of the node."""
+    """The answer instead of the node."""
     requests: list[tuple[str, Any]] = field(default_factory=list)
 
     def patched(self) -> list[Any]:
@@ -32,7 +32,7 @@ class OneNode:
 
 @contextlib.contextmanager
 def serving(node: OneNode) -> Iterator[str]:
-    """Its URL."""
+    """Run the server while the block runs: its URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def log_message(self, *_: object) -> None:
@@ -75,7 +75,7 @@ def serving(node: OneNode) -> Iterator[str]:
 
 
 def kubeconfig(path: Path, server: str, token: str = TOKEN) -> Path:
-    """Write one for the server; its path."""
+    """Write a kubeconfig for the server: its path."""
     content = {
         "apiVersion": "v1",
         "kind": "Config",

@@ -1,1 +1,1 @@
-"""Manifests of Kubernetes objects: read, rendered by users' tools, and checked against schemas."""
+"""Reads and renders manifests of Kubernetes objects, and checks them against schemas."""

@@ -45,7 +45,7 @@ CUSTOM = {"policies.kyverno.io", "kyverno.io", "bootstrap.cluster.x-k8s.io"}
 
 
 def served(version: str) -> set[tuple[str, str]]:
-    """API version and kind of what a Kubernetes of this version takes, custom resources apart."""
+    """API versions and kinds that a Kubernetes of this version accepts, except custom resources."""
     both = ("MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding")
     mutating = ((f"{_ADMISSION}/{api}", kind) for api in _MUTATING[version] for kind in both)
     return {*_ALWAYS, *mutating}
@@ -57,7 +57,7 @@ def needs_enabling(found: Object) -> bool:
 
 
 def wrong(found: Object, version: str) -> list[str]:
-    """What a Kubernetes of this version would refuse of the object; nothing for one that is right."""
+    """The errors for which a Kubernetes of this version would refuse the object; empty if none."""
     api, kind = str(found.get("apiVersion")), str(found.get("kind"))
     if (group_of(api), kind) not in kinds():
         return [f"there is no schema of {kind} of {api}"]
@@ -68,19 +68,19 @@ def wrong(found: Object, version: str) -> list[str]:
 
 
 def group_of(api: str) -> str:
-    """``apps`` of ``apps/v1``; ``core`` of ``v1``."""
+    """The group of an API version: ``apps`` for ``apps/v1``, ``core`` for ``v1``."""
     return api.rpartition("/")[0] or "core"
 
 
 @functools.cache
 def documents() -> dict[str, Any]:
-    """The files, by name."""
+    """The schemas by the name of their file."""
     return {path.name: json.loads(path.read_text()) for path in sorted(FOLDER.glob("*.json"))}
 
 
 @functools.cache
 def validator(group: str, kind: str) -> Draft202012Validator:
-    """Of one of ``kinds()``."""
+    """The validator of one of ``kinds()``."""
     name = f"{group}.json"
     found = ((file, Resource.from_contents(text, DRAFT202012)) for file, text in documents().items())
     return Draft202012Validator({"$ref": f"{name}#/$defs/{kind}"}, registry=Registry().with_resources(found))
@@ -88,7 +88,7 @@ def validator(group: str, kind: str) -> Draft202012Validator:
 
 @functools.cache
 def kinds() -> list[tuple[str, str]]:
-    """The group and the kind of each schema of a whole object."""
+    """Group and kind of each schema of a whole object."""
     return [
         (file.removesuffix(".json"), name)
         for file, text in documents().items()

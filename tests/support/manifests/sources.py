@@ -1,4 +1,4 @@
-"""Manifests as a user gets them: from files, a kustomization, or the chart."""
+"""Gets manifests as a user does: from files, a kustomization, or the chart."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ToolRefused(Exception):
 
 
 def read(text: str) -> list[Object]:
-    """The objects of a YAML text of one or more documents; empty ones are left out."""
+    """Read the objects of a YAML text; empty documents are left out."""
     # As JSON and back: plain dicts and lists, and an error for what JSON cannot say, such as a date.
     return [json.loads(json.dumps(one)) for one in YAML(typ="safe", pure=True).load_all(text) if one]
 
@@ -45,7 +45,7 @@ def kustomized(folder: Path) -> list[Object]:
 
 
 def kubectl_kustomize(folder: Path) -> list[Object]:
-    """The same by kubectl."""
+    """Run kubectl's kustomize instead."""
     return read(_run("kubectl", "kustomize", str(folder)))
 
 

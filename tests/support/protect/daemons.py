@@ -39,14 +39,14 @@ class Daemon:
     socket: Path
     log: Path
     checkout: Path = ROOT
-    """Whose code runs."""
+    """The checkout whose code runs."""
     process: asyncio.subprocess.Process | None = None
     launcher: tuple[str, ...] = ()
     """Begins the command line: a program that becomes the rest of it."""
     environment: Mapping[str, str] = field(default_factory=dict)
 
     async def start(self) -> None:
-        """Returns once it says READY=1."""
+        """Start the daemon, and wait until it says READY=1."""
         ready = self.log.with_suffix(".ready")
         ready.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as notify:
@@ -81,7 +81,7 @@ class Daemon:
             ended.cancel()
 
     def kill(self) -> None:
-        """SIGKILL, without waiting."""
+        """Send SIGKILL, without waiting."""
         self._running().send_signal(signal.SIGKILL)
 
     async def ended(self, timeout: float = _STOP) -> int:
@@ -94,7 +94,7 @@ class Daemon:
         await self.ended()
 
     async def stop(self) -> None:
-        """SIGTERM; it must end in order."""
+        """Send SIGTERM; the daemon must end in order."""
         process = self._running()
         if process.returncode is None:
             process.terminate()
@@ -103,7 +103,7 @@ class Daemon:
             raise DaemonFailed(f"{self.module} ended with {status}:\n{self.tail()}")
 
     async def restart(self) -> None:
-        """After its end, orderly or not."""
+        """Start the daemon again after its end, orderly or not."""
         await self.ended()
         await self.start()
 

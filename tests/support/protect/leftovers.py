@@ -15,7 +15,7 @@ def instance(run_dir: Path) -> str:
 
 
 def processes(run_dir: Path) -> list[str]:
-    """In the instance's control groups."""
+    """The processes in the instance's control groups."""
     name = instance(run_dir)
     found = []
     for entry in Path("/proc").iterdir():
@@ -53,7 +53,7 @@ def mounts(folder: Path) -> list[str]:
 
 
 def files(run_dir: Path) -> list[str]:
-    """Of zones and domains."""
+    """The files of zones and domains."""
     return [str(path) for part in ("zones", "volumes", "fake/domains") for path in (run_dir / part).glob("*")]
 
 

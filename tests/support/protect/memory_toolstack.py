@@ -61,6 +61,7 @@ class MemoryToolstack:
         self.agent_ready = True
         """False: domains boot, but their agents never answer."""
         self.can = Capabilities()
+        self.seclabels: set[str] = set()
         self._last_id = 0
         self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
 
@@ -75,6 +76,9 @@ class MemoryToolstack:
 
     def capabilities(self) -> Capabilities:
         return self.can
+
+    async def has_seclabel(self, label: str) -> bool:
+        return self.can.flask and label in self.seclabels
 
     async def create(self, spec: DomainSpec) -> DomainId:
         return await complete(self._create(spec))

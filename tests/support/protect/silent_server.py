@@ -1,4 +1,4 @@
-"""A file server that says hello and nothing more (linux/fuse.h): whoever asks it for anything waits."""
+"""A FUSE file server that answers INIT and nothing else (linux/fuse.h), so that all callers wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SilentServer:
-    """Mounted at ``path``.  It takes requests, so that even SIGKILL does not end whoever waits for them."""
+    """A server mounted at ``path``.  It reads requests, so that even SIGKILL does not end their callers."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class SilentServer:
             self.asked += 1
 
     def abort(self) -> None:
-        """Whoever waits gets an error, and so does whoever still comes."""
+        """Fail all waiting and later callers."""
         _libc.umount2(os.fsencode(self.path), _MNT_FORCE)
 
     def __exit__(self, *exception: object) -> None:

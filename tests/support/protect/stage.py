@@ -13,9 +13,10 @@ from uuid import UUID, uuid4
 
 from daemonkit.config import Seconds
 from protect.channel.link import Link
+from protect.model.domain_names import domain_name
 from protect.model.process import AgentHello, ProcessExited
 from protect.model.shares import CpuShares
-from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack, domain_name
+from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from protect.model.zone import GuestNetwork
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
 from tests.support.images import busybox
@@ -53,7 +54,7 @@ class Agent:
         self.link = Link("contract", lambda: toolstack.open_channel(domain), self)
 
     async def connected(self, hello: AgentHello, new_boot: bool) -> None:
-        """Nothing of an earlier connection is wanted."""
+        """Ask for nothing from an earlier connection."""
 
     def process_exited(self, exited: ProcessExited) -> None:
         self._exit(exited.process.container_id).set_result(exited.exit_code)
@@ -233,7 +234,7 @@ class _Common:
 
 
 class FakeStage(_Common):
-    """On namespaces."""
+    """A stage with the fake toolstack."""
 
     many = 20
 
@@ -247,7 +248,7 @@ class FakeStage(_Common):
         return FakeToolstack(self.run_dir, self.guest_dir, self.settings, self.faults)
 
     async def crash(self, domain: DomainId) -> None:
-        """Its first process is killed from outside, as a kernel panic would end it."""
+        """Kill the first process of the domain, which ends it as a kernel panic would."""
         os.kill(domain, signal.SIGKILL)
 
     async def shares(self, info: DomainInfo) -> CpuShares:
@@ -272,7 +273,7 @@ class FakeStage(_Common):
 
 
 class LibxlStage(_Common):
-    """On Xen."""
+    """A stage with the Xen toolstack."""
 
     memory = 160 * MIB
     """Debian's kernel with its initramfs needs 80 to boot."""
@@ -287,7 +288,7 @@ class LibxlStage(_Common):
         return LibxlToolstack(self.folder.parent / "libxl", self.guest_dir, settings)
 
     async def crash(self, domain: DomainId) -> None:
-        """By the guest's own SysRq."""
+        """Crash the guest by its own SysRq."""
         await asyncio.to_thread(subprocess.run, ["xl", "sysrq", str(domain), "c"], check=True, timeout=60)
 
     async def shares(self, info: DomainInfo) -> CpuShares:

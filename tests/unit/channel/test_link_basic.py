@@ -8,6 +8,7 @@ import random
 import pytest
 
 from daemonkit import faults
+from protect.channel.calls import MOST_OPEN, MOST_QUESTIONS
 from protect.channel.frames import Frame, Type
 from protect.channel.link import Link
 from protect.model.errors import DomainGone, LinkDown
@@ -15,6 +16,9 @@ from protect.model.process import AgentHello
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.agent.link_owner import LIST, Collector, Owner, create, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+STATS = pb.Request(get_stats=pb.GetStats())
+FACTS = pb.Request(get_facts=pb.GetFacts())
 
 
 @pytest.fixture
@@ -242,10 +246,41 @@ async def test_more_calls_than_may_be_open_wait(link: Link, agent: SimAgent) -> 
     replies = await asyncio.gather(*(link.call(LIST, 5) for _ in range(300)))
     assert len(replies) == 300
     agent.unanswered.add("get_stats")
-    stuck = [asyncio.create_task(link.call(pb.Request(get_stats=pb.GetStats()), 30)) for _ in range(64)]
-    await until(lambda: sum(r.HasField("get_stats") for r in agent.requests) == 64)
+    stuck = [asyncio.create_task(link.call(STATS, 30)) for _ in range(MOST_OPEN)]
+    await until(lambda: sum(r.HasField("get_stats") for r in agent.requests) == MOST_OPEN)
     with pytest.raises(faults.TooLate):
         await link.call(LIST, 0.05)
     for task in stuck:
         task.cancel()
     await asyncio.gather(*stuck, return_exceptions=True)
+
+
+async def test_questions_wait_for_no_other_calls(link: Link, agent: SimAgent) -> None:
+    """Their places are their own; the agent is never sent more than the 64 that it takes."""
+    agent.unanswered.add("get_stats")
+    await link.open(5)
+    stuck = [asyncio.create_task(link.call(STATS, 30)) for _ in range(MOST_OPEN + 1)]
+    await until(lambda: len(agent.requests) == MOST_OPEN)
+    answers = [link.ask(FACTS) for _ in range(MOST_QUESTIONS)]
+    with pytest.raises(faults.Exhausted):
+        link.ask(FACTS)
+    async with asyncio.timeout(60):
+        assert [(await answer).facts.pid1 for answer in answers] == ["init"] * MOST_QUESTIONS
+        agent.errors["get_facts"] = pb.Error(code=9, message="facts: none")
+        with pytest.raises(faults.Refused, match="none"):
+            await link.ask(FACTS)
+    assert MOST_OPEN + MOST_QUESTIONS == 64 and len(agent.requests) == 64 + 1
+    for task in stuck:
+        task.cancel()
+    await asyncio.gather(*stuck, return_exceptions=True)
+
+
+async def test_a_question_fails_with_its_connection(link: Link, agent: SimAgent) -> None:
+    with pytest.raises(LinkDown):
+        link.ask(STATS)
+    agent.unanswered.add("get_stats")
+    await link.open(5)
+    answer = link.ask(STATS)
+    await link.close()
+    with pytest.raises(LinkDown):
+        await answer

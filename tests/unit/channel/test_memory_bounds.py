@@ -40,7 +40,7 @@ def measured() -> Iterator[Held]:
 
 
 def chunks(total: int) -> Iterator[bytes]:
-    """Of two bytes, each an object of its own."""
+    """Chunks of two bytes, each a separate object."""
     for number in range(total // 2):
         yield (number % 60_000).to_bytes(2, "big")
 

@@ -326,6 +326,6 @@ def _with(node: Rig, **fields: Any) -> Any:
 
 
 async def _ended(node: Rig, container: str) -> cri.ContainerStatus:
-    """Its status once the news has come."""
+    """Wait until the container's end is known: its status."""
     await until(lambda: node.node.containers.get(container).exit is not None)
     return await node.status(container)

@@ -99,7 +99,7 @@ async def found(node: Rig) -> cri.PodSandboxMetrics:
 
 
 def figures(metrics: Any, labels: int = 6) -> dict[tuple[str, ...], int]:
-    """By the name without its beginning, and the labels after the common ones."""
+    """The figures by the end of the metric's name, and by the labels after the common ones."""
     return {
         (one.name.removeprefix("container_"), *one.label_values[labels:]): one.value.value for one in metrics
     }

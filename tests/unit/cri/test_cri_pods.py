@@ -263,7 +263,7 @@ async def test_handlers_name_profiles(node: Rig) -> None:
 async def test_status_tells_what_an_operator_must_know(node: Rig) -> None:
     reply = await node.cri.Status(cri.StatusRequest(verbose=True))
     conditions = {condition.type: condition for condition in reply.status.conditions}
-    assert set(conditions) == {"RuntimeReady", "NetworkReady", "HandlersReady"}
+    assert set(conditions) == {"RuntimeReady", "NetworkReady", "HandlersReady", "ZoneModePreferred"}
     assert conditions["RuntimeReady"].status and conditions["NetworkReady"].status
     # the profile "gpu" is not protectd's, so its handler cannot be honoured here
     assert not conditions["HandlersReady"].status

@@ -319,3 +319,26 @@ def test_the_limit_of_open_files_is_raised() -> None:
         assert lifecycle.run(serve) == 0
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+_BUSY = """
+import gc, sys
+from daemonkit import lifecycle
+
+async def serve(stop):
+    # What statistics of a hundred pods make, and of a daemon's own as much as stays for good.
+    kept = [[] for _ in range(50_000)]
+    before = [generation["collections"] for generation in gc.get_stats()]
+    for _ in range(5):
+        passing = [[] for _ in range(6_000)]
+        del passing
+    print([generation["collections"] for generation in gc.get_stats()] == before, len(kept))
+
+sys.exit(lifecycle.run(serve))
+"""
+
+
+def test_what_goes_by_itself_is_not_looked_for() -> None:
+    """By default a burst of objects has all that the daemon keeps walked, many times a second."""
+    done = subprocess.run([sys.executable, "-c", _BUSY], cwd=ROOT, text=True, capture_output=True, timeout=60)
+    assert done.stdout == "True 50000\n", done.stderr

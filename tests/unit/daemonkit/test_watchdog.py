@@ -62,7 +62,7 @@ def hang(process: subprocess.Popen[str]) -> None:
 
 
 def heard(manager: socket.socket, seconds: float) -> list[bytes]:
-    """Until nothing comes for that long."""
+    """Read messages until none comes for that long."""
     found = []
     manager.settimeout(seconds)
     while True:

@@ -1,4 +1,4 @@
-"""A delegate that is away, hangs, dies or comes late: zones do not notice, and nothing of it seems gone."""
+"""A delegate that is away, hangs, dies or comes late: zones work on, and its pods do not seem gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 
 async def zones_work(ours: Rig) -> str:
-    """A whole life of a pod of ours; its id."""
+    """Let a pod of ours live its whole life: its id."""
     pod = await ours.pod("still", handler="xenpod")
     await ours.started(pod)
     assert (await ours.pod_status(pod)).state == cri.SANDBOX_READY
@@ -54,7 +54,7 @@ async def test_its_pods_are_listed_as_it_last_said(mixed: Mixed) -> None:
 
 
 async def test_what_we_removed_stays_ours(mixed: Mixed) -> None:
-    """The kubelet asks once more about what it has just removed; the delegate has no say in that."""
+    """The kubelet asks once more about what it has just removed; the delegate must not answer."""
     pod = await mixed.ours.pod("web", handler="xenpod")
     container = await mixed.ours.started(pod)
     service = mixed.ours.cri
@@ -152,7 +152,7 @@ async def test_a_caller_in_a_hurry_does_not_say_that_it_is_away(mixed: Mixed) ->
 
 
 async def test_after_a_while_lists_fail_with_its_name(short_path: Path, other: OtherRuntime) -> None:
-    """Lest the kubelet believe that its pods are as they were, or gone."""
+    """Else the kubelet would believe that its pods have not changed, or are gone."""
     async with in_front_of(short_path, other.path, keep=Seconds(0.001)) as ours:
         mine = await ours.pod("web", handler="xenpod")
         await ours.pod("agent")
@@ -181,7 +181,7 @@ async def test_one_that_is_not_there_yet(short_path: Path) -> None:
 
 
 async def test_one_that_was_there_before_our_restart_and_is_not_now(short_path: Path) -> None:
-    """What it runs is not known, so it is not left out."""
+    """It may have pods, which must not seem gone."""
     path = short_path / "other.sock"
     async with other_runtime(path) as other, in_front_of(short_path, path) as ours:
         other.answers["RuntimeConfig"] = cri.RuntimeConfigResponse(
@@ -205,7 +205,7 @@ async def test_one_that_was_there_before_our_restart_and_is_not_now(short_path: 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"endpoint": "unix://@", "runtime_config": 3}'])
 async def test_a_note_of_it_that_cannot_be_read(short_path: Path, text: str) -> None:
-    """The safe side: it may have pods."""
+    """To be safe: it may have pods."""
     path = short_path / "other.sock"
     (short_path / "state").mkdir()
     (short_path / "state" / "delegate.json").write_text(text.replace("@", str(path)))

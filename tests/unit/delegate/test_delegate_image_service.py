@@ -1,4 +1,4 @@
-"""The delegate's ImageService as we ask it: one that is slow, hangs, lies, or was never there."""
+"""The client of the delegate's ImageService, with a delegate that is slow, hangs, lies, or is away."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class OurImages:
 
 
 def there(path: Path, **fields: object) -> Delegate:
-    """The client of a delegate that has answered."""
+    """A client of a delegate that has answered."""
     delegate = Delegate(delegate_config(path, **fields))
-    delegate.trouble, delegate.met = "", True
+    delegate.trouble, delegate.ever_answered = "", True
     return delegate
 
 
@@ -116,7 +116,7 @@ async def test_a_list_that_was_asked_before_a_pull_does_not_hide_its_image(
 async def test_an_image_with_a_field_of_another_type_is_no_answer(
     other: OtherRuntime, delegate: Delegate, listed: bool
 ) -> None:
-    """Readers in Go refuse the whole list for it, and with it ours."""
+    """Decoders in Go would refuse the whole list, with our images."""
     lie = cri.Image(id=IMAGE).SerializeToString() + b"\x22\x03abc"
     answer = b"\x0a" + bytes([len(lie)]) + lie
     other.answers["ListImages" if listed else "ImageStatus"] = answer

@@ -1,4 +1,4 @@
-"""Two image stores as one, and what is remembered of pulls: the parts that need no store."""
+"""Joining two image stores, and remembering pulls, without a store."""
 
 from __future__ import annotations
 

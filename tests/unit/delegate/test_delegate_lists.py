@@ -25,7 +25,7 @@ def whole(prefix: str) -> str:
 
 
 async def both(mixed: Mixed) -> tuple[str, str]:
-    """A pod of ours and one of the delegate's; each with a container."""
+    """Make a pod of ours and one of the delegate, each with a container."""
     ours, theirs = (
         await mixed.ours.pod("web", handler="xenpod"),
         await mixed.ours.pod("agent", handler="runc"),
@@ -93,7 +93,7 @@ async def test_a_whole_id_costs_the_delegate_no_other_call(mixed: Mixed) -> None
 async def test_what_the_delegate_says_passes_with_fields_that_we_do_not_know(
     mixed: Mixed, filtered: bool
 ) -> None:
-    """Also when something of it has to be left out."""
+    """Also if some items have to be left out."""
     await mixed.ours.pod("web", handler="xenpod")
     item = cri.PodSandbox(id=whole("a")).SerializeToString() + UNKNOWN
     twice = b"".join(b"\x0a" + bytes([len(item)]) + item for _ in range(1 + filtered))
@@ -151,7 +151,7 @@ async def test_a_list_that_cannot_be_is_as_none(mixed: Mixed, answer: Any, cause
 
 
 def test_a_list_with_too_many_items_is_not_parsed() -> None:
-    """Whatever stands between them; long ones with few items are."""
+    """Whatever is between the items; long lists with few items are parsed."""
     for between in (b"", b"\x10\x01", b"\x12\x01x", b"\x19" + bytes(8), b"\x1d" + bytes(4)):
         assert has_more_items((b"\x0a\x00" + between) * (1 << 20))
     item = cri.ListContainersResponse(containers=[cri.Container(id="a", image_ref="x" * 1000)])
@@ -165,7 +165,7 @@ def test_a_list_with_too_many_items_is_not_parsed() -> None:
 @pytest.mark.parametrize("method", ["RunPodSandbox", "CreateContainer"])
 @pytest.mark.parametrize("lie", ["ours", "", "garbage"])
 async def test_an_id_that_cannot_be_is_no_answer(mixed: Mixed, method: str, lie: str) -> None:
-    """With an id of ours the kubelet would stop a zone for the delegate's pod."""
+    """If it were an id of ours, the kubelet would later stop a zone instead of the delegate's pod."""
     ours, theirs = await both(mixed)
     mine = ours if method == "RunPodSandbox" else (await mixed.ours.containers(pod_sandbox_id=ours))[0]
     answers = {"ours": b"\x0a" + bytes([len(mine)]) + mine.encode(), "": b"", "garbage": b"\x0a\xff"}
@@ -212,7 +212,7 @@ async def test_figures_may_take_longer_than_lists(mixed: Mixed) -> None:
 async def test_figures_that_hang_are_not_waited_for_again_at_once(
     short_path: Path, other: OtherRuntime
 ) -> None:
-    """One process that does not answer containerd holds up all of its figures, though not its lists."""
+    """One process that does not answer containerd holds up all of its figures, but not its lists."""
     async with in_front_of(short_path, other.path, timeout=Seconds(0.5)) as ours:
         await becomes_ready(ours)
         container = await ours.started(await ours.pod("web", handler="xenpod"))
@@ -247,7 +247,7 @@ async def test_descriptors_by_name_once(mixed: Mixed) -> None:
 
 
 async def test_labels_of_metrics_that_both_have(mixed: Mixed) -> None:
-    """Values come without names, in the order of descriptors: ours count, for the delegate's, too."""
+    """Values come without names, in the order of descriptors, and the descriptors are ours."""
     ours, theirs = await both(mixed)
     alone = await mixed.ours.cri.ListMetricDescriptors(cri.ListMetricDescriptorsRequest())
     first, second = alone.descriptors[0], alone.descriptors[1]

@@ -21,7 +21,7 @@ POD, CONTAINER = "d".ljust(64, "1"), "e".ljust(64, "1")
 
 
 async def raw(ours: Rig, method: str, request: bytes, **options: Any) -> bytes:
-    """A call with the bytes as they are."""
+    """Make a call with encoded messages."""
     async with channel(ours.config.listen) as link:
         answer: bytes = await link.unary_unary(f"/{RUNTIME}/{method}", None, None)(request, **options)
         return answer
@@ -69,7 +69,7 @@ async def test_a_pods_life_in_the_delegate(mixed: Mixed) -> None:
     ],
 )
 async def test_bytes_pass_as_they_are(mixed: Mixed, method: str, request_: Any) -> None:
-    """Also those that this version of CRI does not know."""
+    """Also fields that this version of CRI does not know."""
     sent = request_.SerializeToString() + UNKNOWN
     answer = b"\x0a\x03new" + UNKNOWN
     mixed.other.answers[method] = answer

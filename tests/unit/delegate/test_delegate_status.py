@@ -1,4 +1,4 @@
-"""What is said of the node as a whole, and who gets a new pod."""
+"""RPCs about the node as a whole, and which runtime gets a new pod."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_delegate_that_is_well(mixed: Mixed) -> None:
 
 @pytest.mark.parametrize("kind", ["RuntimeReady", "NetworkReady"])
 async def test_a_delegate_that_is_not_ready_has_its_own_condition(mixed: Mixed, kind: str) -> None:
-    """The kubelet takes a node for NotReady, and evicts zones, when one of those two is false."""
+    """If RuntimeReady or NetworkReady is false, the node becomes NotReady, and zones are evicted."""
     for one in mixed.other.status.status.conditions:
         if one.type == kind:
             one.status, one.reason, one.message = False, "NotYet", "cni config uninitialized"
@@ -83,7 +83,7 @@ async def test_a_status_that_cannot_be(mixed: Mixed, lie: Any) -> None:
 
 
 async def test_the_cgroup_driver_is_the_delegates(mixed: Mixed) -> None:
-    """It is what the kubelet makes cgroups with, for the delegate's pods; zones have none."""
+    """The kubelet makes cgroups for the delegate's pods, and none for zones."""
     answer = cri.RuntimeConfigResponse(linux=cri.LinuxRuntimeConfiguration(cgroup_driver=cri.CGROUPFS))
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await mixed.ours.cri.RuntimeConfig(cri.RuntimeConfigRequest())
@@ -156,7 +156,7 @@ async def test_a_pod_of_the_same_name_on_the_other_side_is_no_conflict(mixed: Mi
 
 
 async def test_a_xenpod_is_no_delegate(short_path: Path) -> None:
-    """Refused at the start, and when it comes later; ours as much as another's."""
+    """It is refused at the start and later, whether it is this xenpod-cri or another one."""
     async with other_runtime(short_path / "x.sock", name="xenpod") as other:
         with pytest.raises(BaseExceptionGroup) as caught:
             async with in_front_of(short_path, other.path):

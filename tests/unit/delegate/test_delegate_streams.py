@@ -30,7 +30,7 @@ async def streamed(ours: Rig, **fields: Any) -> list[str]:
 
 
 def pods_of(other: OtherRuntime, *after: Any) -> Any:
-    """A stream of its pods, one in a message; then what ``after`` says."""
+    """A stream of its pods, one in each message, and then ``after``."""
 
     async def stream(request: bytes) -> AsyncIterator[Any]:
         for pod in other.pods.values():
@@ -73,7 +73,7 @@ async def test_a_delegate_with_streams(mixed: Mixed) -> None:
 async def test_a_stream_that_breaks_off_or_falls_silent(
     short_path: Path, other: OtherRuntime, end: Any
 ) -> None:
-    """What it did not say is shown as it last said it, each once."""
+    """The missing items are shown from its last word, each once."""
     async with in_front_of(short_path, other.path, timeout=Seconds(1.0)) as ours:
         mine = await ours.pod("web", handler="xenpod")
         first, second = other.has_pod("a" * 64), other.has_pod("b" * 64)
@@ -127,7 +127,7 @@ def event(subject: str, kind: cri.ContainerEventType.ValueType = cri.CONTAINER_S
 
 
 class Told:
-    """The delegate's events, as the test says them."""
+    """The delegate's events, as the test sends them."""
 
     def __init__(self, other: OtherRuntime) -> None:
         self.said: asyncio.Queue[Any] = asyncio.Queue()
@@ -139,6 +139,14 @@ class Told:
             if isinstance(one, Status):
                 raise one
             yield one
+
+
+async def subscribed(mixed: Mixed, told: Told) -> Any:
+    """A subscription to events, on which the first one of the delegate has come."""
+    events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
+    told.said.put_nowait(event("first"))
+    assert (await events.read()).container_id == "first"
+    return events
 
 
 async def test_events_of_both_as_they_come(mixed: Mixed) -> None:
@@ -167,9 +175,7 @@ async def test_events_that_lie_are_left_out(mixed: Mixed) -> None:
 
 async def test_events_are_taken_up_again(mixed: Mixed) -> None:
     told = Told(mixed.other)
-    events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
-    told.said.put_nowait(event("first"))
-    assert (await events.read()).container_id == "first"
+    events = await subscribed(mixed, told)
     told.said.put_nowait(Status(grpc.StatusCode.UNAVAILABLE, "restarting"))
     await mixed.other.die()
     mine = await mixed.ours.pod("web", handler="xenpod")
@@ -180,15 +186,13 @@ async def test_events_are_taken_up_again(mixed: Mixed) -> None:
 
 
 async def test_what_changed_meanwhile_is_told(mixed: Mixed) -> None:
-    """The subscriber's stream goes on, so it has no other reason to look."""
+    """The subscriber's stream goes on, so it would not list by itself."""
     other, told = mixed.other, Told(mixed.other)
     pod, gone = other.has_pod("a" * 64), other.has_pod("b" * 64)
     ended, same = other.has_container("c" * 64, pod.id), other.has_container("d" * 64, pod.id)
     await mixed.ours.pods()
     await mixed.ours.containers()
-    events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
-    told.said.put_nowait(event("first"))
-    assert (await events.read()).container_id == "first"
+    events = await subscribed(mixed, told)
     await other.die()
     await becomes_ready(mixed.ours, False)
     del other.pods[gone.id]
@@ -225,9 +229,7 @@ async def test_what_changed_meanwhile_is_told_without_statuses_that_lie(mixed: M
     """A field of another type would end the stream of a subscriber in Go."""
     other, told = mixed.other, Told(mixed.other)
     await mixed.ours.pods()
-    events = mixed.ours.cri.GetContainerEvents(cri.GetEventsRequest())
-    told.said.put_nowait(event("first"))
-    assert (await events.read()).container_id == "first"
+    events = await subscribed(mixed, told)
     await other.die()
     await becomes_ready(mixed.ours, False)
     new = other.has_pod("e" * 64)

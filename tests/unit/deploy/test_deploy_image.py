@@ -23,14 +23,14 @@ TOP = "/opt/xenpod"
 
 
 def instructions() -> list[tuple[str, str]]:
-    """Name and text of each."""
+    """The name and text of each instruction."""
     lines = RECIPE.read_text().splitlines()
     found = [line.partition(" ") for line in lines if line and not line.startswith("#")]
     return [(name, text) for name, _, text in found]
 
 
 def copied() -> dict[str, str]:
-    """What the first stage copies out of the checkout: source to destination."""
+    """The paths that the first stage copies from the checkout: source to destination."""
     build = instructions()[: [name for name, _ in instructions()].index("FROM", 1)]
     found = {}
     for words in (shlex.split(text) for name, text in build if name == "COPY"):
@@ -41,7 +41,7 @@ def copied() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder with the wheel that the first stage makes, of what it copies and nothing else."""
+    """The folder with the wheel that the first stage makes from only what it copies."""
     source, wheels = tmp_path_factory.mktemp("src"), tmp_path_factory.mktemp("wheels")
     for name, into in copied().items():
         if (ROOT / name).is_dir():

@@ -23,7 +23,7 @@ labels = {"example.com/pool" = "cloud"}
 
 
 def objects(folder: Path, text: str = TWO) -> dict[str, Object]:
-    """By kind."""
+    """The objects by kind."""
     path = folder / "platforms.toml"
     path.write_text(text)
     return {one["kind"]: one for one in labeller(platforms.of_file(path), "registry.example/x:1", "zones")}

@@ -1,4 +1,4 @@
-"""The chart, the kustomization and ``protect generate`` give the same objects, which every release takes."""
+"""The chart, the kustomization and ``protect generate`` give the same objects, valid in every release."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ OVERLAY_IS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "kubernetes-1.34": (("--kubernetes", "1.34"), ("1.34", "1.35")),
     "kyverno": (("--kyverno", "1.17"), schemas.VERSIONS),
 }
-"""What ``protect generate`` is told for the same, and the releases of Kubernetes that it is for."""
+"""Arguments of ``protect generate`` for the same objects, and the releases of Kubernetes they fit."""
 
 each_release = pytest.mark.parametrize("version", schemas.VERSIONS)
 each_source = pytest.mark.parametrize(
@@ -58,7 +58,7 @@ each_kyverno = pytest.mark.parametrize("kyverno", ["1.14", "1.15", "1.16", "1.17
 
 SHIPPED = ("--config", str(ROOT / "packaging" / "cri.toml"))
 ALL = ("classes", "assign-class", "keep-off-host", "labeller")
-"""What the chart and the base have."""
+"""All kinds of objects in the chart and the base."""
 
 
 @functools.cache
@@ -69,17 +69,17 @@ def generate(*arguments: str) -> str:
 
 
 def defaults(*arguments: str) -> list[Object]:
-    """What ``protect generate`` prints for a node with the configuration that we ship."""
+    """The objects that ``protect generate`` makes for a node with the shipped configuration."""
     return read(generate(*SHIPPED, *ALL, *arguments))
 
 
 def of_platforms(*arguments: str) -> list[Object]:
-    """What it prints for two platforms."""
+    """The objects that ``protect generate`` makes for two platforms."""
     return read(generate("--platforms", str(PLATFORMS), *arguments))
 
 
 def assert_right(objects: Sequence[Object], version: str) -> None:
-    """A Kubernetes of this version takes all of them."""
+    """Check that a Kubernetes of this version accepts all objects."""
     assert objects
     found = {(one["kind"], one["metadata"]["name"]): schemas.wrong(one, version) for one in objects}
     assert {key: errors for key, errors in found.items() if errors} == {}
@@ -274,7 +274,7 @@ def test_the_chart_says_what_cannot_be(kubernetes: str, sets: tuple[str, ...], s
 def test_the_chart_refuses_classes_that_cannot_be(
     platforms: str, said: str, policy: str, tmp_path: Path
 ) -> None:
-    """As ``protect generate`` does; a namespace's label has at most 63 characters."""
+    """``protect generate`` does too: a namespace's label has at most 63 characters."""
     (tmp_path / "values.yaml").write_text(f"platforms: [{platforms}]")
     with pytest.raises(ToolRefused, match=said):
         chart(tmp_path / "values.yaml", sets=[f"keepOffHost.enabled={policy}"])

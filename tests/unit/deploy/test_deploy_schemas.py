@@ -287,7 +287,7 @@ def test_what_every_object_has_is_required(kind: str) -> None:
 
 @pytest.mark.parametrize(("kind", "path", "value"), WRONG)
 def test_a_wrong_object_is_refused(kind: str, path: str, value: Any) -> None:
-    """By an API server; the image, the capability and the path of the mount by a kubelet."""
+    """An API server refuses them; image, capability and mount path are refused by a kubelet."""
     keys = tuple(int(key) if key.isdigit() else key for key in path.split("/"))
     assert schemas.wrong(changed(BY_KIND[kind], keys, value), "1.36")
 
@@ -308,7 +308,7 @@ def test_an_api_is_refused_by_versions_that_do_not_serve_it(kind: str, api: str,
 
 
 def parts(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """All values within a value, itself too, and where they are."""
+    """Yield a value and everything nested in it, each with its path."""
     yield path, value
     below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, one in below:
@@ -316,7 +316,7 @@ def parts(value: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def changed(found: dict[str, Any], path: tuple[str | int, ...], value: Any) -> dict[str, Any]:
-    """A copy with one value replaced or added; mappings that lead there are made."""
+    """A copy in which the value at a path is replaced or added; missing mappings are made."""
     made: Any = copy.deepcopy(found)
     at = made
     for key in path[:-1]:

@@ -23,7 +23,7 @@ AS_KUBERNETES_HAS_THEM = {"requests", "limits", "cpu", "memory"}
 
 
 def keys(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Paths of all values that the schema names; items of lists are ``*``."""
+    """Paths of all values in the schema; an item of a list is ``*``."""
     schema: Any = SCHEMA
     for name in path:
         schema = _followed(schema["items"] if name == "*" else schema["properties"][name])

@@ -35,7 +35,7 @@ def changed(text: str, critical: Critical | None = None) -> str:
 
 
 def daemon_set(spec: str) -> str:
-    """``spec``: lines of the pod's, not indented."""
+    """A DaemonSet whose pod spec has these lines, given without indentation."""
     inner = "".join(f"      {line}\n" if line else "\n" for line in spec.splitlines())
     head = "apiVersion: apps/v1\nkind: DaemonSet\nmetadata: {name: agent}\n"
     return f"{head}spec:\n  template:\n    spec:\n{inner}"
@@ -153,7 +153,7 @@ def test_one_that_covers_only_some_of_it_is_not(partly: str) -> None:
 
 
 def test_a_term_of_more_than_the_label_prefers_other_nodes() -> None:
-    """Its expressions hold together, so it does not prefer an add-ons' node that has not the other label."""
+    """All its expressions must match, so it does not prefer add-on nodes without the other label."""
     label = "{key: xenpod.dev/pool, operator: In, values: [addons]}"
     zone = "{key: zone, operator: In, values: [b]}"
     text = daemon_set(
@@ -252,7 +252,7 @@ AFFINITY = st.sampled_from([
 def test_any_daemon_set_keeps_the_rest(
     extra: Any, tolerations: Any, affinity: Any, order: list[str], data: Any
 ) -> None:
-    """Held against ruamel.yaml's own reading of both texts, in many forms of the same values."""
+    """Compares ruamel.yaml's reading of both texts, for many forms of the same values."""
     values = {"first": extra, "tolerations": tolerations, "affinity": affinity, "last": extra}
     spec = {key: values[key] for key in order}
     for key in ("tolerations", "affinity"):
@@ -288,7 +288,7 @@ def _written(document: object, data: Any) -> str:
 
 
 def _sorted(value: Any) -> Any:
-    """Lists of terms and tolerations without their order: in brackets ours is the first."""
+    """The value with terms and tolerations sorted: in brackets ours is inserted first."""
     if isinstance(value, dict):
         return {key: _sorted(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Each object, flag and command that is made of platforms."""
+"""Each object, flag and command that is made from platforms."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ MUTATION = {
 
 
 def read(text: str, yaml: str) -> list[Any]:
-    """Documents as a reader of that version of YAML sees them; Kubernetes' takes 1.1."""
+    """Read documents by a version of YAML; Kubernetes reads 1.1."""
     reader = YAML(typ="safe", pure=True)
     major, minor = map(int, yaml.split("."))
     reader.version = (major, minor)

@@ -1,4 +1,4 @@
-"""Platforms of a file, of cri.toml, of Status: what they say, and errors that name file and key."""
+"""Platforms from a file, from cri.toml, and from Status; errors name the file and the key."""
 
 from __future__ import annotations
 
@@ -93,30 +93,30 @@ LONG = "a" * 64
         ("[platforms.a]\nhandlers = 'x'", "key 'platforms.a.handlers': want an array, got a string"),
         ("[platforms.a]\nhandlers = ['x', 'X']", "key 'platforms.a.handlers[1]': 'X' is not a DNS label"),
         ("[platforms.a]\nhandlers = ['x', 'x']", "key 'platforms.a.handlers[1]': 'x' is there twice"),
-        ("[platforms.a]\nlabels = {'a b' = 'c'}", "key 'platforms.a.labels': 'a b' is no key of a label"),
+        ("[platforms.a]\nlabels = {'a b' = 'c'}", "key 'platforms.a.labels': 'a b' is not a label key"),
         (
             "[platforms.a]\nlabels = {'A/b' = 'c'}",
-            "key 'platforms.a.labels': 'A/b' is no key of a label: before",
+            "key 'platforms.a.labels': 'A/b' is not a label key: its prefix",
         ),
         (
             "[platforms.a]\nlabels = {'/b' = 'c'}",
-            "key 'platforms.a.labels': '/b' is no key of a label: before",
+            "key 'platforms.a.labels': '/b' is not a label key: its prefix",
         ),
         (
             f"[platforms.a]\nlabels = {{{LONG} = 'c'}}",
-            f"key 'platforms.a.labels': '{LONG}' is no key of a label",
+            f"key 'platforms.a.labels': '{LONG}' is not a label key",
         ),
-        ("[platforms.a]\nlabels = {b = '-c'}", "key 'platforms.a.labels': '-c' is no value of a label"),
+        ("[platforms.a]\nlabels = {b = '-c'}", "key 'platforms.a.labels': '-c' is not a label value"),
         ("[platforms.a]\nlabels = {b = 3}", "key 'platforms.a.labels.b': want a string, got an integer"),
         ("[platforms.a]\ntaints = ['a=b']", "key 'platforms.a.taints': 'a=b' is not KEY[=VALUE]:EFFECT"),
         (
             "[platforms.a]\ntaints = ['a:Never']",
             "key 'platforms.a.taints': 'a:Never' is not KEY[=VALUE]:EFFECT",
         ),
-        ("[platforms.a]\ntaints = ['=b:NoExecute']", "key 'platforms.a.taints': '' is no key of a label"),
+        ("[platforms.a]\ntaints = ['=b:NoExecute']", "key 'platforms.a.taints': '' is not a label key"),
         (
             "[platforms.a]\ntaints = ['a=b=c:NoExecute']",
-            "key 'platforms.a.taints': 'b=c' is no value of a label",
+            "key 'platforms.a.taints': 'b=c' is not a label value",
         ),
         (
             "[platforms.a]\ntaints = ['a=b:NoExecute', 'a:NoExecute']",
@@ -223,7 +223,7 @@ def test_a_cri_toml_that_cannot_be(tmp_path: Path, text: str, cause: str) -> Non
 
 
 def info(handlers: object, **config: object) -> dict[str, str]:
-    """As Status says it: all of the configuration, and more than we look at."""
+    """The information in Status: the whole configuration, and more than we read."""
     whole = asdict(cri.config.CriConfig()) | config
     return {
         "config": json.dumps(whole, default=str),

@@ -292,7 +292,7 @@ def test_a_libseccomp_that_is_missing_or_fails(monkeypatch: pytest.MonkeyPatch) 
 
     class Failing:
         def seccomp_init(self, action: int) -> None:
-            """As when there is no memory."""
+            """Fail as without memory."""
 
         def seccomp_release(self, made: object) -> None:
             raise AssertionError("what was never made was released")

@@ -42,7 +42,7 @@ CALLS: dict[str, Call] = {
     "signal_process": lambda client: client.signal_process(PROCESS, 9, every=True),
     "resize_terminal": lambda client: client.resize_terminal(PROCESS, 24, 80),
     "dial": lambda client: client.dial(80),
-    "get_stats": lambda client: client.stats(StatsKind.ZONE, lambda name: True),
+    "get_stats": lambda client: client.ask_stats(StatsKind.ZONE, lambda name: True),
     "get_facts": lambda client: client.facts("1.0"),
     "list_processes": lambda client: client.list_processes(),
 }

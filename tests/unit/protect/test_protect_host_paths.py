@@ -150,7 +150,7 @@ async def test_what_is_left_of_forgotten_zones_goes_at_the_start(
 
 
 def program(folder: Path, does: str) -> Path:
-    """In the place of zone/lookup; its socket is descriptor 0."""
+    """A program in place of zone/lookup, whose socket is descriptor 0."""
     made = folder / "lookup"
     made.write_text(f"#!/bin/sh\n{does}\n")
     made.chmod(0o755)

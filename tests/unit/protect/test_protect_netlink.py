@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import socket
 import struct
@@ -14,7 +15,8 @@ from pyroute2.netlink.exceptions import NetlinkError
 from pyroute2.netlink.rtnl import RTM_GETADDR, RTM_NEWADDR
 from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
 
-from protect.network import links
+from daemonkit.faults import Broken
+from protect.network import bpf, links
 from protect.network.links import Interface
 from protect.network.netlink import Netlink
 
@@ -95,3 +97,35 @@ def test_a_dump_that_fails_midway_is_no_answer() -> None:
     with pytest.raises(NetlinkError) as caught:
         dumped([address(1), end(-errno.ENOMEM)])
     assert caught.value.code == errno.ENOMEM
+
+
+class _Kernel:
+    """bpf(2) that fails with these errors, one after another, and then loads the program."""
+
+    def __init__(self, *errors: int) -> None:
+        self.errors = list(errors)
+
+    def syscall(self, *_: object) -> int:
+        if not self.errors:
+            return 7
+        ctypes.set_errno(self.errors.pop(0))
+        return -1
+
+
+@pytest.mark.parametrize(
+    ("errors", "loaded"), [([11], True), ([11] * 4, True), ([11] * 5, False), ([1], False)]
+)
+def test_a_signal_does_not_keep_a_filter_from_being_loaded(
+    monkeypatch: pytest.MonkeyPatch, errors: list[int], loaded: bool
+) -> None:
+    """The kernel gives the check up with EAGAIN (11); EPERM (1) and the like stay."""
+    kernel = _Kernel(*errors)
+    monkeypatch.setattr(bpf, "_libc", kernel)
+    program = bpf.Program()
+    program.drop()
+    if loaded:
+        assert program.load() == 7
+    else:
+        with pytest.raises(Broken, match="bpf"):
+            program.load()
+    assert not kernel.errors

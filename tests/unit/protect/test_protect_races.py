@@ -67,7 +67,7 @@ async def test_a_start_whose_caller_goes_away_is_known(
     await create.create(manager, workload_spec(tmp_path))
     agent.reading.clear()
     starting = served(manager, start.start(manager, "w1"))
-    await all_that_can_go_on()
+    await until(lambda: "start_container" in agent.delivered)
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
@@ -206,8 +206,8 @@ async def test_a_client_that_goes_away_leaves_no_workload(
     """It goes while the agent prepares the container, and again while that is undone."""
     agent.reading.clear()
     creating = served(manager, create.create(manager, workload_spec(tmp_path, stdin=True)))
-    await until(lambda: toolstack.of_zone("z1").disks and (tmp_path / "w1.log").exists())
-    await all_that_can_go_on()
+    # It opens the log in a thread before: that there is one does not say that it has asked.
+    await until(lambda: toolstack.of_zone("z1").disks and "create_container" in agent.delivered)
     creating.cancel()
     await all_that_can_go_on()
     creating.cancel()

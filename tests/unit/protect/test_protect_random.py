@@ -103,7 +103,7 @@ class World:
         return replace(workload_spec(self.folder, f"{zone}-{name}", zone), stack=stack)
 
     def _begin(self, work: object) -> None:
-        """As the server runs it; not awaited: operations overlap."""
+        """Begin an operation as the server does, without awaiting it: operations overlap."""
         assert asyncio.iscoroutine(work)
         self.background.append(served(self.manager, work))
 

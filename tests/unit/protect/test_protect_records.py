@@ -65,9 +65,18 @@ NEW_WORKLOAD_TEXT = (
 )
 
 
+LABELLED = replace(NEW_ZONE, spec=replace(NEW_ZONE.spec, seclabel="a:b:c"))
+LABELLED_TEXT = NEW_ZONE_TEXT.replace('"kernel": null, ', '"kernel": null, "seclabel": "a:b:c", ')
+
+
 @pytest.mark.parametrize(
     ("zone", "text"),
-    [(ZONE, ZONE_TEXT), (NEW_ZONE, NEW_ZONE_TEXT), (SHARED_ZONE, SHARED_ZONE_TEXT)],
+    [
+        (ZONE, ZONE_TEXT),
+        (NEW_ZONE, NEW_ZONE_TEXT),
+        (LABELLED, LABELLED_TEXT),
+        (SHARED_ZONE, SHARED_ZONE_TEXT),
+    ],
 )
 def test_a_zone_on_the_disk(zone: Zone, text: str) -> None:
     assert json.dumps(records.of_zone(zone)) == text

@@ -72,6 +72,18 @@ async def test_each_zone_is_asked_once(manager: ZoneManager, toolstack: MemoryTo
     assert [asked(toolstack.of_zone(zone).agent) for zone in ZONES] == [2, 2, 2]  # five callers share one
 
 
+async def test_a_question_takes_no_task(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    """A node has hundreds of zones, and is asked every few seconds: a task costs more than the answer."""
+    agents = [toolstack.of_zone(zone).agent for zone in ZONES]
+    for agent in agents:
+        agent.unanswered.add("get_stats")
+    before = asyncio.all_tasks()
+    asking = asyncio.create_task(stats.gather(manager, manager.zones.values()))
+    await until(lambda: all(map(asked, agents)))
+    assert asyncio.all_tasks() - before == {asking}
+    asking.cancel()
+
+
 async def test_workloads_come_from_their_zones(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
     rows = await stats.of_workloads(manager, ["w1", "w1", "w3"])
     assert [(zone, row.id, row.cpu_usage_ns) for zone, row in rows] == [("z1", "w1", 5), ("z3", "w3", 5)]

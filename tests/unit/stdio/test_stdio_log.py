@@ -247,7 +247,7 @@ def test_sigkill_of_a_real_writer(tmp_path: Path, rotating: bool) -> None:
 
 
 def _lives(folder: Path, size: int, rotating: bool, rng: random.Random) -> int:
-    """Until the log is whole; how often its writer was killed."""
+    """Go on until the log is complete: how often its writer was killed."""
     command = [
         sys.executable,
         "-m",

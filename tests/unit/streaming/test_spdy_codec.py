@@ -77,7 +77,7 @@ frames = st.one_of(
 
 
 def joined(decoded: list[Frame]) -> list[Frame]:
-    """With the pieces of each data frame put together again."""
+    """The frames with the parts of each data frame joined."""
     whole: list[Frame] = []
     for frame in decoded:
         last = whole[-1] if whole else None

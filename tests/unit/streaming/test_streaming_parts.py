@@ -346,7 +346,7 @@ class _Broken:
         self.closing = False
 
     def set_write_buffer_limits(self, high: int) -> None:
-        """Of no use here."""
+        """Do nothing."""
 
     def is_closing(self) -> bool:
         return self.closing

@@ -459,7 +459,7 @@ class Script:
         await asyncio.Event().wait()
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 async def test_a_session_ends_its_streams_input_with_the_client() -> None:
@@ -480,7 +480,7 @@ class HungUp(Script):
     """One that has hung up already."""
 
     async def hung_up(self) -> None:
-        """At once."""
+        """Return at once."""
 
 
 async def test_what_ends_a_session_or_a_stream() -> None:

@@ -26,7 +26,7 @@ async def begun(streaming: Server, protocol: str) -> Spdy:
 
 
 def stopped(said: bytes) -> None:
-    """It is a v1.Status of a failure that says why."""
+    """Check that it is a v1.Status of a failure that says why."""
     status = json.loads(said)
     assert (status["status"], status["reason"]) == ("Failure", "InternalError")
     assert "is stopping" in status["message"]

@@ -113,7 +113,7 @@ class Script:
         await asyncio.Event().wait()
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -162,7 +162,7 @@ class Flood:
             yield [MessagePart(b"\0" + b"x" * LIMIT, last=True)]
 
     async def hung_up(self) -> None:
-        """At once."""
+        """Return at once."""
 
 
 async def test_nothing_more_is_read_from_a_client_that_hung_up() -> None:

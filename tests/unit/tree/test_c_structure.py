@@ -26,7 +26,7 @@ _USE = re.compile(r"(?<![\w.])(?<!->)[A-Za-z_]\w*")
 
 
 def code_of(text: str) -> str:
-    """Without comments, texts and directives, macros' bodies excepted."""
+    """The code without comments, strings and directives, but with the bodies of macros."""
     plain = _NOT_CODE.sub(" ", text)
     return _DIRECTIVE.sub(lambda line: line[0] if line[0].startswith("#define") else " ", plain)
 

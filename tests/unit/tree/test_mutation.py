@@ -41,7 +41,7 @@ DEF = "defcheck(value:int|None,more:bool="
 
 
 def changes() -> dict[str, str]:
-    """By the diff, without its spaces."""
+    """The mutants by their diff without spaces."""
     return {"".join(one.diff(SOURCE).split()): one.kind for one in mutants(PATH, SOURCE)}
 
 

@@ -11,15 +11,8 @@ from uuid import uuid4
 import pytest
 
 from protect.channel.link import Link
-from protect.model.toolstack import (
-    DiskSpec,
-    DomainId,
-    DomainSpec,
-    Mode,
-    ShutdownReason,
-    Transport,
-    domain_name,
-)
+from protect.model.domain_names import domain_name
+from protect.model.toolstack import DiskSpec, DomainId, DomainSpec, Mode, ShutdownReason, Transport
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.agent.link_owner import LIST, Collector, Owner

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from daemonkit.faults import Exhausted, Invalid
+from daemonkit.faults import Exhausted, Invalid, Refused
 from protect.model.errors import DomainGone
 from protect.model.shares import CpuShares
 from protect.model.toolstack import (
@@ -32,6 +33,7 @@ from xenbind.context import Context
 from xenbind.xenstore import Xenstore
 
 PATIENCE = 240.0
+ISOLATED = "system_u:system_r:isolated_domU_t"
 
 
 async def _booted(toolstack: LibxlToolstack, spec: MakeSpec, test: str) -> DomainId:
@@ -120,6 +122,43 @@ async def test_a_crash_ends_the_wait_for_the_channel(toolstack: LibxlToolstack, 
     death = await asyncio.wait_for(anext(deaths), PATIENCE)
     assert death == DomainDeath(wanted.uuid, ShutdownReason.CRASH)
     assert b"Kernel panic" in await toolstack.console(domid, 65536)
+
+
+async def _shared(toolstack: LibxlToolstack, spec: MakeSpec, label: str) -> bytes:
+    """Let a zone grant a page to another: what the other says when it maps it."""
+    giver, taker = [await toolstack.create(replace(spec(test), seclabel=label)) for test in ("grant", "map")]
+    with Xenstore() as store:
+        store.write(f"/local/domain/{giver}/data/peer", str(taker).encode())
+        await toolstack.unpause(giver)
+        said = await _until_sentence(toolstack, giver, rb"peer: granted (\d+)\.")
+        store.write(f"/local/domain/{taker}/data/peer", str(giver).encode())
+        store.write(f"/local/domain/{taker}/data/ref", said[1])
+    await toolstack.unpause(taker)
+    return (await _until_sentence(toolstack, taker, rb"peer: (mapped|cannot map)[^.]*\."))[0]
+
+
+async def _until_sentence(toolstack: LibxlToolstack, domid: DomainId, pattern: bytes) -> re.Match[bytes]:
+    found: list[re.Match[bytes]] = []
+
+    async def said() -> bool:
+        found.extend(re.finditer(pattern, await toolstack.console(domid, 65536)))
+        return bool(found)
+
+    await until(said, PATIENCE)
+    return found[0]
+
+
+async def test_zones_that_collude_share_memory_unless_their_label_forbids_it(
+    toolstack: LibxlToolstack, spec: MakeSpec
+) -> None:
+    """What docs/operations.md says of a Xen without a security module, as Debian's is; and of one with FLASK
+    and Xen's example policy, where an operator has one."""
+    assert await _shared(toolstack, spec, "") == b"peer: mapped between us."
+    if toolstack.capabilities().flask:
+        assert (await _shared(toolstack, spec, ISOLATED)).startswith(b"peer: cannot map")
+    else:
+        with pytest.raises(Refused, match="hypervisor has no FLASK"):
+            await _shared(toolstack, spec, ISOLATED)
 
 
 async def test_a_paused_guest_cannot_keep_a_disk(

@@ -105,7 +105,7 @@ async def test_a_log_is_whole_through_cuts_and_restarts(zone: Zone, tmp_path: Pa
 
 
 async def _broken_off(zone: Zone, path: Path, rng: random.Random) -> int:
-    """Until the log is whole; how often the connection or the host ended before."""
+    """Go on until the log is complete: how often the connection or the host ended before."""
     journal = path.with_suffix(".journal")
     host = LogHost(zone.directory, await WorkloadLog.open(str(path), journal))
     await host.link.open(60)
@@ -208,7 +208,7 @@ def test_sigkill_of_the_host(zone: Zone, tmp_path: Path) -> None:
 
 
 def _killed(zone: Zone, path: Path) -> int:
-    """Until the log is whole; how often its host was killed."""
+    """Go on until the log is complete: how often its host was killed."""
     journal = str(path.with_suffix(".journal"))
     command = [sys.executable, "-m", "tests.support.agent.link_host", str(zone.directory), str(path), journal]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}"}

@@ -49,7 +49,7 @@ class Gate:
         self.files = [os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in (self.done, self.go)]
 
     def wait(self) -> None:
-        """Until crun has done its work."""
+        """Wait until crun has done its work."""
         assert readable(self.files[0]), "crun was not called, or failed"
         os.read(self.files[0], 100)
 

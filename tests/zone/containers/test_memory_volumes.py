@@ -18,7 +18,7 @@ INVALID, REFUSED = 3, 9
 
 
 def with_memory(container: str, script: str, **volume: object) -> pb.CreateContainer:
-    """At /v of the container."""
+    """A container with the memory volume at /v."""
     source = f"/run/xenpod/containers/{container}/volumes/0"
     mount = {"destination": "/v", "type": "bind", "source": source, "options": ["rbind", "rw"]}
     request = creation(container, "sh", "-c", script, mounts=[mount])

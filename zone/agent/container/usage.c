@@ -13,6 +13,8 @@ enum {
 	TEXT_SIZE = 4096,
 	PROCESSES_MAX = 4096, /* looked at in one container */
 	OPEN_MAX = 16384,     /* descriptors looked at in one container */
+	READS_MAX = 4,        /* of the CPU time, until one takes no longer than this: */
+	QUICK_NS = 10 * 1000 * 1000,
 };
 
 /* 0 where the text has no such line. */
@@ -94,7 +96,6 @@ static void figures_v1(const char *group, struct usage *usage)
 {
 	char text[TEXT_SIZE];
 
-	usage->cpu_ns = cgroup_number(group, "cpuacct", "cpuacct.usage", "");
 	usage->memory = cgroup_number(group, "memory", "memory.usage_in_bytes", "");
 	usage->memory_limit = limit_v1(cgroup_number(group, "memory", "memory.limit_in_bytes", ""));
 	if (!cgroup_read(group, "memory", "memory.stat", text, sizeof(text)))
@@ -125,11 +126,25 @@ static void pressures(const char *group, struct usage *usage)
 					 pressure_parse(text, &usage->pressure[i]);
 }
 
+/* A rate is CPU time by time: one that was read long after the other makes a wrong one. */
+static void cpu_at_a_time(const char *group, struct usage *usage)
+{
+	for (int i = 0; i < READS_MAX; i++) {
+		usage->read_at_ns = wall_ns();
+		if (cgroup_is_v2())
+			cpu_v2(group, usage);
+		else
+			usage->cpu_ns = cgroup_number(group, "cpuacct", "cpuacct.usage", "");
+		if (wall_ns() - usage->read_at_ns < QUICK_NS)
+			return;
+	}
+}
+
 static void shared_figures(const char *group, struct usage *usage)
 {
 	*usage = (struct usage){ 0 };
+	cpu_at_a_time(group, usage);
 	if (cgroup_is_v2()) {
-		cpu_v2(group, usage);
 		memory_v2(group, usage);
 	} else {
 		figures_v1(group, usage);

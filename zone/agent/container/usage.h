@@ -11,6 +11,7 @@ enum { PRESSURES = 3 /* cpu, memory, io */ };
 
 /* What a group has used.  Figures that its controllers do not have are 0. */
 struct usage {
+	int64_t read_at_ns; /* when the CPU time was read, by the wall clock */
 	uint64_t cpu_ns, cpu_user_ns, cpu_system_ns;
 	uint64_t periods, throttled_periods, throttled_ns;
 	uint64_t memory, memory_limit, working_set, rss, cache, mapped, kernel;

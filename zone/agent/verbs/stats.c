@@ -65,9 +65,9 @@ static void add_container(struct collected *all, struct container *container)
 		return;
 	*one = (ContainerStats)CONTAINER_STATS_INIT;
 	one->id = container->id;
-	one->timestamp_ns = wall_ns();
 	cgroup_name(group, container->id);
 	usage_of_group(group, &all->usages[at]);
+	one->timestamp_ns = all->usages[at].read_at_ns;
 	set_usage(one, &all->usages[at]);
 	if (rootfs_usage(container->directory, &disk) == 0) {
 		one->writable_layer_bytes = disk.bytes;
@@ -225,8 +225,8 @@ static void add_zone(struct collected *all)
 	ZoneStats *zone = &all->zone;
 
 	*zone = (ZoneStats)ZONE_STATS_INIT;
-	zone->timestamp_ns = wall_ns();
 	usage_of_zone(usage);
+	zone->timestamp_ns = usage->read_at_ns;
 	zone->cpu_usage_ns = usage->cpu_ns ? usage->cpu_ns : cpu_ns();
 	zone_memory(zone, usage);
 	zone_faults(zone, usage);

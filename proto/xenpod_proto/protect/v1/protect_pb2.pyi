@@ -59,7 +59,9 @@ class _ZoneModeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ZoneMode.Val
     ZONE_MODE_PV: _ZoneMode.ValueType  # 1
     ZONE_MODE_PVH: _ZoneMode.ValueType  # 2
     ZONE_MODE_AUTO: _ZoneMode.ValueType  # 3
-    """PVH where the host has hvm and hap, else PV; of requests and profiles, never of a zone."""
+    """PVH where the host has hvm and hap and the kernel of zones can boot so, else PV; of requests and profiles,
+    never of a zone.
+    """
 
 class ZoneMode(_ZoneMode, metaclass=_ZoneModeEnumTypeWrapper):
     """Virtualisation mode."""
@@ -68,7 +70,9 @@ ZONE_MODE_UNSPECIFIED: ZoneMode.ValueType  # 0
 ZONE_MODE_PV: ZoneMode.ValueType  # 1
 ZONE_MODE_PVH: ZoneMode.ValueType  # 2
 ZONE_MODE_AUTO: ZoneMode.ValueType  # 3
-"""PVH where the host has hvm and hap, else PV; of requests and profiles, never of a zone."""
+"""PVH where the host has hvm and hap and the kernel of zones can boot so, else PV; of requests and profiles,
+never of a zone.
+"""
 Global___ZoneMode: _TypeAlias = ZoneMode  # noqa: Y015
 
 class _WorkloadState:
@@ -167,6 +171,7 @@ class CreateZoneRequest(_message.Message):
     ID_MAPPING_FIELD_NUMBER: _builtins.int
     KERNEL_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    SECLABEL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the pod sandbox id."""
     name: _builtins.str
@@ -182,6 +187,10 @@ class CreateZoneRequest(_message.Message):
     """
     mode: Global___ZoneMode.ValueType
     """Not set: the profile's.  FAILED_PRECONDITION where the host cannot run it."""
+    seclabel: _builtins.str
+    """A security context of the hypervisor's FLASK policy, such as "system_u:system_r:domU_t"; "": the one that
+    Xen gives.  FAILED_PRECONDITION where there is no FLASK, INVALID_ARGUMENT for one that the policy lacks.
+    """
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     @_builtins.property
@@ -210,10 +219,11 @@ class CreateZoneRequest(_message.Message):
         id_mapping: Global___IdMapping | None = ...,
         kernel: Global___ZoneKernel | None = ...,
         mode: Global___ZoneMode.ValueType = ...,
+        seclabel: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -301,6 +311,7 @@ class Zone(_message.Message):
     CHANNEL_CONNECTED_FIELD_NUMBER: _builtins.int
     KERNEL_FIELD_NUMBER: _builtins.int
     MODE_FIELD_NUMBER: _builtins.int
+    SECLABEL_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___ZoneState.ValueType
@@ -317,6 +328,8 @@ class Zone(_message.Message):
     kernel: _builtins.str
     """The name of its kernel when it has one of its own."""
     mode: Global___ZoneMode.ValueType
+    seclabel: _builtins.str
+    """As it was created; "" for Xen's own choice."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     def __init__(
@@ -335,10 +348,11 @@ class Zone(_message.Message):
         channel_connected: _builtins.bool = ...,
         kernel: _builtins.str = ...,
         mode: Global___ZoneMode.ValueType = ...,
+        seclabel: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1807,12 +1821,19 @@ class InfoRequest(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    SECLABELS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def seclabels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Labels that the caller wants to give zones: unknown_seclabels says which of them cannot be.  At most 64."""
+
     def __init__(
         self,
+        *,
+        seclabels: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["seclabels", b"seclabels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1836,6 +1857,7 @@ class InfoResponse(_message.Message):
     SELINUX_FIELD_NUMBER: _builtins.int
     PROFILE_BOUNDS_FIELD_NUMBER: _builtins.int
     CAPABILITIES_FIELD_NUMBER: _builtins.int
+    UNKNOWN_SECLABELS_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     toolstack: _builtins.str
     security_boundary: _builtins.bool
@@ -1868,6 +1890,10 @@ class InfoResponse(_message.Message):
     def capabilities(self) -> Global___HostCapabilities:
         """Not set by a protectd that does not say."""
 
+    @_builtins.property
+    def unknown_seclabels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Those of the request that the hypervisor's policy lacks; all of them where there is no FLASK."""
+
     def __init__(
         self,
         *,
@@ -1885,10 +1911,11 @@ class InfoResponse(_message.Message):
         selinux: _builtins.bool = ...,
         profile_bounds: _abc.Iterable[Global___ProfileBounds] | None = ...,
         capabilities: Global___HostCapabilities | None = ...,
+        unknown_seclabels: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "memory", b"memory"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capabilities", b"capabilities", "cpus", b"cpus", "memory", b"memory", "notices", b"notices", "profile_bounds", b"profile_bounds", "profiles", b"profiles", "security_boundary", b"security_boundary", "selinux", b"selinux", "toolstack", b"toolstack", "unknown_domains", b"unknown_domains", "unknown_seclabels", b"unknown_seclabels", "user_namespaces", b"user_namespaces", "version", b"version", "xen_version", b"xen_version", "zone_kernels", b"zone_kernels"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1908,6 +1935,8 @@ class HostCapabilities(_message.Message):
     DEVICES_FIELD_NUMBER: _builtins.int
     ABSENT_DEVICES_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    KERNEL_LACKS_FIELD_NUMBER: _builtins.int
+    FLASK_FIELD_NUMBER: _builtins.int
     pv: _builtins.bool
     """Guests without and with hardware-assisted virtualisation, and the latter with hardware-assisted paging."""
     hvm: _builtins.bool
@@ -1916,6 +1945,8 @@ class HostCapabilities(_message.Message):
     """An IOMMU that the hypervisor uses."""
     hypervisor_version: _builtins.str
     """Xen's "<major>.<minor>"; "" where there is none."""
+    flask: _builtins.bool
+    """The hypervisor has FLASK, so zones can have labels."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names in [host.devices] of protectd.toml: those that are there now, and those that are not."""
@@ -1925,6 +1956,10 @@ class HostCapabilities(_message.Message):
     @_builtins.property
     def labels(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """[host] labels of protectd.toml."""
+
+    @_builtins.property
+    def kernel_lacks(self) -> _containers.RepeatedScalarFieldContainer[Global___ZoneMode.ValueType]:
+        """PV or PVH: modes in which the toolstack's own kernel cannot boot."""
 
     def __init__(
         self,
@@ -1937,10 +1972,12 @@ class HostCapabilities(_message.Message):
         devices: _abc.Iterable[_builtins.str] | None = ...,
         absent_devices: _abc.Iterable[_builtins.str] | None = ...,
         labels: _abc.Iterable[_builtins.str] | None = ...,
+        kernel_lacks: _abc.Iterable[Global___ZoneMode.ValueType] | None = ...,
+        flask: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "labels", b"labels", "pv", b"pv"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "flask", b"flask", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "kernel_lacks", b"kernel_lacks", "labels", b"labels", "pv", b"pv"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

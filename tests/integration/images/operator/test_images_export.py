@@ -270,7 +270,7 @@ async def test_a_manifest_of_docker_becomes_one_of_oci(
 
 
 async def _swept(node: Node, path: Path) -> None:
-    """Until the file is gone: what an ended call leaves is removed after its caller knows."""
+    """Wait until the file is gone, which is removed only after the caller has its answer."""
     async with asyncio.timeout(60):
         while await asyncio.to_thread(path.exists):
             await asyncio.to_thread(node.manager.store.files.usage)

@@ -47,7 +47,7 @@ def _image(seed: int = 0, size: int = 3 << 20) -> BuiltImage:
 
 
 class _Node:
-    """A containerd and our image part, and what leads from one to the other."""
+    """A containerd, our image part, and the channel between them."""
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.containerd = ScriptedContainerd()
@@ -268,7 +268,7 @@ async def test_who_is_cancelled_leaves_nothing_behind(node: _Node) -> None:
 async def test_a_proper_target_is_asked_for(node: _Node) -> None:
     assert await target_of(node.channel, "sha256:" + "0" * 64) is None
     node.containerd.targets["odd"] = images_pb2.Descriptor(digest="md5:1", size=1)
-    with pytest.raises(Refused, match="no proper digest"):
+    with pytest.raises(Refused, match="no valid digest"):
         await target_of(node.channel, "odd")
 
 

@@ -216,7 +216,7 @@ def test_a_sparse_file_of_ten_gigabytes(tmp_path: Path) -> None:
 
 
 def _many_files(count: int) -> bytes:
-    """So many empty files; tarfile alone would take longer than all that is tested."""
+    """Make a layer of so many empty files; tarfile would be too slow."""
     template = tarfile.TarInfo("").tobuf(tarfile.USTAR_FORMAT)
     empty = sum(template[:148]) + sum(template[156:]) + 8 * 0x20
     blocks = []

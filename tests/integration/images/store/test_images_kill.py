@@ -67,7 +67,7 @@ def test_every_step_of_images_is_here() -> None:
 
 
 async def _next_start(state: Path, name: str) -> None:
-    """Nothing that no image needs; the pull succeeds, is sound, and all of it goes again."""
+    """Start again: nothing unneeded is left, and a pull succeeds, is sound, and can be removed."""
     manager = ImageManager(ImageSettings(state, state / "certs.d", part_bytes=PART_BYTES))
     await manager.start()
     # As the daemon does once it has told which images its containers hold.

@@ -11,7 +11,7 @@ import grpc
 import grpc.aio
 import pytest
 
-from cri.checks.handlers import falls_back, trouble, unmet, zone_mode
+from cri.checks.handlers import fallback, trouble, unmet, zone_mode
 from cri.config import CriConfig, HandlerConfig, HandlerMode
 from daemonkit.config import Bytes, load
 from daemonkit.faults import Invalid
@@ -85,6 +85,7 @@ def test_all_that_is_missing_is_said() -> None:
 PV, PVH, AUTO = pb.ZONE_MODE_PV, pb.ZONE_MODE_PVH, pb.ZONE_MODE_AUTO
 NO_HAP = pb.HostCapabilities(pv=True, hvm=True)
 NO_PV = pb.HostCapabilities(hvm=True, hap=True)
+OLD_KERNEL = pb.HostCapabilities(pv=True, hvm=True, hap=True, kernel_lacks=[PVH])
 
 
 @pytest.mark.parametrize(
@@ -102,6 +103,9 @@ NO_PV = pb.HostCapabilities(hvm=True, hap=True)
         (HandlerMode.AUTO, PV, NO_HAP, PV, True, ""),
         (HandlerMode.AUTO, PV, NO_PV, PVH, False, ""),
         (HandlerMode.AUTO, PV, pb.HostCapabilities(), PV, True, "hypervisor runs none"),
+        (HandlerMode.AUTO, PV, OLD_KERNEL, PV, True, ""),
+        (HandlerMode.PVH, PV, OLD_KERNEL, PVH, False, "kernel for zones does not boot so"),
+        (HandlerMode.PROFILE, PV, OLD_KERNEL, PV, False, ""),
     ],
 )
 def test_modes(
@@ -113,8 +117,43 @@ def test_modes(
     lacking: str,
 ) -> None:
     handler, host = HandlerConfig(mode=mode), _host(can, profile)
-    assert (zone_mode(handler, host), falls_back(handler, host)) == (zones, falls)
+    assert (zone_mode(handler, host), bool(fallback(handler, host))) == (zones, falls)
     assert lacking in unmet(handler, host) and bool(lacking) is bool(unmet(handler, host))
+
+
+@pytest.mark.parametrize(
+    ("can", "lacks"),
+    [
+        (BARE, "hvm (VT-x or AMD-V)"),
+        (NO_HAP, "hap (EPT or NPT)"),
+        (OLD_KERNEL, "boots as pvh (CONFIG_PVH)"),
+    ],
+)
+def test_a_fallback_names_what_is_lacking(can: pb.HostCapabilities, lacks: str) -> None:
+    said = fallback(HandlerConfig(mode=HandlerMode.AUTO), _host(can))
+    assert said.startswith("mode auto gives pv zones, as this host lacks ") and said.endswith(lacks)
+
+
+def test_a_kernel_of_the_handlers_own_is_not_protectds() -> None:
+    """What it can is known when a zone boots it."""
+    own = HandlerConfig(kernel="example/kernel:1", mode=HandlerMode.AUTO)
+    assert (zone_mode(own, _host(OLD_KERNEL)), fallback(own, _host(OLD_KERNEL))) == (PVH, "")
+    assert unmet(replace(own, mode=HandlerMode.PVH), _host(OLD_KERNEL)) == ""
+
+
+LABEL = "system_u:system_r:tenant_a_t"
+
+
+def test_labels_need_a_hypervisor_that_has_them() -> None:
+    handler = HandlerConfig(seclabel=LABEL)
+    assert "no FLASK" in unmet(handler, _host(WHOLE)) and LABEL in unmet(handler, _host(WHOLE))
+    flask = _host(pb.HostCapabilities(pv=True, flask=True))
+    assert unmet(handler, flask) == ""
+    flask.unknown_seclabels.append("system_u:system_r:other_t")
+    assert unmet(handler, flask) == ""
+    flask.unknown_seclabels.append(LABEL)
+    assert unmet(handler, flask).endswith("which the hypervisor's policy lacks")
+    assert "older" in unmet(handler, _host(None))
 
 
 def test_an_older_protectd_meets_no_requirement() -> None:
@@ -146,6 +185,10 @@ def test_bounds_are_within_the_profile_and_hold_its_size() -> None:
     [
         ('devices = ["gpu0"]', 'zones cannot be given devices of the host yet. requires = ["device:NAME"]'),
         ('sharing = "9p"', "nothing to choose"),
+        ('seclabel = "domU_t"', "is not user:role:type"),
+        ('seclabel = "a:b:c d"', "is not user:role:type"),
+        ('seclabel = "a:b:c\\n"', "is not user:role:type"),
+        (f'seclabel = "a:b:{"c" * 252}"', "is not user:role:type"),
         ('colour = "blue"', "unknown key 'handlers.fast.colour'; known here: annotations"),
         ('memory = "2GiB"\nmemory_max = "1GiB"', "is more than memory_max"),
         ('memory_min = "2GiB"\nmemory_max = "1GiB"', "is more than memory_max"),
@@ -167,6 +210,7 @@ async def node(tmp_path: Path) -> AsyncIterator[Rig]:
         "fast": HandlerConfig(mode=HandlerMode.AUTO),
         "sev": HandlerConfig(mode=HandlerMode.PVH, requires=("label:sev-snp",)),
         "gpu": HandlerConfig(requires=("device:gpu0",)),
+        "apart": HandlerConfig(seclabel=LABEL),
     }
     async with rig(tmp_path, config=replace(node_config(tmp_path), handlers=handlers)) as node:
         node.protect.capabilities = BARE
@@ -184,6 +228,12 @@ async def test_status_lists_what_this_host_can_honour(node: Rig) -> None:
     conditions = {condition.type: condition for condition in reply.status.conditions}
     assert conditions["RuntimeReady"].status and not conditions["HandlersReady"].status
     assert "handler sev: requires label:sev-snp, and" in conditions["HandlersReady"].message
+    assert f"handler apart: its zones have the label {LABEL}" in conditions["HandlersReady"].message
+    assert not conditions["ZoneModePreferred"].status
+    assert conditions["ZoneModePreferred"].reason == "FallsBackToPV"
+    assert conditions["ZoneModePreferred"].message == (
+        "handler fast: mode auto gives pv zones, as this host lacks hvm (VT-x or AMD-V)"
+    )
     shown = json.loads(reply.info["handlers"])
     assert shown["fast"]["mode"] == "pv" and "auto" in shown["fast"]["notice"]
     assert "label:sev-snp" in shown["sev"]["error"] and shown["sev"]["requires"] == ["label:sev-snp"]
@@ -208,6 +258,25 @@ async def test_a_device_that_comes_and_goes_is_seen(node: Rig) -> None:
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await node.pod("late", handler="gpu")
     assert "requires device:gpu0" in str(caught.value.details())
+
+
+async def test_where_pvh_can_be_the_condition_is_met(node: Rig) -> None:
+    node.protect.capabilities = WHOLE
+    reply = await node.cri.Status(cri.StatusRequest(verbose=True))
+    assert {condition.type: condition.status for condition in reply.status.conditions}["ZoneModePreferred"]
+
+
+async def test_a_label_is_looked_up_before_pods_and_given_to_zones(node: Rig) -> None:
+    node.protect.capabilities = pb.HostCapabilities(pv=True, flask=True)
+    assert "apart" not in await _listed(node), "as long as the policy lacks the label"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await node.pod("early", handler="apart")
+    assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
+    assert "policy lacks" in str(caught.value.details())
+    node.protect.seclabels = {LABEL}
+    assert "apart" in await _listed(node)
+    assert node.protect.zone_requests[await node.pod(handler="apart")].seclabel == LABEL
+    assert node.protect.zone_requests[await node.pod("other")].seclabel == ""
 
 
 async def test_the_handlers_mode_is_asked_for(node: Rig) -> None:

@@ -24,7 +24,7 @@ REFUSED = grpc.StatusCode.INVALID_ARGUMENT
 
 @pytest.fixture
 async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Served]:
-    """With a zone and a workload in it, which has a terminal and an input."""
+    """A node with a zone, and a workload with a terminal and an input."""
     async with served(short_path, toolstack) as node:
         await node.create_zone()
         await node.create(tty=True, stdin=True)
@@ -80,7 +80,7 @@ def end(agent: SimAgent, process: channel_pb2.Process, code: int, *, output: boo
 
 
 def sizes(agent: SimAgent) -> list[tuple[str, int, int]]:
-    """Those of terminals that the agent was told."""
+    """The sizes of terminals that the agent was told."""
     asked = [one.resize_terminal for one in agent.requests if one.HasField("resize_terminal")]
     return [("exec" if one.process.exec_id else "main", one.rows, one.columns) for one in asked]
 

@@ -25,7 +25,7 @@ AVERAGES = [field.name for field in channel_pb2.Pressure.DESCRIPTOR.fields if "a
 
 @pytest.fixture
 async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Served]:
-    """With a zone and a workload in it."""
+    """A node with a zone and a workload in it."""
     async with served(short_path, toolstack) as node:
         await node.create_zone()
         await node.create()
@@ -131,7 +131,7 @@ class Dialed:
 
 
 def streams(agent: SimAgent) -> tuple[int, int]:
-    """Of the last connection: to the port, and from it."""
+    """The streams of the last connection: to the port, and from it."""
     return agent.dialed[-1].in_stream, agent.dialed[-1].out_stream
 
 

@@ -20,7 +20,7 @@ REFUSED = grpc.StatusCode.INVALID_ARGUMENT
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
-    """With a zone; no test leaves a workload."""
+    """A node with a zone; no test leaves a workload."""
     async with served(tmp_path_factory.mktemp("p"), MemoryToolstack()) as node:
         await node.create_zone()
         yield node

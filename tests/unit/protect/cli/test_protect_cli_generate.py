@@ -83,6 +83,9 @@ def test_the_command_line_goes_before_what_the_node_says(capsys: pytest.CaptureF
     _, out, _ = generate(capsys, "classes", "--config", CONFIG, *mine, "--overhead", "cpu=20m")
     (made,) = documents(out)
     assert made["overhead"] == {"podFixed": {"memory": "1Gi", "cpu": "20m"}}
+    measured = documents(generate(capsys, "classes", "--config", CONFIG)[1])[0]["overhead"]["podFixed"]
+    _, out, _ = generate(capsys, "classes", "--config", CONFIG, "--overhead", "cpu=20m")
+    assert documents(out)[0]["overhead"] == {"podFixed": {**measured, "cpu": "20m"}}
     assert made["scheduling"] == {
         "nodeSelector": {"a": "b", "c": ""},
         "tolerations": [{"key": "d", "operator": "Exists", "effect": "NoExecute"}],
@@ -127,6 +130,14 @@ def test_all_of_it_in_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert (folder / "cloud-init-cloud.cfg").read_text().startswith("#cloud-config\n")
 
 
+def test_what_else_is_in_the_folder_is_named(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    asked = ["--config", CONFIG, "--to", str(tmp_path)]
+    assert generate(capsys, "classes", "keep-off-host", "labels", *asked)[2] == ""
+    _, _, err = generate(capsys, "classes", *asked)
+    others = "validatingadmissionpolicy.yaml, validatingadmissionpolicybinding.yaml"
+    assert err == f"{tmp_path} has other files, which kubectl would apply with these: {others}\n"
+
+
 def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
     def version(*more: str) -> str:
         _, out, err = generate(capsys, "assign-class", "--config", CONFIG, *more)
@@ -157,7 +168,7 @@ def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
         (["--overhead", "memory=96MiB"], "argument --overhead: '96MiB' is not a quantity of Kubernetes"),
         (["--overhead", "96Mi"], "argument --overhead: '96Mi' is not one of cpu, memory"),
         (["--label", "a"], "argument --label: 'a' is not KEY=VALUE"),
-        (["--label", "a b=c"], "argument --label: 'a b' is no key of a label"),
+        (["--label", "a b=c"], "argument --label: 'a b' is not a label key"),
         (["--taint", "a"], "argument --taint: 'a' is not KEY[=VALUE]:EFFECT, with one of NoSchedule, "),
         (
             ["--taint", "a:NoExecute", "--taint", "a=b:NoExecute"],
@@ -170,9 +181,9 @@ def test_releases(capsys: pytest.CaptureFixture[str]) -> None:
         (["classes", "labels"], "labels and objects cannot share standard output: use --to"),
         (["labels", "kubelet-flags"], "kubelet-flags and labels cannot share standard output: use --to"),
         (["labels", "--output", "json"], "labels cannot be JSON"),
-        (["labeller", "--image", "a"], "argument --image: 'a' is no name of an image with a tag or a digest"),
-        (["labeller", "--image", "a b:c"], "argument --image: 'a b:c' is no name of an image"),
-        (["labeller", "--image", "a:1/b"], "argument --image: 'a:1/b' is no name of an image"),
+        (["labeller", "--image", "a"], "argument --image: 'a' is not an image name with a tag or a digest"),
+        (["labeller", "--image", "a b:c"], "argument --image: 'a b:c' is not an image name"),
+        (["labeller", "--image", "a:1/b"], "argument --image: 'a:1/b' is not an image name"),
         (["labeller", "--namespace", "A"], "argument --namespace: 'A' is not a DNS label"),
     ],
 )
@@ -256,7 +267,7 @@ async def runtime(tmp_path: Path) -> AsyncIterator[Runtime]:
 
 
 async def asked(capsys: pytest.CaptureFixture[str], folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """As ``generate``, while a runtime serves in this event loop."""
+    """Run ``generate`` while a runtime serves in this event loop."""
     return await asyncio.to_thread(generate, capsys, *arguments, "--cri-socket", str(folder / "cri.sock"))
 
 

@@ -20,6 +20,7 @@ from xenpod_proto.protect.v1 import protect_pb2_grpc
 
 HANDLERS = {
     "xenpod": {"profile": "default", "mode": "pvh", "features": {}},
+    "apart": {"profile": "default", "mode": "pvh", "seclabel": "a:b:c", "features": {}},
     "fast": {"profile": "default", "mode": "pv", "notice": "mode auto gives pv", "features": {}},
     "sev": {"profile": "default", "error": "requires label:sev-snp,\x1b[2J and it lacks it"},
 }
@@ -53,7 +54,7 @@ def _add(capabilities: pb.HostCapabilities | None, server: grpc.aio.Server) -> N
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Path]:
     can = pb.HostCapabilities(
-        pv=True, hap=True, devices=["gpu0"], absent_devices=["gpu1"], labels=["sev", "lab"]
+        pv=True, hap=True, flask=True, devices=["gpu0"], absent_devices=["gpu1"], labels=["sev", "lab"]
     )
     async with serve_unix(tmp_path / "s", functools.partial(_add, can), name="test", grace=0.1):
         yield tmp_path / "s"
@@ -70,9 +71,10 @@ async def _shown(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[dict[
 async def test_each_handler_with_yes_or_why_not(served: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown, said = await _shown(capsys, "--socket", str(served), "--cri-socket", str(served))
     assert shown["handler xenpod"] == "yes, pvh"
+    assert shown["handler apart"] == "yes, pvh, label a:b:c"
     assert shown["handler fast"] == "yes, pv, mode auto gives pv"
     assert shown["handler sev"] == "no: requires label:sev-snp,\\x1b[2J and it lacks it"
-    assert shown["capabilities"] == "pv, hap"
+    assert shown["capabilities"] == "pv, hap, flask"
     assert (shown["devices"], shown["labels"]) == ("gpu0, gpu1 (absent)", "sev, lab")
     assert said == ""
 

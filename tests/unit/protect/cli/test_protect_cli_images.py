@@ -235,9 +235,9 @@ async def test_export_a_directory(image: Command, tmp_path: Path) -> None:
     files = {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()}
     assert files == LAYOUT
     await image.raw("export", "web", str(out), "--directory", status=1)
-    assert "is no empty directory" in image.error
+    assert "is not an empty directory" in image.error
     await image.raw("export", "web", str(out), status=1)
-    assert "it is there, and is no file" in image.error
+    assert "it exists, and is not a file" in image.error
     await image.raw("export", "web", str(tmp_path / "none" / "out.tar"), status=1)
     assert "No such file or directory" in image.error
 

@@ -85,7 +85,7 @@ class Terminal:
         os.write(self._end, text)
 
     def end(self) -> tuple[int, str]:
-        """Its status and all that it wrote."""
+        """Wait for its end: the status and all output."""
         # The terminal's last reader is gone: EIO.
         with contextlib.suppress(OSError):
             while more := os.read(self._end, 4096):

@@ -32,6 +32,7 @@ WEB = pb.Zone(
     toolstack="fake",
     channel_connected=True,
     kernel="kernels/own:1",
+    seclabel="a:b:c",
 )
 DEAD = pb.Zone(
     id="z2",
@@ -200,6 +201,7 @@ async def test_a_running_zone(protect: Command) -> None:
         "domain 7",
         "profile default",
         "kernel image kernels/own:1",
+        "label a:b:c",
         "memory 256 MiB",
         "vcpus 2",
         "cpu weight 128",

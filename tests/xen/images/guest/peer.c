@@ -6,18 +6,23 @@
  *   mute                      serve nothing
  *   burn                      run as much as two vCPUs can
  *   disk                      wait for /dev/xvda and print its first line; then as mute
+ *   grant                     grant a page to the domain that data/peer in xenstore names; then as mute
+ *   map                       map the page data/ref of the domain data/peer, and print it; then as mute
  */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <libxenvchan.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <xengnttab.h>
 #include <xenstore.h>
 
 #define RING 65536
@@ -110,6 +115,46 @@ static void show_disk(void)
 	close(fd);
 }
 
+static uint32_t told(const char *path)
+{
+	struct xs_handle *store = xs_open(0);
+	char *text = store ? xs_read(store, XBT_NULL, path, NULL) : NULL;
+
+	if (!text)
+		fail(path);
+	uint32_t number = (uint32_t)strtoul(text, NULL, 10);
+
+	free(text);
+	xs_close(store);
+	return number;
+}
+
+static void grant(void)
+{
+	xengntshr_handle *grants = xengntshr_open(NULL, 0);
+	uint32_t reference;
+	char *page = grants ? xengntshr_share_pages(grants, told("data/peer"), 1, &reference, 1) : NULL;
+
+	if (!page)
+		fail("xengntshr_share_pages");
+	strcpy(page, "between us");
+	printf("peer: granted %u.\n", reference);
+}
+
+static void map(void)
+{
+	xengnttab_handle *grants = xengnttab_open(NULL, 0);
+
+	if (!grants)
+		fail("xengnttab_open");
+	char *page = xengnttab_map_grant_ref(grants, told("data/peer"), told("data/ref"), PROT_READ);
+
+	if (page)
+		printf("peer: mapped %.16s.\n", page);
+	else
+		printf("peer: cannot map: %s.\n", strerror(errno));
+}
+
 int main(void)
 {
 	const char *test = getenv("TEST");
@@ -135,6 +180,10 @@ int main(void)
 		burn();
 	if (!strcmp(test, "disk"))
 		show_disk();
+	if (!strcmp(test, "grant"))
+		grant();
+	if (!strcmp(test, "map"))
+		map();
 	for (;;)
 		pause();
 }

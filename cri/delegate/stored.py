@@ -1,7 +1,7 @@
-"""What outlives our restarts: that the delegate has answered once, and how it drives cgroups.
+"""What is stored of the delegate across our restarts: that it has answered, and its cgroup driver.
 
-While it is away right after a start there is no last word of it.  If it never was there it has no pods, and
-lists are ours alone.  If it was, they fail until it answers, lest the kubelet believe that its pods are gone.
+Right after our start nothing is known of a delegate that is away.  If it never answered, it has no pods, and
+lists hold ours alone.  If it did, lists fail until it answers: else the kubelet would take its pods for gone.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from daemonkit.logs import fields
 log = logging.getLogger(__name__)
 
 
-class Met:
-    """One small file, ``delegate.json``, for one endpoint."""
+class DelegateFacts:
+    """The facts that are stored in ``delegate.json``, about the delegate at one endpoint."""
 
     def __init__(self, state_dir: Path, delegate: Delegate) -> None:
         self._path = state_dir / "delegate.json"
         self._delegate = delegate
         self.runtime_config = b""
-        """RuntimeConfig's last answer; b"": not known."""
+        """The last answer to RuntimeConfig, encoded; b"": not known."""
         self._load()
 
     def note(self, runtime_config: bytes = b"") -> None:
-        """It has answered; ``runtime_config``: with this, if it was asked."""
+        """Store that the delegate has answered, and its RuntimeConfig if it was asked for that."""
         new = runtime_config not in (b"", self.runtime_config)
-        if self._delegate.met and not new:
+        if self._delegate.ever_answered and not new:
             return
-        self._delegate.met = True
+        self._delegate.ever_answered = True
         self.runtime_config = runtime_config or self.runtime_config
         value = {"endpoint": self._delegate.endpoint, "runtime_config": self.runtime_config.hex()}
         try:
@@ -50,11 +50,11 @@ class Met:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
             log.error("cannot be read, and is written anew: %s", error, extra=fields(path=self._path))
-        self._delegate.met = True
+        self._delegate.ever_answered = True
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all, whenever the power fails."""
+    """Write a file so that it is there whole or not at all, even if the power fails."""
     beside = path.with_name(f".{path.name}.new")
     with beside.open("w") as file:
         file.write(text)
