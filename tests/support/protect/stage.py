@@ -19,6 +19,7 @@ from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from protect.model.zone import GuestNetwork
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
+from protect.toolstack.fake.home import Home
 from tests.support.images import busybox
 from tests.support.protect import leftovers
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -252,8 +253,8 @@ class FakeStage(_Common):
         os.kill(domain, signal.SIGKILL)
 
     async def shares(self, info: DomainInfo) -> CpuShares:
-        groups = Path("/sys/fs/cgroup").glob(f"**/xenpod-*/{info.uuid}")
-        (group,) = (group for group in groups if (group / "cpu.stat").exists() and _has_quota(group))
+        groups = Home(self.run_dir, self.guest_dir).cgroups.groups(str(info.uuid))
+        (group,) = (group for group in groups if _has_quota(group))
         if (group / "cpu.max").exists():
             quota, period = map(int, (group / "cpu.max").read_text().split())
             weight = int((group / "cpu.weight").read_text()) * 256 // 100
