@@ -28,6 +28,7 @@ from protect.state.manager import ZoneManager
 from protect.state.store import LOG_LIMIT, SqliteStore
 from protect.stdio.log import WorkloadLog
 from protect.volumes.host import HostVolumes
+from protect.workloads import sharing
 from protect.zones import deaths, reconcile
 
 log = logging.getLogger(__name__)
@@ -58,6 +59,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         # After the load: an end told before would find no zone to be the end of.
         watching = asyncio.ensure_future(deaths.watch(manager))
         stack.callback(watching.cancel)
+        shares = asyncio.ensure_future(sharing.watch(manager))
+        stack.callback(shares.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
         stack.callback(copying.cancel)
         for zone in recorded:

@@ -30,7 +30,7 @@ MODULES = (
 )
 """The modules that a zone needs, unless they are built in."""
 
-SHARING = ("9pnet-xen", "9p")
+SHARING = ("9pnet-fd", "9p")
 """The modules for volumes.  Debian's cloud kernel does not have them."""
 
 DEVICES = ("fuse", "tun", "loop")
@@ -75,10 +75,11 @@ def index_of(modules: Path) -> tuple[dict[str, tuple[str, list[str]]], set[str]]
 
 
 def sharing(modules: Path) -> tuple[str, ...]:
-    """Return SHARING, or nothing if the kernel does not have it."""
+    """Return those of SHARING that the kernel has, or nothing if it has no 9p."""
     needs, built_in = index_of(modules)
-    if all(name in needs or name in built_in for name in SHARING):
-        return SHARING
+    there = tuple(name for name in SHARING if name in needs or name in built_in)
+    if "9p" in there:  # before Linux 5.17 the transport is a part of 9pnet
+        return there
     sys.stderr.write(f"initramfs: {modules.name} has no 9p: its zones cannot have volumes\n")
     return ()
 

@@ -17,7 +17,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-REASONS = frozenset({"Completed", "Error", "OOMKilled", "StartError", "ZoneCrashed"})
+REASONS = frozenset({"Completed", "Error", "OOMKilled", "StartError", "VolumesLost", "ZoneCrashed"})
 UNKNOWN_EXIT = 255
 _MARKED: Mapping[SandboxPhase, SandboxPhase] = {
     SandboxPhase.CREATING: SandboxPhase.CREATING,  # RunPodSandbox checks death_reason before READY

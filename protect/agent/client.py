@@ -106,6 +106,10 @@ class AgentClient:
         """Set up the zone's first interface under this name."""
         await self._call(requests.configure_network(guest, name))
 
+    async def mount_shared(self, session: str) -> None:
+        """Mount what this session's server serves, unless that is mounted.  Unsupported: an old agent."""
+        await self._call(pb.Request(mount_shared=pb.MountShared(session=session)))
+
     async def list_processes(self) -> ProcessList:
         """List all processes, as a part of setting up a connection, before ``serve``."""
         reply = await self._call_early(pb.Request(list_processes=pb.ListProcesses()))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from protect.model.ports import Input, LinkEvents, Sink
 from protect.model.process import AgentHello
-from protect.model.toolstack import Transport
+from protect.model.transport import Transport
 from xenpod_proto.channel.v1 import channel_pb2
 
 

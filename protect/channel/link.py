@@ -22,7 +22,7 @@ from protect.channel.wire import ChannelWire
 from protect.model.errors import DomainGone, LinkDown, ProtocolViolation
 from protect.model.ports import LinkEvents, Sink
 from protect.model.process import AgentHello
-from protect.model.toolstack import Transport
+from protect.model.transport import Transport
 from xenpod_proto.channel.v1 import channel_pb2
 
 log = logging.getLogger(__name__)

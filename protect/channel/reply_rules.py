@@ -109,6 +109,8 @@ def _value(operation: str, kind: int, source: bytes, at: int, end: int) -> tuple
 
 def _varint(operation: str, source: bytes, at: int, end: int) -> tuple[int, int]:
     """Read a varint: its value, and the index after it."""
+    if at < end and source[at] < 0x80:  # as nearly all are
+        return source[at], at + 1
     number = 0
     for place, byte in enumerate(source[at : min(end, at + _LONGEST_VARINT)]):
         number |= (byte & 0x7F) << (7 * place)

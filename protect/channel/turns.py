@@ -3,6 +3,8 @@
 What a zone causes here runs through its ``Share``, in steps from one await to the next.  Each step's time
 is charged to the zone.  A zone that has used less than the others goes at once; of those that have used
 more, the one that is owed most goes next, and all together only for ``SLICE`` in one iteration of the loop.
+While several zones want time, those that have used more rest for as long as they worked, so that what they
+have the daemon do leaves it, and the other processes of the host, half of a CPU.
 This is start-time fair queueing (Goyal, Vin, Cheng, 1996) with time in place of bytes: it needs no rates,
 and a zone that is alone has the whole loop.
 """
@@ -21,6 +23,12 @@ STEP = 0.00005
 """Seconds after which a step with more to do ends itself (``Share.enough``)."""
 STEP_PIECES = 64
 """Frames, or reads, after which a step ends itself whatever the clock says."""
+SPELL = 0.001
+"""Seconds of steps after which zones rest, while several want time."""
+REST = 0.001
+"""Seconds of that rest; the shortest that an event loop has."""
+TOGETHER = 1.0
+"""Seconds for which zones count as wanting time together, after another one had a step."""
 CARRIED = 0.001
 """Seconds of unused time that an idle zone keeps, to use ahead of others later."""
 LEAST = 0.00001
@@ -40,6 +48,13 @@ class Turns:
         self._waiting: list[tuple[float, int, Share, asyncio.Future[None]]] = []
         self._asked = 0
         self._ticking = False
+        self.resting = False
+        """Whether those that have used more wait, although the loop has nothing to do."""
+        self._spell = 0.0
+        """Seconds of steps since the last rest, less those that were not used by any."""
+        self._looked = 0.0
+        self._latest: Share | None = None
+        self._together_until = 0.0
 
     def share(self) -> Share:
         """The share of one more zone."""
@@ -49,6 +64,9 @@ class Turns:
         """Whether this zone may go on at once."""
         if share.used < self._clock - CARRIED:
             share.used = self._clock - CARRIED
+        if self.resting:
+            # Whoever has used less is not part of what rests.
+            return share.used <= self._clock
         if self._spent >= SLICE or (self._waiting and share.used > self._clock):
             return False
         if share.used > self._clock:
@@ -69,6 +87,11 @@ class Turns:
         share.used += seconds
         share.expected = max(seconds, share.expected * 0.875)
         self._spent += seconds
+        self._spell += seconds
+        if share is not self._latest:
+            if self._latest is not None:
+                self._together_until = time.perf_counter() + TOGETHER
+            self._latest = share
         if self._spent >= SLICE:
             # Before the zone's own next step: alone it never waits.
             self._tick_next()
@@ -80,8 +103,14 @@ class Turns:
 
     def _tick(self) -> None:
         """Begin an iteration: let as many zones go on as are expected to fit into it."""
+        now = time.perf_counter()
+        self._spell = max(self._spent, self._spell - max(0.0, now - self._looked - self._spent))
+        self._looked, self._spent = now, 0.0
+        if self._spell >= SPELL and now < self._together_until:
+            self.resting = True
+            asyncio.get_running_loop().call_later(REST, self._rested)
+            return
         self._ticking = False
-        self._spent = 0.0
         room = SLICE
         while self._waiting and room > 0:
             used, _, share, turn = heappop(self._waiting)
@@ -91,6 +120,11 @@ class Turns:
                 turn.set_result(None)
         if self._waiting:
             self._tick_next()
+
+    def _rested(self) -> None:
+        self.resting = False
+        self._spell = 0.0
+        self._tick()
 
 
 class Share:

@@ -14,7 +14,7 @@ from protect.channel.streams import Credit, DataChunk
 from protect.channel.turns import Share
 from protect.model.errors import LinkDown
 from protect.model.process import AgentHello
-from protect.model.toolstack import Transport
+from protect.model.transport import Transport
 
 HELLO_DEADLINE = 10.0
 READ_SIZE = 65_536

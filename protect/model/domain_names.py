@@ -1,4 +1,4 @@
-"""Names of zones' domains, by which a toolstack that starts again knows its own."""
+"""Names of domains, by which ours are told from other virtual machines."""
 
 from __future__ import annotations
 

@@ -130,6 +130,10 @@ class ZoneVolumes(Protocol):
         """The zones of which anything is left."""
         ...
 
+    def users(self, zone_id: str) -> list[str]:
+        """Workloads that have any."""
+        ...
+
     async def take(
         self, zone_id: str, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
     ) -> list[VolumeSource]:

@@ -16,6 +16,7 @@ from typing import NewType, Protocol
 from uuid import UUID
 
 from protect.model.shares import CpuShares
+from protect.model.transport import Transport
 
 DomainId = NewType("DomainId", int)
 """The hypervisor's number of a domain; on the fake, the pid of its first process."""
@@ -60,8 +61,9 @@ class DomainSpec:
     read-only there stays so whatever the guest does, if there is a security boundary.  None: the guest has
     no such directory.
 
-    The agent learns how to reach it from ``XENPOD_SHARED``, which the toolstack sets: ``9p:<tag>``, a 9p
-    device of that tag on Xen's transport, or ``fd:<number>``, a descriptor of a mount that it attaches.
+    It is seen from ``share`` on.  The agent learns how to reach it from ``XENPOD_SHARED``, which the
+    toolstack sets: ``vchan``, a server to mount when told to (MountShared of channel.proto), or
+    ``fd:<number>``, a descriptor of a mount that it attaches when it starts.
     """
 
     uuid: UUID
@@ -123,6 +125,15 @@ class DomainDeath:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareEnd:
+    """What served a domain's shared directory ended by itself, and with it the session."""
+
+    uuid: UUID
+    session: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class DiskSpec:
     """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
 
@@ -171,22 +182,6 @@ class Capabilities:
     flask: bool = False
 
 
-class Transport(Protocol):
-    """A connected byte stream to a zone's agent."""
-
-    async def read(self, limit: int) -> bytes:
-        """Read at least one byte, at most ``limit``; ``b""`` once the other side is gone."""
-        ...
-
-    async def write(self, data: bytes) -> None:
-        """Write all of it, waiting while the other side does not read; ConnectionError when gone."""
-        ...
-
-    async def close(self) -> None:
-        """Close at once; never fails; a read under way gives ``b""``."""
-        ...
-
-
 class Toolstack(Protocol):
     """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
@@ -233,7 +228,6 @@ class Toolstack(Protocol):
 
     async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
         """Hold its share of CPUs from now on; where that cannot be, ``physical_info`` has a notice."""
-        ...
 
     def abandon(self, domain: DomainId) -> None:
         """Stop waiting for the domain's guest, since its end is declared; an unknown domain is fine."""
@@ -267,6 +261,14 @@ class Toolstack(Protocol):
         """The vdevs that are attached now."""
         ...
 
+    async def share(self, domain: DomainId) -> str:
+        """Have the domain's shared directory (``DomainSpec.shared``) served, unless it is.
+
+        The session, by which the agent finds the server; "": the agent has nothing to do.  It outlives this
+        process, and ends with its domain.  Refused: the domain shares nothing.
+        """
+        ...
+
     async def host_interface(self, domain: DomainId, index: int) -> str:
         """The name of the host's end of interface ``index``, which is first in the spec's ``netns``.
 
@@ -283,6 +285,14 @@ class Toolstack(Protocol):
 
     def deaths(self) -> AsyncIterator[DomainDeath]:
         """Yield the end of each domain once, beginning with domains that have ended and are still listed."""
+        ...
+
+    def share_ends(self) -> AsyncIterator[ShareEnd]:
+        """The end of each server from now on, but for those that ended with their domains.
+
+        First those that have ended, of domains that have no other one yet.  Whoever uses the directory gets
+        errors from then on; the next ``share`` begins another session.
+        """
         ...
 
     async def console(self, domain: DomainId, limit: int) -> bytes:

@@ -42,6 +42,7 @@ class Reason(Enum):
     OOM_KILLED = "OOMKilled"
     START_ERROR = "StartError"
     ZONE_CRASHED = "ZoneCrashed"
+    VOLUMES_LOST = "VolumesLost"
 
 
 NEXT: Mapping[WorkloadState, frozenset[WorkloadState]] = {

@@ -1,12 +1,17 @@
-"""Makes protect.v1 statistics from values, whose fields have the same names."""
+"""Makes protect.v1 statistics from values, whose fields have the same names.
+
+Messages are filled in place: one that is handed to another one's constructor is copied, and a node with many
+pods has thousands for each look at its statistics.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 from protect.model.statistics import (
     PRESSURES,
     InterfaceStats,
+    Pressure,
     WorkloadStats,
     ZoneFigures,
     ZoneStats,
@@ -15,27 +20,52 @@ from protect.model.statistics import (
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _WORKLOAD, _ZONE, _INTERFACE = plain(WorkloadStats), plain(ZoneFigures), plain(InterfaceStats)
+_PRESSURE = plain(Pressure)
 
 
-def _figures(stats: WorkloadStats | ZoneFigures | InterfaceStats, names: tuple[str, ...]) -> dict[str, Any]:
-    return dict(zip(names, stats, strict=False))
+def workload_stats(answers: Iterable[tuple[str, WorkloadStats]]) -> pb.WorkloadStatsResponse:
+    """Of workloads, each with its zone's id."""
+    response = pb.WorkloadStatsResponse()
+    for zone_id, stats in answers:
+        _workload(response.rows.add(zone_id=zone_id), stats)
+    return response
 
 
-def _pressures(stats: WorkloadStats | ZoneFigures) -> dict[str, Any]:
+def zone_stats(answers: Iterable[tuple[str, ZoneStats]]) -> pb.ZoneStatsResponse:
+    """Of zones, by their ids."""
+    response = pb.ZoneStatsResponse()
+    for zone_id, stats in answers:
+        row = response.rows.add(zone_id=zone_id)
+        _figures(row, stats.zone, _ZONE)
+        _pressures(row, stats.zone)
+        for interface in stats.zone.interfaces:
+            _figures(row.interfaces.add(), interface, _INTERFACE)
+        for workload in stats.workloads:
+            _workload(row.workloads.add(zone_id=zone_id), workload)
+    return response
+
+
+def _workload(row: pb.WorkloadStatsRow, stats: WorkloadStats) -> None:
+    _figures(row, stats, _WORKLOAD)
+    _pressures(row, stats)
+
+
+def _figures(
+    target: pb.WorkloadStatsRow | pb.ZoneStatsRow | pb.InterfaceStats | pb.Pressure,
+    stats: WorkloadStats | ZoneFigures | InterfaceStats | Pressure,
+    names: tuple[str, ...],
+) -> None:
+    """The plain figures, which come first; most of them are 0, as they are in a new message."""
+    for name, figure in zip(names, stats, strict=False):
+        if figure:
+            setattr(target, name, figure)
+
+
+def _pressures(row: pb.WorkloadStatsRow | pb.ZoneStatsRow, stats: WorkloadStats | ZoneFigures) -> None:
     """The pressures that were measured."""
-    measured = ((name, getattr(stats, name)) for name in PRESSURES)
-    return {name: pb.Pressure(**value._asdict()) for name, value in measured if value is not None}
-
-
-def workload_stats(zone_id: str, stats: WorkloadStats) -> pb.WorkloadStatsRow:
-    return pb.WorkloadStatsRow(zone_id=zone_id, **_figures(stats, _WORKLOAD), **_pressures(stats))
-
-
-def zone_stats(zone_id: str, stats: ZoneStats) -> pb.ZoneStatsRow:
-    return pb.ZoneStatsRow(
-        zone_id=zone_id,
-        interfaces=[pb.InterfaceStats(**_figures(one, _INTERFACE)) for one in stats.zone.interfaces],
-        workloads=[workload_stats(zone_id, one) for one in stats.workloads],
-        **_figures(stats.zone, _ZONE),
-        **_pressures(stats.zone),
-    )
+    for name in PRESSURES:
+        measured = getattr(stats, name)
+        if measured is not None:
+            target = getattr(row, name)
+            target.SetInParent()
+            _figures(target, measured, _PRESSURE)

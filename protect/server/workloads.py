@@ -92,7 +92,7 @@ class WorkloadsServicer(protect_pb2_grpc.WorkloadsServicer):
         self, request: pb.WorkloadStatsRequest, context: Context
     ) -> pb.WorkloadStatsResponse:
         rows = await stats.of_workloads(self._manager, [_id("stats", one) for one in request.ids])
-        return pb.WorkloadStatsResponse(rows=[statistics.workload_stats(*row) for row in rows])
+        return statistics.workload_stats(rows)
 
     async def UpdateWorkload(
         self, request: pb.UpdateWorkloadRequest, context: Context

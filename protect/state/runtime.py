@@ -43,6 +43,8 @@ class ZoneRuntime:
         self.client = AgentClient(zone.id, self.end, call_timeout, self._streams_taken)
         self.workloads: dict[str, WorkloadRuntime] = {}
         self.execs: dict[str, ExecRun] = {}
+        self.sharing = asyncio.Lock()
+        """Held by whoever has the zone see its shared directory."""
         self.stats = StatsAnswers()
         self.dialling = 0
         """Number of callers of dial, connected or not yet."""
@@ -87,6 +89,11 @@ class WorkloadRuntime:
         self.exiting: asyncio.Task[None] | None = None
         self.ended = asyncio.Event()
         """Set once it is EXITED with its end recorded, or gone."""
+        self.session = ""
+        """Of the server of its volumes; "": it has none, or an earlier daemon knew."""
+        self.share_lost = asyncio.Event()
+        self.lost_because = ""
+        """Why its volumes are lost to it."""
         self.gone = False
         self.deleting = False
         self.holds_disks = True
@@ -95,3 +102,7 @@ class WorkloadRuntime:
     @property
     def id(self) -> str:
         return self.workload.id
+
+    def lose_share(self, cause: str) -> None:
+        self.lost_because = cause
+        self.share_lost.set()

@@ -1,52 +1,59 @@
-"""Tells listeners when domains end."""
+"""Who is told when domains, or what serves them, end."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable
+from typing import Generic, TypeVar
 from weakref import WeakSet
 
 from protect.model.toolstack import DomainDeath
 
+T = TypeVar("T")
 
-class Listener(AsyncIterator[DomainDeath]):
-    """A caller of ``deaths()``, which collects deaths as soon as it is made."""
 
-    def __init__(self, already: Iterable[DomainDeath]) -> None:
-        self._queue: asyncio.Queue[DomainDeath | None] = asyncio.Queue()
-        for death in already:
-            self.tell(death)
+class Listener(AsyncIterator[T]):
+    """One caller of ``deaths()`` or its like; begins to collect when it is made."""
 
-    def tell(self, death: DomainDeath | None) -> None:
-        """Queue a death; None: there will be no more."""
-        self._queue.put_nowait(death)
+    def __init__(self, already: Iterable[T]) -> None:
+        self._queue: asyncio.Queue[T | None] = asyncio.Queue()
+        for end in already:
+            self.tell(end)
 
-    async def __anext__(self) -> DomainDeath:
-        death = await self._queue.get()
-        if death is None:
+    def tell(self, end: T | None) -> None:
+        """None: there will be no more."""
+        self._queue.put_nowait(end)
+
+    async def __anext__(self) -> T:
+        end = await self._queue.get()
+        if end is None:
             self.tell(None)
             raise StopAsyncIteration
-        return death
+        return end
 
 
-class Deaths:
-    """Tells every listener of every death, once."""
+class Listeners(Generic[T]):
+    """Tells every listener of every end, once."""
 
     def __init__(self) -> None:
-        self._listeners: WeakSet[Listener] = WeakSet()
+        self._listeners: WeakSet[Listener[T]] = WeakSet()
 
-    def listen(self, already: Iterable[DomainDeath]) -> Listener:
-        """Listen from now on; the deaths in ``already`` come first."""
+    def listen(self, already: Iterable[T]) -> Listener[T]:
+        """From now on, and ``already`` first."""
         listener = Listener(already)
         self._listeners.add(listener)
         return listener
 
-    def tell(self, death: DomainDeath) -> None:
-        """Tell all who listen now of a death."""
+    def tell(self, end: T) -> None:
+        """To all who listen now."""
         for listener in self._listeners:
-            listener.tell(death)
+            listener.tell(end)
 
     def close(self) -> None:
         """End every iteration."""
         for listener in self._listeners:
             listener.tell(None)
+
+
+class Deaths(Listeners[DomainDeath]):
+    """Of domains."""

@@ -53,6 +53,10 @@ class HostVolumes:
     def zones(self) -> list[str]:
         return os.listdir(self._root) if self._root.is_dir() else []
 
+    def users(self, zone_id: str) -> list[str]:
+        places = self._area(zone_id).places
+        return os.listdir(places) if places.is_dir() else []
+
     async def take(
         self, zone_id: str, volumes: Sequence[Volume], timeout: float, ids: ZoneIdMapping | None = None
     ) -> list[VolumeSource]:

@@ -25,7 +25,7 @@ from protect.state.manager import ZoneManager, now_ns
 from protect.state.outputs import Outputs
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent
-from protect.workloads import disks
+from protect.workloads import disks, sharing
 from protect.workloads.delete import delete_container, undo_create
 from protect.workloads.start import start_error
 
@@ -57,7 +57,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
             attached = asyncio.Event()
             await gather(
                 _attach_all(manager, runtime, table.specs(new), attached),
-                prepare(manager, runtime, _container(runtime, spec, table), attached),
+                _prepare(manager, runtime, spec, table, attached),
             )
             undo.pop_all()
     finally:
@@ -111,6 +111,18 @@ async def _attach_all(
 async def _attach(manager: ZoneManager, runtime: WorkloadRuntime, disk: DiskSpec) -> None:
     await manager.toolstack.attach_disk(runtime.zone.zone.domain_id, disk)
     checkpoint("workload-create.disk-attached")
+
+
+async def _prepare(
+    manager: ZoneManager,
+    runtime: WorkloadRuntime,
+    spec: WorkloadSpec,
+    table: disks.DiskTable,
+    attached: asyncio.Event,
+) -> None:
+    if spec.volumes:
+        await sharing.reach(manager, runtime)
+    await prepare(manager, runtime, _container(runtime, spec, table), attached)
 
 
 async def prepare(

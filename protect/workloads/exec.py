@@ -8,7 +8,6 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 from daemonkit.faults import Exhausted, Fault, Invalid, Refused, TooLate
-from daemonkit.tasks import race
 from protect.agent.client import AgentClient
 from protect.model.container import ExecSpec
 from protect.model.workload import WorkloadState
@@ -74,7 +73,8 @@ async def _limit(manager: ZoneManager, runtime: WorkloadRuntime, run: ExecRun, t
     zone = runtime.zone
     try:
         async with asyncio.timeout(timeout or None):
-            await race(run.ended.wait(), zone.end.raised("use", f"zone {zone.id}"))
+            async with zone.end.bounding("use", f"zone {zone.id}"):
+                await run.ended.wait()
     except TimeoutError:
         run.fail(TooLate("exec", f"workload {runtime.id}", f"it took longer than {timeout:g} s"))
     except Fault as fault:

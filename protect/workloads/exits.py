@@ -56,7 +56,10 @@ async def _finish(manager: ZoneManager, runtime: WorkloadRuntime, end: WorkloadE
             await runtime.outputs.close()
         await release_volumes(manager, runtime)
         checkpoint("workload-exit.released")
-        manager.note_workload(runtime, runtime.workload.exited(end))
+        lost = runtime.lost_because
+        manager.note_workload(
+            runtime, runtime.workload.exited(end, Reason.VOLUMES_LOST if lost else None, lost)
+        )
         checkpoint("workload-exit.recorded")
 
 

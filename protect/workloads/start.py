@@ -11,6 +11,7 @@ from protect.model.workload import START_FAILED, Reason, Workload, WorkloadExit,
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import WorkloadRuntime
 from protect.workloads.exits import release_volumes
+from protect.workloads.sharing import kill
 
 _MESSAGE = 1024
 
@@ -38,6 +39,11 @@ async def start(manager: ZoneManager, workload_id: str) -> Workload:
             refused = Refused("start workload", runtime.id, runtime.workload.start_error)
             await complete(_fail(manager, runtime, refused))
             raise refused
+        if runtime.lost_because:
+            await complete(
+                _fail(manager, runtime, Refused("start workload", runtime.id, runtime.lost_because))
+            )
+            raise Refused("start workload", runtime.id, runtime.lost_because)
         # With the note of it: a caller that goes away does not make untrue what the zone has done.
         await complete(_start(manager, runtime))
         return runtime.workload
@@ -59,6 +65,8 @@ async def _start(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
         known = {"started_at_ns": now_ns(), "pid": pid or runtime.workload.pid}
         manager.note_workload(runtime, runtime.workload.to(WorkloadState.RUNNING, **known))
     checkpoint("workload-start.running")
+    if runtime.lost_because:
+        await kill(runtime)
 
 
 async def _fail(manager: ZoneManager, runtime: WorkloadRuntime, fault: Fault) -> None:

@@ -1,220 +1,214 @@
-"""What hostile zones do to an honest one: its calls alone and beside them, in one run of one protectd.
+"""What hostile zones do to an honest pod: its start, execs and statistics alone and beside them, in one run.
 
-``python -m tests.bench.neighbours`` measures this alone.  Each crowd of neighbours is there from the start,
-and is hostile and quiet in turns (its agents are stopped): so the ratio is what their hostility costs, not
-their number, and other work on the machine meets both.  What protectd takes of memory is its highest, less
-what it had before they were hostile.
-
-Hostile agents have the lowest priority for the CPU: on a real host the hypervisor shares it out.
+``python -m tests.bench.neighbours`` measures this alone; ``--only`` some kinds.  All calls are CRI's, to one
+pair of daemons.  Each kind of neighbour stands still and is hostile in turns: so the ratio is what its
+hostility costs, and other work on the machine meets both.  What a daemon takes of memory is its highest
+beside them, less what it had before.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import os
-import re
+import itertools
 import shutil
-import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from localnode import images, layers, registry
+from localnode.client import Client
+from tests.bench import memory, sides
+from tests.bench.hostile import Ground, Mix, Neighbourhood, hostile, mixes
 from tests.bench.measure import Samples
 from tests.bench.report import percentile
-from tests.support.agent.hostile_zone import ATTACKS, LEGAL, directory_of
-from tests.support.images import busybox
-from tests.support.protect.zones import TIMEOUT, Zones, serving
-from xenpod_proto.protect.v1 import protect_pb2 as pb
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
-CALL, EXEC, STATS = "call of the agent", "exec", "statistics"
-STEPS = (CALL, EXEC, STATS)
-_PAUSE = 0.02
+HOST = "registry.bench"
+START, EXEC, STATS = "start of a pod", "exec", "statistics"
+STEPS = (START, EXEC, STATS)
+GOALS = {50: 2.0, 99: 3.0}
+"""Of the ratios, by percentile."""
+_IMAGE = f"{HOST}/busybox:1"
+_PULLS = 3
 _ROUNDS = 10
-_SETTLED = 0.3
+_CALLS_A_START = 4
+_PAUSE = 0.02
 _LOG_LIMIT = 32 << 20
-_HONEST = "honest"
-_QUIET = ("/bin/sleep", "36000")
-_LOUD = ("/bin/sh", "-c", "trap 'exec yes \"\"' USR1; while :; do sleep 0.2; done")
+_TIMEOUT = 120.0
+_HEADERS = 40_000
+_ZEROS = 64 << 20
+_QUIET = ("sleep", "36000")
 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """An honest zone's samples beside quiet and hostile neighbours; bytes by which protectd grew."""
+    """An honest pod's samples while its neighbours stand still, and while they are hostile.
+
+    ``grown``: bytes by which each daemon grew.
+    """
 
     neighbours: str
-    quiet: Samples
+    alone: Samples
     hostile: Samples
-    grown: int
-    cut_off: int
+    grown: Sequence[int]
 
 
-async def measure(folder: Path, most: int, calls: int) -> list[Beside]:
-    """A few neighbours that flood, as few that break no rule, and ``most`` of every kind."""
+async def measure(folder: Path, most: int, calls: int, only: str = "") -> list[Beside]:
+    """Beside each kind of neighbour, then beside all, ``most`` zones at least; ``only``: names with this."""
     folder.mkdir(parents=True)
-    image = await asyncio.to_thread(busybox.build, folder / "busybox.squashfs", folder / "root")
-    few = max(1, most // 4)
-    crowds: Mapping[str, Sequence[str]] = {
-        f"{few}, frames without effect": ["data"] * few,
-        f"{few}, within the rules": _of(LEGAL, few),
-        f"{most}, within the rules": _of(LEGAL, most),
-        f"{most}, of every kind": _of([*ATTACKS, "output"], most),
-    }
+    async with registry.serve(folder / "registry") as address:
+        pulls = await asyncio.to_thread(_push, address)
+        settings = 'log_level = "info"\n'
+        async with sides.ours(folder / "x", address, HOST, settings) as side:
+            ground = Ground(side, (folder / "x").resolve(), await side.client.pull(_IMAGE), pulls)
+            chosen = [mix for mix in mixes(most) if only in mix.name]
+            return [await _beside(ground, mix, calls) for mix in chosen]
+
+
+def _push(address: str) -> list[str]:
+    """What the honest pod runs, and what hostile ones have pulled: the names of these.
+
+    Each layer is small on the way: many empty files, and zeros.
+    """
+    images.push(address, _IMAGE.partition("/")[2], images.busybox())
     found = []
-    for number, (name, attacks) in enumerate(crowds.items()):
-        async with serving(folder / f"{number}", image, log_level="info") as zones:
-            found.append(await _beside(zones, name, attacks, calls))
+    for number in range(_PULLS):
+        entries = [layers.LayerEntry(f"d{number}/{n:06}", content=b"") for n in range(_HEADERS)]
+        zeros = layers.layer(layers.LayerEntry(f"zeros{number}", content=bytes(_ZEROS)))
+        images.push(address, f"hostile:{number}", images.PushedImage([layers.layer(*entries), zeros]))
+        found.append(f"{HOST}/hostile:{number}")
     return found
 
 
-def _of(kinds: Sequence[str], count: int) -> list[str]:
-    return [kinds[number % len(kinds)] for number in range(count)]
+async def _beside(ground: Ground, mix: Mix, calls: int) -> Beside:
+    honest = _Honest(ground)
+    await honest.begin()
+    alone, beside = Samples(), Samples()
+    await honest.sample(calls // _ROUNDS, Samples())
+    protectd, xenpod_cri = ground.side.daemons
+    with memory.Peak([protectd]) as peak, memory.Peak([xenpod_cri]) as other:
+        before = [memory.of([pid]).rss for pid in (protectd, xenpod_cri)]
+        async with hostile(ground, mix) as neighbours:
+            for _ in range(_ROUNDS):
+                await _round(honest, neighbours, calls // _ROUNDS, alone, beside)
+    grown = [peak.bytes - before[0], other.bytes - before[1]]
+    await honest.end()
+    return Beside(mix.name, alone, beside, grown)
+
+
+async def _round(
+    honest: _Honest, neighbours: Neighbourhood, calls: int, alone: Samples, beside: Samples
+) -> None:
+    await honest.sample(calls, beside)
+    await neighbours.stand_still()
+    await honest.sample(calls, alone)
+    await neighbours.go_on()
+
+
+class _Honest:
+    """A pod, others that it is joined by, and who asks for them."""
+
+    def __init__(self, ground: Ground) -> None:
+        self._client: Client = ground.side.client
+        self._ground = ground
+        self._numbers = itertools.count()
+        self._pod = self._container = ""
+
+    async def begin(self) -> None:
+        pod = await self._client.run_pod("honest")
+        self._pod = pod.id
+        self._container = await self._client.create(pod, self._ground.image, _QUIET)
+        await self._client.start(self._container)
+
+    async def end(self) -> None:
+        await self._client.remove_pod(self._pod)
+
+    async def sample(self, calls: int, samples: Samples) -> None:
+        """So many execs and questions, and some starts; at a pace that needs a small part of the machine."""
+        everybody = asyncio.ensure_future(self._ask_everybody())
+        try:
+            for number in range(calls):
+                await asyncio.sleep(_PAUSE)
+                await samples.time(STATS, self._stats())
+                await asyncio.sleep(_PAUSE)
+                output = await samples.time(EXEC, self._client.exec(self._container, "true"))
+                if output.exit_code:
+                    raise RuntimeError(f"an exec ended with {output.exit_code}: {output.stderr!r}")
+                if number % _CALLS_A_START == 0:
+                    await asyncio.sleep(_PAUSE)
+                    pod = await samples.time(START, self._start())
+                    await self._client.remove_pod(pod)
+        finally:
+            everybody.cancel()
+            with suppress(asyncio.CancelledError):
+                await everybody
+
+    async def _start(self) -> str:
+        pod = await self._client.run_pod(f"honest-{next(self._numbers)}")
+        container = await self._client.create(pod, self._ground.image, _QUIET)
+        await self._client.start(container)
+        return pod.id
+
+    async def _stats(self) -> None:
+        request = cri.PodSandboxStatsRequest(pod_sandbox_id=self._pod)
+        await self._client.runtime.PodSandboxStats(request, timeout=_TIMEOUT)
+
+    async def _ask_everybody(self) -> None:
+        """As the kubelet does, only more often; logs are kept short meanwhile."""
+        while True:
+            await self._client.runtime.ListPodSandboxStats(cri.ListPodSandboxStatsRequest(), timeout=_TIMEOUT)
+            for path in (self._ground.folder / "pods").glob("*/*.log"):
+                with suppress(OSError):
+                    if path.stat().st_size > _LOG_LIMIT:
+                        path.write_bytes(b"")
+            await asyncio.sleep(1.0)
 
 
 def show(found: Sequence[Beside], console: Console) -> None:
-    """Milliseconds beside quiet and hostile neighbours, and the second as a multiple of the first."""
-    for percent in (50, 99):
-        table = Table(
-            title=f"an honest zone, p{percent}, ms", title_justify="left", title_style="bold", box=None
-        )
-        table.add_column("beside hostile zones", min_width=34)
+    """Milliseconds alone and beside hostile neighbours, and the second as a multiple of the first."""
+    for percent, goal in GOALS.items():
+        title = f"an honest pod, p{percent}, ms alone and beside hostile zones (goal: {goal:g} times)"
+        table = Table(title=title, title_justify="left", title_style="bold", box=None)
+        table.add_column("neighbours", min_width=30)
         for step in STEPS:
             table.add_column(step, justify="right")
             table.add_column("ratio", justify="right", style="bold")
         for beside in found:
             row = [beside.neighbours]
             for step in STEPS:
-                quiet, hostile = (
+                alone, there = (
                     percentile(samples.seconds[step], percent) * 1000
-                    for samples in (beside.quiet, beside.hostile)
+                    for samples in (beside.alone, beside.hostile)
                 )
-                row += [f"{quiet:.1f} to {hostile:.1f}", f"{hostile / quiet:.2f}"]
+                row += [f"{alone:.1f} to {there:.1f}", f"{there / alone:.2f}"]
             table.add_row(*row)
         console.print(table)
-    table = Table(title="protectd, beside them", title_justify="left", title_style="bold", box=None)
-    for column in ("beside hostile zones", "grew, MiB", "cut off"):
-        table.add_column(column, justify="right" if column != "beside hostile zones" else "left")
+    table = Table(title="the daemons grew, MiB", title_justify="left", title_style="bold", box=None)
+    table.add_column("neighbours", min_width=30)
+    for name in ("protectd", "xenpod-cri"):
+        table.add_column(name, justify="right")
     for beside in found:
-        table.add_row(beside.neighbours, f"{beside.grown / 2**20:.0f}", f"{beside.cut_off}")
+        table.add_row(beside.neighbours, *(f"{grown / 2**20:.0f}" for grown in beside.grown))
     console.print(table)
 
 
-async def _beside(zones: Zones, name: str, attacks: Sequence[str], calls: int) -> Beside:
-    await zones.create_zone(_HONEST)
-    await zones.run(*_QUIET, workload_id="w-honest", zone_id=_HONEST)
-    places = []
-    for number, attack in enumerate(attacks):
-        zone = await zones.create_zone(f"z{number}")
-        command = _LOUD if attack == "output" else _QUIET
-        await zones.run(*command, workload_id=f"w{number}", zone_id=zone.id)
-        places.append(f"{directory_of(zones.protectd.run_dir, zone.domain_id)}:{attack}")
-    quiet, hostile = Samples(), Samples()
-    await _sample(zones, calls // _ROUNDS, Samples())
-    before = _memory(zones, "VmRSS")
-    async with _hostile(zones, attacks, places) as crowd:
-        for _ in range(_ROUNDS):
-            await _sample(zones, calls // _ROUNDS, hostile)
-            await crowd.stand_still()
-            await _sample(zones, calls // _ROUNDS, quiet)
-            await crowd.go_on()
-        grown = _memory(zones, "VmHWM") - before
-    listed = await zones.clients.zones.ListZones(pb.ListZonesRequest(), timeout=TIMEOUT)
-    return Beside(name, quiet, hostile, grown, sum(bool(zone.death_reason) for zone in listed.zones))
-
-
-async def _sample(zones: Zones, calls: int, samples: Samples) -> None:
-    """Each step so often, at a pace that needs a small part of the machine."""
-    everything = asyncio.ensure_future(_ask_everybody(zones))
-    facts, stats = pb.ZoneFactsRequest(id=_HONEST), pb.ZoneStatsRequest(ids=[_HONEST])
-    try:
-        for _ in range(calls):
-            await samples.time(CALL, zones.clients.zones.ZoneFacts(facts, timeout=TIMEOUT))
-            await asyncio.sleep(_PAUSE)
-            await samples.time(STATS, zones.clients.zones.ZoneStats(stats, timeout=TIMEOUT))
-            await asyncio.sleep(_PAUSE)
-            await samples.time(EXEC, zones.exec("/bin/true", workload_id="w-honest"))
-    finally:
-        everything.cancel()
-
-
-async def _ask_everybody(zones: Zones) -> None:
-    """As the kubelet does, only more often; logs are kept short meanwhile."""
-    while True:
-        await zones.clients.zones.ZoneStats(pb.ZoneStatsRequest(), timeout=TIMEOUT)
-        for path in zones.folder.glob("w*.log"):
-            if path.stat().st_size > _LOG_LIMIT:
-                os.truncate(path, 0)
-        await asyncio.sleep(1.0)
-
-
-class _Crowd:
-    """Hostile neighbours: their agents in one process, and workloads that only write."""
-
-    def __init__(self, zones: Zones, agents: asyncio.subprocess.Process, writers: Sequence[str]) -> None:
-        self._zones = zones
-        self._agents = agents
-        self._writers = writers
-
-    async def stand_still(self) -> None:
-        await self._signal(signal.SIGSTOP)
-        await asyncio.sleep(_SETTLED)  # what they sent is dealt with
-
-    async def go_on(self) -> None:
-        await self._signal(signal.SIGCONT)
-
-    async def _signal(self, number: int) -> None:
-        self._agents.send_signal(number)
-        for writer in self._writers:
-            await self._zones.signal(number, writer)
-
-
-@asynccontextmanager
-async def _hostile(zones: Zones, attacks: Sequence[str], places: Sequence[str]) -> AsyncIterator[_Crowd]:
-    """While the block runs the neighbours are hostile."""
-    writers = [f"w{number}" for number, attack in enumerate(attacks) if attack == "output"]
-    ours = [place for place, attack in zip(places, attacks, strict=True) if attack != "output"]
-    process = await asyncio.create_subprocess_exec(
-        *("nice", "-n", "19", sys.executable, "-m", "tests.support.agent.hostile_zone", *ours),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
-    )
-    try:
-        assert process.stdout is not None
-        async with asyncio.timeout(TIMEOUT):
-            await process.stdout.readline()
-        for writer in writers:
-            await zones.signal(signal.SIGUSR1, writer)
-        yield _Crowd(zones, process, writers)
-    finally:
-        with suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
-
-
-def _memory(zones: Zones, line: str) -> int:
-    process = zones.protectd.daemon.process
-    assert process is not None
-    found = re.search(rf"{line}:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text())
-    assert found is not None
-    return int(found[1]) * 1024
-
-
 def main() -> int:
-    """Prints the table."""
+    """Prints the tables."""
     parser = argparse.ArgumentParser(prog="tests.bench.neighbours", description=__doc__)
-    parser.add_argument("--neighbours", type=int, default=20, help="hostile zones")
-    parser.add_argument("--calls", type=int, default=200, help="of each kind, beside each crowd")
+    parser.add_argument("--neighbours", type=int, default=20, help="hostile zones of every kind together")
+    parser.add_argument("--calls", type=int, default=200, help="of each kind, alone and beside each crowd")
+    parser.add_argument("--only", default="", help="neighbours whose name has this")
     arguments = parser.parse_args()
     folder = Path(tempfile.mkdtemp(prefix="xenpod-bench-"))
     try:
-        found = asyncio.run(measure(folder / "n", arguments.neighbours, arguments.calls))
+        found = asyncio.run(measure(folder / "n", arguments.neighbours, arguments.calls, arguments.only))
         show(found, Console(width=None if sys.stdout.isatty() else 130))
     finally:
         shutil.rmtree(folder)

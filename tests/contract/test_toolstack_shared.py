@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from daemonkit.faults import Missing
+from daemonkit.faults import Missing, Refused
 from protect.host import mounts, mountspace
+from protect.model.errors import DomainGone
 from protect.model.toolstack import DiskSpec
 from protect.volumes.area import Area
 from tests.support.images import busybox
 from tests.support.protect.stage import Agent, Stage
+from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
 
@@ -69,9 +71,17 @@ class Guest:
         return code, output.decode()
 
 
+async def mount(stage: Stage, agent: Agent) -> str:
+    """Have it served and mounted, as protectd does before a container with volumes; the session."""
+    session = await stage.toolstack.share(agent.domain)
+    await agent.call(mount_shared=pb.MountShared(session=session))
+    return session
+
+
 async def boot(stage: Stage, area: Area, images: tuple[Path, Path]) -> Guest:
     agent = await stage.boot(shared=area.namespace)
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
+    await mount(stage, agent)
     return Guest(agent)
 
 
@@ -144,13 +154,16 @@ async def test_it_outlives_the_domain_and_the_toolstack(
 ) -> None:
     first = await stage.boot(shared=area.namespace)
     show(area, source, "0")
+    await mount(stage, first)
     await stage.toolstack.destroy(first.domain)
     assert read(area, "w/0/marker") == b"of the host\n"
     agent = await stage.boot(shared=area.namespace)
+    session = await mount(stage, agent)
     await stage.restart()
     agent = await stage.connect(agent.domain)
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
     guest = Guest(agent)
+    assert await mount(stage, agent) == session, "the server is the same"
     assert await guest.sh("cat /v/marker") == (0, "of the host\n"), "mounted before the domain's start"
     show(area, source, "1")
     assert await guest.sh("cat /v/marker", "w/1") == (0, "of the host\n"), "mounted after the restart"
@@ -161,6 +174,18 @@ async def test_a_directory_that_is_not_there(stage: Stage, tmp_path: Path) -> No
     with pytest.raises(Missing):
         await stage.toolstack.create(wanted)
     assert await stage.info(wanted.uuid) is None
+
+
+async def test_it_is_served_once_and_only_where_it_is_wanted(stage: Stage, area: Area) -> None:
+    agent = await stage.boot(shared=area.namespace)
+    first = await mount(stage, agent)
+    assert await mount(stage, agent) == first
+    bare = await stage.boot()
+    with pytest.raises(Refused):
+        await stage.toolstack.share(bare.domain)
+    await stage.toolstack.destroy(agent.domain)
+    with pytest.raises(DomainGone):
+        await stage.toolstack.share(agent.domain)
 
 
 async def test_none_is_wanted(stage: Stage, images: tuple[Path, Path]) -> None:

@@ -50,11 +50,15 @@ def _rest(chosen: str) -> tuple[str, str]:
 
 SUITES = (
     Suite("binding", ("tests/xen/inside/test_binding.py",), 210, tiers=_EVERY),
-    Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 210),
+    Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 250),
     Suite("contract-pv", (*_CONTRACT, "-k", _CONTRACT_FIRST), 190, tiers=_EVERY),
     Suite("contract-pv-rest", (*_CONTRACT, *_rest(_CONTRACT_FIRST)), 300),
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 250, {"XENPOD_TEST_MODE": "pvh"}),
-    Suite("volumes", ("tests/contract/test_toolstack_shared.py", "--toolstack=libxl"), 300),
+    Suite(
+        "volumes",
+        ("tests/contract/test_toolstack_shared.py", "tests/xen/inside/test_sharing.py", "--toolstack=libxl"),
+        450,
+    ),
     # dom0 has cgroup v2 alone, as hosts with systemd have: where other tiers ran may be v1 or both.
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 250),
     Suite("agent", (*_AGENT, "-k", "not pvh"), 80, tiers=_EVERY),

@@ -14,6 +14,7 @@
 #include "channel/transport.h"
 #include "container/container.h"
 #include "container/job.h"
+#include "container/shared.h"
 #include "sys/file.h"
 #include "sys/log.h"
 #include "sys/loop.h"
@@ -42,6 +43,7 @@ static verb *const verbs[] = {
 	[OP(POWER_OFF)] = power_off,
 	[OP(UPDATE_CONTAINER)] = update_container,
 	[OP(DIAL)] = dial,
+	[OP(MOUNT_SHARED)] = mount_shared,
 };
 
 static const char *setting(const char *name, const char *otherwise)
@@ -98,7 +100,7 @@ int main(void)
 		return 1;
 	if (boot_modules() < 0 || boot_cgroups() < 0 || interface_loopback_up() < 0 || boot_directories() < 0 ||
 	    addons_mount(setting("XENPOD_ADDONS", "")) < 0 || boot_devices() < 0 ||
-	    shared_mount(setting("XENPOD_SHARED", "")) < 0)
+	    shared_prepare(setting("XENPOD_SHARED", "")) < 0)
 		return 1;
 	set_first_name(setting("XENPOD_ZONE", "zone"));
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "fakedom.h"
+#include "publish.h"
 
 /* Descriptors that are kept are moved above this, out of the way of those with fixed numbers. */
 enum { HIGH_FD = 100 };
@@ -48,50 +49,6 @@ static int open_channel(struct zone *zone, const char *directory, struct reason 
 	zone->log = console_open(zone->directory);
 	if (zone->log < 0)
 		return reason_errno(reason, "open", "console.log");
-	return 0;
-}
-
-/* "<pid> (<name>) <state> ..."; the 22nd field is the start in clock ticks since boot. */
-static int start_time(pid_t pid, unsigned long long *ticks)
-{
-	char path[32], text[1024];
-	const char *at;
-	ssize_t n;
-	int fd;
-
-	snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-	fd = open(path, O_RDONLY | O_CLOEXEC);
-	if (fd < 0)
-		return -1;
-	n = read(fd, text, sizeof(text) - 1);
-	close(fd);
-	if (n <= 0)
-		return -1;
-	text[n] = '\0';
-	at = strrchr(text, ')');
-	for (int field = 2; at && field < 22; field++)
-		at = strchr(at + 1, ' ');
-	return at && sscanf(at, " %llu", ticks) == 1 ? 0 : -1;
-}
-
-/* Writes a file that appears with all of its content, or not at all. */
-static int publish(int directory, const char *name, const char *text, struct reason *reason)
-{
-	char draft[32];
-	int fd;
-
-	snprintf(draft, sizeof(draft), ".%s.new", name);
-	fd = openat(directory, draft, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
-	if (fd < 0)
-		return reason_errno(reason, "open", draft);
-	if (write(fd, text, strlen(text)) != (ssize_t)strlen(text)) {
-		reason_errno(reason, "write", draft);
-		close(fd);
-		return -1;
-	}
-	close(fd);
-	if (renameat(directory, draft, directory, name) < 0)
-		return reason_errno(reason, "rename", name);
 	return 0;
 }
 
@@ -146,17 +103,6 @@ static int stop_and_let_go(struct zone *zone, struct reason *reason)
 	return 0;
 }
 
-static int publish_pid(const struct zone *zone, struct reason *reason)
-{
-	unsigned long long ticks;
-	char text[64];
-
-	if (start_time(zone->pid, &ticks) < 0)
-		return reason_errno(reason, "read", "start time of the zone");
-	snprintf(text, sizeof(text), "%d %llu\n", (int)zone->pid, ticks);
-	return publish(zone->directory, "pid", text, reason);
-}
-
 static int make_zone(const struct options *options, struct zone *zone, struct reason *reason)
 {
 	int console[2], ready[2], go[2];
@@ -177,7 +123,7 @@ static int make_zone(const struct options *options, struct zone *zone, struct re
 	close(zone->channel);
 	result = await_ready(ready[0], reason);
 	close(ready[0]);
-	if (result == 0 && stop_and_let_go(zone, reason) == 0 && publish_pid(zone, reason) == 0)
+	if (result == 0 && stop_and_let_go(zone, reason) == 0 && publish_process(zone->directory, zone->pid, "", reason) == 0)
 		return 0;
 	kill(zone->pid, SIGKILL);
 	waitpid(zone->pid, NULL, 0);

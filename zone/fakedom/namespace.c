@@ -29,17 +29,3 @@ int namespace_enter(const char *shared, int *tree, struct reason *reason)
 	*tree = clone_root(shared, reason);
 	return *tree < 0 ? -1 : 0;
 }
-
-int namespace_mounts(const char *shared, int *tree, struct reason *reason)
-{
-	int ours = open("/proc/self/ns/mnt", O_RDONLY | O_CLOEXEC);
-
-	if (ours < 0)
-		return reason_errno(reason, "open", "our own mounts");
-	if (namespace_enter(shared, tree, reason) < 0)
-		return -1;
-	if (setns(ours, CLONE_NEWNS) < 0)
-		return reason_errno(reason, "setns", "our own mounts");
-	close(ours);
-	return 0;
-}

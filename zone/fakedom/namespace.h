@@ -6,7 +6,5 @@
 /* Enters a mount namespace by its path, and opens its mounts as one tree for move_mount.  What is mounted there later
  * appears in the tree too, and never the other way round.  The caller must have a single thread. */
 int namespace_enter(const char *shared, int *tree, struct reason *reason);
-/* The same, and back to the namespace of the caller. */
-int namespace_mounts(const char *shared, int *tree, struct reason *reason);
 
 #endif

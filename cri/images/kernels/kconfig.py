@@ -23,7 +23,7 @@ NEEDED = (
     "XEN_NETDEV_FRONTEND",
     "XEN_GRANT_DEV_ALLOC",
     "XEN_DEV_EVTCHN",
-    "NET_9P_XEN",
+    "NET_9P",
     "9P_FS",
     "SQUASHFS",
     "OVERLAY_FS",

@@ -21,7 +21,7 @@ from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainSpec
 from protect.toolstack.fake.hierarchies import Hierarchy, read, write
 from protect.toolstack.fake.limits import CgroupLimits, limit, share
-from protect.toolstack.fake.process import PidfdProcess
+from protect.toolstack.process import PidfdProcess
 
 _REMOVAL_SECONDS = 10.0
 """Seconds within which killed processes must be gone."""

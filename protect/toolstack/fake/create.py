@@ -21,8 +21,8 @@ from protect.toolstack.fake.faultplan import InjectedFault
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.launcher import Launch, launch
 from protect.toolstack.fake.limits import CgroupLimits
-from protect.toolstack.fake.process import PidfdProcess
 from protect.toolstack.fake.settings import FakeSettings
+from protect.toolstack.process import PidfdProcess
 
 log = logging.getLogger(__name__)
 

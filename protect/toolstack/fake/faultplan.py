@@ -16,12 +16,14 @@ kind                what happens
 fail                the operation fails before it did anything
 half                the operation is done (create: up to the running launcher), then fails
 delay               the operation begins ``after_ms`` later
-die                 at = "unpause": the domain's first process is killed ``after_ms`` later
+die                 at = "unpause": the domain's first process is killed ``after_ms`` later;
+                    at = "share": what serves the directory is said to have ended, ``after_ms`` later
 stall               at = "open_channel": it connects, but not a byte comes through
 exhausted           at = "create": the host has no memory left (physical_info says so too)
 ==================  ==========================================================================
 
-Operations: create, unpause, set_shares, destroy, attach_disk, detach_disk, host_interface, open_channel.
+Operations: create, unpause, set_shares, destroy, attach_disk, detach_disk, share, host_interface,
+open_channel.
 A failed create leaves nothing behind, whatever the kind; the other verbs, done by halves, leave
 what they did, to be found and removed like the leftovers of a real hypervisor's error.
 """
@@ -53,13 +55,13 @@ class FaultKind(Enum):
     EXHAUSTED = "exhausted"
 
 
-_CHANGING = frozenset({"create", "unpause", "set_shares", "destroy", "attach_disk", "detach_disk"})
+_CHANGING = frozenset({"create", "unpause", "set_shares", "destroy", "attach_disk", "detach_disk", "share"})
 _ANY = _CHANGING | {"host_interface", "open_channel"}
 _LEGAL: Mapping[FaultKind, frozenset[str]] = {
     FaultKind.FAIL: _ANY,
     FaultKind.HALF: _CHANGING,
     FaultKind.DELAY: _ANY,
-    FaultKind.DIE: frozenset({"unpause"}),
+    FaultKind.DIE: frozenset({"unpause", "share"}),
     FaultKind.STALL: frozenset({"open_channel"}),
     FaultKind.EXHAUSTED: frozenset({"create"}),
 }

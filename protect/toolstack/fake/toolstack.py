@@ -1,8 +1,7 @@
 """A toolstack without a hypervisor: domains are trees of Linux namespaces.
 
-Their first process is the same agent that boots in a Xen guest, so everything above the port runs
-unchanged.  THERE IS NO SECURITY BOUNDARY: the zones share the host's kernel, and whoever is root in
-one is root on the host.
+Their first process is the same agent that boots in a Xen guest, so everything above the port runs unchanged.
+THERE IS NO SECURITY BOUNDARY: zones share the host's kernel, and root in one is root on the host.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import asyncio
 import builtins
 import logging
 import signal
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
@@ -30,16 +29,18 @@ from protect.model.toolstack import (
     DomainSpec,
     DomainState,
     PhysicalInfo,
+    ShareEnd,
     ShutdownReason,
-    Transport,
 )
+from protect.model.transport import Transport
 from protect.toolstack.completion import Completing, completed
-from protect.toolstack.deaths import Deaths
-from protect.toolstack.fake import channel, create, disks, faultplan, interfaces
+from protect.toolstack.deaths import Deaths, Listeners
+from protect.toolstack.fake import channel, create, disks, faultplan, interfaces, sharing
 from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.settings import FakeSettings, physical_info
+from protect.toolstack.fake.system import system_faults
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class FakeToolstack(Completing):
         self._domains: dict[UUID, Domain] = {}
         self._creating: dict[UUID, DomainSpec] = {}
         self._deaths = Deaths()
+        self._share_ends = Listeners[ShareEnd]()
         self._watches: dict[UUID, asyncio.Task[None]] = {}
 
     async def start(self) -> None:
@@ -83,6 +85,7 @@ class FakeToolstack(Completing):
             watch.cancel()
         await asyncio.gather(*self._watches.values(), return_exceptions=True)
         self._deaths.close()
+        self._share_ends.close()
         if not self._domains:
             await asyncio.to_thread(self._home.cgroups.remove_instance)
         for domain in self._domains.values():
@@ -121,7 +124,7 @@ class FakeToolstack(Completing):
 
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
-        with _faults("create domain", spec.name):
+        with system_faults("create domain", spec.name):
             fault = self._faults.take("create", spec.name)
             await faultplan.before(fault, "create domain", spec.name)
             full = fault is not None and fault.kind is FaultKind.EXHAUSTED
@@ -158,7 +161,7 @@ class FakeToolstack(Completing):
         if found is None:
             return
         name = found.spec.name
-        with _faults("destroy domain", name):
+        with system_faults("destroy domain", name):
             async with found.lock:
                 if self._by_id(domain) is not found:
                     return  # another destroy was faster
@@ -195,6 +198,9 @@ class FakeToolstack(Completing):
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         return sorted(self._living("list disks", domain).loops)
 
+    async def share(self, domain: DomainId) -> str:
+        return await sharing.share(self._living("share", domain), self._faults, self._share_ends)
+
     async def host_interface(self, domain: DomainId, index: int) -> str:
         found = self._living("find interface", domain)
         fault = self._faults.take("host_interface", found.spec.name)
@@ -221,6 +227,9 @@ class FakeToolstack(Completing):
             if domain.reason is not None
         )
 
+    def share_ends(self) -> AsyncIterator[ShareEnd]:
+        return self._share_ends.listen(())
+
     async def console(self, domain: DomainId, limit: int) -> bytes:
         found = self._by_id(domain)
         if found is None:
@@ -233,7 +242,7 @@ class FakeToolstack(Completing):
     async def _changing(self, domain: Domain, at: str, operation: str) -> AsyncIterator[None]:
         """Hold the domain's lock, and inject the faults planned for ``at``."""
         name = domain.spec.name
-        with _faults(operation, name):
+        with system_faults(operation, name):
             fault = self._faults.take(at, name)
             await faultplan.before(fault, operation, name)
             async with domain.lock:
@@ -283,12 +292,3 @@ class FakeToolstack(Completing):
 
     def _info(self, domain: Domain) -> DomainInfo:
         return domain.info(self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)))
-
-
-@contextmanager
-def _faults(operation: str, subject: str) -> Iterator[None]:
-    """Raise errors of the system as faults."""
-    try:
-        yield
-    except OSError as error:
-        raise ToolstackError(operation, subject, str(error)) from error

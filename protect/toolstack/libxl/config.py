@@ -6,7 +6,7 @@ from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainStat
 from protect.toolstack.libxl.boot import Boot, command_line
 from protect.toolstack.libxl.deaths import REASONS
 from protect.toolstack.libxl.kernels import ADDONS
-from protect.toolstack.libxl.sharing import ENVIRONMENT, Sharing
+from protect.toolstack.libxl.sharing import ENVIRONMENT
 from xenbind import domain as xen
 
 NO_SCRIPT = "/bin/true"
@@ -17,7 +17,7 @@ _SLACK_KIB = 1024
 """LIBXL_MAXMEM_CONSTANT: what libxl adds to the requested memory for a domain's limit."""
 
 
-def domain_config(spec: DomainSpec, boot: Boot, arguments: str, sharing: Sharing) -> dict[str, object]:
+def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, object]:
     """The configuration for ``spec``, to boot from ``boot``.  Invalid: its environment cannot be passed."""
     kind = spec.mode.value
     addons = {"XENPOD_ADDONS": ADDONS} if spec.kernel and spec.kernel.addons else {}
@@ -35,12 +35,10 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str, sharing: Sharing
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
             "cmdline": command_line(arguments, environment),
-            **(sharing.build_info(spec.shared) if spec.shared else {}),
         },
         "nics": [
             {"devid": number, "nictype": "vif", "script": NO_SCRIPT} for number in range(spec.interfaces)
         ],
-        "p9s": [sharing.device()] if spec.shared else [],
         "on_poweroff": "preserve",
         "on_reboot": "preserve",
         "on_crash": "preserve",

@@ -1,4 +1,4 @@
-"""Logs of zones in dom0: consoles, by xenconsoled (``--log=guest``), and output of device models."""
+"""Logs of zones in dom0: their consoles, by xenconsoled (``--log=guest``)."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from pathlib import Path
 
 from protect.toolstack.console import read_tail
 
-_DEVICE_MODELS = Path("/var/log/xen")  # XEN_LOG_DIR of libxl's build
 _LONGEST = 1 << 20
 _KEPT = 256 << 10
 
 
 class GuestLogs:
-    """``guest-<name>.log`` in xenconsoled's directory, ``qemu-dm-<name>.log`` in libxl's.
+    """``guest-<name>.log`` in xenconsoled's directory.
 
-    What is in them is, or is caused by, the guest, and nobody else bounds or removes them.
+    What is in them is the guest's, and nobody else bounds or removes them.
     """
 
-    def __init__(self, consoles: Path, device_models: Path = _DEVICE_MODELS) -> None:
+    def __init__(self, consoles: Path) -> None:
         self._consoles = consoles
-        self._device_models = device_models
 
     def notices(self) -> tuple[str, ...]:
         """A notice for the operator if there can be no console logs."""
@@ -37,20 +35,15 @@ class GuestLogs:
     def trim(self, names: Iterable[str]) -> None:
         """Cut long logs down to their newest part."""
         for name in names:
-            for log in (self._console(name), self._device_model(name)):
-                with suppress(FileNotFoundError):
-                    _trim(log)
+            with suppress(FileNotFoundError):
+                _trim(self._console(name))
 
     def forget(self, name: str) -> None:
         """Remove the logs of a zone that is gone: names are not used again, so nobody else would."""
         self._console(name).unlink(missing_ok=True)
-        self._device_model(name).unlink(missing_ok=True)
 
     def _console(self, name: str) -> Path:
         return self._consoles / f"guest-{name.replace('/', '_')}.log"
-
-    def _device_model(self, name: str) -> Path:
-        return self._device_models / f"qemu-dm-{name}.log"
 
 
 def _trim(log: Path) -> None:

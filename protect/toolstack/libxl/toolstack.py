@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -23,12 +22,13 @@ from protect.model.toolstack import (
     DomainInfo,
     DomainSpec,
     PhysicalInfo,
-    Transport,
+    ShareEnd,
 )
+from protect.model.transport import Transport
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl import boot as booting
-from protect.toolstack.libxl.admit import Admission
+from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, domain_info
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
@@ -40,17 +40,12 @@ from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
-from protect.toolstack.libxl.workers import Workers, as_faults
+from protect.toolstack.libxl.workers import Workers, xen_faults
 from xenbind import domain as xen
 from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
 
-log = logging.getLogger(__name__)
-
 _TRIM_SECONDS = 30.0
-_PERMISSIVE = (
-    "FLASK is permissive: labels of zones hold nobody back (xl setenforce 1, or flask=enforcing for Xen)"
-)
 
 
 class LibxlToolstack(Completing):
@@ -63,8 +58,8 @@ class LibxlToolstack(Completing):
         self._settings = settings or LibxlSettings()
         self._guest_dir = guest_dir
         self._cache = state_dir / "kernels"
-        launcher, place = guest_dir / "device-model", state_dir / "shared"
-        self._sharing = Sharing(launcher.absolute(), place.absolute(), self._settings.device_model)
+        launcher, shares = (guest_dir / "share").absolute(), (state_dir / "shares").absolute()
+        self._sharing = Sharing(launcher, shares, self._settings.share_memory)
         self._closing = AsyncExitStack()
 
     # -- life of the toolstack
@@ -74,7 +69,7 @@ class LibxlToolstack(Completing):
             async with AsyncExitStack() as undo:
                 await self._open(undo)
                 self._closing = undo.pop_all()
-            await self.list()
+            await self._sharing.adopt({domain.uuid for domain in await self.list()})
         except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
         except (errors.XenError, OSError) as error:
@@ -85,14 +80,10 @@ class LibxlToolstack(Completing):
         self._boot = await asyncio.to_thread(booting.find, self._settings, self._guest_dir, self._cache)
         self._kernels = KernelCache(self._boot, self._guest_dir, self._cache / "others")
         await asyncio.to_thread(self._kernels.prepare)
-        await asyncio.to_thread(self._sharing.prepare)
+        undo.push_async_callback(self._sharing.close)
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
-        host = await self._workers.ask(physinfo.physinfo)
-        enforcing = await self._workers.ask(flask.enforcing)
-        self._capabilities = Capabilities(
-            host.pv, host.hvm, host.hap, host.iommu, host.release, self._boot.modes, enforcing is not None
-        )
+        self._capabilities = await capabilities(self._workers, self._boot)
         self._admission = Admission(self._workers, self._capabilities)
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
         self._store = await asyncio.to_thread(AsyncStore)
@@ -114,9 +105,9 @@ class LibxlToolstack(Completing):
 
     @completed
     async def physical_info(self) -> PhysicalInfo:
-        with as_faults("read host info", ""):
+        with xen_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
-            notices = (_PERMISSIVE,) if await self._workers.ask(flask.enforcing) is False else ()
+            notices = (*await self._admission.notices(), *await self._scheduling.notices())
         guests = sum(domain.memory_bytes for domain in await self.list())
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
@@ -124,7 +115,7 @@ class LibxlToolstack(Completing):
             cpus=info.cpus,
             version=info.version,
             security_boundary=True,
-            notices=(*self._logs.notices(), *notices, *await self._scheduling.notices()),
+            notices=(*self._logs.notices(), *notices),
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
@@ -134,20 +125,21 @@ class LibxlToolstack(Completing):
 
     @completed
     async def has_seclabel(self, label: str) -> bool:
-        with as_faults("look up label", label):
+        with xen_faults("look up label", label):
             return self._capabilities.flask and await self._workers.ask(flask.knows, label)
 
     @completed
     async def create(self, spec: DomainSpec) -> DomainId:
-        with as_faults("create domain", spec.name):
+        with xen_faults("create domain", spec.name):
             async with (
                 self._kernels.unpacked(spec.kernel) as boot,
                 self._admission.admit(spec, boot),
                 AsyncExitStack() as undo,
             ):
                 if spec.shared:
-                    await asyncio.to_thread(self._sharing.check, spec.name, spec.shared)
-                config = domain_config(spec, boot, self._settings.kernel_arguments, self._sharing)
+                    await asyncio.to_thread(self._sharing.enter, spec.uuid, spec.name, spec.shared)
+                    undo.push_async_callback(self._sharing.forget, spec.uuid)
+                config = domain_config(spec, boot, self._settings.kernel_arguments)
                 undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
                 domid = await self._workers.run(xen.create, config)
                 undo.callback(self._disks.forget, domid)
@@ -169,13 +161,13 @@ class LibxlToolstack(Completing):
     @completed
     async def unpause(self, domain: DomainId) -> None:
         self._living("unpause domain", domain)
-        with as_faults("unpause domain", str(domain)):
+        with xen_faults("unpause domain", str(domain)):
             await self._workers.run(xen.unpause, domain)
 
     @completed
     async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
         self._living("set CPU shares", domain)
-        with as_faults("set CPU shares", f"domain {domain}"):
+        with xen_faults("set CPU shares", f"domain {domain}"):
             await self._scheduling.set(domain, shares)
 
     def abandon(self, domain: DomainId) -> None:
@@ -188,16 +180,15 @@ class LibxlToolstack(Completing):
         if known is None:
             return
         known.abandoned.set()
-        with as_faults("destroy domain", str(domain)):
+        with xen_faults("destroy domain", str(domain)):
             async with known.lock:
                 if self._registry.get(domain) is not known:
                     return  # another destroy was faster
                 # Xen cannot end a domain quickly while others have its pages.
                 self._channels.disconnect(domain)
-                try:
+                self._sharing.abandon(known.uuid)
+                with suppress(errors.DomainNotFound):  # it is gone already
                     await self._workers.run(xen.destroy, domain, known.uuid)
-                except errors.DomainNotFound:
-                    log.debug("domain %d is gone already", domain)
                 await self._forget(known)
 
     async def _forget(self, known: Known) -> None:
@@ -205,12 +196,13 @@ class LibxlToolstack(Completing):
         self._registry.remove(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
+        await self._sharing.forget(known.uuid)
         await asyncio.to_thread(self._logs.forget, known.name)
 
     @completed
     async def list(self) -> list[DomainInfo]:
         listed = []
-        with as_faults("list domains", ""):
+        with xen_faults("list domains", ""):
             for info in await self._workers.ask(xen.domains):
                 if info.domid == 0 or info.dying:  # a dying one only waits for others to give back its pages
                     continue
@@ -230,26 +222,34 @@ class LibxlToolstack(Completing):
     @completed
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
         known = self._living("attach disk", domain)
-        with as_faults("attach disk", f"{disk.vdev} of domain {domain}"):
+        with xen_faults("attach disk", f"{disk.vdev} of domain {domain}"):
             async with known.lock:
                 await self._disks.attach(domain, disk)
 
     @completed
     async def detach_disk(self, domain: DomainId, vdev: str) -> None:
         if (known := self._registry.get(domain)) is not None:
-            with as_faults("detach disk", f"{vdev} of domain {domain}"):
+            with xen_faults("detach disk", f"{vdev} of domain {domain}"):
                 await self._disks.detach(known, vdev)
 
     @completed
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         self._living("list disks", domain)
-        with as_faults("list disks", str(domain)):
+        with xen_faults("list disks", str(domain)):
             return [vdev for vdev in await self._disks.list(domain) if vdev != ADDONS]
+
+    @completed
+    async def share(self, domain: DomainId) -> str:
+        known = self._living("share", domain)
+        with xen_faults("share", f"domain {domain}"):
+            async with known.lock:
+                qemu = await self._store.list(f"/local/domain/{domain}/device/9pfs")  # of an earlier release
+                return "" if qemu else await self._sharing.serve(known.uuid, domain)
 
     @completed
     async def host_interface(self, domain: DomainId, index: int) -> str:
         self._living("find interface", domain)
-        with as_faults("find interface", str(domain)):
+        with xen_faults("find interface", str(domain)):
             nics = await self._workers.ask(nic.nics, domain)
         if index not in [interface.devid for interface in nics]:
             raise Invalid("find interface", f"{index} of domain {domain}", "it has no such interface")
@@ -259,7 +259,7 @@ class LibxlToolstack(Completing):
 
     async def open_channel(self, domain: DomainId) -> Transport:
         known = self._living("open channel", domain)
-        with as_faults("open channel", f"domain {domain}"):
+        with xen_faults("open channel", f"domain {domain}"):
             opened = await race(self._channels.connect(domain), known.ended.wait())
         if isinstance(opened, VchanTransport):
             return opened
@@ -267,6 +267,9 @@ class LibxlToolstack(Completing):
 
     def deaths(self) -> AsyncIterator[DomainDeath]:
         return self._registry.listen()
+
+    def share_ends(self) -> AsyncIterator[ShareEnd]:
+        return self._sharing.listen()
 
     async def console(self, domain: DomainId, limit: int) -> bytes:
         known = self._registry.get(domain)

@@ -85,7 +85,7 @@ class _Pool:
 
 
 @contextmanager
-def as_faults(operation: str, subject: str) -> Iterator[None]:
+def xen_faults(operation: str, subject: str) -> Iterator[None]:
     """Raise errors of Xen and of the system as faults."""
     try:
         yield

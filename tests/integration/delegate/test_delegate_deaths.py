@@ -162,7 +162,7 @@ async def test_containerd_is_not_there_at_the_start(both: Mixed) -> None:
 
 
 async def answers(client: Client) -> None:
-    """Wait until nothing is wrong with either runtime."""
+    """Wait until both runtimes are ready again."""
     left: list[Any] = []
     try:
         async with asyncio.timeout(PATIENCE):

@@ -6,13 +6,16 @@ until its input ends: a process of its own, as the CPUs of a guest are not prote
 
 from __future__ import annotations
 
+import math
 import os
 import socket
+import struct
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from protect.channel import frames
 from protect.channel.frames import WINDOW, Frame, FrameDecoder, Side, Type
@@ -68,6 +71,16 @@ class Line:
         """Nobody answers any more, not even a new connection."""
         self._zone.stop()
 
+    def hold(self, untrusted: bytes) -> None:
+        """Send this, and then nothing more, though the connection stays."""
+        with self._sending:
+            self._host.sendall(untrusted)
+            threading.Event().wait()
+
+    def end_of_ours(self) -> None:
+        """Close our side alone."""
+        self._host.shutdown(socket.SHUT_WR)
+
     def close(self) -> None:
         self.ended = True
         for one in (self._host, self._agent):
@@ -111,6 +124,10 @@ class Line:
         decoder = FrameDecoder(Side.AGENT)
         while untrusted := self._agent.recv(READ):
             for frame in decoder.feed(untrusted):
+                if frame.type is Type.HELLO and self._zone.attack in GREETINGS:
+                    self._zone.attacked.set()
+                    self.send(GREETINGS[self._zone.attack])
+                    continue
                 listed = frame.type is Type.REPLY and self._asked.pop(frame.stream, "") == "list_processes"
                 self.send(frames.encode(self._more(frame) if listed else frame))
                 if listed:
@@ -226,6 +243,33 @@ def _hang_up(line: Line) -> None:
     line.close()
 
 
+def _once(untrusted: bytes) -> Callable[[Line], None]:
+    return lambda line: line.send(untrusted)
+
+
+def _raw(kind: int, stream: int, payload: bytes, *, flags: int = 0, zero: int = 0, length: int = -1) -> bytes:
+    """A frame, legal or not (docs/channel.md)."""
+    return _HEADER.pack(kind, flags, zero, stream, len(payload) if length < 0 else length) + payload
+
+
+def _half_a_frame(line: Line) -> None:
+    line.hold(_raw(Type.DATA, FORGOTTEN, b"", length=60_000))
+
+
+def _half_close(line: Line) -> None:
+    line.end_of_ours()
+
+
+def _exits(line: Line) -> None:
+    """Of others' containers and execs, of its own twice, and of names that are none."""
+    line.send(b"".join(_exited(name, code) for name in ("good-w", "bad-w", "bad-w", ODD) for code in (0, 7)))
+
+
+def _exited(container: str, code: int) -> bytes:
+    exited = pb.ProcessExited(process=pb.ProcessRef(container_id=container), exit_code=code)
+    return frames.encode(Frame(Type.EVENT, 0, pb.Event(process_exited=exited).SerializeToString()))
+
+
 def _gone(line: Line) -> None:
     line.leave()
 
@@ -243,6 +287,27 @@ def _field(number: int, content: bytes) -> bytes:
     return bytes([number << 3 | 2]) + length + bytes([size]) + content
 
 
+ODD = "\x1b[2J\r\n2026-01-01T00:00:00Z CRITICAL forged " + "x" * 2000
+"""Text that would forge a line of a log, or a terminal's contents."""
+LONG = ODD * 3
+_HEADER = struct.Struct("<BBHII")
+
+
+def _hello(**fields: Any) -> bytes:
+    known = {"version_min": 1, "version_max": 1, "boot_id": b"b" * 16}
+    return _raw(Type.HELLO, 0, pb.Hello(**(known | fields)).SerializeToString())
+
+
+GREETINGS: Mapping[str, bytes] = {
+    "version 0": _hello(version_min=0, version_max=0),
+    "a later version": _hello(version_min=2, version_max=2),
+    "every version": _hello(version_min=0, version_max=0xFFFFFFFF),
+    "no boot": _hello(boot_id=b""),
+    "a long boot": _hello(boot_id=b"b" * 4000),
+    "no greeting": _raw(Type.EVENT, 0, b""),
+    "half a greeting": _hello()[:20],
+}
+"""Instead of the agent's own HELLO."""
 LARGEST = 1 << 20
 _ROW = pb.ContainerStats.DESCRIPTOR.fields_by_name["cpu_pressure"].number
 _ROWS = _field(pb.Stats.CONTAINERS_FIELD_NUMBER, bytes([_ROW << 3 & 0x7F | 2 | 0x80, _ROW >> 4, 0]) * 600)
@@ -257,10 +322,32 @@ ATTACKS: Mapping[str, Callable[[Line], None]] = {
     "events": events,
     "hang-up": _hang_up,
     "gone": _gone,
+    "half a frame": _half_a_frame,
+    "half closed": _half_close,
+    "exits": _exits,
+    "errors": _nothing,
+    "figures": _nothing,
+    "a reply to nothing": _once(
+        _raw(Type.REPLY, 4_000_000_000, pb.Reply(done=pb.Empty()).SerializeToString())
+    ),
+    "a call": _once(_raw(Type.CALL, 1, pb.Request().SerializeToString())),
+    "a stream of its own": _once(_raw(Type.DATA, FORGOTTEN + 9, bytes(8) + b"x")),
+    "credit for nothing": _once(_raw(Type.CREDIT, FORGOTTEN + 9, bytes(16))),
+    "a second greeting": _once(_hello()),
+    "a huge event": _once(_raw(Type.EVENT, 0, b"", length=4097)),
+    "no event": _once(_raw(Type.EVENT, 0, b"\xff" * 64)),
+    "a huge frame": _once(_raw(Type.DATA, FORGOTTEN, b"", length=0xFFFFFFFF)),
+    "no data": _once(_raw(Type.DATA, FORGOTTEN, b"x")),
+    "an unknown type": _once(_raw(200, 0, b"")),
+    "reserved bits": _once(_raw(Type.EVENT, 0, b"", zero=1)),
+    "unknown flags": _once(_raw(Type.DATA, FORGOTTEN, bytes(8) + b"x", flags=0x82)),
+    "stream 0": _once(_raw(Type.DATA, 0, bytes(8) + b"x")),
     "silent": _nothing,
     "stats": _nothing,
     "rows": _nothing,
 }
+FLOODS = ("data", "large-data", "credit", "fin", "crumbs", "pieces", "events", "hang-up", "stats", "rows")
+"""What goes on for as long as it may; the others are over at once, or are answers."""
 LEGAL = ("crumbs", "pieces", "events", "hang-up", "rows")
 """Attacks that break no rule, against which only turns and bounds help."""
 OWN_OUTPUT = ("crumbs", "pieces")
@@ -268,12 +355,37 @@ SILENT: Mapping[str, Sequence[str]] = {
     "silent": ("signal_process", "delete_container", "delete_exec", "exec_process", "get_stats", "get_facts"),
 }
 """Calls that never get an answer."""
+
+
+def _impossible() -> pb.Reply:
+    """Of its own container and of others', with the largest numbers there are, and with none."""
+    reply = pb.Reply()
+    for name in ("bad-w", "good-w", ODD[:100]):
+        row = reply.stats.containers.add(id=name)
+        for field in row.DESCRIPTOR.fields:
+            if field.cpp_type == field.CPPTYPE_UINT64:
+                setattr(row, field.name, 2**64 - 1)
+            elif field.cpp_type == field.CPPTYPE_INT64:
+                setattr(row, field.name, -(2**63))
+        row.cpu_pressure.some_avg10, row.memory_pressure.some_avg60 = math.nan, math.inf
+        row.io_pressure.full_avg300 = -1.0
+    reply.stats.zone.timestamp_ns = -(2**63)
+    reply.stats.zone.cpu_usage_ns = 2**64 - 1
+    reply.stats.zone.interfaces.add(name="../" + ODD[:20], rx_bytes=2**64 - 1)
+    return reply
+
+
 ANSWERS: Mapping[str, Mapping[str, bytes]] = {
     "stats": {
         "get_stats": _field(
             pb.Reply.STATS_FIELD_NUMBER, _field(pb.Stats.CONTAINERS_FIELD_NUMBER, b"") * (LARGEST // 2 - 8)
         )
     },
+    "errors": {
+        name: pb.Reply(error=pb.Error(code=2**31 - 1, message=LONG)).SerializeToString()
+        for name in ("exec_process", "signal_process", "get_stats", "get_facts")
+    },
+    "figures": {"get_stats": _impossible().SerializeToString()},
     "rows": {"get_stats": _field(pb.Reply.STATS_FIELD_NUMBER, _ROWS * pb.LIMIT_CONTAINERS)},
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from protect.channel.link import Link
 from protect.model.process import AgentHello, ProcessExited
-from protect.model.toolstack import Transport
+from protect.model.transport import Transport
 from protect.stdio.log import WorkloadLog
 from protect.toolstack.fake.channel import connect
 from xenpod_proto.channel.v1 import channel_pb2 as pb

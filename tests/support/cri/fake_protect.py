@@ -49,7 +49,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         self.capabilities: pb.HostCapabilities | None = pb.HostCapabilities(pv=True)
         """None: protectd does not say."""
         self.seclabels: set[str] = set()
-        """Those of the hypervisor's policy."""
+        """Labels of the hypervisor's policy."""
         self.silent: set[str] = set()
         """Zones that do not answer calls for statistics."""
         self.stats_requests: list[pb.ZoneStatsRequest] = []

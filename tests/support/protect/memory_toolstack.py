@@ -21,8 +21,10 @@ from protect.model.toolstack import (
     DomainSpec,
     DomainState,
     PhysicalInfo,
+    ShareEnd,
     ShutdownReason,
 )
+from protect.toolstack.deaths import Listeners
 from tests.support.agent.agent_sim import MemoryTransport, SimAgent
 
 
@@ -37,9 +39,11 @@ class MemoryDomain:
     reason: ShutdownReason | None = None
     disks: dict[str, DiskSpec] = field(default_factory=dict)
     console: bytes = b""
-    shares: list[CpuShares] = field(default_factory=list)
+    cpu_shares: list[CpuShares] = field(default_factory=list)
     """All that it has been given, the last one holds."""
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
+    shares: int = 0
+    """How often its directory was asked for."""
     keeps_disks: bool = False
     """Until nobody waits for it any more."""
 
@@ -61,6 +65,7 @@ class MemoryToolstack:
         self.agent_ready = True
         """False: domains boot, but their agents never answer."""
         self.can = Capabilities()
+        self.share_listeners = Listeners[ShareEnd]()
         self.seclabels: set[str] = set()
         self._last_id = 0
         self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
@@ -104,7 +109,7 @@ class MemoryToolstack:
 
     async def _set_shares(self, domain: DomainId, shares: CpuShares) -> None:
         await self._step("set_shares")
-        self._get(domain).shares.append(shares)
+        self._get(domain).cpu_shares.append(shares)
 
     async def destroy(self, domain: DomainId) -> None:
         await complete(self._destroy(domain))
@@ -153,6 +158,14 @@ class MemoryToolstack:
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         return sorted(self._get(domain).disks)
+
+    async def share(self, domain: DomainId) -> str:
+        await self._step("share")
+        self._get(domain).shares += 1
+        return "s1"
+
+    def share_ends(self) -> AsyncIterator[ShareEnd]:
+        return self.share_listeners.listen(())
 
     async def host_interface(self, domain: DomainId, index: int) -> str:
         return f"vif{domain}.{index}"

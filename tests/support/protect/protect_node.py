@@ -60,6 +60,9 @@ class MemoryVolumes:
     def shared(self, zone_id: str) -> Path:
         return self.root / zone_id / "shared"
 
+    def users(self, zone_id: str) -> list[str]:
+        return list(self.attached.get(zone_id, ()))
+
     async def open(self, zone_id: str) -> None:
         self._step("open")
         self.attached[zone_id] = {}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -93,8 +94,52 @@ async def test_a_zone_alone_has_the_whole_loop(clock: Clock) -> None:
     all_turns = Turns()
     hog = Hog(all_turns, clock)
     await iterations(1000)
-    assert hog.steps > 500
+    assert hog.steps > 500 and not all_turns.resting
     await hog.stop()
+
+
+@pytest.mark.parametrize("count", [1, 5])
+async def test_beside_others_zones_rest_for_as_long_as_they_worked(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """What they have done for them is at most half of a CPU; whoever has used less does not wait for it."""
+    rests: list[float] = []
+    loop = asyncio.get_running_loop()
+    later = loop.call_later
+
+    def rest(delay: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
+        rests.append(delay)
+        clock.now += delay
+        return later(0, callback, *arguments)
+
+    monkeypatch.setattr(loop, "call_later", rest)
+    all_turns = Turns()
+    share = all_turns.share()
+    hogs = [Hog(all_turns, clock) for _ in range(count)]
+    begun = clock.now
+    for _ in range(200):
+        await share.run(lambda: asyncio.sleep(0))
+        await iterations(20)
+    worked = clock.now - begun - sum(rests)
+    assert worked > 50 * turns.SPELL
+    assert 0.9 * worked < sum(rests) + turns.SPELL
+    for hog in hogs:
+        await hog.stop()
+
+
+async def test_whoever_used_less_goes_on_while_the_others_rest(clock: Clock) -> None:
+    all_turns = Turns()
+    share = all_turns.share()
+    hogs = [Hog(all_turns, clock) for _ in range(2)]
+    while not all_turns.resting:  # noqa: ASYNC110 - iterations of the loop are what is meant
+        await asyncio.sleep(0)
+    before = sum(hog.steps for hog in hogs)
+    for _ in range(20):
+        await share.run(lambda: asyncio.sleep(0))
+    assert all_turns.resting
+    assert sum(hog.steps for hog in hogs) - before <= len(hogs), "what one was short of the other"
+    for hog in hogs:
+        await hog.stop()
 
 
 async def test_who_slept_has_no_more_in_store_than_a_little(clock: Clock) -> None:

@@ -215,11 +215,15 @@ def test_every_figure_is_passed_on(value: type, theirs: type, ours: type) -> Non
 def test_figures_are_those_of_the_agent() -> None:
     pressure = pb.Pressure(some_avg10=1.5, full_total_us=9)
     row = pb.ContainerStats(id="w", cpu_usage_ns=5, io_writes=6, memory_pressure=pressure)
-    zone = pb.ZoneStats(cpu_usage_ns=7, interfaces=[pb.InterfaceStats(name="eth0", rx_bytes=8)])
+    quiet = pb.Pressure()
+    zone = pb.ZoneStats(
+        cpu_usage_ns=7, io_pressure=quiet, interfaces=[pb.InterfaceStats(name="eth0", rx_bytes=8)]
+    )
     stats = replies.stats(pb.Stats(containers=[row], zone=zone), {"w"}.__contains__)
-    passed_on = statistics.zone_stats("z", stats)
+    (passed_on,) = statistics.zone_stats([("z", stats)]).rows
     assert (passed_on.zone_id, passed_on.cpu_usage_ns, passed_on.interfaces[0].rx_bytes) == ("z", 7, 8)
     (workload,) = passed_on.workloads
     assert (workload.id, workload.zone_id, workload.cpu_usage_ns, workload.io_writes) == ("w", "z", 5, 6)
     assert workload.memory_pressure.SerializeToString() == pressure.SerializeToString()
     assert not workload.HasField("cpu_pressure")
+    assert passed_on.HasField("io_pressure")  # measured, and nothing waits

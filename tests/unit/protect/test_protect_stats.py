@@ -153,8 +153,8 @@ async def test_what_a_zone_claims_is_checked(manager: ZoneManager, toolstack: Me
         interfaces=[pb.InterfaceStats(name=name, rx_bytes=7) for name in names]
         + [pb.InterfaceStats(name="e")] * 99,
     )
-    (found,) = (await stats.gather(manager, [manager.zones["z1"]])).values()
-    row = statistics.zone_stats("z1", found)
+    found = await stats.gather(manager, [manager.zones["z1"]])
+    (row,) = statistics.zone_stats(found.items()).rows
     assert abs(row.timestamp_ns - time.time_ns()) < 60 * 10**9
     assert not row.HasField("cpu_pressure") and not row.HasField("memory_pressure")
     assert (row.io_pressure.some_avg10, row.io_pressure.some_total_us) == (12.5, 3)

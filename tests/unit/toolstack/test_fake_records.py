@@ -16,7 +16,7 @@ import pytest
 from protect.model.toolstack import DomainId, DomainSpec, DomainState, Mode, ShutdownReason
 from protect.toolstack.fake.domain import Domain, read_pid, read_spec, write_spec
 from protect.toolstack.fake.launcher import Launch
-from protect.toolstack.fake.process import PidfdProcess, read_stat
+from protect.toolstack.process import PidfdProcess, read_stat
 
 ID = UUID("01234567-89ab-cdef-0123-456789abcdef")
 PLAIN = DomainSpec(uuid=ID, name="web", memory_bytes=64 << 20)

@@ -9,10 +9,8 @@ import shutil
 import struct
 import subprocess
 import zlib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 from uuid import UUID
 
 import pytest
@@ -26,11 +24,9 @@ from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
 from protect.toolstack.libxl.kernel import kernel_version, unpack, unpacked_kernel
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.settings import LibxlSettings
-from protect.toolstack.libxl.sharing import Sharing
 
 ELF = b"\x7fELF" + bytes(range(256)) * 64
 LENGTH = struct.pack("<I", len(ELF))
-SHARING = Sharing(Path("/launcher"), Path("/place"), Path("/qemu"))
 VERSION = b"6.1.0-9-cloud-amd64 (debian) #1\0"
 
 
@@ -151,7 +147,7 @@ SPEC = DomainSpec(UUID(int=5), "z", 64 << 20, 2, Mode.PVH, 2, {"XENPOD_ZONE": "z
 
 def test_a_domain_in_libxls_words() -> None:
     files = boot.Boot(Path("/k"), Path("/i"), 0)
-    config = domain_config(SPEC, files, "quiet", SHARING)
+    config = domain_config(SPEC, files, "quiet")
     assert config["c_info"] == {"type": "pvh", "name": "z", "uuid": str(SPEC.uuid)}
     assert config["b_info"] == {
         "type.pvh": {},
@@ -179,9 +175,7 @@ def test_a_domain_in_libxls_words() -> None:
 )
 def test_what_a_command_line_cannot_carry(environment: dict[str, str]) -> None:
     with pytest.raises(Invalid):
-        domain_config(
-            replace(SPEC, environment=environment), boot.Boot(Path("/k"), Path("/i"), 0), "", SHARING
-        )
+        domain_config(replace(SPEC, environment=environment), boot.Boot(Path("/k"), Path("/i"), 0), "")
 
 
 def test_how_long_a_command_line_may_be() -> None:
@@ -206,39 +200,14 @@ def test_the_newest_kernel_and_the_plain_one_of_its_flavours(
 
 def test_a_shared_directory() -> None:
     files = boot.Boot(Path("/k"), Path("/i"), 0)
-    alone = domain_config(SPEC, files, "", SHARING)
-    assert alone["p9s"] == [] and "XENPOD_SHARED" not in str(alone)
-    shares = domain_config(replace(SPEC, shared=Path("/s")), files, "", SHARING)
-    assert shares["p9s"] == [{"devid": 0, "tag": "xenpod", "path": "/place", "security_model": "none"}]
-    assert "XENPOD_SHARED=9p:xenpod" in str(shares["b_info"])
-    info = dict(cast("Mapping[str, object]", shares["b_info"]))
-    assert info["device_model"] == "/launcher"
-    assert info["extra"] == ["-xenpod-share", "/s", "/place", "/qemu"]
-
-
-def test_what_sharing_needs(tmp_path: Path) -> None:
-    launcher, namespace, qemu = (tmp_path / name for name in ("launcher", "namespace", "qemu"))
-    sharing = Sharing(launcher, tmp_path / "place", qemu)
-    sharing.prepare()
-    sharing.prepare()
-    assert (tmp_path / "place").is_dir()
-    for path, said in (
-        (namespace, "no mount namespace"),
-        (launcher, "make -C zone"),
-        (qemu, "qemu-system-xen"),
-    ):
-        with pytest.raises(Missing) as missing:
-            sharing.check("d", namespace)
-        assert said in str(missing.value)
-        path.touch()
-    sharing.check("d", namespace)
+    assert "XENPOD_SHARED" not in str(domain_config(SPEC, files, ""))
+    assert "XENPOD_SHARED=vchan" in str(domain_config(replace(SPEC, shared=Path("/s")), files, ""))
 
 
 async def test_logs_of_guests(tmp_path: Path) -> None:
-    consoles, models = tmp_path / "console", tmp_path / "xen"
+    consoles = tmp_path / "console"
     consoles.mkdir()
-    models.mkdir()
-    logs = GuestLogs(consoles, models)
+    logs = GuestLogs(consoles)
     assert logs.notices() == ()
     assert await logs.console("z", 10) == b""
     (consoles / "guest-z.log").write_bytes(b"0123456789abcdef")
@@ -246,15 +215,15 @@ async def test_logs_of_guests(tmp_path: Path) -> None:
     assert await logs.console("z", 600) == b"0123456789abcdef"
     logs.trim(["z", "unknown"])
     assert await logs.console("z", 600) == b"0123456789abcdef"
-    for path in (consoles / "guest-z.log", models / "qemu-dm-z.log"):
-        with path.open("ab") as log:
-            log.write(bytes(2 << 20) + b"newest")
-            log.flush()
-            logs.trim(["z"])
-            log.write(b"!")
-        assert path.stat().st_size == (256 << 10) + 1
-        assert path.read_bytes().endswith(b"newest!")
+    path = consoles / "guest-z.log"
+    with path.open("ab") as log:
+        log.write(bytes(2 << 20) + b"newest")
+        log.flush()
+        logs.trim(["z"])
+        log.write(b"!")
+    assert path.stat().st_size == (256 << 10) + 1
+    assert path.read_bytes().endswith(b"newest!")
     logs.forget("z")
     logs.forget("z")
-    assert not [*consoles.iterdir(), *models.iterdir()]
+    assert not [*consoles.iterdir()]
     assert "--log=guest" in GuestLogs(tmp_path / "none").notices()[0]

@@ -15,7 +15,7 @@ from protect.toolstack.libxl import kernel as unpacking
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernels import KernelCache
-from tests.unit.toolstack.test_libxl_boot import ELF, SHARING, SPEC, bz_image, filtered, gzipped
+from tests.unit.toolstack.test_libxl_boot import ELF, SPEC, bz_image, filtered, gzipped
 
 OWN = Boot(Path("/k"), Path("/i"), 5)
 
@@ -109,7 +109,7 @@ async def test_a_bomb_ends_at_the_limit(
 
 def test_addons_are_told_to_the_agent() -> None:
     kernel = DomainKernel("k", Path("/image"), addons=Path("/addons"))
-    told = domain_config(replace(SPEC, kernel=kernel), OWN, "quiet", SHARING)["b_info"]
+    told = domain_config(replace(SPEC, kernel=kernel), OWN, "quiet")["b_info"]
     assert isinstance(told, dict) and "XENPOD_ADDONS=xvdzz" in told["cmdline"]
-    plain = domain_config(SPEC, OWN, "quiet", SHARING)["b_info"]
+    plain = domain_config(SPEC, OWN, "quiet")["b_info"]
     assert isinstance(plain, dict) and "XENPOD_ADDONS" not in plain["cmdline"]

@@ -22,7 +22,7 @@ from protect.toolstack.libxl.admit import Admission
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernel import boot_modes
 from tests.support import elf
-from tests.unit.toolstack.test_libxl_boot import SHARING, SPEC
+from tests.unit.toolstack.test_libxl_boot import SPEC
 from xenbind import flask
 
 LABEL = "system_u:system_r:tenant_a_t"
@@ -131,9 +131,9 @@ async def test_labels_that_cannot_be(label: str, can: Capabilities, kind: type[F
 
 def test_a_label_in_libxls_words() -> None:
     files = boot.Boot(Path("/k"), Path("/i"), 0)
-    created = domain_config(replace(SPEC, seclabel=LABEL), files, "", SHARING)["c_info"]
+    created = domain_config(replace(SPEC, seclabel=LABEL), files, "")["c_info"]
     assert created == {"type": "pvh", "name": "z", "uuid": str(SPEC.uuid), "ssid_label": LABEL}
-    assert "ssid_label" not in str(domain_config(SPEC, files, "", SHARING))
+    assert "ssid_label" not in str(domain_config(SPEC, files, ""))
 
 
 class FakeLibxl:

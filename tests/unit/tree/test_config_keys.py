@@ -135,7 +135,7 @@ PROTECTD: Mapping[str, list[str]] = {
     "libxl.initramfs": PATH,
     "libxl.kernel_arguments": ['"two\\nlines"', f"'{'x' * 513}'", "3"],
     "libxl.console_dir": PATH,
-    "libxl.device_model": PATH,
+    "libxl.share_memory": ["'1MiB'", "-1", "true", "'x'"],
     "libxl.threads": COUNT,
     "libxl.disk_patience": DELAY,
     "libxl.stale_channel": DELAY,

@@ -18,7 +18,6 @@ from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernel import unpacked_kernel
 from protect.toolstack.libxl.settings import LibxlSettings
-from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.xen import machine
 from xenbind import domain, errors
@@ -26,8 +25,6 @@ from xenbind.context import Context
 from xenbind.events import DeathWatcher, DomainEnd
 
 MIB = 1 << 20
-
-NO_SHARING = Sharing(*3 * (Path("/nonexistent"),))
 
 MakeSpec = Callable[..., DomainSpec]
 
@@ -79,7 +76,7 @@ def create(context: Context, boot: Boot, spec: MakeSpec) -> Callable[..., int]:
     """Makes a domain by the binding alone, paused."""
 
     def make(test: str, mode: Mode = Mode.PV, interfaces: int = 0) -> int:
-        return domain.create(context, domain_config(spec(test, mode, interfaces), boot, "quiet", NO_SHARING))
+        return domain.create(context, domain_config(spec(test, mode, interfaces), boot, "quiet"))
 
     return make
 

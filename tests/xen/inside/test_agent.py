@@ -12,7 +12,14 @@ import pytest
 
 from protect.channel.link import Link
 from protect.model.domain_names import domain_name
-from protect.model.toolstack import DiskSpec, DomainId, DomainSpec, Mode, ShutdownReason, Transport
+from protect.model.toolstack import (
+    DiskSpec,
+    DomainId,
+    DomainSpec,
+    Mode,
+    ShutdownReason,
+)
+from protect.model.transport import Transport
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.agent.link_owner import LIST, Collector, Owner

@@ -12,7 +12,7 @@ import pytest
 from protect.model.toolstack import Mode
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
-from tests.xen.inside.conftest import NO_SHARING, MakeSpec, gone
+from tests.xen.inside.conftest import MakeSpec, gone
 from xenbind import disk, domain, errors, nic, physinfo, vchan
 from xenbind.context import Context
 from xenbind.domain import Shutdown
@@ -77,7 +77,7 @@ def test_watching_what_is_gone(ends: Ends) -> None:
 
 def test_listed_as_created(context: Context, boot: Boot, spec: MakeSpec) -> None:
     wanted = spec("mute")
-    domid = domain.create(context, domain_config(wanted, boot, "quiet", NO_SHARING))
+    domid = domain.create(context, domain_config(wanted, boot, "quiet"))
     found = next(info for info in domain.domains(context) if info.uuid == wanted.uuid)
     assert (found.domid, found.name, found.vcpus) == (domid, wanted.name, 1)
     assert found.memory_kib * 1024 == wanted.memory_bytes
@@ -101,7 +101,7 @@ def test_a_failed_create_leaves_nothing(
     context: Context, boot: Boot, spec: MakeSpec, wrong: dict[str, object]
 ) -> None:
     before = domain.domains(context)
-    config = domain_config(spec("mute"), boot, "quiet", NO_SHARING)
+    config = domain_config(spec("mute"), boot, "quiet")
     build = config["b_info"]
     assert isinstance(build, dict)
     with pytest.raises(errors.XenError, match="libxl"):
@@ -110,7 +110,7 @@ def test_a_failed_create_leaves_nothing(
 
 
 def test_a_name_is_taken_once(context: Context, boot: Boot, spec: MakeSpec) -> None:
-    config = domain_config(spec("mute"), boot, "quiet", NO_SHARING)
+    config = domain_config(spec("mute"), boot, "quiet")
     domid = domain.create(context, config)
     with pytest.raises(errors.XenError, match="already exists"):
         domain.create(context, config)
@@ -250,9 +250,7 @@ async def test_children_keep_their_exit_codes(context: Context, boot: Boot, spec
     def domains() -> None:
         with Context() as own:
             for _ in range(2):
-                domain.destroy(
-                    own, domain.create(own, domain_config(spec("mute", interfaces=2), boot, "", NO_SHARING))
-                )
+                domain.destroy(own, domain.create(own, domain_config(spec("mute", interfaces=2), boot, "")))
 
     running = [asyncio.create_task(children()) for _ in range(2)]
     await asyncio.to_thread(domains)

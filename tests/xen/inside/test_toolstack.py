@@ -21,13 +21,13 @@ from protect.model.toolstack import (
     DomainId,
     DomainSpec,
     ShutdownReason,
-    Transport,
 )
+from protect.model.transport import Transport
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
-from tests.xen.inside.conftest import MIB, NO_SHARING, MakeSpec, until, until_console
+from tests.xen.inside.conftest import MIB, MakeSpec, until, until_console
 from xenbind import domain
 from xenbind.context import Context
 from xenbind.xenstore import Xenstore
@@ -256,7 +256,7 @@ async def test_other_virtual_machines_are_left_alone(
 ) -> None:
     """They are listed, and nothing of theirs is touched: neither their logs nor themselves."""
     theirs = replace(spec("mute"), name=f"database-{uuid4().hex[:12]}")
-    domid = DomainId(domain.create(context, domain_config(theirs, boot, "quiet", NO_SHARING)))
+    domid = DomainId(domain.create(context, domain_config(theirs, boot, "quiet")))
     log = LibxlSettings().console_dir / f"guest-{theirs.name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_bytes(bytes(2 << 20))

@@ -15,7 +15,7 @@ import pytest
 
 from daemonkit.faults import Exists, Missing, Refused
 from protect.channel.link import Link
-from protect.model.toolstack import Transport
+from protect.model.transport import Transport
 from protect.stdio.log import WorkloadLog
 from protect.toolstack.fake.channel import connect
 from tests.support.agent.link_host import LogHost

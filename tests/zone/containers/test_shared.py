@@ -11,7 +11,8 @@ import pytest
 from protect.host import mounts
 from protect.volumes.area import Area
 from tests.support.agent.zone import Zone
-from tests.support.agent.zone_client import DEADLINE
+from tests.support.agent.zone_client import DEADLINE, Failed
+from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = pytest.mark.root
 
@@ -31,7 +32,11 @@ def test_a_mount_that_is_handed_over(
     zone = Zone(directory, root, cgroups, shared=area.namespace, XENPOD_SHARED="fd:4")
     try:
         zone.unpause()
-        zone.connect().close()
+        client = zone.connect()
+        assert client.call(mount_shared=pb.MountShared(session="mount")).HasField("done"), (
+            "it is there already"
+        )
+        client.close()
         there = Path(f"/proc/{zone.pid}/root/run/xenpod/shared")
         assert os.listdir(there) == []
         tree = mounts.clone(tmp_path / "source", recursive=False)
@@ -51,15 +56,48 @@ def test_a_mount_that_is_handed_over(
 
 def test_none(zone: Zone) -> None:
     assert not Path(f"/proc/{zone.pid}/root/run/xenpod/shared").exists()
+    client = zone.connect()
+    with pytest.raises(Failed, match="shares no directory") as refused:
+        client.call(mount_shared=pb.MountShared(session="s1"))
+    assert refused.value.code == 9
+    client.close()
+
+
+@pytest.mark.parametrize("session", ["", "a/b", "..", "x" * 33])
+def test_a_session_is_a_plain_word(zone: Zone, session: str) -> None:
+    client = zone.connect()
+    with pytest.raises(Failed) as refused:
+        client.call(mount_shared=pb.MountShared(session=session))
+    assert refused.value.code == 3
+    client.close()
+
+
+def test_a_server_that_cannot_be_reached(directory: Path, root: Path, cgroups: list[Path]) -> None:
+    """There is no Xen here.  The call fails, for all who wait for it, and the zone goes on."""
+    zone = Zone(directory, root, cgroups, XENPOD_SHARED="vchan")
+    try:
+        zone.unpause()
+        client = zone.connect()
+        calls = [client.begin(mount_shared=pb.MountShared(session="s1")) for _ in range(3)]
+        for call in calls:
+            with pytest.raises(Failed, match="vchan"):
+                client.finish(call)
+        with pytest.raises(Failed, match="vchan"):
+            client.call(mount_shared=pb.MountShared(session="s2"))
+        assert os.listdir(f"/proc/{zone.pid}/root/run/xenpod/shared") == []
+        assert client.call(get_facts=pb.GetFacts()).facts.pid1
+        client.close()
+    finally:
+        zone.destroy()
 
 
 @pytest.mark.parametrize(
     ("how", "said"),
     [
-        ("nonsense", "neither 9p:<tag> nor fd:<number>"),
-        ("fd:x", "neither 9p:<tag> nor fd:<number>"),
+        ("nonsense", "neither vchan nor fd:<number>"),
+        ("fd:x", "neither vchan nor fd:<number>"),
+        ("9p:xenpod", "neither vchan nor fd:<number>"),
         ("fd:77", "move_mount"),
-        ("9p:xenpod", "/dev/xen/xenbus"),
     ],
 )
 def test_what_cannot_be_had_ends_the_zone(

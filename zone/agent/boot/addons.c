@@ -19,7 +19,7 @@
 
 /* Loaded unless they are built in, or were in the initramfs. */
 static const char *const wanted[] = {
-	"xen-gntalloc", "xen-gntdev", "xen-evtchn", "xen-netfront", "erofs", "overlay", "9pnet-xen", "9p",
+	"xen-gntalloc", "xen-gntdev", "xen-evtchn", "xen-netfront", "erofs", "overlay", "9pnet-fd", "9p",
 	"fuse",		"tun",	       "loop",
 };
 

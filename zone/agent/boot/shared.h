@@ -2,10 +2,16 @@
 #ifndef BOOT_SHARED_H
 #define BOOT_SHARED_H
 
+#include <stdbool.h>
+
 #define SHARED_DIRECTORY "/run/xenpod/shared"
 
-/* `source` is XENPOD_SHARED: "9p:<tag>", "fd:<number>" (a mount to attach), or "" for no such directory.
- * -1 with a log line. */
-int shared_mount(const char *source);
+/* `source` is XENPOD_SHARED: "vchan" (a server of the host's is mounted once the host asks for it: MountShared),
+ * "fd:<number>" (a mount to attach now), or "" for no such directory.  -1 with a log line. */
+int shared_prepare(const char *source);
+/* A server has to be mounted. */
+bool shared_is_served(void);
+/* There is a directory. */
+bool shared_exists(void);
 
 #endif

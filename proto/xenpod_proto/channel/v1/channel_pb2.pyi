@@ -128,6 +128,7 @@ class Request(_message.Message):
     POWER_OFF_FIELD_NUMBER: _builtins.int
     UPDATE_CONTAINER_FIELD_NUMBER: _builtins.int
     DIAL_FIELD_NUMBER: _builtins.int
+    MOUNT_SHARED_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def configure_zone(self) -> Global___ConfigureZone: ...
     @_builtins.property
@@ -158,6 +159,8 @@ class Request(_message.Message):
     def update_container(self) -> Global___UpdateContainer: ...
     @_builtins.property
     def dial(self) -> Global___Dial: ...
+    @_builtins.property
+    def mount_shared(self) -> Global___MountShared: ...
     def __init__(
         self,
         *,
@@ -176,12 +179,13 @@ class Request(_message.Message):
         power_off: Global___PowerOff | None = ...,
         update_container: Global___UpdateContainer | None = ...,
         dial: Global___Dial | None = ...,
+        mount_shared: Global___MountShared | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "op", b"op", "power_off", b"power_off", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "op", b"op", "power_off", b"power_off", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "resize_terminal", b"resize_terminal", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial"]  # noqa: Y015
+    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "mount_shared"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_op) -> _WhichOneofReturnType_op | None: ...
 
@@ -628,6 +632,31 @@ class ImageVolume(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ImageVolume: _TypeAlias = ImageVolume  # noqa: Y015
+
+@_typing.final
+class MountShared(_message.Message):
+    """Mounts the host's directory of volumes at /run/xenpod/shared, if a server serves it: the agent serves a vchan at
+    data/share/<session>, and speaks 9P2000.L over it.  Said again of the same session it is answered at once.
+    Another session takes the last one's place: its server has ended.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    """[a-z0-9]{1,32}"""
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["session", b"session"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___MountShared: _TypeAlias = MountShared  # noqa: Y015
 
 @_typing.final
 class StartContainer(_message.Message):

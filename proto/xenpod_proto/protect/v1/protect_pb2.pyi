@@ -915,7 +915,7 @@ class Workload(_message.Message):
     """Pid in the zone."""
     exit_code: _builtins.int
     reason: _builtins.str
-    """"" while it runs; "Completed", "Error", "OOMKilled", "StartError", "ZoneCrashed"."""
+    """"" while it runs; "Completed", "Error", "OOMKilled", "StartError", "ZoneCrashed", "VolumesLost"."""
     message: _builtins.str
     def __init__(
         self,

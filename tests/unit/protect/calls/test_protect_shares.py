@@ -54,9 +54,9 @@ def test_what_one_of_several_vcpus_gets(shares: CpuShares, vcpus: int, weight: i
 async def test_a_zone_boots_before_it_is_capped(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, spec())
-        assert toolstack.of_zone("z1").shares == [CpuShares(512, 0), SHARES]
+        assert toolstack.of_zone("z1").cpu_shares == [CpuShares(512, 0), SHARES]
         await launch.launch(manager, replace(spec(CpuShares(26)), id="z2"))
-        assert toolstack.of_zone("z2").shares == [CpuShares(26, 0)]
+        assert toolstack.of_zone("z2").cpu_shares == [CpuShares(26, 0)]
 
 
 async def test_a_zone_that_cannot_be_weighed_is_not_made(tmp_path: Path, toolstack: MemoryToolstack) -> None:
@@ -70,7 +70,7 @@ async def test_a_zone_that_cannot_be_weighed_is_not_made(tmp_path: Path, toolsta
 async def test_a_resize_changes_what_it_names(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack) as manager:
         await launch.launch(manager, spec())
-        given = toolstack.of_zone("z1").shares
+        given = toolstack.of_zone("z1").cpu_shares
         for wanted, expected in (
             (ZoneSize(weight=1), CpuShares(1, 60)),
             (ZoneSize(cap=0), CpuShares(1, 0)),
@@ -102,7 +102,7 @@ async def test_after_a_restart_what_is_recorded_is_held(tmp_path: Path, toolstac
         manager.store.save_zone(replace(manager.zones["z1"].zone, spec=spec(CpuShares(9, 9))), None)
     async with running(tmp_path, toolstack) as manager:
         await until(lambda: manager.zones["z1"].connected)
-        assert toolstack.of_zone("z1").shares[-1] == CpuShares(9, 9)
+        assert toolstack.of_zone("z1").cpu_shares[-1] == CpuShares(9, 9)
     toolstack.failing.add("set_shares")
     async with running(tmp_path, toolstack) as manager:
         await until(lambda: manager.zones["z1"].connected)

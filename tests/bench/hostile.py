@@ -1,0 +1,217 @@
+"""Hostile neighbours of a benchmark: pods, and processes that play their agents and whoever asks for them.
+
+All of them stand still, or are hostile, at once.  On a real host the hypervisor shares the CPUs out among
+zones, and here nobody does: so that only what the daemons do for them is measured, everything that is hostile
+runs under SCHED_IDLE, on CPU time that nobody else wants.  What the daemons do is at their own priority.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc.aio
+
+from daemonkit.grpc_server import channel
+from localnode.client import Pod
+from tests.bench import memory
+from tests.bench.sides import Side
+from tests.support.agent.hostile_zone import FLOODS, LEGAL, directory_of
+from tests.support.cri.hostile_caller import KINDS, words
+from tests.support.protect.silent_server import SilentServer
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2, protect_pb2_grpc
+
+ROOT = Path(__file__).parents[2]
+FEW = 5
+_TIMEOUT = 120.0
+_SETTLED = 0.3
+_QUIET = ("sleep", "36000")
+_ONCE_TOLD = "trap 'exec {}' USR1; while :; do sleep 0.2; done"
+WRITERS = {
+    "output": 'yes ""',
+    "disks": "sh -c 'while :; do dd if=/dev/zero of=/v/$HOSTNAME bs=65536 count=1024; done 2>/dev/null'",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Which hostile neighbours there are: attacks of agents, commands of pods, requests."""
+
+    name: str
+    agents: Sequence[str] = ()
+    writers: Sequence[str] = ()
+    callers: Sequence[str] = ()
+
+
+def mixes(most: int) -> list[Mix]:
+    """One kind after the other, then all of them with so many pods."""
+    frames = [kind for kind in LEGAL if kind != "rows"]
+    alone = [
+        Mix("frames, cut off", agents=["data"] * FEW),
+        Mix("frames, within the rules", agents=_of(frames, FEW)),
+        Mix("newlines, frame by frame", agents=["crumbs"] * FEW),
+        Mix("statistics", agents=["rows"] * FEW),
+        *(Mix(kind, writers=[kind] * FEW) for kind in WRITERS),
+        *(Mix(kind, callers=[kind]) for kind in KINDS),
+    ]
+    kinds = [*FLOODS, *WRITERS]
+    every = _of(kinds, max(most, len(kinds)))
+    agents, writers = ([one for one in every if (one in WRITERS) is wanted] for wanted in (False, True))
+    return [*alone, Mix(f"all of these, {len(every)} zones", agents, writers, list(KINDS))]
+
+
+def _of(kinds: Sequence[str], count: int) -> list[str]:
+    return [kinds[number % len(kinds)] for number in range(count)]
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What neighbours are made of."""
+
+    side: Side
+    folder: Path
+    """Where the node's files are."""
+    image: str
+    """The reference of an image with a shell."""
+    pulls: Sequence[str]
+    """Names of images that take long to pull."""
+
+    @property
+    def run_dir(self) -> Path:
+        return self.folder / "run" / "protect"
+
+
+class Neighbourhood:
+    """The neighbours of one mix."""
+
+    def __init__(self, ground: Ground, link: grpc.aio.Channel, stack: AsyncExitStack) -> None:
+        """Use ``hostile``."""
+        self._ground = ground
+        self._zones = protect_pb2_grpc.ZonesStub(link)
+        self._workloads = protect_pb2_grpc.WorkloadsStub(link)
+        self._stack = stack
+        self._processes: list[asyncio.subprocess.Process] = []
+        self._writers: list[str] = []
+        self._pods: list[str] = []
+
+    async def stand_still(self) -> None:
+        await self._signal(signal.SIGSTOP)
+        await asyncio.sleep(_SETTLED)  # what they sent and asked for is dealt with
+
+    async def go_on(self) -> None:
+        await self._signal(signal.SIGCONT)
+        await asyncio.sleep(_SETTLED)
+
+    async def begin(self, mix: Mix) -> None:
+        """Make their pods, then turn all of them hostile."""
+        for folder in ("shared", "silent"):
+            (self._ground.folder / folder).mkdir(exist_ok=True)
+        before = _domains(self._ground)
+        players = [await self._agent(number, attack) for number, attack in enumerate(mix.agents)]
+        for number, kind in enumerate(mix.writers):
+            await self._writer(number, kind)
+        callers = [await self._caller(kind) for kind in mix.callers]
+        _schedule(_domains(self._ground) - before, os.SCHED_IDLE)
+        if players:
+            await self._start("tests.support.agent.hostile_zone", *players)
+        for arguments in callers:
+            await self._start("tests.support.cri.hostile_caller", *arguments)
+        await self._signal(signal.SIGUSR1, others=False)
+        await asyncio.sleep(_SETTLED)
+
+    async def end(self) -> None:
+        """Remove the pods, at the priority of all others again."""
+        _schedule(_domains(self._ground), os.SCHED_OTHER)
+        await asyncio.gather(*map(self._ground.side.client.remove_pod, self._pods))
+
+    async def _agent(self, number: int, attack: str) -> str:
+        """A pod; where its agent's channel is, and the attack."""
+        pod, _ = await self._pod(f"agent-{number}", _QUIET)
+        request = protect_pb2.GetZoneRequest(id=pod.id)
+        zone = await self._zones.GetZone(request, timeout=_TIMEOUT)
+        return f"{directory_of(self._ground.run_dir, zone.domain_id)}:{attack}"
+
+    async def _writer(self, number: int, kind: str) -> None:
+        mounts = [cri.Mount(host_path=str(self._ground.folder / "shared"), container_path="/v")]
+        command = ("sh", "-c", _ONCE_TOLD.format(WRITERS[kind]))
+        _, container = await self._pod(f"writer-{number}", command, mounts)
+        self._writers.append(container)
+
+    async def _caller(self, kind: str) -> Sequence[str]:
+        """The arguments of the process that makes its requests."""
+        socket, logs = str(self._ground.side.socket), str(self._ground.folder / "pods")
+        if kind == "hostile pull":
+            return socket, logs, kind, ",".join(self._ground.pulls)
+        place = self._ground.image
+        if kind == "silent file server":
+            server = SilentServer(self._ground.folder / "silent" / os.urandom(4).hex())
+            self._stack.enter_context(server)
+            place = f"{place},{server.path}"
+        pods = [await self._pod(f"{kind.partition(' ')[0].lower()}-{n}", _QUIET) for n in range(FEW)]
+        return socket, logs, kind, place, *(words(pod) for pod, _ in pods)
+
+    async def _pod(
+        self, name: str, command: Sequence[str], mounts: Sequence[cri.Mount] = ()
+    ) -> tuple[Pod, str]:
+        client = self._ground.side.client
+        pod = await client.run_pod(name)
+        self._pods.append(pod.id)
+        container = await client.create(pod, self._ground.image, command, mounts=mounts)
+        await client.start(container)
+        return pod, container
+
+    async def _start(self, module: str, *arguments: str) -> None:
+        """Returns once it says that it is hostile."""
+        command = ("chrt", "--idle", "0", sys.executable, "-m", module, *arguments)
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, cwd=ROOT)
+        self._stack.push_async_callback(_ended, process)
+        assert process.stdout is not None
+        async with asyncio.timeout(_TIMEOUT):
+            if not await process.stdout.readline():
+                raise RuntimeError(f"{module} ended before it was hostile")
+        self._processes.append(process)
+
+    async def _signal(self, number: int, *, others: bool = True) -> None:
+        for process in self._processes if others else ():
+            process.send_signal(number)
+        for writer in self._writers:
+            request = protect_pb2.SignalWorkloadRequest(id=writer, signal=number)
+            await self._workloads.SignalWorkload(request, timeout=_TIMEOUT)
+
+
+@asynccontextmanager
+async def hostile(ground: Ground, mix: Mix) -> AsyncIterator[Neighbourhood]:
+    """The neighbours, hostile while the block runs; they are removed after it."""
+    async with AsyncExitStack() as stack:
+        link = await stack.enter_async_context(channel(ground.run_dir / "protect.sock"))
+        made = Neighbourhood(ground, link, stack)
+        stack.push_async_callback(made.end)
+        await made.begin(mix)
+        yield made
+
+
+async def _ended(process: asyncio.subprocess.Process) -> None:
+    with suppress(ProcessLookupError):
+        process.kill()
+    await process.wait()
+
+
+def _domains(ground: Ground) -> set[int]:
+    """All processes of the zones."""
+    monitors = memory.with_argument(str(ground.run_dir), "fakedom")
+    return monitors | memory.descendants(monitors)
+
+
+def _schedule(pids: set[int], policy: int) -> None:
+    """For these, and the children that they will have."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.sched_setscheduler(pid, policy, os.sched_param(0))
