@@ -11,7 +11,7 @@ from typing import Protocol
 
 from cri.config import CriConfig
 from cri.oci.values import RootImage
-from cri.state.attachment import Attachment, Chain
+from cri.state.attachment import Attachment, BandwidthLimits, Chain
 from cri.state.changes import StateChanges
 from cri.state.container import Container
 from cri.state.events import Events
@@ -77,8 +77,11 @@ class PodNetwork(Protocol):
         """The configuration in force; Refused, with the reason, when a pod could not be attached now."""
         ...
 
-    def plan(self, sandbox_id: str, config: cri.PodSandboxConfig) -> Attachment:
-        """Plan a pod's attachment, without doing anything yet.  Refused when it cannot be done."""
+    def plan(self, sandbox_id: str, config: cri.PodSandboxConfig, most: BandwidthLimits) -> Attachment:
+        """Plan a pod's attachment, without doing anything yet.
+
+        Refused when it cannot be done; Denied when the pod asks for more than ``most``.
+        """
         ...
 
     async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:
@@ -119,6 +122,8 @@ class Runtime:
     paths: HostPaths
     kubelet: KubeletConfig = field(default_factory=KubeletConfig)
     locks: Locks = field(default_factory=Locks)
+    shares: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By sandbox, the weight and cap that protectd was last told (``cri.container.shares``)."""
     unfinished: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when there is something for reconciliation to finish."""
 

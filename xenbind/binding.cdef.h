@@ -17,6 +17,10 @@ typedef enum {
 	LIBXL_SHUTDOWN_REASON_SUSPEND, LIBXL_SHUTDOWN_REASON_CRASH, LIBXL_SHUTDOWN_REASON_WATCHDOG,
 	LIBXL_SHUTDOWN_REASON_SOFT_RESET, ...
 } libxl_shutdown_reason;
+typedef enum {
+	LIBXL_SCHEDULER_UNKNOWN, LIBXL_SCHEDULER_SEDF, LIBXL_SCHEDULER_CREDIT, LIBXL_SCHEDULER_CREDIT2,
+	LIBXL_SCHEDULER_ARINC653, LIBXL_SCHEDULER_RTDS, LIBXL_SCHEDULER_NULL, ...
+} libxl_scheduler;
 #define LIBXL_EVENT_TYPE_DOMAIN_SHUTDOWN ...
 #define LIBXL_EVENT_TYPE_DOMAIN_DEATH ...
 #define INVALID_DOMID ...
@@ -62,6 +66,15 @@ int libxl_domain_info(libxl_ctx *ctx, libxl_dominfo *info, uint32_t domid);
 char *libxl_domid_to_name(libxl_ctx *ctx, uint32_t domid);
 int libxl_primary_console_get_tty(libxl_ctx *ctx, uint32_t domid, char **path);
 void free(void *pointer);
+
+/* ---- shares of CPUs; what a struct has been given by its init, -1, libxl leaves as it is ---- */
+typedef struct { int weight, cap; ...; } libxl_domain_sched_params;
+
+int libxl_get_scheduler(libxl_ctx *ctx); /* a libxl_scheduler, or a libxl_error */
+void libxl_domain_sched_params_init(libxl_domain_sched_params *params);
+void libxl_domain_sched_params_dispose(libxl_domain_sched_params *params);
+int libxl_domain_sched_params_get(libxl_ctx *ctx, uint32_t domid, libxl_domain_sched_params *params);
+int libxl_domain_sched_params_set(libxl_ctx *ctx, uint32_t domid, const libxl_domain_sched_params *params);
 
 /* ---- devices ---- */
 typedef struct { char *vdev; char *pdev_path; int readwrite; ...; } libxl_device_disk;

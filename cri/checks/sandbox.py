@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 
 from cri.checks.annotations import check_annotations
+from cri.checks.cpu import check_cpu
 from cri.checks.fields import RUN, check_hostname, check_map, check_name, check_path
 from cri.checks.security import check_pod_security
 from cri.config import DEFAULT_HANDLER, HandlerConfig, HostNamespaces
@@ -46,6 +47,8 @@ def check(config: cri.PodSandboxConfig, handler: str, handlers: Mapping[str, Han
     _check_dns(config.dns_config)
     _check_ports(config)
     _check_sysctls(config.linux.sysctls)
+    for figures in (config.linux.resources, config.linux.overhead):
+        check_cpu(RUN, figures)
     host_is_zone = [name for name, one in handlers.items() if one.host_namespaces is HostNamespaces.ZONE]
     check_pod_security(config.metadata.name, config.linux.security_context, handler, host_is_zone)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from cri.cni import netns, pod
 from cri.cni.conf import ConfDir
 from cri.cni.plugin import Call, Plugins
-from cri.state.attachment import Attachment, Chain, Json, Plugin, addresses_of
+from cri.state.attachment import UNLIMITED, Attachment, BandwidthLimits, Chain, Json, Plugin, addresses_of
 from daemonkit.checkpoints import checkpoint
 from daemonkit.disk_space import is_full
 from daemonkit.faults import Broken, Exhausted, TooLate
@@ -40,10 +40,12 @@ class Network:
             self._plugins.find(plugin.type)
         return chain
 
-    def plan(self, sandbox_id: str, config: cri.PodSandboxConfig) -> Attachment:
-        """Plan a pod's attachment, without doing anything yet.  Refused when it cannot be done."""
+    def plan(
+        self, sandbox_id: str, config: cri.PodSandboxConfig, most: BandwidthLimits = UNLIMITED
+    ) -> Attachment:
+        """Plan a pod's attachment, without doing anything yet.  Refused, Denied when it cannot be done."""
         netns_path = self._netns_dir / f"xenpod-{sandbox_id[:32]}"
-        return pod.attachment(sandbox_id, config, self.check(), netns_path)
+        return pod.attachment(sandbox_id, config, self.check(), netns_path, most)
 
     async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:
         """Make the namespace and ADD; the attachment with its result.  A failure leaves work for detach.

@@ -5,29 +5,39 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from cri.checks.fields import RUN
 from cri.checks.quantity import quantity
-from cri.state.attachment import Attachment, Chain, Json
-from daemonkit.faults import Invalid, Refused
+from cri.state.attachment import UNLIMITED, Attachment, BandwidthLimits, Chain, Json
+from daemonkit.faults import Denied, Invalid, Refused
 from daemonkit.logs import fields
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 log = logging.getLogger(__name__)
 
 INTERFACE = "eth0"
-_BURST = 2**31 - 1
-"""Bits.  The bandwidth plugin requires a burst, which has no annotation of its own (as in containerd)."""
+_BURSTS = 2**21, 2**31 - 1
+"""Bits, the least and the most of a burst: some of the largest frames, and what the plugin takes."""
+_BURST_PART = 10
 _NEEDS = {"portMappings": "portmap"}
 """Capabilities that must not be left out silently, and the plugins that have them."""
 _BANDWIDTH = "bandwidth"
 _MAX_RATE = 10**15
 
 
-def attachment(sandbox_id: str, config: cri.PodSandboxConfig, chain: Chain, netns: Path) -> Attachment:
+def attachment(
+    sandbox_id: str,
+    config: cri.PodSandboxConfig,
+    chain: Chain,
+    netns: Path,
+    most: BandwidthLimits = UNLIMITED,
+) -> Attachment:
     """The pod's attachment before ADD; Refused when the chain cannot give what the pod asks for.
 
-    Bandwidth is a wish: a chain without a plugin for it ignores it, as on every other runtime, and we log it.
+    A pod's bandwidth is a wish: a chain without a plugin for it ignores it, as on every other runtime, and we
+    log it.  That of its handler is not: Refused.  Denied: the pod wants more than its handler allows.
     """
-    wanted = _runtime_config(config)
+    wanted = _runtime_config(config, most)
+    _check_limits(config, chain, most)
     for key, plugin in _NEEDS.items():
         if key in wanted and key not in chain.capabilities:
             cause = f"it wants {key}, which network {chain.name} has no plugin for"
@@ -50,11 +60,20 @@ def attachment(sandbox_id: str, config: cri.PodSandboxConfig, chain: Chain, netn
     return Attachment(sandbox_id, netns, INTERFACE, chain, args, wanted)
 
 
-def _runtime_config(config: cri.PodSandboxConfig) -> Json:
+def _check_limits(config: cri.PodSandboxConfig, chain: Chain, most: BandwidthLimits) -> None:
+    if (most.ingress or most.egress) and _BANDWIDTH not in chain.capabilities:
+        setting = f"handlers.{most.handler}.{'ingress' if most.ingress else 'egress'}_bandwidth"
+        cause = f"{setting} of cri.toml is set, and network {chain.name} has no plugin that could hold it"
+        raise Refused(
+            "attach pod", config.metadata.name, cause, f"add the bandwidth plugin to {chain.source}"
+        )
+
+
+def _runtime_config(config: cri.PodSandboxConfig, most: BandwidthLimits) -> Json:
     wanted: dict[str, object] = {}
     if mappings := [_port(mapping) for mapping in config.port_mappings if mapping.host_port > 0]:
         wanted["portMappings"] = mappings
-    if bandwidth := _bandwidth(config):
+    if bandwidth := _bandwidth(config, most):
         wanted[_BANDWIDTH] = bandwidth
     if config.HasField("dns_config"):
         dns = config.dns_config
@@ -73,15 +92,34 @@ def _port(mapping: cri.PortMapping) -> Json:
     }
 
 
-def _bandwidth(config: cri.PodSandboxConfig) -> Json:
-    """kubernetes.io/ingress-bandwidth and egress-bandwidth, bits per second."""
+def _bandwidth(config: cri.PodSandboxConfig, most: BandwidthLimits) -> Json:
+    """Of kubernetes.io/ingress-bandwidth and egress-bandwidth, or else the handler's; bits per second."""
     found: dict[str, object] = {}
-    for way in ("ingress", "egress"):
-        key = f"kubernetes.io/{way}-bandwidth"
-        if key in config.annotations:
-            try:
-                rate = quantity(config.annotations[key], _MAX_RATE)
-            except ValueError as error:
-                raise Invalid("read annotation", key, str(error)) from None
-            found |= {f"{way}Rate": rate, f"{way}Burst": _BURST}
+    for way, limit in (("ingress", most.ingress), ("egress", most.egress)):
+        if rate := _annotated(config, way, limit, most.handler) or limit:
+            found |= {f"{way}Rate": rate, f"{way}Burst": burst(rate)}
     return found
+
+
+def _annotated(config: cri.PodSandboxConfig, way: str, limit: int, handler: str) -> int:
+    """The rate that the pod asks for, 0 when it asks for none."""
+    key = f"kubernetes.io/{way}-bandwidth"
+    if key not in config.annotations:
+        return 0
+    try:
+        rate = quantity(config.annotations[key], _MAX_RATE)
+    except ValueError as error:
+        raise Invalid("read annotation", key, str(error)) from None
+    if 0 < limit < rate:
+        cause = f"annotation {key}: {rate} bits per second are more than handlers.{handler}.{way}_bandwidth"
+        raise Denied(RUN, config.metadata.name, f"{cause} of cri.toml, {limit}")
+    return rate
+
+
+def burst(rate: int) -> int:
+    """Bits that may pass at once after a pause: a tenth of a second's, within the bounds.
+
+    The bandwidth plugin requires a burst, which has no annotation, and holds back as much again in the host's
+    memory.  The most that it takes would be 256 MiB of both, whatever the rate.
+    """
+    return min(max(rate // _BURST_PART, _BURSTS[0]), _BURSTS[1])

@@ -30,6 +30,7 @@ from daemonkit.convert import WrongKey
 _HANDLER = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")  # of a RuntimeClass: a DNS label (RFC 1123)
 _FILES = 1 << 20  # fs.nr_open of Linux, unless it is raised
 _PIDS = 1 << 22  # PID_MAX_LIMIT of Linux
+_CPU_PERCENT = 1024 * 100  # of all the CPUs that a zone can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,12 @@ class ZoneDefaults:
 
     memory_overhead: Bytes = Bytes(96 * 1024 * 1024)
     """Added to the pod's memory limit for the zone's kernel and agent when the request has no overhead."""
+    cpu_overhead: int = 10
+    """Percent of one CPU, added to the pod's CPU limit likewise."""
+
+    def __post_init__(self) -> None:
+        at_least(0, self, "cpu_overhead")
+        at_most(_CPU_PERCENT, self, "cpu_overhead")
 
 
 @dataclass(frozen=True, slots=True)

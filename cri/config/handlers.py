@@ -57,7 +57,8 @@ class HandlerConfig:
     choice.  ``memory`` and ``vcpus`` are for pods that set no limit; they and
     the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.  ``spoof_check``:
     zones send and see frames of the pod's own addresses only.  ``empty_dir_size`` is of each emptyDir
-    that a zone has in place of one on disk; 0: half of the zone's memory.
+    that a zone has in place of one on disk; 0: half of the zone's memory.  Bandwidths, in bits per second,
+    are what a pod has at most; 0 for no limit.
     """
 
     profile: str = "default"
@@ -74,6 +75,8 @@ class HandlerConfig:
     spoof_check: bool = True
     empty_dir: EmptyDirPlace = EmptyDirPlace.ZONE
     empty_dir_size: Bytes = Bytes(0)
+    ingress_bandwidth: int = 0
+    egress_bandwidth: int = 0
     annotations: tuple[str, ...] = (KERNEL,)
     requires: tuple[str, ...] = ()
 
@@ -107,6 +110,7 @@ class HandlerConfig:
 
     def _check_sizes(self) -> None:
         at_least(0, self, "memory", "memory_min", "memory_max", "vcpus", "vcpus_max", "empty_dir_size")
+        at_least(0, self, "ingress_bandwidth", "egress_bandwidth")
         at_most(_MOST_VCPUS, self, "vcpus", "vcpus_max")
         pairs = (("memory_min", "memory"), ("memory", "memory_max"), ("memory_min", "memory_max"))
         for less, more in (*pairs, ("vcpus", "vcpus_max")):

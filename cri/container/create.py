@@ -17,6 +17,7 @@ from cri.container import kubelet_paths
 from cri.container.host_files import host_resolv, make_log_directory, seccomp_profile
 from cri.container.kubelet_paths import Source
 from cri.container.remove import finish_leftover, undo
+from cri.container.shares import settle, settle_or_log
 from cri.container.signals import stop_signal
 from cri.container.volumes import plan, set_image_ids
 from cri.oci.capabilities import grantable
@@ -91,12 +92,14 @@ async def _make(runtime: Runtime, plan: ContainerPlan) -> None:
     name = container_name(container.config.metadata, container.sandbox_id)
     await finish_leftover(runtime, name)
     async with AsyncExitStack() as steps:
+        steps.push_async_callback(settle_or_log, runtime, container.sandbox_id)
         runtime.container_names.reserve(name, container.id)
         steps.push_async_callback(undo, runtime, container.id)
         await runtime.containers.add(container)
         for image_id in container.images:
             runtime.images.hold(image_id, container.id)
         checkpoint("create-container.recorded")
+        await settle(runtime, container.sandbox_id)
         await runtime.zones.create_workload(plan.workload)
         checkpoint("create-container.prepared")
         _ready(runtime, container.sandbox_id)

@@ -6,6 +6,7 @@ import json
 import logging
 from dataclasses import replace
 
+from cri.container.shares import settle, settle_or_log
 from cri.oci.resources import resources
 from cri.runtime import Runtime
 from cri.state.container import Container
@@ -49,11 +50,14 @@ async def _update(
 ) -> None:
     if not changes:
         return
+    sandbox_id = runtime.containers.get(container_id).sandbox_id
     try:
         await _apply(runtime, container_id, asked, changes)
     except Refused:
         await _one_by_one(runtime, container_id, asked)
+        await settle_or_log(runtime, sandbox_id)
         raise
+    await settle(runtime, sandbox_id)
 
 
 async def _one_by_one(runtime: Runtime, container_id: str, asked: cri.LinuxContainerResources) -> None:

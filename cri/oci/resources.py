@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from cri.checks.cpu import check_cpu, clamped
 from cri.checks.fields import CREATE
 from cri.oci.values import Json
 from daemonkit.faults import Invalid, Unsupported
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
-
-_CPU_SHARES = range(2, 262_145)  # cpu.shares, kernel: sched/core.c
 
 
 def resources(asked: cri.LinuxContainerResources, pids_limit: int, *, privileged: bool = False) -> Json:
@@ -32,19 +31,14 @@ def resources(asked: cri.LinuxContainerResources, pids_limit: int, *, privileged
 
 def _cpu(asked: cri.LinuxContainerResources) -> Json:
     cpu: dict[str, object] = {}
+    check_cpu(CREATE, asked)
     if asked.cpu_shares:
-        if asked.cpu_shares < 0:
-            raise Invalid(CREATE, f"cpu_shares {asked.cpu_shares}", "negative")
-        cpu["shares"] = min(max(asked.cpu_shares, _CPU_SHARES[0]), _CPU_SHARES[-1])
+        cpu["shares"] = clamped(asked.cpu_shares)
     # A negative quota (the kubelet's, for exclusive CPUs) means no limit, like none at all; crun 1.8 would
     # write it as a number beyond all limits where control groups are version 1.
     if asked.cpu_quota > 0:
         cpu["quota"] = asked.cpu_quota
     if asked.cpu_period:
-        if not 1000 <= asked.cpu_period <= 1_000_000:
-            raise Invalid(
-                CREATE, f"cpu_period {asked.cpu_period}", "not between 1000 and 1000000 microseconds"
-            )
         cpu["period"] = asked.cpu_period
     if asked.cpuset_cpus:
         cpu["cpus"] = asked.cpuset_cpus

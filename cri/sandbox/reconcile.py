@@ -8,6 +8,7 @@ from collections.abc import Awaitable
 
 from cri.container.remove import remove_by_id as remove_container
 from cri.container.remove import undo as undo_container
+from cri.container.shares import settle
 from cri.runtime import Runtime
 from cri.sandbox.remove import remove as remove_sandbox
 from cri.sandbox.remove import undo as undo_sandbox
@@ -70,6 +71,8 @@ class Reconciler:
     async def _sandbox(self, sandbox_id: str) -> bool:
         runtime = self._runtime
         match runtime.sandboxes.phase(sandbox_id):
+            case SandboxPhase.READY:
+                return await _succeeds(sandbox_id, settle(runtime, sandbox_id))
             case SandboxPhase.UNDOING:
                 return await undo_sandbox(runtime, sandbox_id)
             case SandboxPhase.CREATING if sandbox_id in self._inherited:

@@ -14,11 +14,12 @@ from cri.checks.handlers import MODES, unmet
 from cri.checks.userns import pod_userns
 from cri.config import EmptyDirPlace
 from cri.container import host_files
+from cri.container.shares import shares_of
 from cri.oci.seccomp import local_profile
 from cri.runtime import Runtime, now_ns
 from cri.sandbox import kernel, sizing
 from cri.sandbox.remove import finish_leftover, undo
-from cri.state.attachment import Attachment
+from cri.state.attachment import Attachment, BandwidthLimits
 from cri.state.names import new_id, sandbox_name
 from cri.state.sandbox import EMPTY_DIR, SMALL_FILES, Sandbox, SandboxPhase
 from cri.zones.selinux import refuse_labels
@@ -72,7 +73,8 @@ def _plan(runtime: Runtime, asked: cri.RunPodSandboxRequest) -> Sandbox:
     sizing.check(asked.config, runtime.config.zone.memory_overhead, handler, chosen)
     image = kernel.resolve(runtime, kernel.chosen(asked.config, chosen, runtime.config.kernels))
     sandbox_id = new_id()
-    place = runtime.network.plan(sandbox_id, asked.config)
+    most = BandwidthLimits(handler, chosen.ingress_bandwidth, chosen.egress_bandwidth)
+    place = runtime.network.plan(sandbox_id, asked.config, most)
     in_zone = (EMPTY_DIR,) if chosen.empty_dir is EmptyDirPlace.ZONE else ()
     return Sandbox(
         sandbox_id,
@@ -109,13 +111,16 @@ async def _create_zone(
     """
     found = await runtime.images.kernel(sandbox.kernel) if sandbox.kernel else None
     await namespace()
+    shares = shares_of(runtime, sandbox.id, sandbox.config.linux)
     meta, handler = sandbox.config.metadata, runtime.config.handlers[sandbox.handler]
     zone = await runtime.zones.create_zone(
         pb.CreateZoneRequest(
             id=sandbox.id,
             name=f"{meta.namespace}/{meta.name}",
             hostname=sandbox.hostname,
-            resources=sizing.zone_resources(sandbox.config, runtime.config.zone.memory_overhead, handler),
+            resources=shares.put(
+                sizing.zone_resources(sandbox.config, runtime.config.zone.memory_overhead, handler)
+            ),
             profile=handler.profile,
             sysctls=sandbox.config.linux.sysctls,
             interfaces=1,
@@ -126,6 +131,7 @@ async def _create_zone(
             seclabel=handler.seclabel,
         )
     )
+    runtime.shares[sandbox.id] = (shares.weight, shares.cap)
     checkpoint("run-pod.zone-created")
     return zone
 

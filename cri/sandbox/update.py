@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from cri.checks.cpu import check_cpu
+from cri.container.shares import resize
 from cri.container.update import merge
 from cri.runtime import Runtime
 from cri.sandbox.sizing import zone_resources
@@ -28,6 +30,8 @@ async def update(runtime: Runtime, asked: cri.UpdatePodSandboxResourcesRequest) 
             raise Refused(UPDATE, sandbox_id, f"it is {sandbox.phase.value}")
         config = cri.PodSandboxConfig()
         config.CopyFrom(sandbox.config)
+        for figures in (asked.overhead, asked.resources):
+            check_cpu(UPDATE, figures)
         merge(config.linux.overhead, asked.overhead)
         merge(config.linux.resources, asked.resources)
         await complete(_update(runtime, sandbox_id, config))
@@ -35,7 +39,7 @@ async def update(runtime: Runtime, asked: cri.UpdatePodSandboxResourcesRequest) 
 
 async def _update(runtime: Runtime, sandbox_id: str, config: cri.PodSandboxConfig) -> None:
     wanted = zone_resources(config, runtime.config.zone.memory_overhead)
-    not_done = await runtime.zones.resize_zone(sandbox_id, wanted)
+    not_done = await resize(runtime, sandbox_id, config.linux, wanted)
     if not_done:
         raise Refused(UPDATE, sandbox_id, "; ".join(not_done))
     await runtime.sandboxes.put(replace(runtime.sandboxes.get(sandbox_id), config=config))

@@ -41,6 +41,18 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True)
+class BandwidthLimits:
+    """What pods of runtime handler ``handler`` may receive and send, bits per second; 0: no limit."""
+
+    handler: str = ""
+    ingress: int = 0
+    egress: int = 0
+
+
+UNLIMITED = BandwidthLimits()
+
+
+@dataclass(frozen=True, slots=True)
 class Attachment:
     """A pod's place in a network."""
 

@@ -48,6 +48,8 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
         ("label", answer.seclabel),
         ("memory", mib(answer.resources.memory_bytes)),
         ("vcpus", str(answer.resources.vcpus)),
+        ("cpu weight", str(answer.resources.weight) if answer.resources.HasField("weight") else ""),
+        ("cpu cap", f"{answer.resources.cap}%" if answer.resources.cap else ""),
         ("created", when(answer.created_at_ns)),
         ("died", when(answer.died_at_ns)),
         ("channel", "connected" if answer.channel_connected else "not connected"),

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NewType, Protocol
 from uuid import UUID
 
+from protect.model.shares import CpuShares
 from protect.model.transport import Transport
 
 DomainId = NewType("DomainId", int)
@@ -224,6 +225,9 @@ class Toolstack(Protocol):
         ...
 
     async def unpause(self, domain: DomainId) -> None: ...
+
+    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
+        """Hold its share of CPUs from now on; where that cannot be, ``physical_info`` has a notice."""
 
     def abandon(self, domain: DomainId) -> None:
         """Stop waiting for the domain's guest, since its end is declared; an unknown domain is fine."""

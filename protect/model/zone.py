@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
+from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainKernel, Mode
 
 
@@ -69,6 +70,7 @@ class ZoneSpec:
     """Id mapping for workloads that have a user namespace."""
     kernel: DomainKernel | None = None
     """None: the toolstack's own."""
+    shares: CpuShares = CpuShares()
     seclabel: str = ""
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
 

@@ -20,10 +20,12 @@ from protect.model.container import (
 )
 from protect.model.files import FileVolume
 from protect.model.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
+from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.volume import Volume
 from protect.model.zone import ZoneIdMapping, ZoneSpec
 from protect.server import translate
+from protect.zones.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _MIB = 1 << 20
@@ -43,6 +45,8 @@ FILES_BYTES_LIMIT = 384 * 1024
 """Most bytes of all files of a workload, which fit one frame (1 MiB) together with the configuration."""
 IMAGE_TYPES = ("squashfs", "erofs")
 _NS = 1_000_000_000
+_MOST_CAP = 1024 * CPU_PERCENT
+"""That of a zone of all the vCPUs that a profile can allow."""
 
 
 def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilities: Capabilities) -> ZoneSpec:
@@ -73,6 +77,7 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
         if request.HasField("id_mapping")
         else None,
         kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
+        shares=size(operation, zone_id, request.resources).shares(CpuShares()),
         seclabel=seclabel,
     )
 
@@ -97,6 +102,20 @@ def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResource
         cause = f"{vcpus} vCPUs are more than {profile.vcpus_max}"
         raise Invalid(operation, zone_id, cause, "the profile sets the limits")
     return memory, vcpus
+
+
+def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
+    """What is asked for; Invalid for a weight or a cap that cannot be."""
+    if asked.HasField("weight") and asked.weight not in WEIGHTS:
+        raise Invalid(operation, zone_id, f"weight {asked.weight} is not 1 to {WEIGHTS[-1]}")
+    if asked.cap > _MOST_CAP:
+        raise Invalid(operation, zone_id, f"cap {asked.cap} is more than {_MOST_CAP} percent of a CPU")
+    return ZoneSize(
+        memory_bytes=asked.memory_bytes,
+        vcpus=asked.vcpus,
+        weight=asked.weight if asked.HasField("weight") else None,
+        cap=asked.cap if asked.HasField("cap") else None,
+    )
 
 
 def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:

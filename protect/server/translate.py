@@ -39,7 +39,12 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         name=value.spec.name,
         state=ZONE_STATES[value.state],
         profile=value.spec.profile,
-        resources=pb.ZoneResources(memory_bytes=value.spec.memory_bytes, vcpus=value.spec.vcpus),
+        resources=pb.ZoneResources(
+            memory_bytes=value.spec.memory_bytes,
+            vcpus=value.spec.vcpus,
+            weight=value.spec.shares.weight,
+            cap=value.spec.shares.cap,
+        ),
         created_at_ns=value.created_at_ns,
         domain_id=value.domain_id,
         death_reason=value.death_reason,

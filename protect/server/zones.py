@@ -16,7 +16,7 @@ from protect.model.statistics import StatsKind
 from protect.server import requests, statistics, translate
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.zones import connect, destroy, dial, inspect, launch, stats
+from protect.zones import connect, destroy, dial, inspect, launch, resize, stats
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 
@@ -95,8 +95,9 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
 
     async def ResizeZone(self, request: pb.ResizeZoneRequest, context: Context) -> pb.ResizeZoneResponse:
         zone_id = checks.identifier("resize zone", "zone", request.id)
-        asked = request.resources
-        not_done = inspect.resize(self._manager, zone_id, asked.memory_bytes, asked.vcpus)
+        not_done = await resize.resize(
+            self._manager, zone_id, requests.size("resize zone", zone_id, request.resources)
+        )
         zone = self._shown(self._manager.zone("resize zone", zone_id))
         return pb.ResizeZoneResponse(zone=zone, not_done=not_done)
 

@@ -16,6 +16,7 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Broken
 from protect.model.process import Streams
+from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainKernel
 from protect.model.workload import Reason, Workload, WorkloadDisk
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec
@@ -60,6 +61,7 @@ def _json_converter() -> Converter:
     converter.register_structure_hook(Zone, make_dict_structure_fn(Zone, converter, spec=made))
     _as_array(converter, Streams, lambda streams: [streams.stdin, streams.stdout, streams.stderr])
     _as_array(converter, ZoneIdMapping, lambda mapping: [mapping.host_id, mapping.length])
+    _as_array(converter, CpuShares, lambda shares: [shares.weight, shares.cap])
     kernel = make_dict_unstructure_fn(DomainKernel, converter, _cattrs_omit_if_default=True)
     converter.register_unstructure_hook(DomainKernel, kernel)
     _optional(converter, ZoneIdMapping, absent=[])
@@ -69,7 +71,7 @@ def _json_converter() -> Converter:
     converter.register_structure_hook(WorkloadDisk, lambda value, _: _disk(converter, value))
     rare = override(omit_if_default=True)
     converter.register_unstructure_hook(
-        ZoneSpec, make_dict_unstructure_fn(ZoneSpec, converter, seclabel=rare)
+        ZoneSpec, make_dict_unstructure_fn(ZoneSpec, converter, seclabel=rare, shares=rare)
     )
     converter.register_unstructure_hook(Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare))
     converter.register_unstructure_hook(

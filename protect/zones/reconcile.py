@@ -27,6 +27,7 @@ from protect.workloads import exits
 from protect.zones import connect, deaths, resync
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
+from protect.zones.resize import restore_shares
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +115,8 @@ async def _release_ended(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo) -> None:
     """Connect to the agent again; retry for as long as the zone lives."""
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
+    await restore_shares(manager, runtime)
+    checkpoint("reconcile.shared")
     if domain.state is DomainState.PAUSED:
         await manager.toolstack.unpause(domain.id)
     link = new_link(manager, runtime)

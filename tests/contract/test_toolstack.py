@@ -12,6 +12,7 @@ import pytest
 
 from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
 from protect.model.errors import DomainGone
+from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,
@@ -32,6 +33,27 @@ T = TypeVar("T")
 
 
 # -- the life of a domain
+
+
+async def test_it_holds_a_domains_share_of_cpus(stage: Stage) -> None:
+    """Of all its vCPUs together; a cap that they cannot reach is none."""
+    info = await stage.create(vcpus=2)
+    for given, held in (
+        (CpuShares(256, 50), CpuShares(256, 50)),
+        (CpuShares(64, 150), CpuShares(64, 150)),
+        (CpuShares(512, 200), CpuShares(512, 200)),
+        (CpuShares(512, 5000), CpuShares(512, 200)),
+        (CpuShares(128), CpuShares(128, 200)),
+    ):
+        await stage.toolstack.set_shares(info.id, given)
+        assert await stage.shares(info) == held
+    await stage.toolstack.set_shares(info.id, CpuShares(512, 30))
+    await stage.restart()
+    assert await stage.shares(info) == CpuShares(512, 30)
+    await stage.toolstack.destroy(info.id)
+    for gone in (info.id, NOBODY):
+        with pytest.raises(DomainGone):
+            await stage.toolstack.set_shares(gone, CpuShares())
 
 
 async def test_a_domain_is_paused_until_it_is_let_run(stage: Stage) -> None:

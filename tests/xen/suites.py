@@ -50,7 +50,7 @@ def _rest(chosen: str) -> tuple[str, str]:
 
 SUITES = (
     Suite("binding", ("tests/xen/inside/test_binding.py",), 210, tiers=_EVERY),
-    Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 190),
+    Suite("toolstack", ("tests/xen/inside/test_toolstack.py",), 250),
     Suite("contract-pv", (*_CONTRACT, "-k", _CONTRACT_FIRST), 190, tiers=_EVERY),
     Suite("contract-pv-rest", (*_CONTRACT, *_rest(_CONTRACT_FIRST)), 300),
     Suite("contract-pvh", (*_CONTRACT, "-k", _PVH), 250, {"XENPOD_TEST_MODE": "pvh"}),

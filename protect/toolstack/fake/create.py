@@ -6,20 +6,21 @@ import asyncio
 import fcntl
 import logging
 import os
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Invalid, Missing, Refused
+from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
 from protect.model.errors import ToolstackError
 from protect.model.modes import refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import DomainId, DomainSpec
 from protect.toolstack.fake import faultplan, interfaces
-from protect.toolstack.fake.cgroups import CgroupLimits
 from protect.toolstack.fake.domain import Domain, read_pid, write_spec
 from protect.toolstack.fake.faultplan import InjectedFault
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.launcher import Launch, launch
+from protect.toolstack.fake.limits import CgroupLimits
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.process import PidfdProcess
 
@@ -28,7 +29,19 @@ log = logging.getLogger(__name__)
 _MONITOR_SECONDS = 5.0
 
 
-def refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
+def admit(settings: FakeSettings, spec: DomainSpec, others: Sequence[DomainSpec], *, full: bool) -> None:
+    """Refused, Exists, Exhausted: it cannot be beside the others.  ``full``: no memory is free."""
+    _refuse_impossible(settings, spec)
+    if any(spec.name == other.name or spec.uuid == other.uuid for other in others):
+        raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
+    total = settings.zone_memory
+    free = 0 if full else total - sum(other.memory_bytes for other in others)
+    if spec.memory_bytes > free:
+        cause = f"wants {spec.memory_bytes} bytes of memory, {free} of {total} are free"
+        raise Exhausted("create domain", spec.name, cause)
+
+
+def _refuse_impossible(settings: FakeSettings, spec: DomainSpec) -> None:
     """Refused: the spec has a kernel of its own, or a mode or FLASK that the settings do not have.
 
     Invalid: they lack its label.

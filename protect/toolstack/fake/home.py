@@ -13,7 +13,8 @@ from pathlib import Path
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.toolstack.fake.cgroups import Cgroups, find_hierarchies
+from protect.toolstack.fake.cgroups import Cgroups
+from protect.toolstack.fake.hierarchies import find_hierarchies
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,10 @@ from pathlib import Path
 from uuid import UUID
 
 from daemonkit.checkpoints import checkpoint
-from daemonkit.faults import Exhausted, Exists, Invalid
+from daemonkit.faults import Invalid
 from daemonkit.tasks import join
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -126,7 +127,8 @@ class FakeToolstack(Completing):
         with system_faults("create domain", spec.name):
             fault = self._faults.take("create", spec.name)
             await faultplan.before(fault, "create domain", spec.name)
-            self._admit(spec, exhausted=fault is not None and fault.kind is FaultKind.EXHAUSTED)
+            full = fault is not None and fault.kind is FaultKind.EXHAUSTED
+            create.admit(self._settings, spec, self._specs(), full=full)
             self._creating[spec.uuid] = spec
             try:
                 domain = await create.create(self._home, self._settings, spec, fault)
@@ -146,6 +148,12 @@ class FakeToolstack(Completing):
         if fault is not None and fault.kind is FaultKind.DIE:
             asyncio.get_running_loop().call_later(fault.after_ms / 1000, found.process.kill)
         faultplan.after(fault, "unpause domain", found.spec.name)
+
+    @completed
+    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
+        found = self._living("set CPU shares", domain)
+        async with self._changing(found, "set_shares", "set CPU shares"):
+            await asyncio.to_thread(self._home.cgroups.share, found.spec, shares)
 
     @completed
     async def destroy(self, domain: DomainId) -> None:
@@ -275,20 +283,12 @@ class FakeToolstack(Completing):
     def _by_id(self, domain: DomainId) -> Domain | None:
         return next((found for found in self._domains.values() if found.id == domain), None)
 
-    def _admit(self, spec: DomainSpec, exhausted: bool) -> None:
-        create.refuse_impossible(self._settings, spec)
-        known = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
-        if any(spec.name == other.name or spec.uuid == other.uuid for other in known):
-            raise Exists("create domain", spec.name, "a domain of that name or uuid exists")
-        total = self._settings.zone_memory
-        free = 0 if exhausted else total - self._used()
-        if spec.memory_bytes > free:
-            cause = f"wants {spec.memory_bytes} bytes of memory, {free} of {total} are free"
-            raise Exhausted("create domain", spec.name, cause)
-
     def _used(self) -> int:
-        specs = [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
-        return sum(spec.memory_bytes for spec in specs)
+        return sum(spec.memory_bytes for spec in self._specs())
+
+    def _specs(self) -> builtins.list[DomainSpec]:
+        """Of all domains, and of those that are being made."""
+        return [*(domain.spec for domain in self._domains.values()), *self._creating.values()]
 
     def _info(self, domain: Domain) -> DomainInfo:
         return domain.info(self._home.cgroups.cpu_time_ns(str(domain.spec.uuid)))

@@ -17,6 +17,18 @@ from xenbind import errors, flask, physinfo
 
 _CREATE = "create domain"
 _MIB = 1 << 20
+_PERMISSIVE = (
+    "FLASK is permissive: labels of zones hold nobody back (xl setenforce 1, or flask=enforcing for Xen)"
+)
+
+
+async def capabilities(workers: Workers, boot: Boot) -> Capabilities:
+    """What this machine can do with the kernel of ``boot``.  XenError."""
+    host = await workers.ask(physinfo.physinfo)
+    enforcing = await workers.ask(flask.enforcing)
+    return Capabilities(
+        host.pv, host.hvm, host.hap, host.iommu, host.release, boot.modes, enforcing is not None
+    )
 
 
 class Admission:
@@ -44,6 +56,10 @@ class Admission:
             raise
         finally:
             del self._creating[spec.uuid]
+
+    async def notices(self) -> tuple[str, ...]:
+        """What an operator has to know of the labels of zones.  XenError."""
+        return (_PERMISSIVE,) if await self._workers.ask(flask.enforcing) is False else ()
 
     def _check(self, spec: DomainSpec, boot: Boot) -> None:
         if spec.uuid in self._creating or spec.name in self._creating.values():

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import logging
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from uuid import UUID
 
@@ -14,6 +13,7 @@ from daemonkit.faults import Invalid
 from daemonkit.tasks import race
 from protect.model.domain_names import is_zone_domain
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -28,29 +28,24 @@ from protect.model.transport import Transport
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl import boot as booting
-from protect.toolstack.libxl.admit import Admission
+from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, domain_info
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
-from protect.toolstack.libxl.faults import xen_faults
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
+from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
-from protect.toolstack.libxl.workers import Workers
+from protect.toolstack.libxl.workers import Workers, xen_faults
 from xenbind import domain as xen
-from xenbind import errors, flask, nic, physinfo
+from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
 
-log = logging.getLogger(__name__)
-
 _TRIM_SECONDS = 30.0
-_PERMISSIVE = (
-    "FLASK is permissive: labels of zones hold nobody back (xl setenforce 1, or flask=enforcing for Xen)"
-)
 
 
 class LibxlToolstack(Completing):
@@ -88,12 +83,9 @@ class LibxlToolstack(Completing):
         undo.push_async_callback(self._sharing.close)
         self._workers = Workers(self._settings.threads)
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
-        host = await self._workers.ask(physinfo.physinfo)
-        enforcing = await self._workers.ask(flask.enforcing)
-        self._capabilities = Capabilities(
-            host.pv, host.hvm, host.hap, host.iommu, host.release, self._boot.modes, enforcing is not None
-        )
+        self._capabilities = await capabilities(self._workers, self._boot)
         self._admission = Admission(self._workers, self._capabilities)
+        self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
@@ -115,7 +107,7 @@ class LibxlToolstack(Completing):
     async def physical_info(self) -> PhysicalInfo:
         with xen_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
-            notices = (_PERMISSIVE,) if await self._workers.ask(flask.enforcing) is False else ()
+            notices = (*await self._admission.notices(), *await self._scheduling.notices())
         guests = sum(domain.memory_bytes for domain in await self.list())
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
@@ -172,6 +164,12 @@ class LibxlToolstack(Completing):
         with xen_faults("unpause domain", str(domain)):
             await self._workers.run(xen.unpause, domain)
 
+    @completed
+    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
+        self._living("set CPU shares", domain)
+        with xen_faults("set CPU shares", f"domain {domain}"):
+            await self._scheduling.set(domain, shares)
+
     def abandon(self, domain: DomainId) -> None:
         if (known := self._registry.get(domain)) is not None:
             known.abandoned.set()
@@ -189,10 +187,8 @@ class LibxlToolstack(Completing):
                 # Xen cannot end a domain quickly while others have its pages.
                 self._channels.disconnect(domain)
                 self._sharing.abandon(known.uuid)
-                try:
+                with suppress(errors.DomainNotFound):  # it is gone already
                     await self._workers.run(xen.destroy, domain, known.uuid)
-                except errors.DomainNotFound:
-                    log.debug("domain %d is gone already", domain)
                 await self._forget(known)
 
     async def _forget(self, known: Known) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Concatenate, ParamSpec, TypeVar
 
+from protect.model.errors import DomainGone, ToolstackError
+from xenbind import errors
 from xenbind.context import Context
 
 P = ParamSpec("P")
@@ -79,3 +82,14 @@ class _Pool:
         self._pool.shutdown()
         while self._idle:
             self._idle.pop().close()
+
+
+@contextmanager
+def xen_faults(operation: str, subject: str) -> Iterator[None]:
+    """Raise errors of Xen and of the system as faults."""
+    try:
+        yield
+    except errors.DomainNotFound as error:
+        raise DomainGone(operation, subject, "no such domain") from error
+    except (errors.XenError, OSError) as error:
+        raise ToolstackError(operation, subject, str(error)) from error

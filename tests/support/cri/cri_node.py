@@ -17,7 +17,7 @@ from cri.daemon import delegation, running
 from cri.oci.values import RootImage
 from cri.rpc.runtime import runtime_service
 from cri.runtime import Runtime
-from cri.state.attachment import Attachment, Chain, Plugin
+from cri.state.attachment import UNLIMITED, Attachment, BandwidthLimits, Chain, Plugin
 from cri.stats.rates import Rates
 from cri.streaming.server import serving as streaming_server
 from daemonkit.faults import Fault, Missing
@@ -60,8 +60,10 @@ class FakeNetwork:
             raise self.trouble
         return CHAIN
 
-    def plan(self, sandbox_id: str, config: cri.PodSandboxConfig) -> Attachment:
-        return pod.attachment(sandbox_id, config, self.check(), Path("/run/netns") / sandbox_id)
+    def plan(
+        self, sandbox_id: str, config: cri.PodSandboxConfig, most: BandwidthLimits = UNLIMITED
+    ) -> Attachment:
+        return pod.attachment(sandbox_id, config, self.check(), Path("/run/netns") / sandbox_id, most)
 
     async def attach(self, attachment: Attachment, made: Callable[[], None] = lambda: None) -> Attachment:
         self.attached[attachment.container_id] = attachment

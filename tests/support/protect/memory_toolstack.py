@@ -11,6 +11,7 @@ from uuid import UUID
 from daemonkit.faults import Exists
 from daemonkit.tasks import complete
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -38,6 +39,8 @@ class MemoryDomain:
     reason: ShutdownReason | None = None
     disks: dict[str, DiskSpec] = field(default_factory=dict)
     console: bytes = b""
+    cpu_shares: list[CpuShares] = field(default_factory=list)
+    """All that it has been given, the last one holds."""
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     shares: int = 0
     """How often its directory was asked for."""
@@ -103,6 +106,13 @@ class MemoryToolstack:
     async def _unpause(self, domain: DomainId) -> None:
         await self._step("unpause")
         self._get(domain).state = DomainState.RUNNING
+
+    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
+        await complete(self._set_shares(domain, shares))
+
+    async def _set_shares(self, domain: DomainId, shares: CpuShares) -> None:
+        await self._step("set_shares")
+        self._get(domain).cpu_shares.append(shares)
 
     async def destroy(self, domain: DomainId) -> None:
         await complete(self._destroy(domain))

@@ -15,9 +15,11 @@ from daemonkit.config import Seconds
 from protect.channel.link import Link
 from protect.model.domain_names import domain_name
 from protect.model.process import AgentHello, ProcessExited
+from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from protect.model.zone import GuestNetwork
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
+from protect.toolstack.fake.home import Home
 from tests.support.images import busybox
 from tests.support.protect import leftovers
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -125,6 +127,10 @@ class Stage(Protocol):
     async def restart(self) -> None: ...
 
     async def crash(self, domain: DomainId) -> None: ...
+
+    async def shares(self, info: DomainInfo) -> CpuShares:
+        """What the host holds of it, read where the host has it."""
+        ...
 
     def spec(self, **more: object) -> DomainSpec: ...
 
@@ -246,6 +252,17 @@ class FakeStage(_Common):
         """Kill the first process of the domain, which ends it as a kernel panic would."""
         os.kill(domain, signal.SIGKILL)
 
+    async def shares(self, info: DomainInfo) -> CpuShares:
+        groups = Home(self.run_dir, self.guest_dir).cgroups.groups(str(info.uuid))
+        (group,) = (group for group in groups if _has_quota(group))
+        if (group / "cpu.max").exists():
+            quota, period = map(int, (group / "cpu.max").read_text().split())
+            weight = int((group / "cpu.weight").read_text()) * 256 // 100
+        else:
+            quota, period = (int((group / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
+            weight = int((group / "cpu.shares").read_text()) // 4
+        return CpuShares(weight, quota * 100 // period)
+
     def leftovers(self) -> list[str]:
         found = super().leftovers()
         for uuid in self._mine:
@@ -274,6 +291,17 @@ class LibxlStage(_Common):
     async def crash(self, domain: DomainId) -> None:
         """Crash the guest by its own SysRq."""
         await asyncio.to_thread(subprocess.run, ["xl", "sysrq", str(domain), "c"], check=True, timeout=60)
+
+    async def shares(self, info: DomainInfo) -> CpuShares:
+        """As xl shows them: the weight is one vCPU's."""
+        command = ["xl", "sched-credit2", "-d", str(info.id)]
+        shown = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, timeout=60)
+        weight, cap = map(int, shown.stdout.split()[-2:])
+        return CpuShares(weight * info.vcpus, cap or info.vcpus * 100)
+
+
+def _has_quota(group: Path) -> bool:
+    return any((group / name).exists() for name in ("cpu.max", "cpu.cfs_quota_us"))
 
 
 def _command_lines() -> list[str]:

@@ -13,8 +13,8 @@ import pytest
 
 from cri.cni import pod
 from cri.config import HandlerConfig, HostNamespaces
-from cri.state.attachment import Chain, Plugin
-from daemonkit.faults import Invalid
+from cri.state.attachment import BandwidthLimits, Chain, Plugin
+from daemonkit.faults import Denied, Invalid, Refused
 from tests.support.cri.cri_node import Rig, node_config, pod_config, rig
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -99,10 +99,37 @@ def test_bandwidth_without_a_plugin_is_ignored_with_a_warning(
     with caplog.at_level(logging.WARNING):
         made = pod.attachment("s", limited, chain, Path("/n"))
         pod.attachment("s", pod_config("free"), chain, Path("/n"))
-    assert made.runtime_config["bandwidth"] == {"egressRate": 10**6, "egressBurst": 2**31 - 1}
+    assert made.runtime_config["bandwidth"] == {"egressRate": 10**6, "egressBurst": 2**21}
     said = [vars(record)["xenpod_fields"] for record in caplog.records]
     fields = {"pod": "default/web", "sandbox": "s", "network": "pods", "source": "10-pods.conflist"}
     assert said == ([] if capable else [fields])
+
+
+@pytest.mark.parametrize(
+    ("rate", "expected"), [(1, 2**21), (10**8, 10**7), (10**10, 10**9), (10**12, 2**31 - 1)]
+)
+def test_a_burst_is_some_of_the_rate(rate: int, expected: int) -> None:
+    assert pod.burst(rate) == expected
+
+
+def test_what_a_handler_allows_at_most() -> None:
+    chain = Chain(
+        "pods", "1.0.0", (Plugin("x", {"type": "x"}, frozenset({"bandwidth"})),), "10-pods.conflist"
+    )
+    most = BandwidthLimits("slow", ingress=10**8)
+    key = "kubernetes.io/ingress-bandwidth"
+
+    def given(rate: str) -> object:
+        config = pod_config("web", annotations={key: rate} if rate else {})
+        return pod.attachment("s", config, chain, Path("/n"), most).runtime_config["bandwidth"]
+
+    assert given("") == given("100M") == {"ingressRate": 10**8, "ingressBurst": 10**7}
+    assert given("40M") == {"ingressRate": 4 * 10**7, "ingressBurst": 4 * 10**6}
+    with pytest.raises(Denied, match=f"{key}.*handlers.slow.ingress_bandwidth"):
+        given("101M")
+    plain = Chain("pods", "1.0.0", (), "10-pods.conflist")
+    with pytest.raises(Refused, match="handlers.slow.ingress_bandwidth.*add the bandwidth plugin"):
+        pod.attachment("s", pod_config("web"), plain, Path("/n"), most)
 
 
 def test_a_bandwidth_that_is_none_stays_an_error() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from daemonkit.faults import Broken
 from protect.model.process import Streams
+from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainKernel, Mode
 from protect.model.workload import Reason, Workload, WorkloadDisk, WorkloadState
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec, ZoneState
@@ -41,6 +42,8 @@ NEW_ZONE_TEXT = (
     '"uuid": "00000000-0000-0000-0000-000000000005", "state": "creating", "created_at_ns": 7, '
     '"domain_id": 0, "boot_id": "", "agent_version": "", "death_reason": "", "died_at_ns": 0}'
 )
+SHARED_ZONE = replace(NEW_ZONE, spec=replace(NEW_ZONE.spec, shares=CpuShares(51, 30)))
+SHARED_ZONE_TEXT = NEW_ZONE_TEXT.replace('"kernel": null, ', '"kernel": null, "shares": [51, 30], ')
 WORKLOAD = Workload(
     "w1", "z1", WorkloadState.EXITED, 5,
     (WorkloadDisk("xvdb", (64, 12)), WorkloadDisk("xvdc", (64, 13))), "/l/0.log",
@@ -67,7 +70,13 @@ LABELLED_TEXT = NEW_ZONE_TEXT.replace('"kernel": null, ', '"kernel": null, "secl
 
 
 @pytest.mark.parametrize(
-    ("zone", "text"), [(ZONE, ZONE_TEXT), (NEW_ZONE, NEW_ZONE_TEXT), (LABELLED, LABELLED_TEXT)]
+    ("zone", "text"),
+    [
+        (ZONE, ZONE_TEXT),
+        (NEW_ZONE, NEW_ZONE_TEXT),
+        (LABELLED, LABELLED_TEXT),
+        (SHARED_ZONE, SHARED_ZONE_TEXT),
+    ],
 )
 def test_a_zone_on_the_disk(zone: Zone, text: str) -> None:
     assert json.dumps(records.of_zone(zone)) == text

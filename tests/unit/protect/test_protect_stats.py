@@ -16,7 +16,8 @@ from protect.channel.frames import Frame, Type
 from protect.server import statistics
 from protect.state.manager import ZoneManager
 from protect.workloads import control, create, start
-from protect.zones import inspect, launch, stats
+from protect.zones import launch, stats
+from protect.zones.resize import ZoneSize, resize
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MIB, hasten, running, until, workload_spec, zone_spec
@@ -179,13 +180,13 @@ async def test_what_has_ended_is_not_updated(manager: ZoneManager, toolstack: Me
     with pytest.raises(Refused):
         await control.update(manager, "w1", b"{}")
     with pytest.raises(Refused):
-        inspect.resize(manager, "z1", 1, 1)
+        await resize(manager, "z1", ZoneSize(1, 1))
 
 
 async def test_a_zone_says_what_it_cannot_become(manager: ZoneManager) -> None:
-    assert inspect.resize(manager, "z1", 0, 0) == []
-    assert inspect.resize(manager, "z1", 64 * MIB, 1) == []
-    memory, vcpus = inspect.resize(manager, "z1", 512 * MIB, 4)
+    assert await resize(manager, "z1", ZoneSize()) == []
+    assert await resize(manager, "z1", ZoneSize(64 * MIB, 1)) == []
+    memory, vcpus = await resize(manager, "z1", ZoneSize(512 * MIB, 4))
     assert "512 MiB wanted, the zone has 256 MiB" in memory and "4 wanted, the zone has 1" in vcpus
     with pytest.raises(Missing):
-        inspect.resize(manager, "nobody", 0, 0)
+        await resize(manager, "nobody", ZoneSize())

@@ -5,11 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from daemonkit.faults import Broken, Unsupported
-from protect.toolstack.fake.cgroups import CgroupLimits, Cgroups, Hierarchy, find_hierarchies
+from protect.model.shares import CpuShares
+from protect.model.toolstack import DomainSpec
+from protect.toolstack.fake.cgroups import Cgroups
+from protect.toolstack.fake.hierarchies import Hierarchy, find_hierarchies
+from protect.toolstack.fake.limits import CgroupLimits
 
 V2 = "30 20 0:25 / {root} rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 UNIT = "system.slice/protectd.service"
@@ -122,6 +127,35 @@ def test_limits_on_v2(tmp_path: Path) -> None:
     (tmp_path / "xenpod-i/d/cpu.stat").write_text("user_usec 1\nusage_usec 1500\n")
     assert groups.cpu_time_ns("d") == 1_500_000
     assert groups.cpu_time_ns("gone") == 0 and groups.domains() == {"d"}
+
+
+def spec(vcpus: int) -> DomainSpec:
+    return DomainSpec(UUID(int=1), "d", 64 << 20, vcpus)
+
+
+@pytest.mark.parametrize(
+    ("shares", "vcpus", "v1", "v2"),
+    [
+        (CpuShares(), 2, ("1024", "200000"), ("100", "200000 100000")),
+        (CpuShares(512, 30), 2, ("2048", "30000"), ("200", "30000 100000")),
+        (CpuShares(1, 200), 2, ("4", "200000"), ("1", "200000 100000")),
+        (CpuShares(65_535, 1), 1, ("262140", "1000"), ("10000", "1000 100000")),
+    ],
+)
+def test_shares(
+    tmp_path: Path, shares: CpuShares, vcpus: int, v1: tuple[str, str], v2: tuple[str, str]
+) -> None:
+    one, two = (tmp_path / name / f"xenpod-i/{UUID(int=1)}" for name in ("one", "two"))
+    for group in (one, two):
+        group.mkdir(parents=True)
+    trees = (
+        Hierarchy(tmp_path / "one", frozenset({"cpu", "cpuacct"}), unified=False),
+        Hierarchy(tmp_path / "two", frozenset(), unified=True),
+    )
+    Cgroups(trees, "i").share(spec(vcpus), shares)
+    assert ((one / "cpu.shares").read_text(), (one / "cpu.cfs_quota_us").read_text()) == v1
+    assert ((two / "cpu.weight").read_text(), (two / "cpu.max").read_text()) == v2
+    assert len(list(one.iterdir())) == len(list(two.iterdir())) == 2
 
 
 def test_controllers_are_enabled_once(tmp_path: Path) -> None:

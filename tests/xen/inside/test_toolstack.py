@@ -5,15 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Refused
 from protect.model.errors import DomainGone
-from protect.model.toolstack import DiskSpec, DomainDeath, DomainId, ShutdownReason
+from protect.model.shares import CpuShares
+from protect.model.toolstack import (
+    DiskSpec,
+    DomainDeath,
+    DomainId,
+    DomainSpec,
+    ShutdownReason,
+)
 from protect.model.transport import Transport
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
@@ -198,6 +206,49 @@ async def test_memory(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
 
 async def _gone(toolstack: LibxlToolstack, domid: DomainId) -> bool:
     return domid not in [info.id for info in await toolstack.list()]
+
+
+async def _burns(toolstack: LibxlToolstack, wanted: DomainSpec, shares: CpuShares) -> UUID:
+    domid = await toolstack.create(wanted)
+    await toolstack.set_shares(domid, shares)
+    await toolstack.unpause(domid)
+    await until_console(toolstack, domid, b"up, burn", PATIENCE)
+    return wanted.uuid
+
+
+async def _used(toolstack: LibxlToolstack, *zones: UUID) -> list[int]:
+    """CPU time of each by Xen's account, ns."""
+    found = {info.uuid: info.cpu_time_ns for info in await toolstack.list()}
+    return [found[zone] for zone in zones]
+
+
+async def test_a_zone_of_many_vcpus_weighs_no_more(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
+    """One that has asked for nothing burns two vCPUs beside one that has asked for a CPU and has one vCPU."""
+    hostile = await _burns(toolstack, replace(spec("burn"), vcpus=2), CpuShares(26))
+    honest = await _burns(toolstack, spec("burn"), CpuShares(256))
+    before = await _used(toolstack, honest, hostile)
+    used = [0, 0]
+
+    async def enough() -> bool:
+        nonlocal used
+        after = await _used(toolstack, honest, hostile)
+        used = [now - was for now, was in zip(after, before, strict=True)]
+        return sum(used) > 8_000_000_000
+
+    await until(enough, PATIENCE)
+    assert used[0] > 4 * used[1], used
+
+
+async def test_a_cap_holds_while_cpus_are_idle(toolstack: LibxlToolstack, spec: MakeSpec) -> None:
+    zone = await _burns(toolstack, spec("burn"), CpuShares(256, 20))
+    (before,), begun = await _used(toolstack, zone), time.monotonic_ns()
+
+    async def enough() -> bool:
+        return (await _used(toolstack, zone))[0] - before > 1_000_000_000
+
+    await until(enough, PATIENCE)
+    (after,), ended = await _used(toolstack, zone), time.monotonic_ns()
+    assert after - before < 0.3 * (ended - begun)
 
 
 async def test_other_virtual_machines_are_left_alone(

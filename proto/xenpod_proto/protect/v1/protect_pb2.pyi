@@ -101,20 +101,38 @@ class ZoneResources(_message.Message):
 
     MEMORY_BYTES_FIELD_NUMBER: _builtins.int
     VCPUS_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    CAP_FIELD_NUMBER: _builtins.int
     memory_bytes: _builtins.int
-    """0 everywhere: protectd's configured default."""
+    """0: protectd's configured default; of ResizeZone: as it is."""
     vcpus: _builtins.int
+    weight: _builtins.int
+    """Not set: 256 and 0; of ResizeZone: as it is.
+    The zone's part of the host's CPUs while they are short, all its vCPUs together: 1 to 65535, where 256 stands
+    for one CPU.
+    """
+    cap: _builtins.int
+    """What its vCPUs may run together at most, in percent of one CPU; 0: no limit."""
     def __init__(
         self,
         *,
         memory_bytes: _builtins.int = ...,
         vcpus: _builtins.int = ...,
+        weight: _builtins.int | None = ...,
+        cap: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_cap", b"_cap", "_weight", b"_weight", "cap", b"cap", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["memory_bytes", b"memory_bytes", "vcpus", b"vcpus"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_cap", b"_cap", "_weight", b"_weight", "cap", b"cap", "memory_bytes", b"memory_bytes", "vcpus", b"vcpus", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__cap: _TypeAlias = _typing.Literal["cap"]  # noqa: Y015
+    _WhichOneofArgType__cap: _TypeAlias = _typing.Literal["_cap", b"_cap"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__cap) -> _WhichOneofReturnType__cap | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___ZoneResources: _TypeAlias = ZoneResources  # noqa: Y015
 

@@ -4,6 +4,7 @@
  *   echo                      serve vchan epochs as docs/channel.md says, and send back what comes
  *   stuck                     serve the first epoch, and take nothing from the ring
  *   mute                      serve nothing
+ *   burn                      run as much as two vCPUs can
  *   disk                      wait for /dev/xvda and print its first line; then as mute
  *   grant                     grant a page to the domain that data/peer in xenstore names; then as mute
  *   map                       map the page data/ref of the domain data/peer, and print it; then as mute
@@ -90,6 +91,14 @@ static void serve(int take)
 	}
 }
 
+static void burn(void)
+{
+	if (fork() < 0)
+		fail("fork");
+	for (;;)
+		__asm__ volatile("");
+}
+
 static void show_disk(void)
 {
 	char line[64] = "";
@@ -167,6 +176,8 @@ int main(void)
 		serve(1);
 	if (!strcmp(test, "stuck"))
 		serve(0);
+	if (!strcmp(test, "burn"))
+		burn();
 	if (!strcmp(test, "disk"))
 		show_disk();
 	if (!strcmp(test, "grant"))

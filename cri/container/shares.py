@@ -1,0 +1,121 @@
+"""A zone's share of the host's CPUs, which follows from CRI's figures for its pod and its containers.
+
+A zone's own control groups are a compromised zone's to ignore, so the host holds the sum of what they hold.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cri.checks.cpu import clamped
+from cri.runtime import Runtime
+from cri.state.container import ContainerPhase
+from cri.state.sandbox import SandboxPhase
+from daemonkit.faults import Fault, Refused
+from daemonkit.logs import fields
+from daemonkit.tasks import complete
+from xenpod_proto.cri.v1 import runtime_pb2 as cri
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+log = logging.getLogger(__name__)
+
+_CPU_SHARES = 1024
+"""What stands for one CPU, and what a control group has that was given none."""
+_CPU_WEIGHT, _MOST_WEIGHT = 256, 65_535
+"""``weight`` of protect.v1: what stands for one CPU, and the most."""
+_MOST_CAP = 100 * 1024
+_PERIOD = 100_000
+"""Microseconds, the kernel's where none is given."""
+_COUNTED = frozenset({ContainerPhase.CREATING, ContainerPhase.CREATED, ContainerPhase.RUNNING})
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneShares:
+    """``weight`` and ``cap`` of protect.v1's ZoneResources."""
+
+    weight: int
+    cap: int
+
+    def put(self, resources: pb.ZoneResources) -> pb.ZoneResources:
+        """Set them in a request."""
+        resources.weight, resources.cap = self.weight, self.cap
+        return resources
+
+
+def zone_shares(
+    pod: cri.LinuxPodSandboxConfig, containers: Sequence[cri.LinuxContainerResources], cpu_overhead: int
+) -> ZoneShares:
+    """The share of a zone with these containers; all figures have been checked.
+
+    The pod's own figures count where it has any, as the kubelet sums them up; else those of its containers
+    together.  A container without a quota may take what its zone's vCPUs can run: then there is no cap.
+    ``cpu_overhead``, in percent of one CPU, is added to the cap when the request has no overhead.
+    """
+    asked, overhead = pod.resources, pod.overhead
+    shares = asked.cpu_shares or sum(one.cpu_shares for one in containers)
+    percent = cap(asked.cpu_quota, asked.cpu_period)
+    if not percent and not asked.cpu_quota:
+        percent = sum(cap(one.cpu_quota, one.cpu_period) for one in containers)
+    if any(one.cpu_quota <= 0 for one in containers):
+        percent = 0
+    if percent:
+        percent += cap(overhead.cpu_quota, overhead.cpu_period) or cpu_overhead
+    return ZoneShares(weight(shares + overhead.cpu_shares if shares else 0), min(percent, _MOST_CAP))
+
+
+def weight(cpu_shares: int) -> int:
+    """1 to 65535 for ``cpu_shares``, 1024 being one CPU; 0, none at all, counts as the kernel's default."""
+    shares = clamped(cpu_shares) if cpu_shares else _CPU_SHARES
+    return min(max(round(shares * _CPU_WEIGHT / _CPU_SHARES), 1), _MOST_WEIGHT)
+
+
+def cap(quota: int, period: int) -> int:
+    """Percent of one CPU, rounded up, for microseconds in each period; 0, no limit, without a quota."""
+    return -(-100 * quota // (period or _PERIOD)) if quota > 0 else 0
+
+
+def shares_of(runtime: Runtime, sandbox_id: str, pod: cri.LinuxPodSandboxConfig) -> ZoneShares:
+    """The share of a pod's zone with the containers that it has now."""
+    containers = [
+        one.config.linux.resources for one in runtime.containers_of(sandbox_id) if one.phase in _COUNTED
+    ]
+    return zone_shares(pod, containers, runtime.config.zone.cpu_overhead)
+
+
+async def resize(
+    runtime: Runtime, sandbox_id: str, pod: cri.LinuxPodSandboxConfig, wanted: pb.ZoneResources
+) -> list[str]:
+    """Give the zone this size, and the share that follows from ``pod``; what could not be done."""
+    async with runtime.locks.hold(f"shares of {sandbox_id}"):
+        shares = shares_of(runtime, sandbox_id, pod)
+        not_done = await runtime.zones.resize_zone(sandbox_id, shares.put(wanted))
+        if not not_done:
+            runtime.shares[sandbox_id] = (shares.weight, shares.cap)
+        return not_done
+
+
+async def settle(runtime: Runtime, sandbox_id: str) -> None:
+    """Have protectd hold what the records say, unless it does already; a pod without a zone has none."""
+    async with runtime.locks.hold(f"shares of {sandbox_id}"):
+        if runtime.sandboxes.phase(sandbox_id) is SandboxPhase.READY:
+            await complete(_settle(runtime, sandbox_id))
+
+
+async def settle_or_log(runtime: Runtime, sandbox_id: str) -> None:
+    """The same where nobody can be told: a failure is logged, and reconciliation tries again."""
+    try:
+        await settle(runtime, sandbox_id)
+    except Refused as fault:
+        log.info("CPU shares stay: %s", fault, extra=fields(sandbox=sandbox_id))
+    except Fault as fault:
+        log.warning("CPU shares are not set yet: %s", fault, extra=fields(sandbox=sandbox_id))
+        runtime.unfinished.set()
+
+
+async def _settle(runtime: Runtime, sandbox_id: str) -> None:
+    wanted = shares_of(runtime, sandbox_id, runtime.sandboxes.get(sandbox_id).config.linux)
+    if runtime.shares.get(sandbox_id) != (wanted.weight, wanted.cap):
+        await runtime.zones.resize_zone(sandbox_id, wanted.put(pb.ZoneResources()))
+        runtime.shares[sandbox_id] = (wanted.weight, wanted.cap)

@@ -1,0 +1,34 @@
+"""A zone's share of the host's CPUs, held by the host, whatever the zone does in its own control groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+WEIGHTS = range(1, 65_536)
+"""What Xen's credit schedulers take."""
+CPU_WEIGHT = 256
+"""What stands for one CPU: Xen's default for a domain, whose vCPUs have it each."""
+CPU_PERCENT = 100
+
+
+@dataclass(frozen=True, slots=True)
+class CpuShares:
+    """What all vCPUs of a zone get together.
+
+    ``weight`` counts while CPUs are short: a zone gets its part of the sum of the weights, and 256 stands for
+    one CPU.  ``cap`` is in percent of one CPU, also while others are idle; 0: as much as its vCPUs can run.
+    """
+
+    weight: int = CPU_WEIGHT
+    cap: int = 0
+
+    def binding_cap(self, vcpus: int) -> int:
+        """The cap, 0 when that many vCPUs cannot run so much anyway."""
+        return self.cap if self.cap < vcpus * CPU_PERCENT else 0
+
+    def vcpu_weight(self, vcpus: int) -> int:
+        """The part of one of ``vcpus``, for schedulers that weigh each by itself; at most a whole CPU's.
+
+        A vCPU cannot run on more than one CPU, so that a greater weight could only hold up the host's own.
+        """
+        return min(max(round(self.weight / vcpus), WEIGHTS[0]), CPU_WEIGHT)

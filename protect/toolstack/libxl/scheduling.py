@@ -1,0 +1,64 @@
+"""Zones' shares of CPUs, held by Xen's scheduler, and what it cannot hold."""
+
+from __future__ import annotations
+
+import logging
+
+from protect.model.shares import CPU_WEIGHT, CpuShares
+from protect.toolstack.libxl.workers import Workers
+from xenbind import domain as xen
+from xenbind import errors, sched
+from xenbind.context import Context
+from xenbind.sched import Params, Scheduler
+
+log = logging.getLogger(__name__)
+
+_DOM0 = 0
+
+
+class Scheduling:
+    """Sets weights and caps where the scheduler is credit2 or credit; where it is another, does nothing."""
+
+    def __init__(self, workers: Workers, scheduler: Scheduler) -> None:
+        self._workers = workers
+        self._scheduler = scheduler
+        for notice in self._lacks():
+            log.warning("%s", notice)
+
+    async def set(self, domid: int, shares: CpuShares) -> None:
+        """XenError; DomainNotFound when there is no such domain."""
+        if self._scheduler.weighs:
+            await self._workers.run(_set, domid, shares)
+
+    async def notices(self) -> tuple[str, ...]:
+        """What an operator has to know, dom0's weight as it is now."""
+        if not self._scheduler.weighs:
+            return self._lacks()
+        try:
+            weight = (await self._workers.ask(sched.params, _DOM0)).weight
+        except errors.XenError as error:
+            return (f"dom0's CPU weight cannot be read: {error}",)
+        return () if weight > CPU_WEIGHT else (dom0_notice(self._scheduler, weight),)
+
+    def _lacks(self) -> tuple[str, ...]:
+        if self._scheduler.weighs:
+            return ()
+        name = self._scheduler.value.lower()
+        return (
+            f"zones' CPU weights and caps are not held: Xen's scheduler is {name}, which has none"
+            " (sched=credit2 on Xen's command line)",
+        )
+
+
+def dom0_notice(scheduler: Scheduler, weight: int) -> str:
+    """dom0 shares the CPUs with zones, and must not wait for them: disks and networks are its work."""
+    return (
+        f"dom0's CPU weight is {weight}, and a vCPU of a zone can have {CPU_WEIGHT}: "
+        f"xl sched-{scheduler.value.lower()} -d 0 -w {8 * CPU_WEIGHT} gives dom0 precedence"
+    )
+
+
+def _set(context: Context, domid: int, shares: CpuShares) -> None:
+    # Both schedulers weigh each vCPU by itself: many vCPUs must not make a zone weigh more.
+    vcpus = xen.info(context, domid).vcpus
+    sched.set_params(context, domid, Params(shares.vcpu_weight(vcpus), shares.binding_cap(vcpus)))

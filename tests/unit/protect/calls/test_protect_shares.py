@@ -1,0 +1,134 @@
+"""Zones' shares of CPUs: recorded first, held by the hypervisor, and made right again after a restart."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import pytest
+
+from daemonkit.faults import Fault
+from protect.model.errors import ToolstackError
+from protect.model.shares import CpuShares
+from protect.model.zone import ZoneSpec
+from protect.zones import launch
+from protect.zones.resize import ZoneSize, resize
+from tests.support.protect.memory_toolstack import MemoryToolstack
+from tests.support.protect.protect_node import running, until, zone_spec
+from tests.support.protect.served import TIMEOUT, Served, served
+from tests.support.protect.zones import failing
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+SHARES = CpuShares(512, 60)
+
+
+@pytest.fixture
+async def node(short_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[Served]:
+    async with served(short_path, toolstack) as node:
+        yield node
+
+
+def spec(shares: CpuShares = SHARES) -> ZoneSpec:
+    return replace(zone_spec(), shares=shares)
+
+
+@pytest.mark.parametrize(
+    ("shares", "vcpus", "weight", "cap"),
+    [
+        (CpuShares(), 1, 256, 0),
+        (CpuShares(), 4, 64, 0),
+        (CpuShares(512, 150), 2, 256, 150),
+        (CpuShares(1, 10), 4, 1, 10),
+        (CpuShares(26, 100), 1, 26, 0),
+        (CpuShares(26, 99), 1, 26, 99),
+        (CpuShares(65_535, 110), 1, 256, 0),
+        (CpuShares(65_535, 51_199), 512, 128, 51_199),
+    ],
+)
+def test_what_one_of_several_vcpus_gets(shares: CpuShares, vcpus: int, weight: int, cap: int) -> None:
+    assert (shares.vcpu_weight(vcpus), shares.binding_cap(vcpus)) == (weight, cap)
+
+
+async def test_a_zone_boots_before_it_is_capped(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, spec())
+        assert toolstack.of_zone("z1").cpu_shares == [CpuShares(512, 0), SHARES]
+        await launch.launch(manager, replace(spec(CpuShares(26)), id="z2"))
+        assert toolstack.of_zone("z2").cpu_shares == [CpuShares(26, 0)]
+
+
+async def test_a_zone_that_cannot_be_weighed_is_not_made(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        toolstack.failing.add("set_shares")
+        with pytest.raises(ToolstackError):
+            await launch.launch(manager, spec())
+        assert not manager.zones and not toolstack.domains
+
+
+async def test_a_resize_changes_what_it_names(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, spec())
+        given = toolstack.of_zone("z1").cpu_shares
+        for wanted, expected in (
+            (ZoneSize(weight=1), CpuShares(1, 60)),
+            (ZoneSize(cap=0), CpuShares(1, 0)),
+            (ZoneSize(weight=7, cap=9), CpuShares(7, 9)),
+        ):
+            assert await resize(manager, "z1", wanted) == []
+            assert given[-1] == manager.zones["z1"].zone.spec.shares == expected
+            assert manager.store.load().zones[0].spec.shares == expected
+        count = len(given)
+        assert await resize(manager, "z1", ZoneSize(weight=7)) == []
+        assert await resize(manager, "z1", ZoneSize(memory_bytes=1 << 50, weight=8)) != []
+        assert len(given) == count, "nothing was to be done, or not all could be"
+
+
+async def test_what_the_hypervisor_refuses_is_not_shown(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, spec())
+        toolstack.failing.add("set_shares")
+        with pytest.raises(Fault, match="set_shares"):
+            await resize(manager, "z1", ZoneSize(weight=1))
+        assert manager.zones["z1"].zone.spec.shares == SHARES
+        assert manager.store.load().zones[0].spec.shares == SHARES
+
+
+async def test_after_a_restart_what_is_recorded_is_held(tmp_path: Path, toolstack: MemoryToolstack) -> None:
+    """Whatever the hypervisor holds: the daemon may have died in between, or somebody else have set it."""
+    async with running(tmp_path, toolstack) as manager:
+        await launch.launch(manager, spec())
+        manager.store.save_zone(replace(manager.zones["z1"].zone, spec=spec(CpuShares(9, 9))), None)
+    async with running(tmp_path, toolstack) as manager:
+        await until(lambda: manager.zones["z1"].connected)
+        assert toolstack.of_zone("z1").cpu_shares[-1] == CpuShares(9, 9)
+    toolstack.failing.add("set_shares")
+    async with running(tmp_path, toolstack) as manager:
+        await until(lambda: manager.zones["z1"].connected)
+
+
+async def test_over_the_wire(node: Served, toolstack: MemoryToolstack) -> None:
+    zone = await node.create_zone(resources=pb.ZoneResources(weight=512, cap=60))
+    assert (zone.resources.weight, zone.resources.cap) == (512, 60)
+    asks = pb.ResizeZoneRequest(id="z1", resources=pb.ZoneResources(cap=0))
+    zone = (await node.clients.zones.ResizeZone(asks, timeout=TIMEOUT)).zone
+    assert (zone.resources.weight, zone.resources.cap) == (512, 0)
+    other = await node.create_zone("z2")
+    assert (other.resources.weight, other.resources.cap) == (256, 0)
+
+
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [({"weight": 0}, "weight 0"), ({"weight": 65_536}, "weight 65536"), ({"cap": 102_401}, "cap 102401")],
+)
+async def test_what_cannot_be_a_share(node: Served, figures: dict[str, int], said: str) -> None:
+    wrong = pb.ZoneResources(**figures)
+    async with failing(grpc.StatusCode.INVALID_ARGUMENT) as text:
+        await node.create_zone("z2", resources=wrong)
+    assert said in text[0]
+    await node.create_zone()
+    async with failing(grpc.StatusCode.INVALID_ARGUMENT) as text:
+        asks = pb.ResizeZoneRequest(id="z1", resources=wrong)
+        await node.clients.zones.ResizeZone(asks, timeout=TIMEOUT)
+    assert said in text[0]

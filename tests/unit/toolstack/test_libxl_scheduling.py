@@ -1,0 +1,83 @@
+"""Weights and caps on Xen: what is asked of its scheduler, and what an operator is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from protect.model.shares import CpuShares
+from protect.toolstack.libxl import scheduling
+from protect.toolstack.libxl.scheduling import Scheduling
+from protect.toolstack.libxl.workers import Workers
+from xenbind import errors
+from xenbind.sched import Params, Scheduler
+
+CONTEXT = object()
+
+
+@dataclass
+class FakeXen:
+    """A hypervisor with dom0 and a domain 5; it is also the workers that ask it."""
+
+    vcpus: int = 1
+    dom0: Params | None = field(default_factory=lambda: Params(256, 0))
+    given: list[tuple[int, Params]] = field(default_factory=list)
+
+    async def run(self, function: Any, *args: Any) -> Any:
+        return function(CONTEXT, *args)
+
+    ask = run
+
+    def info(self, context: object, domid: int) -> SimpleNamespace:
+        return SimpleNamespace(vcpus=self.vcpus)
+
+    def params(self, context: object, domid: int) -> Params:
+        if self.dom0 is None:
+            raise errors.XenError("get", -3, "domain 0")
+        return self.dom0
+
+    def set_params(self, context: object, domid: int, wanted: Params) -> None:
+        self.given.append((domid, wanted))
+
+
+@pytest.fixture
+def xen(monkeypatch: pytest.MonkeyPatch) -> FakeXen:
+    fake = FakeXen()
+    monkeypatch.setattr(scheduling.xen, "info", fake.info)
+    monkeypatch.setattr(scheduling.sched, "params", fake.params)
+    monkeypatch.setattr(scheduling.sched, "set_params", fake.set_params)
+    return fake
+
+
+def made(xen: FakeXen, scheduler: Scheduler) -> Scheduling:
+    return Scheduling(cast(Workers, xen), scheduler)
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.CREDIT, Scheduler.CREDIT2])
+async def test_each_vcpu_has_its_part_of_the_weight(xen: FakeXen, scheduler: Scheduler) -> None:
+    xen.vcpus = 4
+    await made(xen, scheduler).set(5, CpuShares(512, 150))
+    await made(xen, scheduler).set(5, CpuShares(1, 400))
+    assert xen.given == [(5, Params(128, 150)), (5, Params(1, 0))]
+
+
+@pytest.mark.parametrize("scheduler", [Scheduler.NULL, Scheduler.RTDS, Scheduler.ARINC653, Scheduler.UNKNOWN])
+async def test_a_scheduler_without_weights_is_told_nothing(xen: FakeXen, scheduler: Scheduler) -> None:
+    one = made(xen, scheduler)
+    await one.set(5, CpuShares(512, 150))
+    assert xen.given == []
+    (notice,) = await one.notices()
+    assert scheduler.value.lower() in notice and "sched=credit2" in notice
+
+
+async def test_dom0_should_weigh_more_than_a_zone(xen: FakeXen) -> None:
+    one = made(xen, Scheduler.CREDIT2)
+    (notice,) = await one.notices()
+    assert "dom0's CPU weight is 256" in notice and "xl sched-credit2 -d 0 -w 2048" in notice
+    xen.dom0 = Params(2048, 0)
+    assert await one.notices() == ()
+    xen.dom0 = None
+    assert "cannot be read" in (await one.notices())[0]
