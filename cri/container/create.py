@@ -50,7 +50,7 @@ class ContainerPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class HostFiles:
+class HostInputs:
     """What of the host a container needs: see host_files; ``log_path``: its directory is there.
 
     ``in_zone``: mounts, by their host paths, that the zone has or gets a copy of.
@@ -122,7 +122,7 @@ def _plan(
     image: RootImage,
     volume_images: Sequence[RootImage],
     target: int,
-    host: HostFiles,
+    host: HostInputs,
 ) -> ContainerPlan:
     """Decide everything before the first side effect (but that the log's directory has been made)."""
     container_id = new_id()
@@ -205,7 +205,7 @@ def _volume_images(runtime: Runtime, mounts: Iterable[cri.Mount]) -> tuple[RootI
     return tuple(runtime.images.resolve(mount.image.image) for mount in mounts if is_image(mount))
 
 
-async def _host_files(runtime: Runtime, sandbox: Sandbox, config: cri.ContainerConfig) -> HostFiles:
+async def _host_files(runtime: Runtime, sandbox: Sandbox, config: cri.ContainerConfig) -> HostInputs:
     pod, paths = sandbox.config, runtime.paths
     profile = await seccomp_profile(paths, pod.metadata, _local_profile(config))
     resolv = await host_resolv(paths, pod)
@@ -213,7 +213,7 @@ async def _host_files(runtime: Runtime, sandbox: Sandbox, config: cri.ContainerC
     await make_log_directory(paths, pod.metadata, str(Path(log_path).parent) if log_path else "")
     host_paths = [mount.host_path for mount in config.mounts]
     in_zone = await kubelet_paths.look(sandbox.id, host_paths, sandbox.in_zone)
-    return HostFiles(profile, resolv, log_path, in_zone)
+    return HostInputs(profile, resolv, log_path, in_zone)
 
 
 def _local_profile(config: cri.ContainerConfig) -> str:

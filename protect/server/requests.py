@@ -1,4 +1,4 @@
-"""Reads and checks protect.v1 requests."""
+"""Reads and checks protect.v1 requests about workloads and execs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from daemonkit.faults import Invalid
-from protect.config import DEFAULT_PROFILE, Profile, ProtectdConfig
 from protect.model import checks
 from protect.model.container import (
     STACK_LIMIT,
@@ -19,16 +18,9 @@ from protect.model.container import (
     WorkloadSpec,
 )
 from protect.model.files import FileVolume
-from protect.model.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
-from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
-from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.volume import Volume
-from protect.model.zone import ZoneIdMapping, ZoneSpec
-from protect.server import translate
-from protect.zones.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
-_MIB = 1 << 20
 CONFIG_LIMIT = 512 * 1024
 """Most bytes of an OCI configuration."""
 PROCESS_LIMIT = 256 * 1024
@@ -45,95 +37,6 @@ FILES_BYTES_LIMIT = 384 * 1024
 """Most bytes of all files of a workload, which fit one frame (1 MiB) together with the configuration."""
 IMAGE_TYPES = ("squashfs", "erofs")
 _NS = 1_000_000_000
-_MOST_CAP = 1024 * CPU_PERCENT
-"""That of a zone of all the vCPUs that a profile can allow."""
-
-
-def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilities: Capabilities) -> ZoneSpec:
-    """Read the spec of a zone; its mode is one that the host can run."""
-    operation = "create zone"
-    zone_id = checks.identifier(operation, "zone", request.id)
-    profile = config.profile(request.profile)
-    if request.interfaces > 1:
-        raise Invalid(operation, zone_id, f"{request.interfaces} interfaces are more than 1")
-    memory, vcpus = _size(operation, zone_id, profile, request.resources)
-    wanted = _wanted(operation, zone_id, profile, request)
-    mode = choose(wanted, capabilities, own_kernel=not request.HasField("kernel"))
-    refuse_impossible_mode(operation, zone_id, mode, capabilities)
-    seclabel = checks.seclabel(operation, request.seclabel)
-    refuse_impossible_label(operation, zone_id, seclabel, capabilities)
-    return ZoneSpec(
-        id=zone_id,
-        name=checks.name(operation, request.name),
-        hostname=checks.hostname(operation, request.hostname),
-        profile=request.profile or DEFAULT_PROFILE,
-        memory_bytes=memory,
-        vcpus=vcpus,
-        mode=mode,
-        interfaces=request.interfaces,
-        netns=checks.path(operation, "namespace", request.netns_path) if request.netns_path else "",
-        sysctls=checks.sysctls(operation, request.sysctls),
-        id_mapping=_id_mapping(operation, zone_id, request.id_mapping)
-        if request.HasField("id_mapping")
-        else None,
-        kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
-        shares=size(operation, zone_id, request.resources).shares(CpuShares()),
-        seclabel=seclabel,
-    )
-
-
-def _wanted(operation: str, zone_id: str, profile: Profile, request: pb.CreateZoneRequest) -> WantedMode:
-    if request.mode == pb.ZONE_MODE_UNSPECIFIED:
-        return profile.mode
-    for wanted, mode in translate.WANTED_MODES.items():
-        if request.mode == mode:
-            return wanted
-    raise Invalid(operation, zone_id, f"mode {request.mode}, which is none")
-
-
-def _size(operation: str, zone_id: str, profile: Profile, asked: pb.ZoneResources) -> tuple[int, int]:
-    memory = asked.memory_bytes or profile.memory
-    vcpus = asked.vcpus or profile.vcpus
-    if not profile.memory_min <= memory <= profile.memory_max:
-        low, high = profile.memory_min / _MIB, profile.memory_max / _MIB
-        cause = f"{memory / _MIB:.0f} MiB of memory are not between {low:.0f} and {high:.0f} MiB"
-        raise Invalid(operation, zone_id, cause, "the profile sets the limits")
-    if vcpus > profile.vcpus_max:
-        cause = f"{vcpus} vCPUs are more than {profile.vcpus_max}"
-        raise Invalid(operation, zone_id, cause, "the profile sets the limits")
-    return memory, vcpus
-
-
-def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
-    """What is asked for; Invalid for a weight or a cap that cannot be."""
-    if asked.HasField("weight") and asked.weight not in WEIGHTS:
-        raise Invalid(operation, zone_id, f"weight {asked.weight} is not 1 to {WEIGHTS[-1]}")
-    if asked.cap > _MOST_CAP:
-        raise Invalid(operation, zone_id, f"cap {asked.cap} is more than {_MOST_CAP} percent of a CPU")
-    return ZoneSize(
-        memory_bytes=asked.memory_bytes,
-        vcpus=asked.vcpus,
-        weight=asked.weight if asked.HasField("weight") else None,
-        cap=asked.cap if asked.HasField("cap") else None,
-    )
-
-
-def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:
-    """Read an id mapping.  Invalid: it contains id 2^32 - 1, which means none (user_namespaces(7))."""
-    if not asked.length or asked.host_id + asked.length >= 2**32:
-        raise Invalid(operation, zone_id, f"id mapping: {asked.length} ids from {asked.host_id}")
-    return ZoneIdMapping(asked.host_id, asked.length)
-
-
-def _kernel(operation: str, zone_id: str, asked: pb.ZoneKernel) -> DomainKernel:
-    if not asked.image_path:
-        raise Invalid(operation, zone_id, "a kernel without an image")
-    files = (("initramfs", asked.initramfs_path), ("addons", asked.addons_path))
-    return DomainKernel(
-        name=checks.name(operation, asked.name),
-        image=Path(checks.path(operation, "kernel", asked.image_path)),
-        **{kind: Path(checks.path(operation, kind, path)) for kind, path in files if path},
-    )
 
 
 def workload_spec(request: pb.CreateWorkloadRequest) -> WorkloadSpec:

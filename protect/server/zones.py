@@ -13,7 +13,7 @@ from daemonkit.faults import Invalid
 from daemonkit.interceptors import read_only
 from protect.model import checks
 from protect.model.statistics import StatsKind
-from protect.server import requests, statistics, translate
+from protect.server import statistics, translate, zone_requests
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.zones import connect, destroy, dial, inspect, launch, resize, stats
@@ -30,7 +30,7 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
         self._manager = manager
 
     async def CreateZone(self, request: pb.CreateZoneRequest, context: Context) -> pb.Zone:
-        spec = requests.zone_spec(self._manager.config, request, self._manager.toolstack.capabilities())
+        spec = zone_requests.zone_spec(self._manager.config, request, self._manager.toolstack.capabilities())
         await launch.launch(self._manager, spec)
         return self._shown(self._manager.zone("create zone", spec.id))
 
@@ -96,7 +96,7 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
     async def ResizeZone(self, request: pb.ResizeZoneRequest, context: Context) -> pb.ResizeZoneResponse:
         zone_id = checks.identifier("resize zone", "zone", request.id)
         not_done = await resize.resize(
-            self._manager, zone_id, requests.size("resize zone", zone_id, request.resources)
+            self._manager, zone_id, zone_requests.size("resize zone", zone_id, request.resources)
         )
         zone = self._shown(self._manager.zone("resize zone", zone_id))
         return pb.ResizeZoneResponse(zone=zone, not_done=not_done)

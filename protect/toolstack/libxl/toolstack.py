@@ -11,7 +11,6 @@ from uuid import UUID
 
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
-from protect.model.domain_names import is_zone_domain
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.shares import CpuShares
 from protect.model.toolstack import (
@@ -25,6 +24,7 @@ from protect.model.toolstack import (
     ShareEnd,
 )
 from protect.model.transport import Transport
+from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl import boot as booting

@@ -14,7 +14,7 @@ from daemonkit.faults import Fault, Invalid, Missing, Refused
 from protect.config import ProtectdConfig
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.zone import Zone, ZoneState
-from protect.server import requests, translate
+from protect.server import translate, zone_requests
 from protect.state import records
 from protect.state.manager import ZoneManager
 from protect.zones import launch
@@ -104,9 +104,12 @@ async def test_a_folder_that_is_a_link(manager: ZoneManager, kernel: DomainKerne
 def test_requests() -> None:
     def asked(**kernel: str) -> DomainKernel | None:
         request = pb.CreateZoneRequest(id="z1", kernel=pb.ZoneKernel(**kernel))
-        return requests.zone_spec(ProtectdConfig(), request, Capabilities()).kernel
+        return zone_requests.zone_spec(ProtectdConfig(), request, Capabilities()).kernel
 
-    assert requests.zone_spec(ProtectdConfig(), pb.CreateZoneRequest(id="z1"), Capabilities()).kernel is None
+    assert (
+        zone_requests.zone_spec(ProtectdConfig(), pb.CreateZoneRequest(id="z1"), Capabilities()).kernel
+        is None
+    )
     assert asked(name="k", image_path="/k") == DomainKernel("k", Path("/k"))
     full = asked(image_path="/k", initramfs_path="/i", addons_path="/a")
     assert full == DomainKernel("", Path("/k"), Path("/i"), Path("/a"))

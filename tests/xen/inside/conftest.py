@@ -12,8 +12,8 @@ from uuid import uuid4
 import pytest
 
 from protect.host.loops import take_loop
-from protect.model.domain_names import domain_name
 from protect.model.toolstack import DomainId, DomainSpec, Mode
+from protect.model.zone import domain_name
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import domain_config
 from protect.toolstack.libxl.kernel import unpacked_kernel

@@ -11,7 +11,6 @@ from uuid import uuid4
 import pytest
 
 from protect.channel.link import Link
-from protect.model.domain_names import domain_name
 from protect.model.toolstack import (
     DiskSpec,
     DomainId,
@@ -20,6 +19,7 @@ from protect.model.toolstack import (
     ShutdownReason,
 )
 from protect.model.transport import Transport
+from protect.model.zone import domain_name
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.agent.link_owner import LIST, Collector, Owner

@@ -12,8 +12,8 @@ import pytest
 
 from daemonkit.faults import Fault, Invalid
 from protect.channel.link import Link
-from protect.model.domain_names import domain_name
 from protect.model.toolstack import DiskSpec, DomainKernel, DomainSpec, Mode
+from protect.model.zone import domain_name
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from tests.support.agent.link_owner import Owner

@@ -19,7 +19,7 @@ from cri.images.layer.layers import CHUNK, read_layer
 from cri.images.rootfs.plan import Planner
 from daemonkit.faults import Fault
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Reading:
 
 def read_alone(task: Task) -> Reading:
     """Run the program; fails when it takes more time than it may."""
-    command = [sys.executable, "-m", "tests.hostile.lone_reader", json.dumps(asdict(task))]
+    command = [sys.executable, "-m", "tests.hostile.images.lone_reader", json.dumps(asdict(task))]
     done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
     return Reading(**json.loads(done.stdout))
 

@@ -18,7 +18,7 @@ from cri.images.layer.layers import read_layer
 from cri.images.layer.stream import PlainStream
 from cri.images.rootfs.plan import Planner
 from cri.images.rootfs.tree import MergedTree
-from tests.hostile.lone_reader import Reading, Task, read_alone
+from tests.hostile.images.lone_reader import Reading, Task, read_alone
 from tests.support.images.images import Layer, digest, packed
 
 MIB = 1 << 20
