@@ -22,7 +22,7 @@ class Mount:
     ``root`` is the part of the file system that is mounted, ``place`` where, as the reader's root directory
     has it; ``device`` is ``<major>:<minor>``.  ``options`` are the file system's own.  ``tells``: mounts and
     unmounts below it are told to copies of it, because it is shared or a slave.  ``unbindable``: it is left
-    out of copies of what is above it.
+    out of copies of what is above it.  ``readonly``: nothing can be written by way of this mount.
     """
 
     number: int
@@ -34,6 +34,7 @@ class Mount:
     options: frozenset[str]
     tells: bool
     unbindable: bool
+    readonly: bool
 
 
 def read(file: Path) -> list[Mount]:
@@ -85,7 +86,7 @@ def highest(known: Mapping[int, Mount], top: int, wanted: Callable[[Mount], bool
 
 def _parsed(line: str) -> Mount:
     before, _, after = line.partition(" - ")
-    number, parent, device, root, place, _, *optional = before.split(" ")
+    number, parent, device, root, place, flags, *optional = before.split(" ")
     kind, _, options = after.split(" ")[:3]  # between them is the source, which may be empty
     return Mount(
         number=int(number),
@@ -97,6 +98,7 @@ def _parsed(line: str) -> Mount:
         options=frozenset(options.split(",")),
         tells=any(each.startswith(("shared:", "master:")) for each in optional),
         unbindable="unbindable" in optional,
+        readonly="ro" in flags.split(","),
     )
 
 

@@ -1,4 +1,4 @@
-"""Read-only volumes that follow the host: what it mounts later is set read-only before a zone can see it.
+"""Volumes that follow the host: what it mounts later gets the volume's attributes before a zone can see it.
 
 A mount that is received by propagation comes with the flags that it has on the host.  So what a zone sees of
 such a volume receives nothing.  A copy that does, the stage, is in another namespace, in no zone's reach.
@@ -29,7 +29,7 @@ from daemonkit.host import mountinfo
 from daemonkit.host.mountinfo import Mount
 from protect.host import mounts, mountspace
 from protect.volumes.area import Area
-from protect.volumes.source import COMMANDING, READ_ONLY
+from protect.volumes.source import COMMANDING, attributes
 
 log = logging.getLogger(__name__)
 
@@ -138,8 +138,9 @@ class Following:
                 return False
             tree = mountspace.inside(stage.namespace, lambda: mounts.clone(source, recursive=False))
             opened.callback(os.close, tree)
-            # All at once: from here on nothing can be written by it, and nothing is received.
-            mounts.change(tree, add=READ_ONLY, propagation=mounts.MS_PRIVATE, recursive=True)
+            # All at once: from here on it gives no more than the volume does, and receives nothing.
+            wanted = attributes(readonly=tops[1].readonly)
+            mounts.change(tree, add=wanted, propagation=mounts.MS_PRIVATE, recursive=True)
             mountspace.inside(zone.namespace, lambda: mounts.attach_at(tree, place))
         return True
 

@@ -96,10 +96,10 @@ def _copy(volume: Volume, place: Place, users: int, taken: list[VolumeSource]) -
     directory = stat.S_ISDIR(place.mode)
     source = VolumeSource(volume, mounts.clone(place.descriptor, recursive=directory), directory)
     try:
-        if directory and volume.follow_host and volume.readonly and not volume.map_ids:
+        if directory and volume.follow_host and not volume.map_ids:
             source.stage = mounts.clone(place.descriptor, recursive=True)
-            _set_attributes(source.stage, mounts.MS_SLAVE, readonly=True)
-        _set_right(source)
+            _set_attributes(source.stage, mounts.MS_SLAVE, readonly=volume.readonly)
+        _set_attributes(source.tree, mounts.MS_PRIVATE, readonly=volume.readonly)
         if volume.map_ids:
             _map_ids(source, users)
     except BaseException:
@@ -132,24 +132,15 @@ def _checked(volume: Volume, place: Place, mount: mountinfo.Mount) -> bool:
     return stat.S_ISDIR(mode)
 
 
-def _set_right(source: VolumeSource) -> None:
-    """Set the attributes of all mounts, since those below a read-only volume could be written too.
-
-    What is mounted below a read-only one later comes by way of its stage: see following.py.
-    """
-    volume = source.volume
-    way = mounts.MS_SLAVE if volume.follow_host and not volume.readonly else mounts.MS_PRIVATE
-    _set_attributes(source.tree, way, readonly=volume.readonly)
-
-
-READ_ONLY = mounts.MOUNT_ATTR_RDONLY | mounts.MOUNT_ATTR_NOSUID | mounts.MOUNT_ATTR_NODEV
+def attributes(*, readonly: bool) -> int:
+    """What all mounts of a volume have, since what is mounted below one could be used as it can."""
+    always = mounts.MOUNT_ATTR_NOSUID | mounts.MOUNT_ATTR_NODEV
+    return always | mounts.MOUNT_ATTR_RDONLY if readonly else always
 
 
 def _set_attributes(tree: int, way: int, *, readonly: bool) -> None:
-    attributes = mounts.MOUNT_ATTR_NOSUID | mounts.MOUNT_ATTR_NODEV
-    if readonly:
-        attributes |= mounts.MOUNT_ATTR_RDONLY
-    mounts.change(tree, add=attributes, propagation=way, recursive=True)
+    """Nothing comes to what a zone sees later but by way of the volume's stage: see following.py."""
+    mounts.change(tree, add=attributes(readonly=readonly), propagation=way, recursive=True)
 
 
 def _map_ids(source: VolumeSource, users: int) -> None:

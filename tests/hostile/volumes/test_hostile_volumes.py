@@ -89,6 +89,15 @@ async def _seen(zones: Zones, path: str, *, there: bool = True) -> None:
     assert code == 0, said
 
 
+def _mountinfo(zones: Zones) -> str:
+    """The mounts that the zone shares with the host."""
+    listed = mountspace.listing(zones.protectd.run_dir / "volumes/z1/namespace")
+    try:
+        return os.pread(listed, 1 << 16, 0).decode()
+    finally:
+        os.close(listed)
+
+
 async def _gone(zones: Zones, path: str) -> None:
     await _seen(zones, path, there=False)
 
@@ -136,8 +145,23 @@ async def test_no_moment_in_which_a_later_mount_can_be_written(zone: Zones, late
         attacker.cancel()
 
 
-async def test_the_kernel_of_the_host_does_not_come_later(zone: Zones, later: Path) -> None:
-    await _started(zone, _volume(later.parent, follow=True))
+async def test_what_is_mounted_later_gives_no_rights(zone: Zones, later: Path) -> None:
+    """Where it can be written: devices and set-user-ID programs are files as others are."""
+    await _started(zone, _volume(later.parent, readonly=False, follow=True))
+    mounts.tmpfs(later, "size=64k")
+    (later / "host").touch()
+    await _seen(zone, "/v0/later/host")
+    assert await _sh(zone, "echo zone > /v0/later/host") == (0, "")
+    assert (later / "host").read_text() == "zone\n"
+    there = [line.split()[5] for line in _mountinfo(zone).splitlines() if " /w1/v/later " in line]
+    assert there and all({"rw", "nosuid", "nodev"} <= set(options.split(",")) for options in there)
+    assert mounts.unmount(later)
+    await _gone(zone, "/v0/later/host")
+
+
+@pytest.mark.parametrize("readonly", [False, True])
+async def test_the_kernel_of_the_host_does_not_come_later(zone: Zones, later: Path, readonly: bool) -> None:
+    await _started(zone, _volume(later.parent, readonly=readonly, follow=True))
     subprocess.run(["mount", "-t", "proc", "proc", later], check=True)
     beside = later.parent / "beside"
     beside.mkdir()
@@ -158,10 +182,7 @@ async def test_a_silent_file_server_that_is_mounted_later_is_not_asked(zone: Zon
         await _seen(zone, "/v0/later/host")
         assert mounts.unmount(later)
         await _gone(zone, "/v0/later/host")
-        namespace = zone.protectd.run_dir / "volumes/z1/namespace"
-        listed = mountspace.listing(namespace)
-        assert b"/w1/v/silent" in os.pread(listed, 1 << 16, 0)
-        os.close(listed)
+        assert "/w1/v/silent" in _mountinfo(zone)
         assert silent.asked == 0
 
 
