@@ -115,7 +115,17 @@ def _sandbox(number: int) -> Sandbox:
     chain = {"name": "net", "version": "1.0.0", "source": "10-net.conflist", "plugins": []}
     place = {"container_id": "", "netns": "", "interface": "eth0", "chain": chain, "args": {}}
     return rows.to_sandbox(
-        (f"{number:064}", "ready", number, "xenpod", config.SerializeToString(), json.dumps(place), "", "")
+        (
+            f"{number:064}",
+            "ready",
+            number,
+            "xenpod",
+            config.SerializeToString(),
+            json.dumps(place),
+            "",
+            "",
+            "[]",
+        )
     )
 
 

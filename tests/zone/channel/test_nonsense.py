@@ -43,6 +43,8 @@ def _value(field: FieldDescriptor, source: random.Random) -> Any:
         return source.choice([b"", b"{}", b"[]", source.randbytes(source.randrange(300))])
     if field.type == FieldDescriptor.TYPE_BOOL:
         return source.random() < 0.5
+    if field.type == FieldDescriptor.TYPE_ENUM:
+        return source.choice([0, 1, 9, -1, -(2**31), 2**31 - 1])
     return source.choice([0, 1, 9, 15, 64, 65, 1500, 2**31, 2**32 - 1])
 
 
