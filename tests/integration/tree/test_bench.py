@@ -23,6 +23,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.root
+@pytest.mark.timeout(660)
 @pytest.mark.skipif(shutil.which("containerd") is None, reason="containerd is not installed")
 def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
@@ -35,6 +36,8 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
         "2",
         "--passed",
         "1",
+        "--others",
+        "4",
         "--stream-mib",
         "1",
         "--image-mib",

@@ -6,6 +6,8 @@ import hashlib
 import os
 import signal
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -89,7 +91,13 @@ def test_an_idle_zone_holds_no_inotify(zone: Zone, client: Client, disk: Path) -
     client.finish(call)
     descriptors = Path(f"/proc/{zone.pid}/fd")
     deadline = time.monotonic() + DEADLINE
-    while any("inotify" in os.readlink(one) for one in descriptors.iterdir()):
+
+    def kinds() -> Iterator[str]:
+        for one in descriptors.iterdir():
+            with suppress(FileNotFoundError):  # it has just been closed
+                yield os.readlink(one)
+
+    while any("inotify" in kind for kind in kinds()):
         assert time.monotonic() < deadline
         client.call(get_facts=pb.GetFacts())
 
