@@ -38,6 +38,8 @@ def test_a_small_run_measures_both_sides(tmp_path: Path) -> None:
         "1",
         "--others",
         "4",
+        "--neighbours",
+        "0",
         "--stream-mib",
         "1",
         "--image-mib",
