@@ -156,7 +156,15 @@ def download_layer(
         except (Corrupt, Unpackable, Oversized) as fault:
             log.info("the part of layer %s that was kept is of no use: %s", layer.digest, fault)
             out.unlink()
-    return fetch(0)
+    try:
+        return fetch(0)
+    except Unpackable as fault:
+        if not isinstance(fault.__cause__, Corrupt):
+            raise
+        # The bytes are those that the registry promised.  Before the image is blamed they are read again:
+        # a process of ours said so, and what it read may have been spoilt on this host.
+        log.warning("layer %s is read once more: %s", layer.digest, fault)
+        return fetch(layer.size)
 
 
 def _download_rest(
