@@ -182,6 +182,21 @@ class Capabilities:
     flask: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class HostMemory:
+    """Who has the host's memory, in bytes.
+
+    ``domains``: of each guest, by uuid, with what the hypervisor takes for it; read before ``free``, so that
+    what a domain takes meanwhile is missing from both and in neither twice.  ``sharing``: what the servers of
+    shared directories may use of dom0's.
+    """
+
+    free: int
+    domains: Mapping[UUID, int]
+    dom0: int = 0
+    sharing: int = 0
+
+
 class Toolstack(Protocol):
     """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
@@ -205,6 +220,14 @@ class Toolstack(Protocol):
         ...
 
     async def physical_info(self) -> PhysicalInfo: ...
+
+    async def memory(self) -> HostMemory:
+        """Who has the host's memory now; quick, since it is asked before every create."""
+        ...
+
+    def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
+        """What the hypervisor takes at most for a domain beside its memory."""
+        ...
 
     def capabilities(self) -> Capabilities:
         """What the hypervisor can do; known once ``start`` has returned."""

@@ -28,6 +28,8 @@ from protect.model.toolstack import (
     DomainInfo,
     DomainSpec,
     DomainState,
+    HostMemory,
+    Mode,
     PhysicalInfo,
     ShareEnd,
     ShutdownReason,
@@ -113,8 +115,18 @@ class FakeToolstack(Completing):
 
     async def physical_info(self) -> PhysicalInfo:
         total = self._settings.zone_memory
-        free = 0 if self._faults.exhausted() else max(0, total - self._used())
-        return physical_info(total, free, NOTICE)
+        return physical_info(total, (await self.memory()).free, NOTICE)
+
+    async def memory(self) -> HostMemory:
+        domains = {spec.uuid: spec.memory_bytes + self._settings.domain_overhead for spec in self._specs()}
+        foreign = self._faults.foreign_memory()
+        # A domain of nobody's: no zone of protectd has its uuid.
+        strangers = {UUID(int=0): foreign} if foreign else {}
+        free = 0 if self._faults.exhausted() else self._settings.zone_memory - foreign - sum(domains.values())
+        return HostMemory(max(0, free), domains | strangers)
+
+    def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
+        return self._settings.domain_overhead
 
     def capabilities(self) -> Capabilities:
         return self._settings.capabilities
@@ -128,7 +140,8 @@ class FakeToolstack(Completing):
             fault = self._faults.take("create", spec.name)
             await faultplan.before(fault, "create domain", spec.name)
             full = fault is not None and fault.kind is FaultKind.EXHAUSTED
-            create.admit(self._settings, spec, self._specs(), full=full)
+            free = 0 if full else (await self.memory()).free
+            create.admit(self._settings, spec, self._specs(), free)
             self._creating[spec.uuid] = spec
             try:
                 domain = await create.create(self._home, self._settings, spec, fault)
@@ -282,9 +295,6 @@ class FakeToolstack(Completing):
 
     def _by_id(self, domain: DomainId) -> Domain | None:
         return next((found for found in self._domains.values() if found.id == domain), None)
-
-    def _used(self) -> int:
-        return sum(spec.memory_bytes for spec in self._specs())
 
     def _specs(self) -> builtins.list[DomainSpec]:
         """Of all domains, and of those that are being made."""

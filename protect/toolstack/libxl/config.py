@@ -32,6 +32,8 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
             "avail_vcpus": list(range(spec.vcpus)),
             "max_memkb": memory,
             "target_memkb": memory,
+            # Xen sets its memory aside before any of it is filled: two creates cannot both count on the same.
+            "claim_mode": True,
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
             "cmdline": command_line(arguments, environment),
@@ -45,9 +47,9 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
     }
 
 
-def overhead_bytes(spec: DomainSpec) -> int:
+def overhead_bytes(memory_bytes: int, vcpus: int) -> int:
     """Memory that Xen needs for a domain beside its own (libxl_get_required_shadow_memory, rounded up)."""
-    return (4 << 20) + spec.vcpus * (1 << 20) + spec.memory_bytes // 128
+    return (4 << 20) + vcpus * (1 << 20) + memory_bytes // 128
 
 
 def domain_info(info: xen.Info) -> DomainInfo:

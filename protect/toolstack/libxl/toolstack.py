@@ -20,6 +20,8 @@ from protect.model.toolstack import (
     DomainId,
     DomainInfo,
     DomainSpec,
+    HostMemory,
+    Mode,
     PhysicalInfo,
     ShareEnd,
 )
@@ -28,9 +30,10 @@ from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl import boot as booting
+from protect.toolstack.libxl import memory
 from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
-from protect.toolstack.libxl.config import domain_config, domain_info
+from protect.toolstack.libxl.config import domain_config, domain_info, overhead_bytes
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
@@ -108,7 +111,8 @@ class LibxlToolstack(Completing):
         with xen_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
             notices = (*await self._admission.notices(), *await self._scheduling.notices())
-        guests = sum(domain.memory_bytes for domain in await self.list())
+        zones = [domain for domain in await self.list() if is_zone_domain(domain.name, domain.uuid)]
+        guests = sum(domain.memory_bytes for domain in zones)
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
             free_memory_bytes=info.free_bytes,
@@ -119,6 +123,14 @@ class LibxlToolstack(Completing):
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
+
+    @completed
+    async def memory(self) -> HostMemory:
+        with xen_faults("read host memory", ""):
+            return await self._workers.ask(memory.host_memory, self._sharing.most_bytes)
+
+    def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
+        return overhead_bytes(memory_bytes, vcpus)
 
     def capabilities(self) -> Capabilities:
         return self._capabilities

@@ -20,6 +20,8 @@ from protect.model.toolstack import (
     DomainInfo,
     DomainSpec,
     DomainState,
+    HostMemory,
+    Mode,
     PhysicalInfo,
     ShareEnd,
     ShutdownReason,
@@ -69,6 +71,10 @@ class MemoryToolstack:
         self.can = Capabilities()
         self.share_listeners = Listeners[ShareEnd]()
         self.seclabels: set[str] = set()
+        self.host_memory = 1 << 34
+        self.foreign_memory = 0
+        """Of this, what domains have that are not ours."""
+        self.overhead = 0
         self._last_id = 0
         self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
 
@@ -80,6 +86,17 @@ class MemoryToolstack:
 
     async def physical_info(self) -> PhysicalInfo:
         return PhysicalInfo(1 << 34, 1 << 33, 2, "memory 1", False, ("memory only",), user_namespaces=True)
+
+    async def memory(self) -> HostMemory:
+        await self._step("memory")
+        held = {one.spec.uuid: one.spec.memory_bytes for one in self.domains.values()}
+        others = {UUID(int=0): self.foreign_memory} if self.foreign_memory else {}
+        return HostMemory(
+            max(0, self.host_memory - self.foreign_memory - sum(held.values())), held | others, 1 << 30
+        )
+
+    def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
+        return self.overhead
 
     def capabilities(self) -> Capabilities:
         return self.can
