@@ -104,6 +104,30 @@ async def test_more_memory_than_there_is(stage: Stage) -> None:
     assert physical.cpus >= 1 and physical.version
 
 
+async def test_a_domain_takes_no_more_than_was_said(stage: Stage) -> None:
+    """What a domain has and what the hypervisor takes for it: the ledger of zones relies on both."""
+    before = await stage.toolstack.memory()
+    for vcpus in (1, 3):
+        info = await stage.create(vcpus=vcpus)
+        promised = info.memory_bytes + stage.toolstack.overhead_bytes(info.memory_bytes, vcpus, stage.mode)
+        made = await stage.toolstack.memory()
+        assert info.memory_bytes <= made.domains[info.uuid] <= promised
+        assert info.memory_bytes <= before.free - made.free <= promised
+        await stage.toolstack.unpause(info.id)
+        await stage.connect(info.id)
+        running = await stage.toolstack.memory()
+        assert before.free - running.free <= promised
+        print(
+            f"{stage.mode} {vcpus}: {made.domains[info.uuid]} made {before.free - made.free} "
+            f"running {before.free - running.free} promised {promised}"
+        )
+        await stage.toolstack.destroy(info.id)
+        async with asyncio.timeout(PATIENCE):
+            while (await stage.toolstack.memory()).free < before.free:
+                await asyncio.sleep(0.2)
+    assert info.uuid not in (await stage.toolstack.memory()).domains
+
+
 async def test_another_kernel_or_a_word_about_it(stage: Stage, tmp_path: Path) -> None:
     """That one boots is shown in tests/xen/inside/test_kernel.py."""
     (tmp_path / "image").write_bytes(b"no kernel")
