@@ -30,7 +30,7 @@ from protect.stdio.log import WorkloadLog
 from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.workloads import sharing
-from protect.zones import capacity, deaths, reconcile
+from protect.zones import capacity, deaths, preflight, reconcile
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +56,7 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         await toolstack.start()
         manager = await _manager(config, store, toolstack)
         stack.push_async_callback(manager.close)
+        await preflight.check(manager)
         recorded = await reconcile.load(manager)
         # After the load: an end told before would find no zone to be the end of.
         watching = asyncio.ensure_future(deaths.watch(manager))

@@ -63,6 +63,7 @@ def _rows(answer: pb.InfoResponse) -> list[tuple[str, str]]:
         ("reserved for pods", _some(memory.reservations_bytes)),
         ("other domains", _some(memory.foreign_bytes)),
         ("dom0", _dom0(memory)),
+        ("room for zones", f"{answer.zones_most}: {answer.zones_bound}" if answer.zones_most else ""),
         ("profiles", ", ".join(answer.profiles)),
         ("kernels from images", "yes" if answer.zone_kernels else "no"),
         *_capabilities(answer),

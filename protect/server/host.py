@@ -19,7 +19,7 @@ from protect.model.modes import WantedMode, pvh_lacks
 from protect.model.toolstack import Capabilities, Mode
 from protect.server import translate
 from protect.state.manager import ZoneManager
-from protect.zones import capacity
+from protect.zones import capacity, preflight
 from protect.zones.reconcile import unknown
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -40,6 +40,8 @@ class HostServicer(protect_pb2_grpc.HostServicer):
         manager = self._manager
         lacking = await self._unknown_labels(request.seclabels)
         await capacity.refresh(manager)
+        await preflight.check(manager)
+        room = manager.toolstack.room(manager.config.limits.disks_per_zone)
         physical = await manager.toolstack.physical_info()
         strangers = unknown(manager, await manager.toolstack.list())
         memory, can = manager.ledger.capacity(), manager.toolstack.capabilities()
@@ -47,7 +49,14 @@ class HostServicer(protect_pb2_grpc.HostServicer):
             version=version("xenpod"),
             toolstack=manager.toolstack.name,
             security_boundary=physical.security_boundary,
-            notices=[*physical.notices, *mode_notices(manager.config, can)],
+            notices=[
+                *physical.notices,
+                *mode_notices(manager.config, can),
+                *(notice.text for notice in manager.preflight),
+            ],
+            preflight=[translate.host_notice(notice) for notice in manager.preflight],
+            zones_most=room.domains,
+            zones_bound=room.bound,
             memory=pb.MemoryLedger(
                 total_bytes=memory.total,
                 reserved_bytes=memory.promised,

@@ -15,7 +15,8 @@ from daemonkit.logs import fields
 from daemonkit.tasks import Background
 from protect.agent.link import LinkFactory
 from protect.config import ProtectdConfig
-from protect.model.events import Change, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
+from protect.model.events import Change, NoticeSeen, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
+from protect.model.host import HostNotice
 from protect.model.lifetime import End
 from protect.model.ports import HostFiles, LogFactory, Splice, ZoneVolumes
 from protect.model.reservation import Reservation
@@ -47,6 +48,7 @@ class ZoneManager:
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    preflight: tuple[HostNotice, ...] = ()
     stopping: End = field(default_factory=lambda: End(Unreachable))
     """The end of the daemon itself, beyond which zones go on."""
     hub: Hub = field(init=False)
@@ -191,6 +193,8 @@ class ZoneManager:
             yield ZoneSeen(runtime.zone, runtime.connected)
         for workload in self.visible_workloads():
             yield WorkloadSeen(workload)
+        for notice in self.preflight:
+            yield NoticeSeen(notice)
 
 
 def now_ns() -> int:

@@ -6,7 +6,8 @@ import asyncio
 import logging
 
 from daemonkit.faults import Fault
-from protect.model.toolstack import Mode, Toolstack
+from protect.model.host import HostMemory, Mode
+from protect.model.toolstack import Toolstack
 from protect.model.zone import ZoneSpec
 from protect.state.ledger import MemorySample
 from protect.state.manager import ZoneManager
@@ -28,8 +29,8 @@ def reservation_promise(toolstack: Toolstack, memory_bytes: int, vcpus: int) -> 
     return memory_bytes + overhead
 
 
-async def refresh(manager: ZoneManager) -> None:
-    """Have the ledger go by what the hypervisor says now."""
+async def refresh(manager: ZoneManager) -> HostMemory:
+    """Have the ledger go by what the hypervisor says now; what that is."""
     memory = await manager.toolstack.memory()
     zone_of = {runtime.zone.uuid: zone_id for zone_id, runtime in manager.zones.items()}
     held = {zone_of[uuid]: size for uuid, size in memory.domains.items() if uuid in zone_of}
@@ -42,6 +43,7 @@ async def refresh(manager: ZoneManager) -> None:
             sharing=memory.sharing,
         )
     )
+    return memory
 
 
 async def follow(manager: ZoneManager) -> None:

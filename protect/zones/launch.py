@@ -19,7 +19,7 @@ from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.zones import capacity, kernel
+from protect.zones import capacity, kernel, preflight
 from protect.zones.deaths import with_console
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
@@ -77,13 +77,14 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
 
 async def admit(manager: ZoneManager, spec: ZoneSpec) -> ZoneRuntime:
     """Reserve the id, the memory and the record of a zone, all or nothing."""
-    await capacity.refresh(manager)
+    memory = await capacity.refresh(manager)
     # From here on nothing waits: two zones at once cannot both count on the same memory.
     if spec.id in manager.zones:
         raise Exists("create zone", spec.id, "there is one already")
     count = len(manager.zones)
     if count >= manager.config.limits.zones:
         raise Exhausted("create zone", spec.id, f"there are {count} zones, as many as limits.zones")
+    preflight.check_room(manager, spec.id, memory)
     manager.ledger.admit(spec.id, capacity.zone_promise(manager.toolstack, spec), spec.reservations)
     runtime = manager.add_zone(Zone(spec, uuid.uuid4(), ZoneState.CREATING, now_ns()))
     try:

@@ -36,6 +36,10 @@ class FakeSettings:
     hypervisor_version: str = ""
     seclabels: tuple[str, ...] = ()
     domain_overhead: Bytes = Bytes(0)
+    domains_most: int = 0
+    """Room for so many domains; 0: for any number."""
+    disk_memory: Bytes = Bytes(0)
+    """What a disk is said to take of its domain's memory."""
     pids_limit: int = 4096
     """Most processes and threads of one zone."""
     launch_seconds: float = 30.0

@@ -28,8 +28,6 @@ from protect.model.toolstack import (
     DomainInfo,
     DomainSpec,
     DomainState,
-    HostMemory,
-    Mode,
     PhysicalInfo,
     ShareEnd,
     ShutdownReason,
@@ -41,6 +39,7 @@ from protect.toolstack.fake import channel, create, disks, faultplan, interfaces
 from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
+from protect.toolstack.fake.room import SaysRoom
 from protect.toolstack.fake.settings import FakeSettings, physical_info
 from protect.toolstack.fake.system import system_faults
 
@@ -50,7 +49,7 @@ NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of t
 _END_SECONDS = 10.0
 
 
-class FakeToolstack(Completing):
+class FakeToolstack(SaysRoom, Completing):
     """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
@@ -116,17 +115,6 @@ class FakeToolstack(Completing):
     async def physical_info(self) -> PhysicalInfo:
         total = self._settings.zone_memory
         return physical_info(total, (await self.memory()).free, NOTICE)
-
-    async def memory(self) -> HostMemory:
-        domains = {spec.uuid: spec.memory_bytes + self._settings.domain_overhead for spec in self._specs()}
-        foreign = self._faults.foreign_memory()
-        # A domain of nobody's: no zone of protectd has its uuid.
-        strangers = {UUID(int=0): foreign} if foreign else {}
-        free = 0 if self._faults.exhausted() else self._settings.zone_memory - foreign - sum(domains.values())
-        return HostMemory(max(0, free), domains | strangers)
-
-    def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
-        return self._settings.domain_overhead
 
     def capabilities(self) -> Capabilities:
         return self._settings.capabilities

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainState, ShutdownReason
+from protect.toolstack.libxl.blkfront import BlockFrontend
 from protect.toolstack.libxl.boot import Boot, command_line
 from protect.toolstack.libxl.deaths import REASONS
 from protect.toolstack.libxl.kernels import ADDONS
@@ -24,6 +25,7 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
     environment = {**spec.environment, **(ENVIRONMENT if spec.shared else {}), **addons}
     label = {"ssid_label": spec.seclabel} if spec.seclabel else {}
     memory = spec.memory_bytes // _KIB
+    frontend = BlockFrontend.of(spec.memory_bytes, spec.vcpus)
     return {
         "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid), **label},
         "b_info": {
@@ -36,7 +38,7 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
             "claim_mode": True,
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
-            "cmdline": command_line(arguments, environment),
+            "cmdline": command_line(f"{frontend.arguments} {arguments}", environment),
         },
         "nics": [
             {"devid": number, "nictype": "vif", "script": NO_SCRIPT} for number in range(spec.interfaces)

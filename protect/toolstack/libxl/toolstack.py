@@ -20,22 +20,20 @@ from protect.model.toolstack import (
     DomainId,
     DomainInfo,
     DomainSpec,
-    HostMemory,
-    Mode,
     PhysicalInfo,
     ShareEnd,
 )
 from protect.model.transport import Transport
 from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
-from protect.toolstack.completion import Completing, completed
+from protect.toolstack.completion import completed
 from protect.toolstack.libxl import boot as booting
-from protect.toolstack.libxl import memory
 from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
-from protect.toolstack.libxl.config import domain_config, domain_info, overhead_bytes
+from protect.toolstack.libxl.config import domain_config, domain_info
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.host import AsksHost, XenHost
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.scheduling import Scheduling
@@ -51,7 +49,7 @@ from xenbind.raw import Unavailable
 _TRIM_SECONDS = 30.0
 
 
-class LibxlToolstack(Completing):
+class LibxlToolstack(AsksHost):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -88,6 +86,8 @@ class LibxlToolstack(Completing):
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         self._capabilities = await capabilities(self._workers, self._boot)
         self._admission = Admission(self._workers, self._capabilities)
+        self._host = XenHost(self._workers, self._boot, self._sharing, self._capabilities)
+        await self._host.open()
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
@@ -123,14 +123,6 @@ class LibxlToolstack(Completing):
             user_namespaces=self._boot.user_namespaces,
             kernels=True,
         )
-
-    @completed
-    async def memory(self) -> HostMemory:
-        with xen_faults("read host memory", ""):
-            return await self._workers.ask(memory.host_memory, self._sharing.most_bytes)
-
-    def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
-        return overhead_bytes(memory_bytes, vcpus)
 
     def capabilities(self) -> Capabilities:
         return self._capabilities

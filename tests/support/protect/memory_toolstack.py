@@ -11,6 +11,7 @@ from uuid import UUID
 from daemonkit.faults import Exists
 from daemonkit.tasks import complete
 from protect.model.errors import DomainGone, ToolstackError
+from protect.model.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
 from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
@@ -20,8 +21,6 @@ from protect.model.toolstack import (
     DomainInfo,
     DomainSpec,
     DomainState,
-    HostMemory,
-    Mode,
     PhysicalInfo,
     ShareEnd,
     ShutdownReason,
@@ -75,6 +74,9 @@ class MemoryToolstack:
         self.foreign_memory = 0
         """Of this, what domains have that are not ours."""
         self.overhead = 0
+        self.host_notices: builtins.list[HostNotice] = []
+        self.zone_room = ZoneRoom()
+        self.disks_most = DiskLimit(676, "")
         self._last_id = 0
         self._deaths: asyncio.Queue[DomainDeath] = asyncio.Queue()
 
@@ -97,6 +99,15 @@ class MemoryToolstack:
 
     def overhead_bytes(self, memory_bytes: int, vcpus: int, mode: Mode) -> int:
         return self.overhead
+
+    async def preflight(self, wants: HostWants) -> tuple[HostNotice, ...]:
+        return tuple(self.host_notices)
+
+    def room(self, disks_per_zone: int) -> ZoneRoom:
+        return self.zone_room
+
+    def disk_limit(self, memory_bytes: int, vcpus: int) -> DiskLimit:
+        return self.disks_most
 
     def capabilities(self) -> Capabilities:
         return self.can

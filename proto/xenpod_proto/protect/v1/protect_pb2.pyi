@@ -2208,14 +2208,21 @@ class WatchEvent(_message.Message):
     WORKLOAD_FIELD_NUMBER: _builtins.int
     WORKLOAD_GONE_FIELD_NUMBER: _builtins.int
     SYNCED_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
+    NOTICE_GONE_FIELD_NUMBER: _builtins.int
     zone_gone: _builtins.str
     workload_gone: _builtins.str
+    notice_gone: _builtins.str
     @_builtins.property
     def zone(self) -> Global___Zone: ...
     @_builtins.property
     def workload(self) -> Global___Workload: ...
     @_builtins.property
     def synced(self) -> Global___Empty: ...
+    @_builtins.property
+    def notice(self) -> Global___HostNotice:
+        """Of the host's preflight; and the setting of one that is as it should be now."""
+
     def __init__(
         self,
         *,
@@ -2224,12 +2231,14 @@ class WatchEvent(_message.Message):
         workload: Global___Workload | None = ...,
         workload_gone: _builtins.str = ...,
         synced: Global___Empty | None = ...,
+        notice: Global___HostNotice | None = ...,
+        notice_gone: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "notice", b"notice", "notice_gone", b"notice_gone", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["event", b"event", "notice", b"notice", "notice_gone", b"notice_gone", "synced", b"synced", "workload", b"workload", "workload_gone", b"workload_gone", "zone", b"zone", "zone_gone", b"zone_gone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["zone", "zone_gone", "workload", "workload_gone", "synced"]  # noqa: Y015
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["zone", "zone_gone", "workload", "workload_gone", "synced", "notice", "notice_gone"]  # noqa: Y015
     _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
