@@ -320,23 +320,23 @@ async def test_as_many_disks_as_said_leave_memory_for_the_zone(
     letters = "abcdefghijklmnopqrstuvwxyz"
     vdevs = [f"xvd{letter}" for letter in letters] + [f"xvda{letter}" for letter in letters]
     vdevs += [f"xvdb{letter}" for letter in letters]
-    figures = [await _available(agent, stage, images[0])]
+    figures = [await _available(agent, stage, images[0], "before")]
     for begin in range(0, count, 8):
         chosen = vdevs[begin : begin + 8]
         await asyncio.gather(
             *(stage.toolstack.attach_disk(agent.domain, DiskSpec(vdev, images[1])) for vdev in chosen)
         )
         await agent.begin(f"c{begin}", " ".join(chosen), "sleep", "100000")
-        figures.append(await _available(agent, stage, images[0]))
+        figures.append(await _available(agent, stage, images[0], f"m{begin}"))
     (stage.folder / "figures").write_text(f"{figures}\n")
     each = (figures[0] - figures[-1]) // count
     assert figures[-1] > 24 << 20, f"a disk takes {each} bytes: {figures}"
 
 
-async def _available(agent: Agent, stage: Stage, image: Path) -> int:
+async def _available(agent: Agent, stage: Stage, image: Path, name: str) -> int:
     """Memory of the zone that is left, as its kernel says."""
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvdyz", image))
-    code, said = await agent.run("meminfo", "xvdyz", "cat", "/proc/meminfo")
+    code, said = await agent.run(name, "xvdyz", "cat", "/proc/meminfo")
     await stage.toolstack.detach_disk(agent.domain, "xvdyz")
     assert code == 0
     return int(re.search(rb"MemAvailable: +(\d+) kB", said)[1]) << 10  # type: ignore[index]

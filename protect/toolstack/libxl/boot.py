@@ -64,6 +64,8 @@ def find(settings: LibxlSettings, guest_dir: Path, cache: Path) -> Boot:
 
 
 def _contains(file: Path, text: bytes) -> bool:
+    if not file.stat().st_size:
+        return False
     with file.open("rb") as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
         return content.find(text) >= 0
 
