@@ -21,6 +21,7 @@ from daemonkit.faults import Broken, Exhausted, Fault, Refused, Unreachable
 from tests.support.cri.cri_node import Rig, node_config, pod_config, rig, until
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 from xenpod_proto.cri.v1 import runtime_pb2_grpc as rpc
+from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 
 @pytest.fixture
@@ -312,7 +313,9 @@ async def test_handlers_name_profiles(node: Rig) -> None:
 async def test_status_tells_what_an_operator_must_know(node: Rig) -> None:
     reply = await node.cri.Status(cri.StatusRequest(verbose=True))
     conditions = {condition.type: condition for condition in reply.status.conditions}
-    assert set(conditions) == {"RuntimeReady", "NetworkReady", "HandlersReady", "ZoneModePreferred"}
+    ours = {"HandlersReady", "HostPrepared", "ZoneModePreferred"}
+    assert set(conditions) == {"RuntimeReady", "NetworkReady", *ours}
+    assert conditions["HostPrepared"].status
     assert conditions["RuntimeReady"].status and conditions["NetworkReady"].status
     # the profile "gpu" is not protectd's, so its handler cannot be honoured here
     assert not conditions["HandlersReady"].status
@@ -322,6 +325,20 @@ async def test_status_tells_what_an_operator_must_know(node: Rig) -> None:
     assert "isolates nothing" in reply.info["notices"]
     assert '"name": "fake"' in reply.info["toolstack"]
     assert {"config", "cni"} <= set(reply.info)
+
+
+async def test_status_names_settings_of_the_host(node: Rig) -> None:
+    """They keep no pod from running."""
+    node.protect.preflight = [
+        pb.HostNotice(setting="dom0_mem", place="Xen's", wanted="2G,max:2G", effect="it balloons")
+    ]
+    reply = await node.cri.Status(cri.StatusRequest(verbose=True))
+    conditions = {condition.type: condition for condition in reply.status.conditions}
+    prepared = conditions["HostPrepared"]
+    assert (prepared.status, prepared.reason) == (False, "HostSettings")
+    assert prepared.message == "dom0_mem is not set, wanted 2G,max:2G in Xen's: it balloons"
+    assert conditions["RuntimeReady"].status
+    await node.pod()
 
 
 async def test_no_ordinary_pod_can_run_without_the_default_handlers_profile(tmp_path: Path) -> None:

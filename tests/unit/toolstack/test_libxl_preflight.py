@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from daemonkit.faults import Exhausted
 from protect.model.host import HostNotice, HostWants
-from protect.toolstack.libxl import preflight
+from protect.toolstack.libxl import boot, preflight
+from protect.toolstack.libxl.admit import Admission
 from protect.toolstack.libxl.blkfront import BlockFrontend, disk_limit, nodes_for
 from protect.toolstack.libxl.preflight import HostFacts, StoreQuota
+from protect.toolstack.libxl.shortage import shortage
+from tests.unit.toolstack.test_libxl_boot import SPEC
+from tests.unit.toolstack.test_libxl_modes import WHOLE, NoHypervisor
+from xenbind import errors
 
 MIB, GIB = 1 << 20, 1 << 30
 WANTS = HostWants(zones=250, disks_per_zone=80)
@@ -135,6 +144,48 @@ def test_parts_and_devices(tmp_path: Path) -> None:
         " set it to 1 (Xen's command line, GRUB_CMDLINE_XEN, with VT-d or AMD-Vi switched on in the firmware)"
     )
     assert preflight.devices(HostFacts({}, GIB, True, True, launcher), HostWants(1, 1, pci=True)) is None
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ("libxl: xc_domain_claim_pages failed: Cannot allocate memory", "memory of the host"),
+        ("libxl_dom.c: setting shadow allocation: Cannot allocate memory", "page tables that Xen keeps"),
+        ("libxl_xshelp.c: xs_write failed: Quota exceeded", "nodes in xenstore"),
+        ("xc_gnttab: grant table: No space left on device", "gnttab_max_maptrack_frames"),
+        ("xc_evtchn_alloc_unbound: event channel: No space left on device", "event channels"),
+        ("libxl: kernel image is not a guest: Invalid argument", ""),
+        ("", ""),
+    ],
+)
+def test_what_was_short(said: str, what: str) -> None:
+    found = shortage(said)
+    assert what in found and bool(found) == bool(what)
+
+
+async def test_a_failed_create_says_what_was_short_with_xens_words(tmp_path: Path) -> None:
+    workers: Any = NoHypervisor()
+    words = "xc_domain_claim_pages failed: Cannot allocate memory"
+    files = boot.Boot(Path("/k/vmlinux"), Path("/i"), 0)
+    with pytest.raises(Exhausted) as raised:
+        async with Admission(workers, WHOLE).admit(SPEC, files):
+            raise errors.XenError("libxl_domain_create_new", -3, detail=words)
+    assert "short of memory of the host" in raised.value.cause and words in raised.value.cause
+    workers.answers["physinfo"] = iter_free(1 << 40, 1 << 20)
+    with pytest.raises(Exhausted) as raised:
+        async with Admission(workers, WHOLE).admit(SPEC, files):
+            raise errors.XenError("libxl_domain_create_new", -3, detail="nothing")
+    assert "1048576 are free" in raised.value.cause and "nothing" in raised.value.cause
+    workers.answers["physinfo"] = iter_free(1 << 40, 1 << 40)
+    with pytest.raises(errors.XenError):
+        async with Admission(workers, WHOLE).admit(SPEC, files):
+            raise errors.XenError("libxl_domain_create_new", -3, detail="no such file")
+
+
+def iter_free(*free: int) -> Callable[[], SimpleNamespace]:
+    """What is free, from one question to the next."""
+    left = list(free)
+    return lambda: SimpleNamespace(free_bytes=left.pop(0))
 
 
 def test_a_small_zone_has_a_frugal_driver_and_fewer_disks() -> None:
