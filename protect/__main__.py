@@ -18,7 +18,7 @@ from daemonkit.host.lookup import Lookups
 from protect.channel.link import Link
 from protect.channel.turns import Turns
 from protect.config import ProtectdConfig, ToolstackKind
-from protect.model.modes import choose, kernel_lacks
+from protect.model.room.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
 from protect.server import services

@@ -23,7 +23,7 @@ from daemonkit.config import (
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.host.devices import is_place
-from protect.model.modes import WantedMode
+from protect.model.room.modes import WantedMode
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import NewType, Protocol
 from uuid import UUID
 
-from protect.model.host import Capabilities as Capabilities
-from protect.model.host import HostPort
-from protect.model.host import Mode as Mode
-from protect.model.host import PhysicalInfo as PhysicalInfo
+from protect.model.room.host import Capabilities as Capabilities
+from protect.model.room.host import HostPort
+from protect.model.room.host import Mode as Mode
+from protect.model.room.host import PhysicalInfo as PhysicalInfo
 from protect.model.shares import CpuShares
 from protect.model.transport import Transport
 

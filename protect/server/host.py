@@ -15,7 +15,7 @@ from daemonkit.interceptors import read_only
 from protect.config import HostConfig, ProtectdConfig
 from protect.host import devices
 from protect.model import checks
-from protect.model.modes import WantedMode, pvh_lacks
+from protect.model.room.modes import WantedMode, pvh_lacks
 from protect.model.toolstack import Capabilities, Mode
 from protect.server import translate
 from protect.state.manager import ZoneManager

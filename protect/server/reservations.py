@@ -11,7 +11,7 @@ import grpc.aio
 from daemonkit.faults import Invalid
 from daemonkit.interceptors import read_only
 from protect.model import checks
-from protect.model.reservation import Capacity, Reservation
+from protect.model.room.reservation import Capacity, Reservation
 from protect.state.manager import ZoneManager
 from protect.zones import capacity, reservations
 from xenpod_proto.protect.v1 import reservations_pb2 as pb

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protect.model import events
-from protect.model.host import HostNotice
-from protect.model.modes import WantedMode
+from protect.model.room.host import HostNotice
+from protect.model.room.modes import WantedMode
 from protect.model.toolstack import Mode
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone, ZoneState

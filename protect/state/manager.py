@@ -16,10 +16,10 @@ from daemonkit.tasks import Background
 from protect.agent.link import LinkFactory
 from protect.config import ProtectdConfig
 from protect.model.events import Change, NoticeSeen, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
-from protect.model.host import HostNotice
 from protect.model.lifetime import End
 from protect.model.ports import HostFiles, LogFactory, Splice, ZoneVolumes
-from protect.model.reservation import Reservation
+from protect.model.room.host import HostNotice
+from protect.model.room.reservation import Reservation
 from protect.model.toolstack import Toolstack
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone

@@ -15,7 +15,7 @@ from string import ascii_lowercase
 from daemonkit.faults import Exhausted, Invalid
 from protect.model.container import DiskFilesystem, DiskVolume, ImageVolume, Stack
 from protect.model.files import FileId
-from protect.model.host import DiskLimit
+from protect.model.room.host import DiskLimit
 from protect.model.toolstack import DiskSpec
 from protect.model.workload import WorkloadDisk, WorkloadState
 from protect.state.manager import ZoneManager

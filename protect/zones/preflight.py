@@ -8,7 +8,7 @@ from daemonkit.faults import Exhausted, Fault
 from protect.config import ProtectdConfig
 from protect.host.devices import is_pci
 from protect.model.events import NoticeGone, NoticeSeen
-from protect.model.host import HostMemory, HostWants
+from protect.model.room.host import HostMemory, HostWants
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Missing, Refused
 from daemonkit.logs import fields
-from protect.model.reservation import Reservation
+from protect.model.room.reservation import Reservation
 from protect.state.manager import ZoneManager, now_ns
 from protect.zones.capacity import refresh, reservation_promise
 

@@ -93,6 +93,9 @@ class FaultPlan:
     fault: tuple[InjectedFault, ...] = ()
     foreign_memory: Bytes = Bytes(0)
 
+    def __post_init__(self) -> None:
+        at_least(0, self, "foreign_memory")
+
 
 @dataclass(slots=True)
 class FaultInjector:

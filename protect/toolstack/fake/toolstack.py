@@ -39,8 +39,7 @@ from protect.toolstack.fake import channel, create, disks, faultplan, interfaces
 from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
-from protect.toolstack.fake.room import SaysRoom
-from protect.toolstack.fake.settings import FakeSettings, physical_info
+from protect.toolstack.fake.settings import FakeSettings, SaysRoom, physical_info
 from protect.toolstack.fake.system import system_faults
 
 log = logging.getLogger(__name__)

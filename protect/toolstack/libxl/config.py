@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainState, ShutdownReason
-from protect.toolstack.libxl.blkfront import BlockFrontend
 from protect.toolstack.libxl.boot import Boot, command_line
 from protect.toolstack.libxl.deaths import REASONS
 from protect.toolstack.libxl.kernels import ADDONS
+from protect.toolstack.libxl.room.blkfront import BlockFrontend
 from protect.toolstack.libxl.sharing import ENVIRONMENT
 from xenbind import domain as xen
 

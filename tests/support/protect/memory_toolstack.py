@@ -11,7 +11,7 @@ from uuid import UUID
 from daemonkit.faults import Exists
 from daemonkit.tasks import complete
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
+from protect.model.room.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
 from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,

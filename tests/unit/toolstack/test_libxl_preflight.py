@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from daemonkit.faults import Exhausted
-from protect.model.host import HostNotice, HostWants
-from protect.toolstack.libxl import boot, preflight
-from protect.toolstack.libxl.admit import Admission
-from protect.toolstack.libxl.blkfront import BlockFrontend, disk_limit, nodes_for
-from protect.toolstack.libxl.preflight import HostFacts, StoreQuota
-from protect.toolstack.libxl.shortage import shortage
+from protect.model.room.host import HostNotice, HostWants
+from protect.toolstack.libxl import boot
+from protect.toolstack.libxl.room import preflight
+from protect.toolstack.libxl.room.admit import Admission
+from protect.toolstack.libxl.room.blkfront import BlockFrontend, disk_limit, nodes_for
+from protect.toolstack.libxl.room.preflight import HostFacts, StoreQuota
+from protect.toolstack.libxl.room.shortage import shortage
 from tests.unit.toolstack.test_libxl_boot import SPEC
 from tests.unit.toolstack.test_libxl_modes import WHOLE, NoHypervisor
 from xenbind import errors

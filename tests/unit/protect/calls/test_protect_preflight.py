@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 
-from protect.model.host import DiskLimit, HostNotice, ZoneRoom
+from protect.model.room.host import DiskLimit, HostNotice, ZoneRoom
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import until
 from tests.support.protect.served import TIMEOUT, served

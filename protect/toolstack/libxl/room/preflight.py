@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from protect.model.host import HostNotice, HostWants, ZoneRoom
-from protect.toolstack.libxl.blkfront import nodes_for
+from protect.model.room.host import HostNotice, HostWants, ZoneRoom
+from protect.toolstack.libxl.room.blkfront import nodes_for
 
 _MIB = 1 << 20
 _XEN = "Xen's command line, GRUB_CMDLINE_XEN"

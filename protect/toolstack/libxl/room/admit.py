@@ -7,11 +7,11 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from daemonkit.faults import Exhausted, Exists, Invalid
-from protect.model.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
+from protect.model.room.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainSpec
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import overhead_bytes
-from protect.toolstack.libxl.shortage import shortage
+from protect.toolstack.libxl.room.shortage import shortage
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
 from xenbind import errors, flask, physinfo

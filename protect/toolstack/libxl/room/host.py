@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from protect.model.host import Capabilities, DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
+from protect.model.room.host import Capabilities, DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
 from protect.toolstack.completion import Completing, completed
-from protect.toolstack.libxl import blkfront, preflight
 from protect.toolstack.libxl.boot import Boot
 from protect.toolstack.libxl.config import overhead_bytes
-from protect.toolstack.libxl.preflight import HostFacts
+from protect.toolstack.libxl.room import blkfront, preflight
+from protect.toolstack.libxl.room.preflight import HostFacts
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.workers import Workers, xen_faults
 from xenbind import memory, physinfo
