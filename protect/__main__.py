@@ -16,6 +16,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from daemonkit.host.lookup import Lookups
+from daemonkit.underway import Underway
 from protect.channel.link import Link
 from protect.channel.turns import Turns
 from protect.config import ProtectdConfig, ToolstackKind
@@ -55,7 +56,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         toolstack = build_toolstack(config)
         stack.push_async_callback(toolstack.close)
         await toolstack.start()
-        manager = await _manager(config, store, toolstack)
+        underway = Underway()
+        manager = await _manager(config, store, toolstack, underway)
         stack.push_async_callback(manager.close)
         recorded = await reconcile.load(manager)
         # After the load: an end told before would find no zone to be the end of.
@@ -68,7 +70,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         for zone in recorded:
             manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile zone {zone.runtime.id}")
         add = functools.partial(services.add, manager)
-        async with serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks):
+        serving = serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks, underway=underway)
+        async with serving:
             lifecycle.ready(f"serving with {len(manager.zones)} zones")
             await _wait(stop, watching)
             manager.stop()
@@ -87,7 +90,9 @@ def build_toolstack(config: ProtectdConfig) -> Toolstack:
     return LibxlToolstack(config.state_dir / "libxl", config.guest_dir, settings=config.libxl)
 
 
-async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack) -> ZoneManager:
+async def _manager(
+    config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack, underway: Underway
+) -> ZoneManager:
     total = config.memory.total
     if not total:
         total = Bytes((await toolstack.physical_info()).total_memory_bytes - config.memory.reserve)
@@ -101,7 +106,7 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         config=config,
         toolstack=toolstack,
         store=store,
-        links=functools.partial(Link, turns=Turns()),
+        links=functools.partial(Link, turns=Turns(underway)),
         logs=lambda path, journal: WorkloadLog.open(path, journal),
         splice=splice,
         ledger=Ledger(total),
