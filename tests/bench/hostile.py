@@ -33,7 +33,7 @@ FEW = 5
 _TIMEOUT = 120.0
 _SETTLED = 0.3
 _QUIET = ("sleep", "36000")
-_ONCE_TOLD = 'trap \'exec sh -c "$1"\' USR1; while :; do sleep 0.2; done'
+_ONCE_TOLD = "trap 'exec sh -c \"$1\"' USR1; while :; do sleep 0.2; done"
 """A shell's script, whose argument is what to do after SIGUSR1."""
 WRITERS = {
     "output": 'exec yes ""',
