@@ -25,10 +25,11 @@ from rich.table import Table
 
 from localnode import images, layers, registry
 from localnode.client import Client
-from tests.bench import leaving, memory, sides
+from tests.bench import memory, sides
 from tests.bench.hostile import Ground, Mix, hostile, mixes
 from tests.bench.measure import Samples
 from tests.bench.report import percentile
+from tests.support.session import leaving
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 HOST = "registry.bench"

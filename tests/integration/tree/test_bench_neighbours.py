@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import leaving
+from tests.support.session import leaving
 
 ROOT = Path(__file__).resolve().parents[3]
 COMMAND = (sys.executable, "-m", "tests.bench.neighbours", "--neighbours", "2", "--only", "statistics")

@@ -1,8 +1,8 @@
 """Ends what a benchmark has started, however the benchmark itself ends.
 
-Its daemons have sessions of their own, and zones outlive them.  ``python -m tests.bench.leaving FOLDER``
-waits until its input ends, with the process that holds the other end, and then kills all that was started
-with a path in that folder.
+Its daemons have sessions of their own, and zones outlive them.  ``python -m tests.support.session.leaving
+FOLDER`` waits until its input ends, with the process that holds the other end, and then kills all that was
+started with a path in that folder.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from tests.bench import memory
 
 T = TypeVar("T")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 _LONGEST = 60.0
 _PAUSE = 0.05
 
@@ -29,7 +29,7 @@ _PAUSE = 0.05
 @contextmanager
 def nothing_left(folder: Path) -> Iterator[None]:
     """After the block, or after this process, there is no process that was started for this folder."""
-    command = (sys.executable, "-m", "tests.bench.leaving", str(folder))
+    command = (sys.executable, "-m", "tests.support.session.leaving", str(folder))
     guard = subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT, start_new_session=True)
     assert guard.stdin is not None
     try:
