@@ -15,6 +15,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Broken, Refused
 from daemonkit.grpc_server import serve_unix
 from daemonkit.host.lookup import Lookups
+from daemonkit.underway import Underway
 from protect.channel.link import Link
 from protect.channel.turns import Turns
 from protect.config import ProtectdConfig, ToolstackKind
@@ -54,7 +55,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         toolstack = build_toolstack(config)
         stack.push_async_callback(toolstack.close)
         await toolstack.start()
-        manager = await _manager(config, store, toolstack)
+        underway = Underway()
+        manager = await _manager(config, store, toolstack, underway)
         stack.push_async_callback(manager.close)
         await preflight.check(manager)
         recorded = await reconcile.load(manager)
@@ -70,7 +72,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         for zone in recorded:
             manager.tasks.spawn(reconcile.reconcile(manager, zone), f"reconcile zone {zone.runtime.id}")
         add = functools.partial(services.add, manager)
-        async with serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks):
+        serving = serve_unix(config.socket_path, add, name="protectd", tasks=manager.tasks, underway=underway)
+        async with serving:
             lifecycle.ready(f"serving with {len(manager.zones)} zones")
             await _wait(stop, watching)
             manager.stop()
@@ -89,7 +92,9 @@ def build_toolstack(config: ProtectdConfig) -> Toolstack:
     return LibxlToolstack(config.state_dir / "libxl", config.guest_dir, settings=config.libxl)
 
 
-async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack) -> ZoneManager:
+async def _manager(
+    config: ProtectdConfig, store: SqliteStore, toolstack: Toolstack, underway: Underway
+) -> ZoneManager:
     total = (await toolstack.physical_info()).total_memory_bytes
     if not config.memory.total and total <= config.memory.reserve:
         raise WrongKey("memory.reserve", f"{config.memory.reserve} is all the memory that zones could have")
@@ -101,7 +106,7 @@ async def _manager(config: ProtectdConfig, store: SqliteStore, toolstack: Toolst
         config=config,
         toolstack=toolstack,
         store=store,
-        links=functools.partial(Link, turns=Turns()),
+        links=functools.partial(Link, turns=Turns(underway)),
         logs=lambda path, journal: WorkloadLog.open(path, journal),
         splice=splice,
         ledger=Ledger(config.memory.total, config.memory.reserve),
