@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.model.shares import CpuShares
+from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainId, DomainKernel, Mode
 
 
@@ -73,6 +73,7 @@ class ZoneSpec:
     shares: CpuShares = CpuShares()
     seclabel: str = ""
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
+    disk_rates: DiskRates = DiskRates()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,11 @@ class HostServicer(protect_pb2_grpc.HostServicer):
             version=version("xenpod"),
             toolstack=manager.toolstack.name,
             security_boundary=physical.security_boundary,
-            notices=[*physical.notices, *mode_notices(manager.config, can)],
+            notices=[
+                *physical.notices,
+                *mode_notices(manager.config, can),
+                *rate_notices(manager.config, can),
+            ],
             memory=pb.MemoryLedger(
                 total_bytes=ledger.total_bytes,
                 reserved_bytes=ledger.reserved_bytes,
@@ -100,6 +104,13 @@ def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str
     return [f"profile {name}: mode auto gives pv zones, as {why}" for name in automatic if why]
 
 
+def rate_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:
+    """A notice if zones are to have rates of disks that nothing holds."""
+    if capabilities.disk_rates or not config.limits.disk_rates:
+        return []
+    return ["limits.disk_* are not held: the kernel of this host has no controller for rates of disks"]
+
+
 async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
     """What the host can do; only its devices change while it runs."""
     there = await asyncio.to_thread(devices.present, config.devices)
@@ -114,4 +125,5 @@ async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabil
         labels=config.labels,
         kernel_lacks=[translate.ZONE_MODES[mode] for mode in Mode if mode not in can.kernel_modes],
         flask=can.flask,
+        disk_rates=can.disk_rates,
     )

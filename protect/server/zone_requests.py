@@ -7,8 +7,14 @@ from pathlib import Path
 from daemonkit.faults import Invalid
 from protect.config import DEFAULT_PROFILE, Profile, ProtectdConfig
 from protect.model import checks
-from protect.model.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
-from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
+from protect.model.modes import (
+    WantedMode,
+    choose,
+    refuse_impossible_label,
+    refuse_impossible_mode,
+    refuse_impossible_rates,
+)
+from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares, DiskRates
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.zone import ZoneIdMapping, ZoneSpec
 from protect.server import translate
@@ -18,6 +24,7 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 _MIB = 1 << 20
 _MOST_CAP = 1024 * CPU_PERCENT
 """That of a zone of all the vCPUs that a profile can allow."""
+_MOST_RATE = 2**50
 
 
 def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilities: Capabilities) -> ZoneSpec:
@@ -50,6 +57,7 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
         kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
         shares=size(operation, zone_id, request.resources).shares(CpuShares()),
         seclabel=seclabel,
+        disk_rates=_disk_rates(operation, zone_id, config, request.disk_rates, capabilities),
     )
 
 
@@ -87,6 +95,20 @@ def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
         weight=asked.weight if asked.HasField("weight") else None,
         cap=asked.cap if asked.HasField("cap") else None,
     )
+
+
+def _disk_rates(
+    operation: str, zone_id: str, config: ProtectdConfig, asked: pb.DiskRates, capabilities: Capabilities
+) -> DiskRates:
+    """What the request asks for, and no more than the configuration allows.
+
+    Refused: the request asks, and the host cannot.  For the configuration alone it has a notice.
+    """
+    wanted = translate.disk_rates(asked)
+    if wanted.exceeds(DiskRates(*[_MOST_RATE] * 4)):
+        raise Invalid(operation, zone_id, f"a rate of its disks is more than {_MOST_RATE}")
+    refuse_impossible_rates(operation, zone_id, wanted, possible=capabilities.disk_rates)
+    return wanted.within(config.limits.disk_rates) if capabilities.disk_rates else DiskRates()
 
 
 def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:

@@ -27,7 +27,7 @@ from protect.workloads import exits
 from protect.zones import connect, deaths, resync
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
-from protect.zones.resize import restore_shares
+from protect.zones.resize import restore_disk_rates, restore_shares
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +116,7 @@ async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo)
     """Connect to the agent again; retry for as long as the zone lives."""
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
     await restore_shares(manager, runtime)
+    await restore_disk_rates(manager, runtime)
     checkpoint("reconcile.shared")
     if domain.state is DomainState.PAUSED:
         await manager.toolstack.unpause(domain.id)

@@ -12,6 +12,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Invalid
 from daemonkit.tasks import join
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.shares import CpuShares
+from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -113,11 +114,12 @@ class FakeToolstack(Completing):
 
     async def physical_info(self) -> PhysicalInfo:
         total = self._settings.zone_memory
-        free = 0 if self._faults.exhausted() else max(0, total - self._used())
+        used = sum(spec.memory_bytes for spec in self._specs())
+        free = 0 if self._faults.exhausted() else max(0, total - used)
         return physical_info(total, free, NOTICE)
 
     def capabilities(self) -> Capabilities:
-        return self._settings.capabilities
+        return replace(self._settings.capabilities, disk_rates=self._home.cgroups.can_throttle)
 
     async def has_seclabel(self, label: str) -> bool:
         return label in self._settings.seclabels
@@ -154,6 +156,12 @@ class FakeToolstack(Completing):
         found = self._living("set CPU shares", domain)
         async with self._changing(found, "set_shares", "set CPU shares"):
             await asyncio.to_thread(self._home.cgroups.share, found.spec, shares)
+
+    @completed
+    async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        found = self._living("set disk rates", domain)
+        async with self._changing(found, "set_disk_rates", "set disk rates"):
+            await asyncio.to_thread(disks.hold_rates, found, self._home.cgroups, rates)
 
     @completed
     async def destroy(self, domain: DomainId) -> None:
@@ -282,9 +290,6 @@ class FakeToolstack(Completing):
 
     def _by_id(self, domain: DomainId) -> Domain | None:
         return next((found for found in self._domains.values() if found.id == domain), None)
-
-    def _used(self) -> int:
-        return sum(spec.memory_bytes for spec in self._specs())
 
     def _specs(self) -> builtins.list[DomainSpec]:
         """Of all domains, and of those that are being made."""
