@@ -24,7 +24,7 @@ from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.host.devices import is_place
 from protect.model.modes import WantedMode
-from protect.model.shares import DiskRates
+from protect.model.shares import MOST_DISK_RATE, DiskRates
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings
@@ -32,6 +32,7 @@ from xenpod_proto.channel.v1 import channel_pb2 as channel
 
 _MIB = 1 << 20
 _NAME = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
+_RATES = ("disk_read_rate", "disk_write_rate", "disk_read_operations", "disk_write_operations")
 DEFAULT_PROFILE = "default"
 
 
@@ -108,9 +109,8 @@ class ZoneLimits:
     def __post_init__(self) -> None:
         at_least(1, self, "zones", "workloads_per_zone", "disks_per_zone")
         at_least(0, self, "execs_per_zone", "connections_per_zone")
-        at_least(
-            0, self, "disk_read_rate", "disk_write_rate", "disk_read_operations", "disk_write_operations"
-        )
+        at_least(0, self, *_RATES)
+        at_most(MOST_DISK_RATE, self, *_RATES)
         # The names from xvda to xvdyz: those from xvdza on are the toolstack's own.
         at_most(676, self, "disks_per_zone")
         # An agent accepts no more.

@@ -10,6 +10,7 @@ WEIGHTS = range(1, 65_536)
 CPU_WEIGHT = 256
 """What stands for one CPU: Xen's default for a domain, whose vCPUs have it each."""
 CPU_PERCENT = 100
+MOST_DISK_RATE = 2**50
 
 
 @dataclass(frozen=True, slots=True)

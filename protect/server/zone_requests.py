@@ -14,7 +14,7 @@ from protect.model.modes import (
     refuse_impossible_mode,
     refuse_impossible_rates,
 )
-from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares, DiskRates
+from protect.model.shares import CPU_PERCENT, MOST_DISK_RATE, WEIGHTS, CpuShares, DiskRates
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.zone import ZoneIdMapping, ZoneSpec
 from protect.server import translate
@@ -24,7 +24,6 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 _MIB = 1 << 20
 _MOST_CAP = 1024 * CPU_PERCENT
 """That of a zone of all the vCPUs that a profile can allow."""
-_MOST_RATE = 2**50
 
 
 def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilities: Capabilities) -> ZoneSpec:
@@ -105,8 +104,8 @@ def _disk_rates(
     Refused: the request asks, and the host cannot.  For the configuration alone it has a notice.
     """
     wanted = translate.disk_rates(asked)
-    if wanted.exceeds(DiskRates(*[_MOST_RATE] * 4)):
-        raise Invalid(operation, zone_id, f"a rate of its disks is more than {_MOST_RATE}")
+    if wanted.exceeds(DiskRates(*[MOST_DISK_RATE] * 4)):
+        raise Invalid(operation, zone_id, f"a rate of its disks is more than {MOST_DISK_RATE}")
     refuse_impossible_rates(operation, zone_id, wanted, possible=capabilities.disk_rates)
     return wanted.within(config.limits.disk_rates) if capabilities.disk_rates else DiskRates()
 

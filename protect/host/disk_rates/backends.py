@@ -92,6 +92,15 @@ class BackendRates:
         if held := self._held.get(domid):
             await asyncio.to_thread(self._groups.throttle, held.name, device, held.rates)
 
+    async def detaching(self, domid: int, device: int) -> None:
+        """The domain is about to lose a disk: nothing is to wait for what its rates hold back."""
+        if held := self._held.get(domid):
+            await asyncio.to_thread(self._groups.throttle, held.name, device, DiskRates())
+
+    async def ending(self, name: str) -> None:
+        """The domain is about to end: nothing is to wait for what its rates hold back."""
+        await asyncio.to_thread(self._groups.lift, name)
+
     async def detached(self, domid: int, vdev: str) -> None:
         """It has lost the disk, whose threads have ended; another one may get its name."""
         async with self._lock:

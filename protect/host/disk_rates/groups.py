@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemonkit.host import mountinfo
-from protect.host.disk_rates.throttle import can_throttle, throttle
+from protect.host.disk_rates.throttle import can_throttle, lift, throttle
 from protect.model.shares import DiskRates
 
 log = logging.getLogger(__name__)
@@ -63,11 +63,19 @@ class DiskGroups:
             if control.exists() and "io" not in _words(control):
                 _write(control, "+io")
         group.mkdir(exist_ok=True)
+        if not can_throttle(group):
+            self.remove(name)
+            raise FileNotFoundError("this kernel has no rates of disks (CONFIG_BLK_DEV_THROTTLING)")
         return group
 
     def throttle(self, name: str, device: int, rates: DiskRates) -> None:
         """Set the rates of a device for a group that is there."""
         throttle(self.group(name), device, rates)
+
+    def lift(self, name: str) -> None:
+        """Take all rates off a group, if there is one."""
+        if self._base is not None:
+            lift(self.group(name))
 
     def place(self, name: str, thread: int) -> None:
         """Move a thread of the kernel into a group that is there."""

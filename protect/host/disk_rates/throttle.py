@@ -46,6 +46,19 @@ def throttle(group: Path, device: int, rates: DiskRates, sys: Path = Path("/sys"
         (group / _FIRST[name]).write_text(f"{number} {value}")
 
 
+def lift(group: Path) -> None:
+    """Take all rates off the group: what they held back goes on at once.  OSError: the kernel refuses."""
+    if (group / "io.max").exists():
+        for line in (group / "io.max").read_text().splitlines():
+            words = (f"{word}=max" for word in _SECOND.values())
+            (group / "io.max").write_text(f"{line.split()[0]} {' '.join(words)}")
+        return
+    for name in _FIRST.values():
+        if (group / name).exists():
+            for line in (group / name).read_text().splitlines():
+                (group / name).write_text(f"{line.split()[0]} 0")
+
+
 def whole_disk(device: int, sys: Path = Path("/sys")) -> str:
     """``major:minor`` of the device, or of the disk that it is a partition of: partitions have no rates."""
     number = f"{os.major(device)}:{os.minor(device)}"

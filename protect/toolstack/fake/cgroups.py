@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemonkit.faults import Broken, Unsupported
-from protect.host.disk_rates.throttle import can_throttle, throttle
+from protect.host.disk_rates.throttle import can_throttle, lift, throttle
 from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainSpec
 from protect.toolstack.fake.hierarchies import Hierarchy, read, write
@@ -71,6 +71,12 @@ class Cgroups:
         for group in self.groups(domain):
             if can_throttle(group):
                 throttle(group, device, rates)
+
+    def lift(self, domain: str) -> None:
+        """Take all rates off a domain's disks: its end would wait for what they hold back."""
+        for top in self.groups(domain):
+            for group in _bottom_up(top):
+                lift(group)
 
     def cpu_time_ns(self, domain: str) -> int:
         """CPU time that the domain has used, 0 when its groups are gone."""

@@ -175,6 +175,7 @@ class FakeToolstack(Completing):
                     return  # another destroy was faster
                 fault = self._faults.take("destroy", name)
                 await faultplan.before(fault, "destroy domain", name)
+                await asyncio.to_thread(self._home.cgroups.lift, str(found.spec.uuid))
                 await self._kill(found)
                 checkpoint("fake-destroy.killed")
                 faultplan.after(fault, "destroy domain", name)

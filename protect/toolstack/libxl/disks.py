@@ -109,6 +109,8 @@ class Disks:
             if known.forgotten:
                 return
             with suppress(errors.DeviceNotFound):
+                if (device := await self._device(known.domid, vdev)) is not None:
+                    await self._rates.detaching(known.domid, device)
                 await self._workers.run(vbd.remove, known.domid, vdev, force=True)
             await self._rates.detached(known.domid, vdev)
             if loop := self._loops.get(known.domid, {}).pop(vdev, None):
@@ -140,13 +142,22 @@ class Disks:
         refuse_impossible_rates("set disk rates", known.name, rates, possible=self._rates.usable)
         if not self._rates.usable:
             return
-        devices = []
-        for vdev in await self.list(known.domid):
-            backend = await self._workers.ask(vbd.backend, known.domid, vdev)
-            if number := await self._store.read(f"{backend}/physical-device"):
-                major, minor = number.split(b":")
-                devices.append(os.makedev(int(major, 16), int(minor, 16)))
+        found = [await self._device(known.domid, vdev) for vdev in await self.list(known.domid)]
+        devices = [device for device in found if device is not None]
         await self._rates.hold(known.domid, str(known.uuid), rates, devices)
+
+    async def _device(self, domid: int, vdev: str) -> int | None:
+        """What is behind a disk (as st_rdev has it), None while blkback has not been told; DeviceNotFound."""
+        backend = await self._workers.ask(vbd.backend, domid, vdev)
+        number = await self._store.read(f"{backend}/physical-device")
+        if not number:
+            return None
+        major, minor = number.split(b":")
+        return os.makedev(int(major, 16), int(minor, 16))
+
+    async def lift_rates(self, known: Known) -> None:
+        """Let go of what the rates of a domain hold back: its end would wait for that."""
+        await self._rates.ending(str(known.uuid))
 
     async def remove_strays(self, mine: Iterable[UUID]) -> None:
         """Remove what held the rates of domains other than these."""

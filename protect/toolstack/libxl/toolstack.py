@@ -196,6 +196,7 @@ class LibxlToolstack(Completing):
                 # Xen cannot end a domain quickly while others have its pages.
                 self._channels.disconnect(domain)
                 self._sharing.abandon(known.uuid)
+                await self._disks.lift_rates(known)
                 with suppress(errors.DomainNotFound):  # it is gone already
                     await self._workers.run(xen.destroy, domain, known.uuid)
                 await self._forget(known)
