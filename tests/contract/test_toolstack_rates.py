@@ -73,7 +73,7 @@ async def test_it_holds_the_rates_of_a_domains_disks(
         await stage.toolstack.attach_disk(agent.domain, DiskSpec(vdev, image))
     assert await copied(again, "xvdc", "xvdd", "read", 2) >= LEAST
     await stage.toolstack.set_disk_rates(agent.domain, DiskRates())
-    assert limits(group, "read") == limits(group, "write") == set()
+    assert limits(group, "read") == limits(group, "write") == []
     await stage.toolstack.destroy(agent.domain)
     assert not group.exists()
 

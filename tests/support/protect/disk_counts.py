@@ -19,12 +19,12 @@ def counted(group: Path, way: str) -> int:
     return sum(int(line[2]) for line in lines if line[0].startswith(_LOOP) and line[1] == first)
 
 
-def limits(group: Path, way: str) -> set[int]:
-    """The bytes per second that its disks have, without those that have no limit."""
+def limits(group: Path, way: str) -> list[int]:
+    """The bytes per second of each of its disks, without those that have no limit."""
     if (group / "io.max").exists():
         lines = (group / "io.max").read_text().splitlines()
         found = (word.partition("=") for line in lines for word in line.split()[1:])
         name = {"read": "rbps", "write": "wbps"}[way]
-        return {int(value) for key, _, value in found if key == name and value != "max"}
+        return [int(value) for key, _, value in found if key == name and value != "max"]
     text = (group / f"blkio.throttle.{way}_bps_device").read_text()
-    return {int(line.split()[1]) for line in text.splitlines()}
+    return [int(line.split()[1]) for line in text.splitlines()]
