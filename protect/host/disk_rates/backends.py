@@ -21,8 +21,11 @@ log = logging.getLogger(__name__)
 Watch = Callable[[], AbstractAsyncContextManager[asyncio.Event]]
 """An event that is set at every change of a backend, and once at first."""
 
-_PAUSES = (0.05, 0.1, 0.4, 2.0)
-"""Seconds between looks after a change, which is told before the threads begin; their beginning is not."""
+_PAUSES = (0.05, 0.1, 0.4, 2.0, 30.0)
+"""Seconds between looks after a change, which is told before the threads begin; their beginning is not.
+
+blkback may have to write back the device's pages in between, hence the last one, again and again.
+"""
 
 
 @dataclass(slots=True)
@@ -140,21 +143,18 @@ class BackendRates:
             self._patrol = asyncio.create_task(self._follow(), name="rates of disks")
 
     async def _follow(self) -> None:
-        """Look after each change, and some more times after the last one."""
+        """Look after each change, and now and then."""
         try:
             async with self._watch() as changed:
                 looks = 0
                 while True:
-                    if looks == len(_PAUSES):
-                        await changed.wait()
-                        looks = 0
                     changed.clear()
                     await self._look_or_log()
                     await asyncio.sleep(_PAUSES[0])  # however many changes there are
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_PAUSES[looks]):
                             await changed.wait()
-                    looks = 0 if changed.is_set() else looks + 1
+                    looks = 0 if changed.is_set() else min(looks + 1, len(_PAUSES) - 1)
         except OSError as error:
             log.critical("rates of disks are not held for disks that are connected from now on: %s", error)
 
