@@ -16,7 +16,7 @@ from protect.cli import find
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _NS = 1_000_000_000
-_MIB = 1 << 20
+_KIB, _MIB = 1 << 10, 1 << 20
 _STATE_STYLES = {"running": "green", "dead": "red", "creating": "yellow", "destroying": "yellow"}
 
 
@@ -204,7 +204,7 @@ def _rates(rates: pb.DiskRates) -> str:
     said = []
     for way in ("read", "write"):
         size, operations = (getattr(rates, f"{way}_{unit}") for unit in ("bytes", "operations"))
-        said += [f"{way} {mib(size)}/s"] if size else []
+        said += [f"{way} {size / _KIB:.0f} KiB/s"] if size else []
         said += [f"{way} {operations} operations/s"] if operations else []
     return ", ".join(said)
 
