@@ -56,7 +56,7 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
         kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
         shares=size(operation, zone_id, request.resources).shares(CpuShares()),
         seclabel=seclabel,
-        disk_rates=_disk_rates(operation, zone_id, config, request.disk_rates, capabilities),
+        disk_rates=disk_rates(operation, zone_id, config, request.disk_rates, capabilities),
     )
 
 
@@ -96,7 +96,7 @@ def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
     )
 
 
-def _disk_rates(
+def disk_rates(
     operation: str, zone_id: str, config: ProtectdConfig, asked: pb.DiskRates, capabilities: Capabilities
 ) -> DiskRates:
     """What the request asks for, and no more than the configuration allows.

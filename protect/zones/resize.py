@@ -82,13 +82,3 @@ async def restore_shares(manager: ZoneManager, runtime: ZoneRuntime) -> None:
         await manager.toolstack.set_shares(runtime.zone.domain_id, runtime.zone.spec.shares)
     except Fault as fault:
         log.error("CPU shares are not set: %s", fault, extra=fields(zone=runtime.id))
-
-
-async def restore_disk_rates(manager: ZoneManager, runtime: ZoneRuntime) -> None:
-    """Have the host hold what is recorded for the disks; a failure is logged."""
-    if not runtime.zone.spec.disk_rates:
-        return
-    try:
-        await manager.toolstack.set_disk_rates(runtime.zone.domain_id, runtime.zone.spec.disk_rates)
-    except Fault as fault:
-        log.error("rates of disks are not set: %s", fault, extra=fields(zone=runtime.id))

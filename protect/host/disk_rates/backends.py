@@ -76,6 +76,7 @@ class BackendRates:
         async with self._lock:
             held = self._held.get(domid)
             if held is None and not rates:
+                await asyncio.to_thread(self._groups.lift, name)
                 return
             await asyncio.to_thread(self._limit, name, rates, list(devices))
             if held is None:
@@ -89,6 +90,10 @@ class BackendRates:
         self._groups.make(name)
         for device in devices:
             self._groups.throttle(name, device, rates)
+
+    def holds(self, domid: int) -> bool:
+        """Whether the domain has been given rates."""
+        return domid in self._held
 
     async def attaching(self, domid: int, device: int) -> None:
         """The domain gets a disk: called before its guest can connect it."""

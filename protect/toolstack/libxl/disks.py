@@ -142,7 +142,9 @@ class Disks:
         refuse_impossible_rates("set disk rates", known.name, rates, possible=self._rates.usable)
         if not self._rates.usable:
             return
-        found = [await self._device(known.domid, vdev) for vdev in await self.list(known.domid)]
+        asked = rates or self._rates.holds(known.domid)
+        vdevs = await self.list(known.domid) if asked else []
+        found = [await self._device(known.domid, vdev) for vdev in vdevs]
         devices = [device for device in found if device is not None]
         await self._rates.hold(known.domid, str(known.uuid), rates, devices)
 

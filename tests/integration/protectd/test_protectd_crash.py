@@ -255,6 +255,23 @@ async def test_rates_of_disks(zones: Zones, step: str) -> None:
     assert shown.disk_rates == rates
 
 
+@pytest.mark.parametrize("step", steps("zone-rates"))
+async def test_change_rates_of_disks(zones: Zones, step: str) -> None:
+    """What is recorded is what the host holds, on whichever side of the step."""
+    await zones.create_zone(disk_rates=pb.DiskRates(read_bytes=123 << 20))
+    await zones.run("/bin/sleep", "1000")
+    await armed(zones, step)
+    asks = pb.ResizeZoneRequest(id="z1", disk_rates=pb.DiskRates(read_bytes=99 << 20))
+    await killed(zones, zones.clients.zones.ResizeZone(asks, timeout=TIMEOUT))
+    await connected(zones)
+    assert _rates(zones) == {99 << 20: 1}
+    await armed(zones, step)
+    asks = pb.ResizeZoneRequest(id="z1", disk_rates=pb.DiskRates())
+    await killed(zones, zones.clients.zones.ResizeZone(asks, timeout=TIMEOUT))
+    await connected(zones)
+    assert _rates(zones) == {}
+
+
 def _rates(zones: Zones) -> dict[int, int]:
     """How many disks have which rate for reading, by the groups of the only zone."""
     groups = map(Path, leftovers.cgroups(zones.protectd.run_dir))

@@ -243,3 +243,10 @@ async def test_without_rates_there_is_no_group(kernel: Kernel) -> None:
     await kernel.rates.hold(7, "seven", RATES, [LOOP])
     await kernel.rates.hold(7, "seven", DiskRates(), [LOOP])
     assert "rbps=max" in (kernel.base / "xenpod-disks/seven/io.max").read_text()
+
+
+async def test_rates_of_an_earlier_daemon_are_lifted(kernel: Kernel) -> None:
+    group = Groups(kernel.base).make("seven")
+    throttle(group, LOOP, RATES)
+    await kernel.rates.hold(7, "seven", DiskRates(), [])
+    assert "rbps=max" in (group / "io.max").read_text() and not kernel.rates.holds(7)

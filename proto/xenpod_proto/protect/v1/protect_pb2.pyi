@@ -1805,20 +1805,26 @@ class ResizeZoneRequest(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     RESOURCES_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     @_builtins.property
     def resources(self) -> Global___ZoneResources:
         """0: leave as is."""
+
+    @_builtins.property
+    def disk_rates(self) -> Global___DiskRates:
+        """Not set: leave as they are.  All four are set, within those of [limits]."""
 
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         resources: Global___ZoneResources | None = ...,
+        disk_rates: Global___DiskRates | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "resources", b"resources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "id", b"id", "resources", b"resources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

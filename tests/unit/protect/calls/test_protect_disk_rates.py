@@ -57,6 +57,27 @@ async def test_the_lower_one_of_request_and_configuration(
         assert info.capabilities.disk_rates and not any("limits.disk" in one for one in info.notices)
 
 
+async def test_they_change_while_the_zone_runs(short_path: Path, toolstack: MemoryToolstack) -> None:
+    toolstack.can = CAN
+    async with serving(short_path, toolstack, LIMITS) as (_, zones):
+        await zones.CreateZone(pb.CreateZoneRequest(id="z1"), timeout=60)
+        given = toolstack.of_zone("z1").disk_rates
+        asks = pb.ResizeZoneRequest(id="z1", disk_rates=pb.DiskRates(read_bytes=9))
+        for _ in range(2):
+            zone = (await zones.ResizeZone(asks, timeout=60)).zone
+            assert zone.disk_rates == pb.DiskRates(read_bytes=9, write_bytes=700)
+        assert given == [DiskRates(500, 700), DiskRates(9, 700)]
+        await zones.ResizeZone(pb.ResizeZoneRequest(id="z1"), timeout=60)
+        toolstack.failing.add("set_disk_rates")
+        async with failing(grpc.StatusCode.INTERNAL):
+            await zones.ResizeZone(pb.ResizeZoneRequest(id="z1", disk_rates=pb.DiskRates()), timeout=60)
+        shown = await zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=60)
+        assert shown.disk_rates == zone.disk_rates, "what is not held is not shown"
+        await zones.DestroyZone(pb.DestroyZoneRequest(id="z1"), timeout=60)
+        async with failing(grpc.StatusCode.NOT_FOUND):
+            await zones.ResizeZone(asks, timeout=60)
+
+
 async def test_a_host_that_cannot_hold_them(short_path: Path, toolstack: MemoryToolstack) -> None:
     """What is asked for is refused, what is configured for all has a notice."""
     async with serving(short_path, toolstack, LIMITS) as (host, zones):
