@@ -36,19 +36,20 @@ async def info_of(stage: Stage, agent: Agent) -> DomainInfo:
 
 async def copied(agent: Agent, root: str, vdev: str, way: str, part: int) -> float:
     """The seconds in which a container reads or writes a part of the disk that nobody has read yet."""
-    ends = [f"if=/dev/{vdev}", "of=/dev/null", f"skip={part * SIZE // 65536}"]
+    ends = f"if=/zone/{vdev} of=/dev/null skip={part * SIZE // 65536}"
     if way == "write":
-        ends = ["if=/dev/zero", f"of=/dev/{vdev}", f"seek={part * SIZE // 65536}", "conv=fsync,notrunc"]
+        ends = f"if=/dev/zero of=/zone/{vdev} seek={part * SIZE // 65536} conv=fsync,notrunc"
+    copy = f"dd {ends} bs=65536 count={SIZE // 65536}"
     begun = time.monotonic()
-    code, _ = await agent.run(
-        f"{way}{part}",
-        root,
-        *("dd", *ends, "bs=65536", f"count={SIZE // 65536}"),
-        mounts=[busybox.bind(f"/dev/{vdev}", f"/dev/{vdev}", "bind", "rw")],
-        devices=True,
-    )
-    assert code == 0
+    assert await in_devices(agent, f"{way}{part}", root, vdev, copy) == 0
     return time.monotonic() - begun
+
+
+async def in_devices(agent: Agent, name: str, root: str, vdev: str, command: str) -> int:
+    """The exit code of a container that may use all of the zone's devices, once the disk is there."""
+    script = f"until [ -b /zone/{vdev} ]; do sleep 0.1; done; {command}"
+    mounts = [busybox.bind("/dev", "/zone", "bind", "rw"), busybox.bind("/dev/zero", "/dev/zero", "bind")]
+    return (await agent.run(name, root, "sh", "-c", script, mounts=mounts, devices=True))[0]
 
 
 async def test_it_holds_the_rates_of_a_domains_disks(

@@ -88,6 +88,10 @@ class BackendRates:
 
     def _limit(self, name: str, rates: DiskRates, devices: Iterable[int]) -> None:
         self._groups.make(name)
+        if not rates:
+            # Also of devices that it has no more: the numbers of loop devices are used again.
+            self._groups.lift(name)
+            return
         for device in devices:
             self._groups.throttle(name, device, rates)
 

@@ -86,6 +86,10 @@ def hold_rates(domain: Domain, cgroups: Cgroups, rates: DiskRates) -> None:
     """Hold the rates for the disks that it has, and will have.  Refused: the kernel cannot."""
     refuse_impossible_rates("set disk rates", domain.spec.name, rates, possible=cgroups.can_throttle)
     domain.throttle = lambda device: cgroups.throttle(str(domain.spec.uuid), device, rates)
+    if not rates:
+        # Also of devices that it has no more: the numbers of loop devices are used again.
+        cgroups.lift(str(domain.spec.uuid))
+        return
     for vdev in domain.loops:
         domain.throttle(os.stat(_record(domain.directory / "disks" / vdev).device).st_rdev)
 

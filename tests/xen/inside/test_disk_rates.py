@@ -11,7 +11,7 @@ from protect.host.disk_rates.threads import BackendThread, BackendThreads
 from protect.model.shares import DiskRates
 from protect.model.toolstack import DiskSpec, DomainDeath, DomainInfo, ShutdownReason
 from tests.contract.conftest import images, stage
-from tests.support.images import busybox
+from tests.contract.test_toolstack_rates import in_devices
 from tests.support.protect.stage import Agent, Stage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -54,9 +54,8 @@ def held(stage: Stage, info: DomainInfo) -> set[int]:
 
 
 async def read(agent: Agent, name: str) -> None:
-    mounts = [busybox.bind("/dev/xvdb", "/dev/xvdb", "bind", "rw")]
-    command = ("dd", "if=/dev/xvdb", "of=/dev/null", "bs=65536", "count=16")
-    assert (await agent.run(name, "xvda", *command, mounts=mounts, devices=True))[0] == 0
+    copy = "dd if=/zone/xvdb of=/dev/null bs=65536 count=16"
+    assert await in_devices(agent, name, "xvda", "xvdb", copy) == 0
 
 
 async def test_a_guest_that_connects_its_disk_anew_is_held_and_ended(
