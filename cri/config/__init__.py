@@ -12,8 +12,10 @@ from cri.config.file import (
 from cri.config.handlers import (
     ANNOTATIONS,
     DEFAULT_HANDLER,
+    DISK_RATES,
     KERNEL,
     MEMORY,
+    MOST_RATE,
     VCPUS,
     EmptyDirPlace,
     HandlerConfig,
@@ -25,8 +27,10 @@ from cri.config.requirements import Requirement, RequirementKind, version
 __all__ = [
     "ANNOTATIONS",
     "DEFAULT_HANDLER",
+    "DISK_RATES",
     "KERNEL",
     "MEMORY",
+    "MOST_RATE",
     "VCPUS",
     "CniConfig",
     "ContainerDefaults",

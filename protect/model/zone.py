@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.model.shares import CpuShares
+from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainId, DomainKernel, Mode
 
 
@@ -75,6 +75,7 @@ class ZoneSpec:
     """The reservations that its memory comes from."""
     seclabel: str = ""
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
+    disk_rates: DiskRates = DiskRates()
 
 
 @dataclass(frozen=True, slots=True)
