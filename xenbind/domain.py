@@ -52,6 +52,7 @@ class Info:
     memory_max_kib: int
     vcpus: int
     cpu_time_ns: int
+    vcpus_online: int = 0
 
 
 def create(context: Context, config: Mapping[str, object]) -> int:
@@ -121,6 +122,7 @@ def _info(context: Context, found: CData) -> Info:
         memory_max_kib=found.max_memkb,
         vcpus=found.vcpu_max_id + 1,
         cpu_time_ns=found.cpu_time,
+        vcpus_online=found.vcpu_online,
     )
 
 

@@ -38,6 +38,13 @@ NEXT: Mapping[ZoneState, frozenset[ZoneState]] = {
 }
 
 
+class MemoryPolicy(Enum):
+    """Whether a zone's memory stays as it was made and resized, or follows what the zone uses."""
+
+    STATIC = "static"
+    DYNAMIC = "dynamic"
+
+
 @dataclass(frozen=True, slots=True)
 class ZoneIdMapping:
     """Maps ids 0 to ``length`` - 1 of a user namespace to ``host_id`` and up in the zone."""
@@ -73,6 +80,22 @@ class ZoneSpec:
     shares: CpuShares = CpuShares()
     seclabel: str = ""
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
+    memory_max_bytes: int = 0
+    """How large it can become while it runs; as ``vcpus_max``, 0 for what it began with."""
+    vcpus_max: int = 0
+    memory_policy: MemoryPolicy = MemoryPolicy.STATIC
+    memory_min_bytes: int = 0
+    """Where the policy stops making it smaller."""
+    cpupool: str = ""
+    """The hypervisor's pool of CPUs that it runs on; "" for the hypervisor's choice."""
+
+    @property
+    def most_memory(self) -> int:
+        return max(self.memory_bytes, self.memory_max_bytes)
+
+    @property
+    def most_vcpus(self) -> int:
+        return max(self.vcpus, self.vcpus_max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +113,8 @@ class Zone:
     died_at_ns: int = 0
     file_volumes: bool = False
     """Whether its agent knows them."""
+    resizes: bool = False
+    """Whether its agent can say how large it is."""
 
     @property
     def id(self) -> str:

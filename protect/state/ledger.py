@@ -35,6 +35,19 @@ class Ledger:
             )
         self._reserved[zone_id] = size_bytes
 
+    def change(self, zone_id: str, size_bytes: int) -> None:
+        """Reserve another amount for a zone that has some.  Exhausted, with the numbers: it does not fit."""
+        more = size_bytes - self._reserved.get(zone_id, 0)
+        if more > self.free_bytes:
+            raise Exhausted(
+                "resize zone",
+                zone_id,
+                f"it needs {_mib(more)} more, free are {_mib(self.free_bytes)} of {_mib(self.total_bytes)} "
+                f"({len(self._reserved)} zones hold {_mib(self.reserved_bytes)})",
+                "destroy zones, or give them less memory",
+            )
+        self._reserved[zone_id] = size_bytes
+
     def adopt(self, zone_id: str, size_bytes: int) -> None:
         """Reserve memory for a zone that exists already, whether it fits or not."""
         self._reserved[zone_id] = size_bytes

@@ -24,7 +24,7 @@ class FakeSettings:
     """``memory`` is what all zones may have together; 0 means this machine's less ``reserve``.
 
     ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version`` are what it says it has, for tests of what asks;
-    so are ``seclabels``, the labels of its policy: with none it has no FLASK.
+    so are ``seclabels``, the labels of its policy: with none it has no FLASK; and ``cpupools``.
     """
 
     memory: Bytes = Bytes(0)
@@ -34,6 +34,7 @@ class FakeSettings:
     iommu: bool = False
     hypervisor_version: str = ""
     seclabels: tuple[str, ...] = ()
+    cpupools: tuple[str, ...] = ()
     pids_limit: int = 4096
     """Most processes and threads of one zone."""
     launch_seconds: float = 30.0

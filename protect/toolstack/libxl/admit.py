@@ -10,7 +10,7 @@ from daemonkit.faults import Exhausted, Exists, Invalid
 from protect.model.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainSpec
 from protect.toolstack.libxl.boot import Boot
-from protect.toolstack.libxl.config import overhead_bytes
+from protect.toolstack.libxl.config import map_bytes, overhead_bytes
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
 from xenbind import errors, flask, physinfo
@@ -70,8 +70,8 @@ class Admission:
             kernel = spec.kernel.name if spec.kernel else boot.kernel.name
             cause = f"the kernel {kernel} is no {spec.mode.value} guest: {kernel_lacks(spec.mode)}"
             raise Invalid(_CREATE, spec.name, cause, "choose another mode, or another kernel")
-        if spec.memory_bytes < boot.minimum_bytes:
-            need = -(-boot.minimum_bytes // _MIB)
+        if spec.memory_bytes < boot.minimum_bytes + map_bytes(spec):
+            need = -(-(boot.minimum_bytes + map_bytes(spec)) // _MIB)
             cause = f"{spec.memory_bytes / _MIB:.0f} MiB of memory, this kernel and initramfs need {need} MiB"
             raise Invalid(_CREATE, spec.name, cause)
 

@@ -25,10 +25,10 @@ class Scheduling:
         for notice in self._lacks():
             log.warning("%s", notice)
 
-    async def set(self, domid: int, shares: CpuShares) -> None:
-        """XenError; DomainNotFound when there is no such domain."""
+    async def set(self, domid: int, shares: CpuShares, vcpus: int) -> None:
+        """``vcpus``: how many of its own it was given.  XenError; DomainNotFound: there is no such domain."""
         if self._scheduler.weighs:
-            await self._workers.run(_set, domid, shares)
+            await self._workers.run(_set, domid, shares, vcpus)
 
     async def notices(self) -> tuple[str, ...]:
         """What an operator has to know, dom0's weight as it is now."""
@@ -58,7 +58,7 @@ def dom0_notice(scheduler: Scheduler, weight: int) -> str:
     )
 
 
-def _set(context: Context, domid: int, shares: CpuShares) -> None:
+def _set(context: Context, domid: int, shares: CpuShares, vcpus: int) -> None:
     # Both schedulers weigh each vCPU by itself: many vCPUs must not make a zone weigh more.
-    vcpus = xen.info(context, domid).vcpus
-    sched.set_params(context, domid, Params(shares.vcpu_weight(vcpus), shares.binding_cap(vcpus)))
+    most = xen.info(context, domid).vcpus
+    sched.set_params(context, domid, Params(shares.vcpu_weight(vcpus), shares.binding_cap(vcpus, most)))

@@ -12,7 +12,6 @@ from uuid import UUID
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -26,7 +25,7 @@ from protect.model.toolstack import (
 from protect.model.transport import Transport
 from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
-from protect.toolstack.completion import Completing, completed
+from protect.toolstack.completion import completed
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
@@ -38,6 +37,7 @@ from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
+from protect.toolstack.libxl.sizes import LibxlResizing, Sizes
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.workers import Workers, xen_faults
@@ -48,7 +48,7 @@ from xenbind.raw import Unavailable
 _TRIM_SECONDS = 30.0
 
 
-class LibxlToolstack(Completing):
+class LibxlToolstack(LibxlResizing):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -88,6 +88,7 @@ class LibxlToolstack(Completing):
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
+        self._sizes = Sizes(self._workers, self._store)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
         undo.callback(self._channels.close)
         self._disks = Disks(self._workers, self._store, self._settings.disk_patience)
@@ -139,7 +140,8 @@ class LibxlToolstack(Completing):
                 if spec.shared:
                     await asyncio.to_thread(self._sharing.enter, spec.uuid, spec.name, spec.shared)
                     undo.push_async_callback(self._sharing.forget, spec.uuid)
-                config = domain_config(spec, boot, self._settings.kernel_arguments)
+                pool = await self._sizes.pool(spec.cpupool)
+                config = domain_config(spec, boot, self._settings.kernel_arguments, pool)
                 undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
                 domid = await self._workers.run(xen.create, config)
                 undo.callback(self._disks.forget, domid)
@@ -163,12 +165,6 @@ class LibxlToolstack(Completing):
         self._living("unpause domain", domain)
         with xen_faults("unpause domain", str(domain)):
             await self._workers.run(xen.unpause, domain)
-
-    @completed
-    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
-        self._living("set CPU shares", domain)
-        with xen_faults("set CPU shares", f"domain {domain}"):
-            await self._scheduling.set(domain, shares)
 
     def abandon(self, domain: DomainId) -> None:
         if (known := self._registry.get(domain)) is not None:
@@ -287,10 +283,3 @@ class LibxlToolstack(Completing):
         while True:
             await asyncio.sleep(_TRIM_SECONDS)  # xenconsoled takes 300 KB/s at most
             await self.trim_logs()
-
-    def _living(self, operation: str, domain: DomainId) -> Known:
-        """A domain that is alive; DomainGone otherwise."""
-        known = self._registry.get(domain)
-        if known is None or known.reason is not None:
-            raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
-        return known

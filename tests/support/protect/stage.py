@@ -116,6 +116,8 @@ class Stage(Protocol):
     toolstack: Toolstack
     guest_dir: Path
     folder: Path
+    cpupool: str
+    """A pool of CPUs that is there."""
     many: int
     """How many domains at once this host can be asked for."""
 
@@ -237,11 +239,12 @@ class FakeStage(_Common):
     """A stage with the fake toolstack."""
 
     many = 20
+    cpupool = "others"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.run_dir = folder / "run"
-        self.settings = FakeSettings()
+        self.settings = FakeSettings(cpupools=(self.cpupool,))
         self.faults = FaultPlan()
 
     def _make(self) -> FakeToolstack:
@@ -275,6 +278,7 @@ class FakeStage(_Common):
 class LibxlStage(_Common):
     """A stage with the Xen toolstack."""
 
+    cpupool = "Pool-0"
     memory = 160 * MIB
     """Debian's kernel with its initramfs needs 80 to boot."""
 
@@ -328,3 +332,13 @@ async def until(
 async def soon(work: Awaitable[object]) -> object:
     """``work`` within the suite's patience."""
     return await asyncio.wait_for(work, PATIENCE)
+
+
+async def eventually(true: Callable[[], Awaitable[bool]], why: object) -> None:
+    """Ask again and again: for what a guest does in its own time."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await true():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"did not come true within {PATIENCE} s: {why}") from None

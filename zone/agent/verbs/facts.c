@@ -7,6 +7,7 @@
 
 #include "channel/call.h"
 #include "sys/cgroup.h"
+#include "sys/cpus.h"
 #include "sys/file.h"
 #include "sys/log.h"
 #include "sys/loop.h"
@@ -38,6 +39,7 @@ const Hello *facts_hello(void)
 	}
 	hello.boot_id = (ProtobufCBinaryData){ sizeof(boot_id), boot_id };
 	hello.file_volumes = true;
+	hello.resizes = true;
 	hello.agent_version = (char *)AGENT_VERSION;
 	hello.kernel_release = system.release;
 	hello.hypervisor_type = line_of("/sys/hypervisor/type", hypervisor, sizeof(hypervisor));
@@ -51,7 +53,6 @@ void get_facts(struct call *call)
 	struct utsname system;
 	char hypervisor[64], pid1[64];
 	struct fault fault;
-	long cpus = sysconf(_SC_NPROCESSORS_ONLN);
 
 	if (uname(&system) < 0) {
 		fault_errno(&fault, "uname", "kernel");
@@ -64,7 +65,7 @@ void get_facts(struct call *call)
 	facts.hypervisor_type = line_of("/sys/hypervisor/type", hypervisor, sizeof(hypervisor));
 	facts.pid1 = line_of("/proc/1/comm", pid1, sizeof(pid1));
 	facts.uptime_ns = now_ns();
-	facts.cpus = cpus > 0 ? (uint32_t)cpus : 0;
+	facts.cpus = cpus_running();
 	facts.cgroup = (char *)(cgroup_is_v2() ? "v2" : "v1");
 	reply.result_case = XENPOD__CHANNEL__V1__REPLY__RESULT_FACTS;
 	reply.facts = &facts;
