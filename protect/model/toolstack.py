@@ -217,8 +217,8 @@ class Toolstack(Resizable, Protocol):
 
         Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns``,
         ``shared`` or ``cpupool`` is not there; Invalid: its kernel is not one, or cannot boot in its mode,
-        or the policy lacks its label; Refused: it can have no other kernel, or no label, or the host cannot run its mode
-        (``capabilities``).
+        or the policy lacks its label; Refused: it can have no other kernel, or no label, or the host cannot
+        run its mode (``capabilities``).
         """
         ...
 

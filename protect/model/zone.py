@@ -85,7 +85,9 @@ class ZoneSpec:
     vcpus_max: int = 0
     memory_policy: MemoryPolicy = MemoryPolicy.STATIC
     memory_min_bytes: int = 0
-    """Where the policy stops making it smaller."""
+    """What a dynamic policy leaves it at least."""
+    memory_limit_bytes: int = 0
+    """What a dynamic policy gives it at most; 0: its maximum."""
     cpupool: str = ""
     """The hypervisor's pool of CPUs that it runs on; "" for the hypervisor's choice."""
 
@@ -96,6 +98,10 @@ class ZoneSpec:
     @property
     def most_vcpus(self) -> int:
         return max(self.vcpus, self.vcpus_max)
+
+    @property
+    def policy_limit(self) -> int:
+        return min(self.memory_limit_bytes or self.most_memory, self.most_memory)
 
 
 @dataclass(frozen=True, slots=True)

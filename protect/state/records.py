@@ -81,6 +81,7 @@ def _json_converter() -> Converter:
             vcpus_max=rare,
             memory_policy=rare,
             memory_min_bytes=rare,
+            memory_limit_bytes=rare,
             cpupool=rare,
         ),
     )
