@@ -8,7 +8,7 @@ from protect.model import events
 from protect.model.modes import WantedMode
 from protect.model.toolstack import Mode
 from protect.model.workload import Workload, WorkloadState
-from protect.model.zone import Zone, ZoneState
+from protect.model.zone import MemoryPolicy, Zone, ZoneState
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 ZONE_STATES: Mapping[ZoneState, pb.ZoneState.ValueType] = {
@@ -32,6 +32,11 @@ WANTED_MODES: Mapping[WantedMode, pb.ZoneMode.ValueType] = {
     WantedMode.AUTO: pb.ZONE_MODE_AUTO,
 }
 
+MEMORY_POLICIES: Mapping[MemoryPolicy, pb.MemoryPolicy.ValueType] = {
+    MemoryPolicy.STATIC: pb.MEMORY_POLICY_STATIC,
+    MemoryPolicy.DYNAMIC: pb.MEMORY_POLICY_DYNAMIC,
+}
+
 
 def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
     return pb.Zone(
@@ -44,6 +49,10 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
             vcpus=value.spec.vcpus,
             weight=value.spec.shares.weight,
             cap=value.spec.shares.cap,
+            memory_max_bytes=value.spec.most_memory,
+            vcpus_max=value.spec.most_vcpus,
+            memory_policy=MEMORY_POLICIES[value.spec.memory_policy],
+            memory_min_bytes=value.spec.memory_min_bytes,
         ),
         created_at_ns=value.created_at_ns,
         domain_id=value.domain_id,
@@ -55,6 +64,8 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         mode=ZONE_MODES[value.spec.mode],
         file_volumes=value.file_volumes,
         seclabel=value.spec.seclabel,
+        cpupool=value.spec.cpupool,
+        resizable=value.resizes,
     )
 
 

@@ -91,7 +91,7 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
             zones or self._manager.zones.values(),
             StatsKind.DETAILS if request.details else StatsKind.ZONE,
         )
-        return statistics.zone_stats(answers.items())
+        return statistics.zone_stats(answers.items(), await stats.counted(self._manager, answers))
 
     async def ResizeZone(self, request: pb.ResizeZoneRequest, context: Context) -> pb.ResizeZoneResponse:
         zone_id = checks.identifier("resize zone", "zone", request.id)
