@@ -47,6 +47,11 @@ class Memory:
 
     total: Bytes = Bytes(0)
     reserve: Bytes = Bytes(512 * _MIB)
+    policy_period: Seconds = Seconds(5.0)
+    """Between looks at zones whose memory follows what they use."""
+
+    def __post_init__(self) -> None:
+        longer_than_nothing(self, "policy_period")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ from cri.config.handlers import (
     VCPUS,
     EmptyDirPlace,
     HandlerConfig,
+    HandlerMemoryPolicy,
     HandlerMode,
     HostNamespaces,
+    Reserve,
 )
 from cri.config.requirements import Requirement, RequirementKind, version
 
@@ -33,11 +35,13 @@ __all__ = [
     "CriConfig",
     "EmptyDirPlace",
     "HandlerConfig",
+    "HandlerMemoryPolicy",
     "HandlerMode",
     "HostNamespaces",
     "ImagesConfig",
     "Requirement",
     "RequirementKind",
+    "Reserve",
     "StreamingConfig",
     "TlsConfig",
     "ZoneDefaults",

@@ -129,6 +129,7 @@ async def _create_zone(
             kernel=found,
             mode=MODES[handler.mode],
             seclabel=handler.seclabel,
+            cpupool=handler.cpupool,
         )
     )
     runtime.shares[sandbox.id] = (shares.weight, shares.cap)

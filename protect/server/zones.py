@@ -95,9 +95,8 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
 
     async def ResizeZone(self, request: pb.ResizeZoneRequest, context: Context) -> pb.ResizeZoneResponse:
         zone_id = checks.identifier("resize zone", "zone", request.id)
-        not_done = await resize.resize(
-            self._manager, zone_id, zone_requests.size("resize zone", zone_id, request.resources)
-        )
+        wanted = zone_requests.size("resize zone", zone_id, request.resources)
+        not_done = await resize.resize(self._manager, zone_id, wanted, only_more=request.only_more)
         zone = self._shown(self._manager.zone("resize zone", zone_id))
         return pb.ResizeZoneResponse(zone=zone, not_done=not_done)
 

@@ -53,8 +53,12 @@ class ZoneSize:
         )
 
 
-async def resize(manager: ZoneManager, zone_id: str, wanted: ZoneSize) -> list[str]:
+async def resize(
+    manager: ZoneManager, zone_id: str, wanted: ZoneSize, *, only_more: bool = False
+) -> list[str]:
     """Do all of it, or nothing: then one sentence for each wish that cannot be granted.
+
+    ``only_more``: memory and vCPUs of which it has enough, or could take by itself, stay.
 
     Exhausted: the host lacks the memory.  A zone whose agent cannot be resized keeps its size if it is larger
     than asked for: everything asked for fits in it.
@@ -64,8 +68,8 @@ async def resize(manager: ZoneManager, zone_id: str, wanted: ZoneSize) -> list[s
         if not runtime.running:
             raise Refused("resize zone", zone_id, runtime.end.cause or f"it is {runtime.zone.state.value}")
         zone = runtime.zone
-        if not zone.resizes:
-            wanted = _without_less(zone, wanted)
+        if only_more or not zone.resizes:
+            wanted = _without_less(zone.spec, wanted)
         if not_done := _impossible(zone, wanted, manager.config.profile(zone.spec.profile)):
             return not_done
         after = wanted.applied(zone.spec)
@@ -79,9 +83,14 @@ async def resize(manager: ZoneManager, zone_id: str, wanted: ZoneSize) -> list[s
     return []
 
 
-def _without_less(zone: Zone, wanted: ZoneSize) -> ZoneSize:
-    memory = wanted.memory_bytes if wanted.memory_bytes > zone.spec.memory_bytes else 0
-    return replace(wanted, memory_bytes=memory, vcpus=wanted.vcpus if wanted.vcpus > zone.spec.vcpus else 0)
+def _without_less(spec: ZoneSpec, wanted: ZoneSize) -> ZoneSize:
+    dynamic = spec.memory_policy is MemoryPolicy.DYNAMIC
+    memory = (
+        wanted.memory_bytes
+        if wanted.memory_bytes > (spec.policy_limit if dynamic else spec.memory_bytes)
+        else 0
+    )
+    return replace(wanted, memory_bytes=memory, vcpus=wanted.vcpus if wanted.vcpus > spec.vcpus else 0)
 
 
 def _impossible(zone: Zone, wanted: ZoneSize, profile: Profile) -> list[str]:

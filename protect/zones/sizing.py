@@ -61,6 +61,11 @@ async def change(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) ->
     log.info("zone is resized", extra=told)
 
 
+def with_memory(spec: ZoneSpec, memory_bytes: int) -> ZoneSpec:
+    """The zone of another size, which can still become as large as before."""
+    return replace(spec, memory_bytes=memory_bytes, memory_max_bytes=spec.most_memory)
+
+
 def intended(zone: Zone, intent: Intent | None) -> int:
     """Bytes of memory that the zone may hold, if a resize was under way when the daemon died."""
     if intent is None or intent.operation != OPERATION:

@@ -86,6 +86,7 @@ class LibxlToolstack(LibxlResizing):
         self._capabilities = await capabilities(self._workers, self._boot)
         self._admission = Admission(self._workers, self._capabilities)
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
+        await self._scheduling.raise_dom0(self._settings.dom0_weight)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
         self._sizes = Sizes(self._workers, self._store)

@@ -41,6 +41,8 @@ class FakeXen:
 
     def set_params(self, context: object, domid: int, wanted: Params) -> None:
         self.given.append((domid, wanted))
+        if domid == 0:
+            self.dom0 = wanted
 
 
 @pytest.fixture
@@ -93,3 +95,15 @@ async def test_dom0_should_weigh_more_than_a_zone(xen: FakeXen) -> None:
     assert await one.notices() == ()
     xen.dom0 = None
     assert "cannot be read" in (await one.notices())[0]
+
+
+async def test_dom0_is_given_a_weight_above_all_but_never_less(xen: FakeXen) -> None:
+    one = made(xen, Scheduler.CREDIT2)
+    for weight in (0, 2048, 512):
+        await one.raise_dom0(weight)
+    assert xen.given == [(0, Params(2048, 0))]
+    assert await one.notices() == ()
+    await made(xen, Scheduler.NULL).raise_dom0(4096)
+    xen.dom0 = None
+    await one.raise_dom0(4096)
+    assert len(xen.given) == 1

@@ -1829,7 +1829,10 @@ class ResizeZoneRequest(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     RESOURCES_FIELD_NUMBER: _builtins.int
+    ONLY_MORE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
+    only_more: _builtins.bool
+    """Memory and vCPUs of which the zone has as many, or could take by itself, stay as they are."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources:
         """0: leave as is."""
@@ -1839,10 +1842,11 @@ class ResizeZoneRequest(_message.Message):
         *,
         id: _builtins.str = ...,
         resources: Global___ZoneResources | None = ...,
+        only_more: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "resources", b"resources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "only_more", b"only_more", "resources", b"resources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
