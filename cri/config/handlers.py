@@ -112,9 +112,7 @@ class HandlerConfig:
         if not _PROFILE.fullmatch(self.profile):
             raise WrongKey("profile", f"{self.profile!r:.80} is not 1 to 64 of [a-z0-9-]")
         if self.reserve is Reserve.REQUEST and not self.memory:
-            raise WrongKey(
-                "memory", 'with reserve = "request" it is what zones begin with, and has to be set'
-            )
+            raise WrongKey("reserve", '"request" needs "memory" as well: that is what zones begin with')
         self._check_sizes()
         if self.kernel:
             try:

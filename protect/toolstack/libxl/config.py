@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainState, ShutdownReason
+from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainState, Mode, ShutdownReason
 from protect.toolstack.libxl.boot import Boot, command_line
 from protect.toolstack.libxl.deaths import REASONS
 from protect.toolstack.libxl.kernels import ADDONS
@@ -33,12 +33,12 @@ def domain_config(
         "b_info": {
             f"type.{kind}": {},
             "max_vcpus": spec.most_vcpus,
-            "avail_vcpus": list(range(spec.vcpus)),
+            "avail_vcpus": list(range(first_vcpus(spec))),
             "max_memkb": spec.most_memory // _KIB,
             "target_memkb": spec.memory_bytes // _KIB,
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
-            "cmdline": command_line(f"{arguments}{_first_vcpus(spec)}", environment),
+            "cmdline": command_line(f"{arguments}{_maxcpus(spec)}", environment),
         },
         "nics": [
             {"devid": number, "nictype": "vif", "script": NO_SCRIPT} for number in range(spec.interfaces)
@@ -49,9 +49,17 @@ def domain_config(
     }
 
 
-def _first_vcpus(spec: DomainSpec) -> str:
-    """A Linux guest starts every vCPU that there is, and stops those again that xenstore says it has not."""
-    return f" maxcpus={spec.vcpus}" if spec.vcpus < spec.most_vcpus else ""
+def first_vcpus(spec: DomainSpec) -> int:
+    """How many vCPUs the domain is made with, of those that it can have.
+
+    A PVH kernel can start later only those that its ACPI tables have as there, so these have all, and Linux is
+    told to leave some alone.  Told so, a PV kernel could never start them.
+    """
+    return spec.most_vcpus if spec.mode is Mode.PVH else spec.vcpus
+
+
+def _maxcpus(spec: DomainSpec) -> str:
+    return f" maxcpus={spec.vcpus}" if spec.vcpus < first_vcpus(spec) else ""
 
 
 def overhead_bytes(spec: DomainSpec) -> int:

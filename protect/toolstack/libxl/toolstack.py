@@ -29,7 +29,7 @@ from protect.toolstack.completion import completed
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
-from protect.toolstack.libxl.config import domain_config, domain_info
+from protect.toolstack.libxl.config import domain_config, domain_info, first_vcpus
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
@@ -147,6 +147,8 @@ class LibxlToolstack(LibxlResizing):
                 domid = await self._workers.run(xen.create, config)
                 undo.callback(self._disks.forget, domid)
                 undo.push_async_callback(self._workers.run, xen.destroy, domid)
+                if spec.vcpus < first_vcpus(spec):
+                    await self._sizes.set_vcpus(domid, spec.vcpus)
                 await self._add_devices(domid, spec)
                 self._registry.add(domid, spec.uuid, spec.name)
                 undo.pop_all()

@@ -69,7 +69,7 @@ async def test_a_zone_that_begins_small(
 
 
 def test_what_a_small_begin_needs() -> None:
-    with pytest.raises(WrongKey, match="has to be set"):
+    with pytest.raises(WrongKey, match="what zones begin with"):
         HandlerConfig(reserve=Reserve.REQUEST)
     with pytest.raises(WrongKey, match="cpupool"):
         HandlerConfig(cpupool="a b")

@@ -76,7 +76,7 @@ async def test_an_update_does_not_ask_for_the_handlers_size(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("text", "causes"),
     [
-        ('reserve = "request"', ("key 'handlers.fast.memory'", "what zones begin with")),
+        ('reserve = "request"', ("key 'handlers.fast.reserve'", "what zones begin with")),
         ('reserve = "all"', ("key 'handlers.fast.reserve'", "'all'", "limit")),
         ("memory = -1", ("memory", "negative")),
         ('memory = "lots"', ("memory", "lots")),
