@@ -52,8 +52,8 @@ def domain_config(
 def first_vcpus(spec: DomainSpec) -> int:
     """How many vCPUs the domain is made with, of those that it can have.
 
-    A PVH kernel can start later only those that its ACPI tables have as there, so these have all, and Linux is
-    told to leave some alone.  Told so, a PV kernel could never start them.
+    A PVH kernel can start later only those that its ACPI tables have as there, so these have all, and Linux
+    is told to leave some alone.  Told so, a PV kernel could never start them.
     """
     return spec.most_vcpus if spec.mode is Mode.PVH else spec.vcpus
 
