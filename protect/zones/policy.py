@@ -34,14 +34,14 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class SizeVerdict:
     """The size that a zone should have, and for how many looks in a row it has been too large."""
 
     memory_bytes: int
     idle_looks: int = 0
 
 
-def decide(look: Look, bounds: Bounds, idle_looks: int) -> Verdict:
+def decide(look: Look, bounds: Bounds, idle_looks: int) -> SizeVerdict:
     """Grow at once when memory is tight; shrink when it has not been needed for a while; else leave it.
 
     ``idle_looks`` is the last verdict's.
@@ -51,12 +51,12 @@ def decide(look: Look, bounds: Bounds, idle_looks: int) -> Verdict:
     used = memory - available
     wanted = _bounded(_stepped(used + used // SPARE + STEP), bounds)
     if available < memory // TIGHT:
-        return Verdict(max(memory, wanted))
+        return SizeVerdict(max(memory, wanted))
     if wanted > memory - memory // _MUCH:
-        return Verdict(memory)
+        return SizeVerdict(memory)
     if idle_looks + 1 < PATIENCE:
-        return Verdict(memory, idle_looks + 1)
-    return Verdict(wanted)
+        return SizeVerdict(memory, idle_looks + 1)
+    return SizeVerdict(wanted)
 
 
 def _stepped(size: int) -> int:

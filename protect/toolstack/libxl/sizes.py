@@ -23,7 +23,7 @@ _MIB = 1 << 20
 _ONLINE = b"online"
 
 
-class Sizes:
+class DomainSizes:
     """Sets sizes, and knows how many vCPUs a domain was told to run.  Errors are XenError and OSError."""
 
     def __init__(self, workers: Workers, store: AsyncStore) -> None:
@@ -75,7 +75,7 @@ class LibxlResizing(Completing):
 
     _registry: DomainRegistry
     _scheduling: Scheduling
-    _sizes: Sizes
+    _sizes: DomainSizes
 
     @completed
     async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:

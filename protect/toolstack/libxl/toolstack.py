@@ -37,7 +37,7 @@ from protect.toolstack.libxl.logs import GuestLogs
 from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
-from protect.toolstack.libxl.sizes import LibxlResizing, Sizes
+from protect.toolstack.libxl.sizes import DomainSizes, LibxlResizing
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.workers import Workers, xen_faults
@@ -89,7 +89,7 @@ class LibxlToolstack(LibxlResizing):
         await self._scheduling.raise_dom0(self._settings.dom0_weight)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
-        self._sizes = Sizes(self._workers, self._store)
+        self._sizes = DomainSizes(self._workers, self._store)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
         undo.callback(self._channels.close)
         self._disks = Disks(self._workers, self._store, self._settings.disk_patience)

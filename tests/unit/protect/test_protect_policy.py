@@ -13,7 +13,7 @@ from protect.model.zone import MemoryPolicy
 from protect.state.manager import ZoneManager
 from protect.zones import launch
 from protect.zones.follow import MemoryFollower
-from protect.zones.policy import PATIENCE, STEP, Bounds, Look, Verdict, decide
+from protect.zones.policy import PATIENCE, STEP, Bounds, Look, SizeVerdict, decide
 from protect.zones.resize import ZoneSize, resize
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running, zone_spec
@@ -62,7 +62,7 @@ def test_cases(memory: int, available: int, idle: int, expected: int, idle_after
 def test_whatever_a_zone_uses_its_size_settles_within_its_bounds(seed: int) -> None:
     """And a use that stays leads to a size that stays: no going up and down."""
     chance = random.Random(seed)
-    verdict = Verdict(256 * MIB)
+    verdict = SizeVerdict(256 * MIB)
     for _ in range(20):
         used = chance.randrange(1, 1024) * MIB
         sizes = []
