@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Protocol
 from uuid import UUID
 
-from protect.model.boot import DomainKernel as DomainKernel
-from protect.model.boot import Mode as Mode
-from protect.model.resizing import DomainId as DomainId
-from protect.model.resizing import Resizable
+from protect.model.domain.boot import DomainKernel as DomainKernel
+from protect.model.domain.boot import Mode as Mode
+from protect.model.domain.resizing import DomainId as DomainId
+from protect.model.domain.resizing import Resizable
 from protect.model.transport import Transport
 
 

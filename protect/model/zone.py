@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.model.shares import CpuShares
+from protect.model.domain.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainKernel, Mode
 
 

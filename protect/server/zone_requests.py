@@ -7,8 +7,8 @@ from pathlib import Path
 from daemonkit.faults import Invalid
 from protect.config import DEFAULT_PROFILE, Profile, ProtectdConfig
 from protect.model import checks
+from protect.model.domain.shares import CPU_PERCENT, WEIGHTS, CpuShares
 from protect.model.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
-from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.zone import MemoryPolicy, ZoneIdMapping, ZoneSpec
 from protect.server import translate

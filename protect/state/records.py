@@ -15,8 +15,8 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Broken
+from protect.model.domain.shares import CpuShares
 from protect.model.process import Streams
-from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainKernel
 from protect.model.workload import Reason, Workload, WorkloadDisk
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec

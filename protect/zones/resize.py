@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from daemonkit.faults import Refused
 from daemonkit.tasks import complete
 from protect.config import Profile
-from protect.model.shares import CpuShares
+from protect.model.domain.shares import CpuShares
 from protect.model.zone import MemoryPolicy, Zone, ZoneSpec
 from protect.state.manager import ZoneManager
 from protect.zones import sizing

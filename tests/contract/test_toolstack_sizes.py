@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from daemonkit.faults import Exhausted, Invalid, Missing, Refused
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
-from protect.model.shares import CpuShares
 from protect.model.toolstack import DiskSpec, DomainId, DomainInfo
 from tests.support.protect.stage import MIB, Agent, Stage, eventually
 from xenpod_proto.channel.v1 import channel_pb2 as pb

@@ -17,11 +17,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemonkit.faults import Broken, Unsupported
-from protect.model.shares import CpuShares
+from protect.model.domain.shares import CpuShares
 from protect.model.toolstack import DomainSpec
-from protect.toolstack.fake import limits
 from protect.toolstack.fake.hierarchies import Hierarchy, read, write
-from protect.toolstack.fake.limits import CgroupLimits
+from protect.toolstack.fake.resizing import limits
+from protect.toolstack.fake.resizing.limits import CgroupLimits
 from protect.toolstack.process import PidfdProcess
 
 _REMOVAL_SECONDS = 10.0

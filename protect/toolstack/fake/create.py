@@ -20,7 +20,7 @@ from protect.toolstack.fake.domain import Domain, read_pid, write_spec
 from protect.toolstack.fake.faultplan import InjectedFault
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.launcher import Launch, launch
-from protect.toolstack.fake.limits import CgroupLimits
+from protect.toolstack.fake.resizing.limits import CgroupLimits
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.process import PidfdProcess
 

@@ -36,8 +36,8 @@ from protect.toolstack.fake import channel, create, disks, faultplan, interfaces
 from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
+from protect.toolstack.fake.resizing.sizes import FakeResizing
 from protect.toolstack.fake.settings import FakeSettings, physical_info
-from protect.toolstack.fake.sizes import FakeResizing
 from protect.toolstack.fake.system import system_faults
 
 log = logging.getLogger(__name__)

@@ -34,10 +34,10 @@ from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
-from protect.toolstack.libxl.scheduling import Scheduling
+from protect.toolstack.libxl.resizing.scheduling import Scheduling
+from protect.toolstack.libxl.resizing.sizes import DomainSizes, LibxlResizing
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
-from protect.toolstack.libxl.sizes import DomainSizes, LibxlResizing
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.transport import VchanTransport
 from protect.toolstack.libxl.workers import Workers, xen_faults

@@ -10,8 +10,8 @@ from uuid import UUID
 
 from daemonkit.faults import Exists
 from daemonkit.tasks import complete
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,

@@ -13,8 +13,8 @@ from uuid import UUID, uuid4
 
 from daemonkit.config import Seconds
 from protect.channel.link import Link
+from protect.model.domain.shares import CpuShares
 from protect.model.process import AgentHello, ProcessExited
-from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from protect.model.zone import GuestNetwork, domain_name
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan

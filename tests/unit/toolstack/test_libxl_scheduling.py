@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
-from protect.model.shares import CpuShares
-from protect.toolstack.libxl import scheduling
-from protect.toolstack.libxl.scheduling import Scheduling
+from protect.model.domain.shares import CpuShares
+from protect.toolstack.libxl.resizing import scheduling
+from protect.toolstack.libxl.resizing.scheduling import Scheduling
 from protect.toolstack.libxl.workers import Workers
 from xenbind import errors
 from xenbind.sched import Params, Scheduler

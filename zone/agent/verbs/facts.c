@@ -11,6 +11,7 @@
 #include "sys/file.h"
 #include "sys/log.h"
 #include "sys/loop.h"
+#include "verbs/stats.h"
 #include "verbs/verbs.h"
 
 /* The first line of a file, "" where there is none. */
@@ -69,5 +70,22 @@ void get_facts(struct call *call)
 	facts.cgroup = (char *)(cgroup_is_v2() ? "v2" : "v1");
 	reply.result_case = XENPOD__CHANNEL__V1__REPLY__RESULT_FACTS;
 	reply.facts = &facts;
+	call_reply(call, &reply);
+}
+
+/* Starts the CPUs that the host has given, and says how large the zone is by now. */
+void resize_zone(struct call *call)
+{
+	ZoneStats memory = ZONE_STATS_INIT;
+	GuestSize size = GUEST_SIZE_INIT;
+	Reply reply = REPLY_INIT;
+
+	cpus_start(call->request->resize_zone->cpus);
+	stats_zone_memory(&memory);
+	size.cpus = cpus_running();
+	size.memory_total_bytes = memory.memory_total_bytes;
+	size.memory_available_bytes = memory.memory_available_bytes;
+	reply.result_case = XENPOD__CHANNEL__V1__REPLY__RESULT_SIZE;
+	reply.size = &size;
 	call_reply(call, &reply);
 }

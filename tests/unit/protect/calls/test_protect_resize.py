@@ -10,7 +10,7 @@ import pytest
 
 from daemonkit.config import Seconds
 from daemonkit.faults import Exhausted, Fault, Refused
-from protect.model.shares import CpuShares
+from protect.model.domain.shares import CpuShares
 from protect.model.zone import Zone, ZoneSpec
 from protect.state.manager import ZoneManager
 from protect.state.store import Intent

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from daemonkit.faults import Fault
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import ToolstackError
-from protect.model.shares import CpuShares
 from protect.model.zone import ZoneSpec
 from protect.zones import launch
 from protect.zones.resize import ZoneSize, resize

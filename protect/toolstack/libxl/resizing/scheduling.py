@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from protect.model.shares import CPU_WEIGHT, CpuShares
+from protect.model.domain.shares import CPU_WEIGHT, CpuShares
 from protect.toolstack.libxl.workers import Workers
 from xenbind import domain as xen
 from xenbind import errors, sched

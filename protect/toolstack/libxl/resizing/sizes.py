@@ -7,12 +7,12 @@ with: the nodes in xenstore only ask.  So the cap of its scheduler holds those t
 from __future__ import annotations
 
 from daemonkit.faults import Exhausted, Invalid, Missing
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
-from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
-from protect.toolstack.libxl.scheduling import Scheduling
+from protect.toolstack.libxl.resizing.scheduling import Scheduling
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers, xen_faults
 from xenbind import domain as xen

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from daemonkit.faults import Refused
-from protect.model.shares import CPU_PERCENT, CPU_WEIGHT, CpuShares
+from protect.model.domain.shares import CPU_PERCENT, CPU_WEIGHT, CpuShares
 from protect.toolstack.fake.hierarchies import Hierarchy, read, write
 
 _MIB = 1 << 20

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NewType, Protocol
 
-from protect.model.shares import CpuShares
+from protect.model.domain.shares import CpuShares
 
 DomainId = NewType("DomainId", int)
 """The hypervisor's number of a domain; on the fake, the pid of its first process."""

@@ -10,8 +10,8 @@ from dataclasses import replace
 from uuid import UUID
 
 from daemonkit.faults import Exhausted, Invalid
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
-from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainSpec, DomainState
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.fake import faultplan
