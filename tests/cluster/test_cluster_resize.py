@@ -65,7 +65,7 @@ def is_sized(memory: int, milli: int) -> Any:
 
 
 @pytest.mark.parametrize(
-    "steps", [[(300, 1500), (120, 1000)], [(100, 2500), (200, 500), (400, 500)]], ids=["both", "mixed"]
+    "steps", [[(300, 1500), (120, 1000)], [(100, 1700), (200, 500), (400, 500)]], ids=["both", "mixed"]
 )
 async def test_a_pod_ends_in_the_size_asked_for(resizing: Cluster, steps: list[tuple[int, int]]) -> None:
     beside = await create(resizing, 150, 1000)
