@@ -17,6 +17,7 @@ from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Broken
 from protect.model.domain.shares import CpuShares
 from protect.model.process import Streams
+from protect.model.room.reservation import Reservation
 from protect.model.toolstack import DomainKernel
 from protect.model.workload import Reason, Workload, WorkloadDisk
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec
@@ -46,6 +47,16 @@ def workload(body: Json) -> Workload:
         # A record that names no files shares its disks with nobody: no file has the id 0, 0.
         body = {**body, "disks": [[vdev, 0, 0] for vdev in body["vdevs"]]}
     return _read("workload", Workload, body)
+
+
+def of_reservation(reservation: Reservation) -> Json:
+    body: Json = _converter.unstructure(reservation)
+    return body
+
+
+def reservation(body: Json) -> Reservation:
+    """Read a reservation.  Broken: the record is not one's."""
+    return _read("reservation", Reservation, body)
 
 
 def _read(kind: str, cls: type[T], body: Json) -> T:
@@ -83,6 +94,7 @@ def _json_converter() -> Converter:
             memory_min_bytes=rare,
             memory_limit_bytes=rare,
             cpupool=rare,
+            reservations=rare,
         ),
     )
     converter.register_unstructure_hook(

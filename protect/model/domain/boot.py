@@ -1,17 +1,9 @@
-"""How a domain boots: its virtualisation mode, and its kernel."""
+"""What a domain boots."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-
-
-class Mode(Enum):
-    """Virtualisation mode of a domain."""
-
-    PV = "pv"
-    PVH = "pvh"
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,8 +111,7 @@ class FakeToolstack(FakeResizing):
 
     async def physical_info(self) -> PhysicalInfo:
         total = self._settings.zone_memory
-        free = self._free()
-        return physical_info(total, free, NOTICE)
+        return physical_info(total, (await self.memory()).free, NOTICE)
 
     def capabilities(self) -> Capabilities:
         return self._settings.capabilities
@@ -126,7 +125,8 @@ class FakeToolstack(FakeResizing):
             fault = self._faults.take("create", spec.name)
             await faultplan.before(fault, "create domain", spec.name)
             full = fault is not None and fault.kind is FaultKind.EXHAUSTED
-            create.admit(self._settings, spec, self._specs(), full=full)
+            free = 0 if full else (await self.memory()).free
+            create.admit(self._settings, spec, self._specs(), free)
             self._creating[spec.uuid] = spec
             try:
                 domain = await create.create(self._home, self._settings, spec, fault)

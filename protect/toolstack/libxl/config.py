@@ -8,6 +8,7 @@ from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainStat
 from protect.toolstack.libxl.boot import Boot, command_line
 from protect.toolstack.libxl.deaths import REASONS
 from protect.toolstack.libxl.kernels import ADDONS
+from protect.toolstack.libxl.room.blkfront import BlockFrontend
 from protect.toolstack.libxl.sharing import ENVIRONMENT
 from xenbind import domain as xen
 
@@ -28,6 +29,7 @@ def domain_config(
     hotplug = {"XENPOD_CPUS": "hotplug"} if spec.most_vcpus > 1 else {}
     environment = {**spec.environment, **(ENVIRONMENT if spec.shared else {}), **addons, **hotplug}
     label = {"ssid_label": spec.seclabel} if spec.seclabel else {}
+    frontend = BlockFrontend.of(spec.memory_bytes, spec.vcpus)
     return {
         "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid), **label, **(pool or {})},
         "b_info": {
@@ -36,9 +38,11 @@ def domain_config(
             "avail_vcpus": list(range(first_vcpus(spec))),
             "max_memkb": spec.most_memory // _KIB,
             "target_memkb": spec.memory_bytes // _KIB,
+            # Xen sets its memory aside before any of it is filled: two creates cannot both count on the same.
+            "claim_mode": True,
             "kernel": str(boot.kernel),
             "ramdisk": str(boot.initramfs),
-            "cmdline": command_line(f"{arguments}{_maxcpus(spec)}", environment),
+            "cmdline": command_line(f"{frontend.arguments} {arguments}{_maxcpus(spec)}", environment),
         },
         "nics": [
             {"devid": number, "nictype": "vif", "script": NO_SCRIPT} for number in range(spec.interfaces)
@@ -62,9 +66,9 @@ def _maxcpus(spec: DomainSpec) -> str:
     return f" maxcpus={spec.vcpus}" if spec.vcpus < first_vcpus(spec) else ""
 
 
-def overhead_bytes(spec: DomainSpec) -> int:
+def overhead_bytes(memory_bytes: int, vcpus: int) -> int:
     """Memory that Xen needs for a domain beside its own (libxl_get_required_shadow_memory, rounded up)."""
-    return (4 << 20) + spec.most_vcpus * (1 << 20) + spec.most_memory // 128
+    return (4 << 20) + vcpus * (1 << 20) + memory_bytes // 128
 
 
 def map_bytes(spec: DomainSpec) -> int:

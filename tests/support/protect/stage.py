@@ -118,6 +118,7 @@ class Stage(Protocol):
     folder: Path
     cpupool: str
     """A pool of CPUs that is there."""
+    mode: Mode
     many: int
     """How many domains at once this host can be asked for."""
 
@@ -138,6 +139,8 @@ class Stage(Protocol):
     async def create(self, **more: object) -> DomainInfo: ...
 
     async def boot(self, **more: object) -> Agent: ...
+
+    async def connect(self, domain: DomainId) -> Agent: ...
 
     async def info(self, uuid: UUID) -> DomainInfo | None: ...
 

@@ -17,7 +17,7 @@ from protect.server import statistics
 from protect.state.manager import ZoneManager
 from protect.workloads import control, create, start
 from protect.zones import launch, stats
-from protect.zones.resize import ZoneSize, resize
+from protect.zones.size.resize import ZoneSize, resize
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import MIB, hasten, running, until, workload_spec, zone_spec

@@ -18,11 +18,11 @@ from protect.toolstack.fake import faultplan
 from protect.toolstack.fake.domain import Domain, write_spec
 from protect.toolstack.fake.faultplan import FaultInjector
 from protect.toolstack.fake.home import Home
-from protect.toolstack.fake.settings import MIB, FakeSettings
+from protect.toolstack.fake.settings import MIB, FakeSettings, SaysRoom
 from protect.toolstack.fake.system import system_faults
 
 
-class FakeResizing(Completing):
+class FakeResizing(SaysRoom, Completing):
     """The part of the toolstack that is ``Resizable``, and how it finds and changes a domain."""
 
     _home: Home
@@ -46,8 +46,8 @@ class FakeResizing(Completing):
             raise Invalid("set memory", found.spec.name, cause)
         async with self._changing(found, "set_memory", "set memory"):
             more = memory_bytes - found.spec.memory_bytes
-            if more > self._free():
-                cause = f"it needs {more / MIB:.0f} MiB more, {self._free() / MIB:.0f} MiB are free"
+            if more > (free := (await self.memory()).free):
+                cause = f"it needs {more / MIB:.0f} MiB more, {free / MIB:.0f} MiB are free"
                 raise Exhausted("set memory", found.spec.name, cause)
             await asyncio.to_thread(self._home.cgroups.set_memory, str(found.spec.uuid), memory_bytes)
             self._resized(found, replace(found.spec, memory_bytes=memory_bytes))
@@ -87,11 +87,6 @@ class FakeResizing(Completing):
 
     def _by_id(self, domain: DomainId) -> Domain | None:
         return next((found for found in self._domains.values() if found.id == domain), None)
-
-    def _free(self) -> int:
-        """Bytes of memory that no domain has."""
-        used = sum(spec.memory_bytes for spec in self._specs())
-        return 0 if self._faults.exhausted() else max(0, self._settings.zone_memory - used)
 
     def _specs(self) -> builtins.list[DomainSpec]:
         """Of all domains, and of those that are being made."""

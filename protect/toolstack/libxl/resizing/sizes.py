@@ -16,7 +16,7 @@ from protect.toolstack.libxl.resizing.scheduling import Scheduling
 from protect.toolstack.libxl.store import AsyncStore
 from protect.toolstack.libxl.workers import Workers, xen_faults
 from xenbind import domain as xen
-from xenbind import errors, physinfo, size
+from xenbind import errors, physinfo, sched
 
 _KIB = 1024
 _MIB = 1 << 20
@@ -42,21 +42,21 @@ class DomainSizes:
         if missing > free:
             cause = f"it needs {_mib(missing)} more, Xen has {_mib(free)} free"
             raise Exhausted("set memory", subject, cause)
-        await self._workers.run(size.set_memory, domid, memory_bytes // _KIB)
+        await self._workers.run(xen.set_memory, domid, memory_bytes // _KIB)
 
     async def set_vcpus(self, domid: int, vcpus: int) -> None:
         """Invalid: none, or more than it was created with."""
         most = (await self._workers.ask(xen.info, domid)).vcpus
         if not 1 <= vcpus <= most:
             raise Invalid("set vCPUs", f"domain {domid}", f"{vcpus} are not 1 to {most}")
-        await self._workers.run(size.set_vcpus, domid, vcpus, most)
+        await self._workers.run(xen.set_vcpus, domid, vcpus, most)
 
     async def pool(self, name: str) -> dict[str, int]:
         """What libxl's configuration of a domain says of its pool of CPUs.  Missing: there is none."""
         if not name:
             return {}
         try:
-            return {"poolid": await self._workers.ask(size.pool_id, name)}
+            return {"poolid": await self._workers.ask(sched.pool_id, name)}
         except errors.XenError as error:
             cause, hint = f"there is no pool of CPUs {name}", "xl cpupool-list shows those that there are"
             raise Missing("create domain", name, cause, hint) from error

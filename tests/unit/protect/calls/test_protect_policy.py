@@ -12,9 +12,9 @@ import pytest
 from protect.model.zone import MemoryPolicy
 from protect.state.manager import ZoneManager
 from protect.zones import launch
-from protect.zones.follow import MemoryFollower
-from protect.zones.policy import PATIENCE, STEP, Bounds, Look, SizeVerdict, decide
-from protect.zones.resize import ZoneSize, resize
+from protect.zones.size.follow import MemoryFollower
+from protect.zones.size.policy import PATIENCE, STEP, Bounds, Look, SizeVerdict, decide
+from protect.zones.size.resize import ZoneSize, resize
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import running, zone_spec
 

@@ -15,7 +15,7 @@ from protect.model.zone import Zone, ZoneSpec
 from protect.state.manager import ZoneManager
 from protect.state.store import Intent
 from protect.zones import launch
-from protect.zones.resize import ZoneSize, resize
+from protect.zones.size.resize import ZoneSize, resize
 from tests.support.protect.memory_toolstack import MemoryDomain, MemoryToolstack
 from tests.support.protect.protect_node import running, until, zone_spec
 
@@ -178,7 +178,7 @@ async def test_what_the_hypervisor_refuses_is_undone(
 async def test_memory_that_the_host_lacks(tmp_path: Path, toolstack: MemoryToolstack) -> None:
     async with running(tmp_path, toolstack, total=400 * MIB) as manager:
         await launch.launch(manager, SPEC)
-        with pytest.raises(Exhausted, match="needs 200 MiB more, free are 144 MiB of 400 MiB"):
+        with pytest.raises(Exhausted, match="needs 200 MiB, free are 144 MiB of 400 MiB"):
             await resize(manager, "z1", ZoneSize(memory_bytes=456 * MIB, vcpus=3))
         assert is_as_before(manager, toolstack.of_zone("z1"))
         assert await resize(manager, "z1", ZoneSize(memory_bytes=400 * MIB)) == []

@@ -22,6 +22,7 @@ from protect.model.zone import Zone, ZoneSpec
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
+from protect.zones import capacity
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,9 @@ async def change(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) ->
     or stop its CPUs.  Not to be cancelled.
     """
     before = runtime.zone
-    manager.ledger.change(runtime.id, max(before.spec.memory_bytes, after.memory_bytes))
+    await capacity.refresh(manager)
+    larger = max(before.spec, after, key=lambda spec: spec.memory_bytes)
+    manager.ledger.change(runtime.id, capacity.zone_promise(manager.toolstack, larger))
     try:
         manager.put_zone(runtime, before, Intent(OPERATION, data={_MEMORY: str(after.memory_bytes)}))
         checkpoint("zone-resize.recorded")
@@ -55,7 +58,7 @@ async def change(manager: ZoneManager, runtime: ZoneRuntime, after: ZoneSpec) ->
             await restore(manager, runtime)
         raise
     checkpoint("zone-resize.done")
-    manager.ledger.change(runtime.id, after.memory_bytes)
+    manager.ledger.change(runtime.id, capacity.zone_promise(manager.toolstack, after))
     memory, vcpus, shares = after.memory_bytes, after.vcpus, after.shares
     told = fields(zone=runtime.id, memory=memory, vcpus=vcpus, weight=shares.weight, cap=shares.cap)
     log.info("zone is resized", extra=told)
@@ -66,11 +69,11 @@ def with_memory(spec: ZoneSpec, memory_bytes: int) -> ZoneSpec:
     return replace(spec, memory_bytes=memory_bytes, memory_max_bytes=spec.most_memory)
 
 
-def intended(zone: Zone, intent: Intent | None) -> int:
-    """Bytes of memory that the zone may hold, if a resize was under way when the daemon died."""
+def intended(zone: Zone, intent: Intent | None) -> ZoneSpec:
+    """The largest that the zone may be, if a resize was under way when the daemon died."""
     if intent is None or intent.operation != OPERATION:
-        return zone.spec.memory_bytes
-    return max(zone.spec.memory_bytes, int(intent.data[_MEMORY]))
+        return zone.spec
+    return with_memory(zone.spec, max(zone.spec.memory_bytes, int(intent.data[_MEMORY])))
 
 
 async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
@@ -87,7 +90,7 @@ async def restore(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     if zone.resizes and runtime.connected:
         await start_cpus(runtime)
     manager.note_zone(runtime, runtime.zone)
-    manager.ledger.adopt(runtime.id, zone.spec.memory_bytes)
+    manager.ledger.change(runtime.id, capacity.zone_promise(manager.toolstack, zone.spec))
 
 
 async def restore_shares(manager: ZoneManager, runtime: ZoneRuntime) -> None:

@@ -10,7 +10,7 @@ from protect.config import Profile
 from protect.model.domain.shares import CpuShares
 from protect.model.zone import MemoryPolicy, Zone, ZoneSpec
 from protect.state.manager import ZoneManager
-from protect.zones import sizing
+from protect.zones.size import sizing
 
 _MIB = 1 << 20
 _OLD = "its agent is of an earlier release; a new pod can be resized"

@@ -11,8 +11,8 @@ from daemonkit.tasks import complete
 from protect.model.zone import MemoryPolicy
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.zones import sizing
-from protect.zones.policy import Bounds, Look, decide
+from protect.zones.size import sizing
+from protect.zones.size.policy import Bounds, Look, decide
 
 log = logging.getLogger(__name__)
 
