@@ -32,6 +32,7 @@ from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.workloads import sharing
 from protect.zones import capacity, deaths, preflight, reconcile
+from protect.zones.size.follow import MemoryFollower
 
 log = logging.getLogger(__name__)
 
@@ -65,6 +66,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         stack.callback(watching.cancel)
         shares = asyncio.ensure_future(sharing.watch(manager))
         stack.callback(shares.cancel)
+        sizing = asyncio.ensure_future(MemoryFollower(manager).run())
+        stack.callback(sizing.cancel)
         following = asyncio.ensure_future(capacity.follow(manager))
         stack.callback(following.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))

@@ -23,8 +23,8 @@ from daemonkit.config import (
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.host.devices import is_place
+from protect.model.domain.shares import MOST_DISK_RATE, DiskRates
 from protect.model.room.modes import WantedMode
-from protect.model.shares import MOST_DISK_RATE, DiskRates
 from protect.toolstack.fake.faultplan import FaultPlan
 from protect.toolstack.fake.settings import FakeSettings
 from protect.toolstack.libxl.settings import LibxlSettings
@@ -51,6 +51,11 @@ class Memory:
     reserve: Bytes = Bytes(512 * _MIB)
     reservations_only: bool = False
     """Whether only pods with a reservation get zones."""
+    policy_period: Seconds = Seconds(5.0)
+    """Between looks at zones whose memory follows what they use."""
+
+    def __post_init__(self) -> None:
+        longer_than_nothing(self, "policy_period")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +143,10 @@ class Timeouts:
     stats: Seconds = Seconds(2.0)
     drain: Seconds = Seconds(10.0)
     stop: Seconds = Seconds(20.0)
+    resize: Seconds = Seconds(30.0)
 
     def __post_init__(self) -> None:
-        longer_than_nothing(self, "boot", "call", "stats", "stop")
+        longer_than_nothing(self, "boot", "call", "stats", "stop", "resize")
 
 
 @dataclass(frozen=True, slots=True)

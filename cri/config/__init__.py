@@ -19,8 +19,10 @@ from cri.config.handlers import (
     VCPUS,
     EmptyDirPlace,
     HandlerConfig,
+    HandlerMemoryPolicy,
     HandlerMode,
     HostNamespaces,
+    Reserve,
 )
 from cri.config.requirements import Requirement, RequirementKind, version
 
@@ -37,11 +39,13 @@ __all__ = [
     "CriConfig",
     "EmptyDirPlace",
     "HandlerConfig",
+    "HandlerMemoryPolicy",
     "HandlerMode",
     "HostNamespaces",
     "ImagesConfig",
     "Requirement",
     "RequirementKind",
+    "Reserve",
     "StreamingConfig",
     "TlsConfig",
     "ZoneDefaults",

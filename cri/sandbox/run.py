@@ -132,6 +132,7 @@ async def _create_zone(
             kernel=found,
             mode=MODES[handler.mode],
             seclabel=handler.seclabel,
+            cpupool=handler.cpupool,
             pod_uid=meta.uid,
             disk_rates=disk_rates(sandbox.config, sandbox.handler, handler),
         )

@@ -12,33 +12,18 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import NewType, Protocol
+from typing import Protocol
 from uuid import UUID
 
+from protect.model.domain.boot import DomainKernel as DomainKernel
+from protect.model.domain.resizing import DomainId as DomainId
+from protect.model.domain.resizing import Resizable
+from protect.model.domain.shares import DiskRates
 from protect.model.room.host import Capabilities as Capabilities
 from protect.model.room.host import HostPort
 from protect.model.room.host import Mode as Mode
 from protect.model.room.host import PhysicalInfo as PhysicalInfo
-from protect.model.shares import CpuShares, DiskRates
 from protect.model.transport import Transport
-
-DomainId = NewType("DomainId", int)
-"""The hypervisor's number of a domain; on the fake, the pid of its first process."""
-
-
-@dataclass(frozen=True, slots=True)
-class DomainKernel:
-    """Another kernel than the toolstack's own, in files that root alone may write; they are hostile.
-
-    ``image``: a bzImage or an ELF image; ``initramfs``: archives for the kernel to unpack before the zone's
-    own parts, with modules that are needed early; ``addons``: a squashfs with ``modules/`` and ``firmware/``,
-    which the agent learns of from ``XENPOD_ADDONS``, the name of its disk.  ``name`` is for people.
-    """
-
-    name: str
-    image: Path
-    initramfs: Path | None = None
-    addons: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +49,7 @@ class DomainSpec:
     name: str
     """The name, from ``domain_name``, by which a restarted toolstack recognizes its domains."""
     memory_bytes: int
+    """What it begins with."""
     vcpus: int = 1
     mode: Mode = Mode.PV
     interfaces: int = 0
@@ -75,6 +61,19 @@ class DomainSpec:
     domain is gone."""
     seclabel: str = ""
     """A security context of the hypervisor's policy; "": the one that the hypervisor gives."""
+    memory_max_bytes: int = 0
+    """How large it can be made while it runs; as ``vcpus_max``, 0 for what it begins with."""
+    vcpus_max: int = 0
+    cpupool: str = ""
+    """The hypervisor's pool of CPUs that it runs on; "": the one that domains begin in."""
+
+    @property
+    def most_memory(self) -> int:
+        return max(self.memory_bytes, self.memory_max_bytes)
+
+    @property
+    def most_vcpus(self) -> int:
+        return max(self.vcpus, self.vcpus_max)
 
 
 class DomainState(Enum):
@@ -99,7 +98,11 @@ class ShutdownReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DomainInfo:
-    """A domain as the hypervisor sees it."""
+    """A domain as the hypervisor sees it.
+
+    ``memory_bytes`` is what it may have, ``held_bytes`` what it has: more, until it has given back what was
+    taken from it.  ``vcpus`` is the most that it can have, ``vcpus_online`` how many of them its guest runs.
+    """
 
     id: DomainId
     uuid: UUID
@@ -109,6 +112,8 @@ class DomainInfo:
     vcpus: int
     cpu_time_ns: int
     shutdown_reason: ShutdownReason | None = None
+    held_bytes: int = 0
+    vcpus_online: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,7 @@ class DiskSpec:
     readonly: bool = True
 
 
-class Toolstack(HostPort, Protocol):
+class Toolstack(HostPort, Resizable, Protocol):
     """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
     A domain that ended, or that there never was, is DomainGone to every method but ``destroy`` and
@@ -175,17 +180,14 @@ class Toolstack(HostPort, Protocol):
     async def create(self, spec: DomainSpec) -> DomainId:
         """Make the domain, paused.  When this fails, nothing of the domain is left.
 
-        Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns`` or
-        ``shared`` is not there; Invalid: its kernel is not one, or cannot boot in its mode, or the policy
-        lacks its label; Refused: it can have no other kernel, or no label, or the host cannot run its mode
-        (``capabilities``).
+        Exists: its name or uuid is taken; Exhausted: the host has not so much memory; Missing: ``netns``,
+        ``shared`` or ``cpupool`` is not there; Invalid: its kernel is not one, or cannot boot in its mode,
+        or the policy lacks its label; Refused: it can have no other kernel, or no label, or the host cannot
+        run its mode (``capabilities``).
         """
         ...
 
     async def unpause(self, domain: DomainId) -> None: ...
-
-    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
-        """Hold its share of CPUs from now on; where that cannot be, ``physical_info`` has a notice."""
 
     async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
         """Hold them for disks that it has, and gets until a restart.  Refused: ``capabilities`` says so."""

@@ -15,9 +15,9 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 
 from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Broken
+from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.process import Streams
 from protect.model.room.reservation import Reservation
-from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainKernel
 from protect.model.workload import Reason, Workload, WorkloadDisk
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec
@@ -85,10 +85,23 @@ def _json_converter() -> Converter:
     converter.register_unstructure_hook(
         ZoneSpec,
         make_dict_unstructure_fn(
-            ZoneSpec, converter, seclabel=rare, shares=rare, reservations=rare, disk_rates=rare
+            ZoneSpec,
+            converter,
+            seclabel=rare,
+            shares=rare,
+            memory_max_bytes=rare,
+            vcpus_max=rare,
+            memory_policy=rare,
+            memory_min_bytes=rare,
+            memory_limit_bytes=rare,
+            cpupool=rare,
+            reservations=rare,
+            disk_rates=rare,
         ),
     )
-    converter.register_unstructure_hook(Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare))
+    converter.register_unstructure_hook(
+        Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare, resizes=rare)
+    )
     converter.register_unstructure_hook(
         Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare, command=rare, files=rare)
     )

@@ -9,7 +9,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
-from protect.model.shares import DiskRates
+from protect.model.domain.shares import DiskRates
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 

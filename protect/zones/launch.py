@@ -70,6 +70,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
                 boot_id=hello.boot_id.hex(),
                 agent_version=hello.agent_version,
                 file_volumes=hello.file_volumes,
+                resizes=hello.resizes,
             )
             manager.put_zone(runtime, running)
             checkpoint("zone-create.running")
@@ -132,4 +133,7 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
         shared=shared,
         kernel=spec.kernel,
         seclabel=spec.seclabel,
+        memory_max_bytes=spec.memory_max_bytes,
+        vcpus_max=spec.vcpus_max,
+        cpupool=spec.cpupool,
     )

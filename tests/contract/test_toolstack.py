@@ -12,8 +12,8 @@ from typing import TypeVar
 import pytest
 
 from daemonkit.faults import Exhausted, Exists, Invalid, Missing, Refused
+from protect.model.domain.shares import CpuShares
 from protect.model.errors import DomainGone
-from protect.model.shares import CpuShares
 from protect.model.toolstack import (
     DiskSpec,
     DomainDeath,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from protect.model.domain.shares import DiskRates
 from protect.model.errors import DomainGone
-from protect.model.shares import DiskRates
 from protect.model.toolstack import DiskSpec, DomainId, DomainInfo
 from tests.support.images import busybox
 from tests.support.protect.disk_counts import counted, limits

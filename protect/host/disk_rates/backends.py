@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from protect.host.disk_rates.groups import DiskGroups
 from protect.host.disk_rates.threads import BackendThread, BackendThreads
-from protect.model.shares import DiskRates
+from protect.model.domain.shares import DiskRates
 
 log = logging.getLogger(__name__)
 

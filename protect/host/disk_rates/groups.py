@@ -17,7 +17,7 @@ from pathlib import Path
 
 from daemonkit.host import mountinfo
 from protect.host.disk_rates.throttle import can_throttle, lift, throttle
-from protect.model.shares import DiskRates
+from protect.model.domain.shares import DiskRates
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from protect.model.shares import DiskRates
+from protect.model.domain.shares import DiskRates
 
 _SECOND = {
     "read_bytes": "rbps",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from daemonkit.faults import Refused
-from protect.model.shares import DiskRates
+from protect.model.domain.shares import DiskRates
 from protect.model.toolstack import Capabilities, Mode
 
 _BOOTED_BY = {Mode.PV: "CONFIG_XEN_PV", Mode.PVH: "CONFIG_XEN and CONFIG_PVH"}

@@ -18,10 +18,11 @@ from pathlib import Path
 
 from daemonkit.faults import Broken, Unsupported
 from protect.host.disk_rates.throttle import can_throttle, lift, throttle
-from protect.model.shares import CpuShares, DiskRates
+from protect.model.domain.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainSpec
 from protect.toolstack.fake.hierarchies import Hierarchy, read, write
-from protect.toolstack.fake.limits import CgroupLimits, limit, share
+from protect.toolstack.fake.resizing import limits
+from protect.toolstack.fake.resizing.limits import CgroupLimits
 from protect.toolstack.process import PidfdProcess
 
 _REMOVAL_SECONDS = 10.0
@@ -41,7 +42,7 @@ class Cgroups:
         """The directories of a domain, one in each hierarchy."""
         return [hierarchy.base / self._instance / domain for hierarchy in self._hierarchies]
 
-    def create(self, domain: str, limits: CgroupLimits) -> list[Path]:
+    def create(self, domain: str, given: CgroupLimits) -> list[Path]:
         """Make the groups of a domain, and set their limits."""
         for hierarchy in self._hierarchies:
             parent = hierarchy.base / self._instance
@@ -50,13 +51,28 @@ class Cgroups:
                 _make(hierarchy, hierarchy.base, parent)
                 _let_inherit(hierarchy, parent)
             _make(hierarchy, parent, group)
-            limit(hierarchy, group, limits)
+            limits.limit(hierarchy, group, given)
         return self.groups(domain)
 
     def share(self, spec: DomainSpec, shares: CpuShares) -> None:
         """Set the share of the host's CPUs of a domain that has groups."""
         for hierarchy in self._hierarchies:
-            share(hierarchy, hierarchy.base / self._instance / str(spec.uuid), spec.vcpus, shares)
+            limits.share(hierarchy, hierarchy.base / self._instance / str(spec.uuid), spec.vcpus, shares)
+
+    def set_memory(self, domain: str, memory_bytes: int) -> None:
+        """Set the limit of memory.  Refused: more is in use."""
+        for hierarchy in self._hierarchies:
+            limits.set_memory(hierarchy, hierarchy.base / self._instance / domain, memory_bytes)
+
+    def note_vcpus(self, domain: str, vcpus: int) -> None:
+        """Tell the domain how many vCPUs it has."""
+        for hierarchy in self._hierarchies:
+            limits.note_vcpus(hierarchy, hierarchy.base / self._instance / domain, vcpus)
+
+    def memory_limit(self, domain: str) -> int:
+        """The limit of memory that the kernel holds; 0 when its groups are gone."""
+        bases = ((one, one.base / self._instance / domain) for one in self._hierarchies)
+        return max(limits.memory_limit(hierarchy, group) for hierarchy, group in bases)
 
     @property
     def can_throttle(self) -> bool:

@@ -19,9 +19,9 @@ from pathlib import Path
 
 from daemonkit.faults import Exists
 from protect.host.loops import Loop, adopt_loop, backing_file
+from protect.model.domain.shares import DiskRates
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.room.modes import refuse_impossible_rates
-from protect.model.shares import DiskRates
 from protect.model.toolstack import DiskSpec
 from protect.toolstack.disks import VDEV, open_disk
 from protect.toolstack.fake import devnodes

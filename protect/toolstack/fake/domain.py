@@ -68,17 +68,19 @@ class Domain:
             return ShutdownReason.CRASH
         return _REASONS.get(text, ShutdownReason.UNKNOWN)
 
-    def info(self, cpu_time_ns: int) -> DomainInfo:
-        """As the port shows it."""
+    def info(self, cpu_time_ns: int, memory_limit: int) -> DomainInfo:
+        """As the port shows it.  Its kernel, the host's, gives it all of what it may have."""
         return DomainInfo(
             id=self.id,
             uuid=self.spec.uuid,
             name=self.spec.name,
             state=self.state,
             memory_bytes=self.spec.memory_bytes,
-            vcpus=self.spec.vcpus,
+            vcpus=self.spec.most_vcpus,
             cpu_time_ns=cpu_time_ns,
             shutdown_reason=self.reason,
+            held_bytes=memory_limit,
+            vcpus_online=self.spec.vcpus,
         )
 
     def release(self) -> None:
@@ -105,6 +107,9 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "netns": spec.netns,
         "shared": str(spec.shared) if spec.shared else "",
         "seclabel": spec.seclabel,
+        "memory_max_bytes": spec.memory_max_bytes,
+        "vcpus_max": spec.vcpus_max,
+        "cpupool": spec.cpupool,
     }
     write_atomically(directory / "spec.json", json.dumps(values))
 
@@ -127,6 +132,9 @@ async def read_spec(directory: Path) -> DomainSpec | None:
         netns=values.get("netns", ""),
         shared=Path(values["shared"]) if values.get("shared") else None,
         seclabel=values.get("seclabel", ""),
+        memory_max_bytes=values.get("memory_max_bytes", 0),
+        vcpus_max=values.get("vcpus_max", 0),
+        cpupool=values.get("cpupool", ""),
     )
 
 

@@ -11,8 +11,8 @@ from uuid import UUID
 
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
+from protect.model.domain.shares import DiskRates
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -29,14 +29,15 @@ from protect.network.splice import move_interface
 from protect.toolstack.completion import completed
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.channel import VchanChannels
-from protect.toolstack.libxl.config import domain_config, domain_info
+from protect.toolstack.libxl.config import domain_config, domain_info, first_vcpus
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks, backend_rates
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
+from protect.toolstack.libxl.resizing.scheduling import Scheduling
+from protect.toolstack.libxl.resizing.sizes import DomainSizes, LibxlResizing
 from protect.toolstack.libxl.room.admit import Admission, capabilities
 from protect.toolstack.libxl.room.host import AsksHost, XenHost
-from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
 from protect.toolstack.libxl.store import AsyncStore
@@ -47,7 +48,7 @@ from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
 
 
-class LibxlToolstack(AsksHost):
+class LibxlToolstack(AsksHost, LibxlResizing):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -89,8 +90,10 @@ class LibxlToolstack(AsksHost):
         self._host = XenHost(self._workers, self._boot, self._sharing, self._capabilities)
         await self._host.open()
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
+        await self._scheduling.raise_dom0(self._settings.dom0_weight)
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
+        self._sizes = DomainSizes(self._workers, self._store)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
         undo.callback(self._channels.close)
         rates = backend_rates(self._store, lambda domid: self._registry.reconnected(domid))
@@ -145,11 +148,14 @@ class LibxlToolstack(AsksHost):
                 if spec.shared:
                     await asyncio.to_thread(self._sharing.enter, spec.uuid, spec.name, spec.shared)
                     undo.push_async_callback(self._sharing.forget, spec.uuid)
-                config = domain_config(spec, boot, self._settings.kernel_arguments)
+                pool = await self._sizes.pool(spec.cpupool)
+                config = domain_config(spec, boot, self._settings.kernel_arguments, pool)
                 undo.push_async_callback(asyncio.to_thread, self._logs.forget, spec.name)
                 domid = await self._workers.run(xen.create, config)
                 undo.callback(self._disks.forget, domid)
                 undo.push_async_callback(self._workers.run, xen.destroy, domid)
+                if spec.vcpus < first_vcpus(spec):
+                    await self._sizes.set_vcpus(domid, spec.vcpus)
                 await self._add_devices(domid, spec)
                 self._registry.add(domid, spec.uuid, spec.name)
                 undo.pop_all()
@@ -169,12 +175,6 @@ class LibxlToolstack(AsksHost):
         self._living("unpause domain", domain)
         with xen_faults("unpause domain", str(domain)):
             await self._workers.run(xen.unpause, domain)
-
-    @completed
-    async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
-        self._living("set CPU shares", domain)
-        with xen_faults("set CPU shares", f"domain {domain}"):
-            await self._scheduling.set(domain, shares)
 
     @completed
     async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
@@ -295,10 +295,3 @@ class LibxlToolstack(AsksHost):
     async def trim_logs(self) -> None:
         """Cut the logs of zones down: a zone must not fill the host's disk by its console."""
         await asyncio.to_thread(self._logs.trim, self._registry.names())
-
-    def _living(self, operation: str, domain: DomainId) -> Known:
-        """A domain that is alive; DomainGone otherwise."""
-        known = self._registry.get(domain)
-        if known is None or known.reason is not None:
-            raise DomainGone(operation, f"domain {domain}", "it has ended" if known else "no such domain")
-        return known

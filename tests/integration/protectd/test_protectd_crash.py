@@ -212,25 +212,6 @@ async def until_ids(zones: Zones, ids: list[str]) -> None:
             await asyncio.sleep(0.02)
 
 
-@pytest.mark.parametrize("step", steps("zone-resize"))
-async def test_resize_zone(zones: Zones, step: str) -> None:
-    """What is recorded is what the host holds, on whichever side of the step."""
-    await zones.create_zone()
-    await armed(zones, step)
-    asks = pb.ResizeZoneRequest(id="z1", resources=pb.ZoneResources(weight=512, cap=30))
-    await killed(zones, zones.clients.zones.ResizeZone(asks, timeout=TIMEOUT))
-    await connected(zones)
-    zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
-    assert (zone.resources.weight, zone.resources.cap) == (512, 30)
-    quotas = [
-        (group / name).read_text().split()[0]
-        for group in map(Path, leftovers.cgroups(zones.protectd.run_dir))
-        for name in ("cpu.max", "cpu.cfs_quota_us")
-        if (group / name).exists()
-    ]
-    assert quotas == ["30000"]
-
-
 @pytest.mark.parametrize("step", ["reconcile.loaded", "reconcile.shared", "reconcile.adopted"])
 async def test_rates_of_disks(zones: Zones, step: str) -> None:
     """Held while nobody is there, and then for the disks that the zone gets from then on."""

@@ -15,8 +15,8 @@ from daemonkit.config import Seconds
 from protect.channel.link import Link
 from protect.host.disk_rates.groups import DiskGroups
 from protect.host.disk_rates.throttle import can_throttle
+from protect.model.domain.shares import CpuShares
 from protect.model.process import AgentHello, ProcessExited
-from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, Mode, Toolstack
 from protect.model.zone import GuestNetwork, domain_name
 from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
@@ -128,6 +128,8 @@ class Stage(Protocol):
     toolstack: Toolstack
     guest_dir: Path
     folder: Path
+    cpupool: str
+    """A pool of CPUs that is there."""
     mode: Mode
     many: int
     """How many domains at once this host can be asked for."""
@@ -256,11 +258,12 @@ class FakeStage(_Common):
     """A stage with the fake toolstack."""
 
     many = 20
+    cpupool = "others"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.run_dir = folder / "run"
-        self.settings = FakeSettings()
+        self.settings = FakeSettings(cpupools=(self.cpupool,))
         self.faults = FaultPlan()
 
     def _make(self) -> FakeToolstack:
@@ -299,6 +302,7 @@ class FakeStage(_Common):
 class LibxlStage(_Common):
     """A stage with the Xen toolstack."""
 
+    cpupool = "Pool-0"
     memory = 160 * MIB
     """Debian's kernel with its initramfs needs 80 to boot."""
 
@@ -359,3 +363,13 @@ async def until(
 async def soon(work: Awaitable[object]) -> object:
     """``work`` within the suite's patience."""
     return await asyncio.wait_for(work, PATIENCE)
+
+
+async def eventually(true: Callable[[], Awaitable[bool]], why: object) -> None:
+    """Ask again and again: for what a guest does in its own time."""
+    try:
+        async with asyncio.timeout(PATIENCE):
+            while not await true():  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    except TimeoutError:
+        raise AssertionError(f"did not come true within {PATIENCE} s: {why}") from None

@@ -14,7 +14,7 @@ from protect.host.disk_rates.backends import BackendRates
 from protect.host.disk_rates.groups import DiskGroups
 from protect.host.disk_rates.threads import BackendThread, BackendThreads
 from protect.host.disk_rates.throttle import can_throttle, lift, throttle, whole_disk
-from protect.model.shares import DiskRates
+from protect.model.domain.shares import DiskRates
 from tests.support.protect.stage import until
 
 RATES = DiskRates(1000, 0, 0, 20)

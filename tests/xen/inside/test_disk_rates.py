@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protect.host.disk_rates.threads import BackendThread, BackendThreads
-from protect.model.shares import DiskRates
+from protect.model.domain.shares import DiskRates
 from protect.model.toolstack import DiskSpec, DomainDeath, DomainInfo, ShutdownReason
 from tests.contract.conftest import images, stage
 from tests.contract.test_toolstack_rates import in_devices

@@ -14,8 +14,8 @@ import pytest
 from daemonkit.config import Bytes
 from daemonkit.grpc_server import channel, serve_unix
 from protect.config import ZoneLimits
+from protect.model.domain.shares import DiskRates
 from protect.model.errors import ToolstackError
-from protect.model.shares import DiskRates
 from protect.model.toolstack import Capabilities, DomainDeath, ShutdownReason
 from protect.model.zone import ZoneState
 from protect.server import services

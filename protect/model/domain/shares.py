@@ -24,9 +24,13 @@ class CpuShares:
     weight: int = CPU_WEIGHT
     cap: int = 0
 
-    def binding_cap(self, vcpus: int) -> int:
-        """The cap, 0 when that many vCPUs cannot run so much anyway."""
-        return self.cap if self.cap < vcpus * CPU_PERCENT else 0
+    def binding_cap(self, vcpus: int, most_vcpus: int = 0) -> int:
+        """The cap, 0 when that many vCPUs cannot run so much anyway.
+
+        Of ``most_vcpus`` that a guest could start by itself, ``vcpus`` are its own: the others add nothing.
+        """
+        cap = min(self.cap or vcpus * CPU_PERCENT, vcpus * CPU_PERCENT)
+        return cap if cap < max(vcpus, most_vcpus) * CPU_PERCENT else 0
 
     def vcpu_weight(self, vcpus: int) -> int:
         """The part of one of ``vcpus``, for schedulers that weigh each by itself; at most a whole CPU's.
