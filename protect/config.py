@@ -119,9 +119,14 @@ class Timeouts:
     stats: Seconds = Seconds(2.0)
     drain: Seconds = Seconds(10.0)
     stop: Seconds = Seconds(20.0)
+    silence: Seconds = Seconds(600.0)
+    """How long a zone may run without its agent being reached; 0: for ever."""
+    clock: Seconds = Seconds(30.0)
+    """How often the clock of a zone is held against the host's."""
 
     def __post_init__(self) -> None:
-        longer_than_nothing(self, "boot", "call", "stats", "stop")
+        longer_than_nothing(self, "boot", "call", "stats", "stop", "clock")
+        at_least(0, self, "silence")
 
 
 @dataclass(frozen=True, slots=True)

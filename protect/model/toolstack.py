@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import NewType, Protocol
 from uuid import UUID
 
+from protect.model.lifetime import DomainDeath as DomainDeath
+from protect.model.lifetime import ShareEnd as ShareEnd
+from protect.model.lifetime import ShutdownReason as ShutdownReason
 from protect.model.shares import CpuShares
 from protect.model.transport import Transport
 
@@ -92,16 +95,6 @@ class DomainState(Enum):
     """The domain has ended by itself, and waits to be destroyed."""
 
 
-class ShutdownReason(Enum):
-    """Why a domain ended."""
-
-    POWEROFF = "poweroff"
-    REBOOT = "reboot"
-    CRASH = "crash"
-    DESTROYED = "destroyed"
-    UNKNOWN = "unknown"
-
-
 @dataclass(frozen=True, slots=True)
 class DomainInfo:
     """A domain as the hypervisor sees it."""
@@ -114,23 +107,6 @@ class DomainInfo:
     vcpus: int
     cpu_time_ns: int
     shutdown_reason: ShutdownReason | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DomainDeath:
-    """A domain ended (it may still have to be destroyed)."""
-
-    uuid: UUID
-    reason: ShutdownReason
-
-
-@dataclass(frozen=True, slots=True)
-class ShareEnd:
-    """What served a domain's shared directory ended by itself, and with it the session."""
-
-    uuid: UUID
-    session: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +156,8 @@ class Capabilities:
     hypervisor_version: str = ""
     kernel_modes: frozenset[Mode] = frozenset(Mode)
     flask: bool = False
+    own_clocks: bool = False
+    """Each guest has its own clock, which its agent may set; false: it is the host's, which nobody sets."""
 
 
 class Toolstack(Protocol):
@@ -297,4 +275,11 @@ class Toolstack(Protocol):
 
     async def console(self, domain: DomainId, limit: int) -> bytes:
         """The last ``limit`` bytes of a domain's console (untrusted)."""
+        ...
+
+    def console_log(self, domain: DomainId) -> Path:
+        """The file, perhaps of the future, that its console is written to (untrusted).
+
+        It grows, and is cut down from its beginning, in place; ``destroy`` removes it.
+        """
         ...

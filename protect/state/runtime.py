@@ -12,6 +12,7 @@ from protect.model.ports import Input
 from protect.model.statistics import StatsKind, ZoneStats
 from protect.model.workload import Workload, WorkloadExit
 from protect.model.zone import Zone, ZoneState
+from protect.state.death import Death
 from protect.state.exec_run import ExecRun
 from protect.state.files import ZoneFiles
 from protect.state.outputs import Outputs
@@ -41,6 +42,10 @@ class ZoneRuntime:
         self.lock = asyncio.Lock()
         """Held while the zone changes as a whole."""
         self.end = End()
+        self.death: Death | None = None
+        """How it has died, if it did so by itself under this daemon."""
+        self.heard = asyncio.Event()
+        """Set while its channel is connected and set up."""
         self.client = AgentClient(zone.id, self.end, call_timeout, self._streams_taken)
         self.workloads: dict[str, WorkloadRuntime] = {}
         self.execs: dict[str, ExecRun] = {}

@@ -20,11 +20,12 @@ from protect.model.errors import DomainGone, ProtocolViolation
 from protect.model.toolstack import DomainInfo, DomainState
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
+from protect.state.death import Death, DeathKind
 from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
 from protect.workloads import exits
-from protect.zones import connect, deaths, resync
+from protect.zones import connect, deaths, resync, silence
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
 from protect.zones.resize import restore_shares
@@ -88,7 +89,8 @@ async def _lost(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     """Handle a zone without its domain: the host has booted, or somebody else has destroyed it."""
     runtime.end.declare("its domain is gone")
     async with runtime.lock:
-        await deaths.mark_dead(manager, runtime, "its domain was gone when protectd started")
+        lost = Death(DeathKind.VANISHED, "its domain was gone when protectd started")
+        await deaths.mark_dead(manager, runtime, lost)
         manager.ledger.release(runtime.id)
     checkpoint("reconcile.marked-dead")
     await _clean_up(manager, runtime)
@@ -119,6 +121,7 @@ async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo)
     checkpoint("reconcile.shared")
     if domain.state is DomainState.PAUSED:
         await manager.toolstack.unpause(domain.id)
+    manager.tasks.spawn(silence.wait(manager, runtime), f"wait for the agent of {runtime.id}")
     link = new_link(manager, runtime)
     while True:
         try:

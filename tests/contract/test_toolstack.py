@@ -23,6 +23,7 @@ from protect.model.toolstack import (
     ShutdownReason,
 )
 from protect.network.splice import splice, unsplice
+from protect.state.death import CONSOLE_BYTES, DeathKind, judge
 from tests.support.protect.pod_network import MTU, PodNetwork
 from tests.support.protect.stage import PATIENCE, Stage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -242,6 +243,20 @@ async def test_the_end_by_a_crash(stage: Stage) -> None:
     await stage.crash(info.id)
     assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.CRASH)
     assert (await stage.info(info.uuid)).shutdown_reason is ShutdownReason.CRASH
+    death = judge(ShutdownReason.CRASH, await stage.toolstack.console(info.id, CONSOLE_BYTES))
+    # The fake's guests have no kernel that could panic by itself.
+    wanted = {"fake": DeathKind.AGENT_CRASHED, "libxl": DeathKind.KERNEL_PANIC}
+    assert death.kind is wanted[stage.toolstack.name], death
+
+
+async def test_the_end_by_others(stage: Stage) -> None:
+    agent = await stage.boot()
+    deaths = stage.toolstack.deaths()
+    info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
+    await stage.destroy_behind(info.id)
+    assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.DESTROYED)
+    await stage.toolstack.destroy(info.id)
+    await _silent(deaths)
 
 
 async def test_the_end_by_destroy_is_told_to_all_who_listen(stage: Stage) -> None:

@@ -34,9 +34,10 @@ from protect.model.toolstack import (
 )
 from protect.model.transport import Transport
 from protect.toolstack.completion import Completing, completed
+from protect.toolstack.console import Consoles
 from protect.toolstack.deaths import Deaths, Listeners
 from protect.toolstack.fake import channel, create, disks, faultplan, interfaces, sharing
-from protect.toolstack.fake.domain import Domain, read_console, read_spec
+from protect.toolstack.fake.domain import Domain, read_spec
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.settings import FakeSettings, physical_info
@@ -48,7 +49,7 @@ NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of t
 _END_SECONDS = 10.0
 
 
-class FakeToolstack(Completing):
+class FakeToolstack(Consoles, Completing):
     """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
@@ -230,11 +231,11 @@ class FakeToolstack(Completing):
     def share_ends(self) -> AsyncIterator[ShareEnd]:
         return self._share_ends.listen(())
 
-    async def console(self, domain: DomainId, limit: int) -> bytes:
+    def console_log(self, domain: DomainId) -> Path:
         found = self._by_id(domain)
         if found is None:
             raise DomainGone("read console", str(domain), "no such domain")
-        return await read_console(found.directory, limit)
+        return found.console
 
     # -- inside
 

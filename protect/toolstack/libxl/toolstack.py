@@ -27,6 +27,7 @@ from protect.model.transport import Transport
 from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
 from protect.toolstack.completion import Completing, completed
+from protect.toolstack.console import Consoles
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
@@ -48,7 +49,7 @@ from xenbind.raw import Unavailable
 _TRIM_SECONDS = 30.0
 
 
-class LibxlToolstack(Completing):
+class LibxlToolstack(Consoles, Completing):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -271,11 +272,11 @@ class LibxlToolstack(Completing):
     def share_ends(self) -> AsyncIterator[ShareEnd]:
         return self._sharing.listen()
 
-    async def console(self, domain: DomainId, limit: int) -> bytes:
+    def console_log(self, domain: DomainId) -> Path:
         known = self._registry.get(domain)
         if known is None:
             raise DomainGone("read console", f"domain {domain}", "no such domain")
-        return await self._logs.console(known.name, limit)
+        return self._logs.console(known.name)
 
     # -- inside
 

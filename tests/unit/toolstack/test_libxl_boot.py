@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from daemonkit.faults import Fault, Invalid, Missing
 from protect.model.toolstack import DomainSpec, Mode
+from protect.toolstack.console import read_tail
 from protect.toolstack.libxl import boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config
 from protect.toolstack.libxl.kernel import kernel_version, unpack, unpacked_kernel
@@ -209,12 +210,12 @@ async def test_logs_of_guests(tmp_path: Path) -> None:
     consoles.mkdir()
     logs = GuestLogs(consoles)
     assert logs.notices() == ()
-    assert await logs.console("z", 10) == b""
+    assert await read_tail(logs.console("z"), 10) == b""
     (consoles / "guest-z.log").write_bytes(b"0123456789abcdef")
-    assert await logs.console("z", 6) == b"abcdef"
-    assert await logs.console("z", 600) == b"0123456789abcdef"
+    assert await read_tail(logs.console("z"), 6) == b"abcdef"
+    assert await read_tail(logs.console("z"), 600) == b"0123456789abcdef"
     logs.trim(["z", "unknown"])
-    assert await logs.console("z", 600) == b"0123456789abcdef"
+    assert await read_tail(logs.console("z"), 600) == b"0123456789abcdef"
     path = consoles / "guest-z.log"
     with path.open("ab") as log:
         log.write(bytes(2 << 20) + b"newest")

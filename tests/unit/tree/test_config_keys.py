@@ -134,6 +134,8 @@ PROTECTD: Mapping[str, list[str]] = {
     "timeouts.stats": TIME,
     "timeouts.drain": DELAY,
     "timeouts.stop": TIME,
+    "timeouts.silence": DELAY,
+    "timeouts.clock": TIME,
     "libxl.kernel": PATH,
     "libxl.initramfs": PATH,
     "libxl.kernel_arguments": ['"two\\nlines"', f"'{'x' * 513}'", "3"],
