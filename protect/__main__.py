@@ -31,7 +31,7 @@ from protect.stdio.log import WorkloadLog
 from protect.volumes.files import HostFileVolumes
 from protect.volumes.host import HostVolumes
 from protect.workloads import sharing
-from protect.zones import deaths, reconcile
+from protect.zones import clock, deaths, reconcile
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +63,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         stack.callback(watching.cancel)
         shares = asyncio.ensure_future(sharing.watch(manager))
         stack.callback(shares.cancel)
+        clocks = asyncio.ensure_future(clock.keep(manager))
+        stack.callback(clocks.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))
         stack.callback(copying.cancel)
         for zone in recorded:

@@ -34,6 +34,17 @@ class StatsAnswers:
     last: dict[StatsKind, tuple[float, ZoneStats]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class ZoneClock:
+    """How far the zone's clock is being held against the host's."""
+
+    busy: bool = False
+    again: bool = False
+    """Once more, since the host's clock has been set meanwhile."""
+    fixed: bool = False
+    """Its agent does not let the clock be set."""
+
+
 class ZoneRuntime:
     """A zone, with what cannot be stored."""
 
@@ -52,6 +63,7 @@ class ZoneRuntime:
         self.sharing = asyncio.Lock()
         """Held by whoever has the zone see its shared directory."""
         self.stats = StatsAnswers()
+        self.clock = ZoneClock()
         self.files = ZoneFiles()
         self.dialling = 0
         """Number of callers of dial, connected or not yet."""

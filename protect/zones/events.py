@@ -14,7 +14,7 @@ from protect.state.death import DeathKind
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.workloads import exits
-from protect.zones import deaths, resync, silence
+from protect.zones import clock, deaths, resync, silence
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class ZoneEvents:
         await resync.resync(self._manager, runtime)
         tasks.spawn(resync.finish_intents(self._manager, runtime), f"finish in zone {runtime.id}")
         runtime.heard.set()
+        clock.begin(self._manager, runtime)
         self._manager.hub.publish(ZoneSeen(runtime.zone, runtime.connected))
 
     def disconnected(self) -> None:

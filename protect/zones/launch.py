@@ -19,7 +19,7 @@ from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
-from protect.zones import kernel
+from protect.zones import clock, kernel
 from protect.zones.deaths import explain
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
@@ -70,6 +70,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             )
             manager.put_zone(runtime, running)
             checkpoint("zone-create.running")
+            clock.begin(manager, runtime)
         undo.pop_all()
     log.info("zone runs", extra=fields(zone=runtime.id, seconds=time.monotonic() - begin))
     return runtime.zone

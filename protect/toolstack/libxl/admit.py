@@ -27,7 +27,14 @@ async def capabilities(workers: Workers, boot: Boot) -> Capabilities:
     host = await workers.ask(physinfo.physinfo)
     enforcing = await workers.ask(flask.enforcing)
     return Capabilities(
-        host.pv, host.hvm, host.hap, host.iommu, host.release, boot.modes, enforcing is not None
+        host.pv,
+        host.hvm,
+        host.hap,
+        host.iommu,
+        host.release,
+        boot.modes,
+        enforcing is not None,
+        own_clocks=True,
     )
 
 

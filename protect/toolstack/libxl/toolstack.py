@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -151,7 +152,8 @@ class LibxlToolstack(Consoles, Completing):
         return DomainId(domid)
 
     async def _add_devices(self, domid: int, spec: DomainSpec) -> None:
-        """Connect the interfaces that libxl has made, and attach the disk of the kernel's addons."""
+        """Give it a seed, its interfaces, which libxl has made, and the disk of its kernel's addons."""
+        await self._store.write(f"/local/domain/{domid}/{booting.SEED}", secrets.token_hex(32))
         for interface in await self._workers.ask(nic.nics, domid) if spec.interfaces else []:
             await self._store.write(f"{interface.backend}/hotplug-status", "connected")
             if spec.netns:
