@@ -63,6 +63,8 @@ SUITES = (
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 250),
     Suite("agent", (*_AGENT, "-k", "not pvh"), 80, tiers=_EVERY),
     Suite("agent-pvh", (*_AGENT, "-k", "pvh"), 100),
+    Suite("clock", ("tests/xen/inside/test_clock.py",), 250),
+    Suite("deaths", ("tests/xen/inside/test_deaths.py",), 250),
     Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),
     Suite("story", (*_STORY, "-k", _STORY_FIRST), 320, tiers=_EVERY),

@@ -159,7 +159,7 @@ def test_a_domain_in_libxls_words() -> None:
         "kernel": "/k",
         "ramdisk": "/i",
         "cmdline": "console=hvc0 panic=1 quiet XENPOD_CHANNEL=vchan XENPOD_CLOCK=own "
-            "XENPOD_SEED=xenstore XENPOD_ZONE=z1",
+        "XENPOD_SEED=xenstore XENPOD_ZONE=z1",
     }
     assert config["nics"] == [{"devid": n, "nictype": "vif", "script": NO_SCRIPT} for n in range(2)]
 
