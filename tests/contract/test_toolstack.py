@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -127,6 +128,23 @@ async def test_it_runs_the_modes_that_it_says(stage: Stage) -> None:
             with pytest.raises(Refused, match=f"cannot run {mode.value} guests"):
                 await stage.toolstack.create(wanted)
         assert await stage.info(wanted.uuid) is None
+
+
+async def test_a_clock_of_its_own_or_the_hosts(stage: Stage) -> None:
+    """``own_clocks`` is what the agent does: one that says no is never asked to set the host's."""
+    own = stage.toolstack.capabilities().own_clocks
+    assert own == (stage.toolstack.name == "libxl")
+    agent = await stage.boot()
+    hour = 3_600_000_000_000
+    change = pb.SyncClock(add_ns=hour, step=True)
+    before = time.time_ns()
+    if own:
+        reading = (await agent.call(sync_clock=change)).clock
+        assert reading.realtime_ns - time.time_ns() > hour // 2
+    else:
+        with pytest.raises(Refused, match="it is the host's"):
+            await agent.call(sync_clock=change)
+    assert time.time_ns() - before < hour // 2, "the host's clock was set"
 
 
 async def test_a_label_or_a_word_about_it(stage: Stage) -> None:

@@ -15,7 +15,7 @@ _STORY = ("tests/xen/inside/test_story.py",)
 _AGENT = ("tests/xen/inside/test_agent.py",)
 _FAKE = ("tests/contract/test_toolstack.py", "tests/contract/test_toolstack_fake.py", "--toolstack=fake")
 _EVERY, _FULL = frozenset({"quick", "full"}), frozenset({"full"})
-_PVH = "paused or crash or seen or spliced"
+_PVH = "paused or crash or seen or spliced or clock"
 """What the mode can make a difference for."""
 _CONTRACT_FIRST = (
     "paused or frees_everything or own_will or by_a_crash or comes_and_goes or beside or spliced_interface "
