@@ -1,15 +1,12 @@
-/* SyncClock: corrects the zone's clock by what the host says, and reads it.
- *
- * A zone without a kernel of its own has the host's clock, and nobody sets that: XENPOD_CLOCK tells them apart. */
-#include <errno.h>
+/* A zone without a kernel of its own has the host's clock, which nobody may set: XENPOD_CLOCK tells them apart. */
+#include "sys/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <sys/timex.h>
 #include <time.h>
 
-#include "channel/call.h"
 #include "sys/loop.h"
-#include "verbs/verbs.h"
 
 #define NS_PER_US 1000
 /* As long as times are valid: some 140 years. */
@@ -48,27 +45,9 @@ static int step(int64_t add_ns, struct fault *fault)
 	return 0;
 }
 
-static int correct(const SyncClock *request, struct fault *fault)
+int clock_add(int64_t add_ns, bool at_once, struct fault *fault)
 {
-	if (!request->add_ns)
-		return 0;
 	if (!own_clock())
 		return fault_set(fault, FAILED_PRECONDITION, "set clock: CLOCK_REALTIME: it is the host's");
-	return request->step ? step(request->add_ns, fault) : slew(request->add_ns, fault);
-}
-
-void sync_clock(struct call *call)
-{
-	ClockReading reading = CLOCK_READING_INIT;
-	Reply reply = REPLY_INIT;
-	struct fault fault;
-
-	if (correct(call->request->sync_clock, &fault) < 0) {
-		call_fail(call, &fault);
-		return;
-	}
-	reply.result_case = XENPOD__CHANNEL__V1__REPLY__RESULT_CLOCK;
-	reply.clock = &reading;
-	reading.realtime_ns = wall_ns();
-	call_reply(call, &reply);
+	return at_once ? step(add_ns, fault) : slew(add_ns, fault);
 }
