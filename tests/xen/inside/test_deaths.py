@@ -117,7 +117,7 @@ async def test_memory_of_a_container_and_of_its_zone(zones: Zones) -> None:
         (32 * MIB, "it reached its memory limit"),
         (0, "the zone had no memory left; the container's own limit was not reached"),
     ):
-        hungry = "dd if=/dev/zero of=/dev/null bs=50M"
+        hungry = "dd if=/dev/zero of=/dev/null bs=50M count=3"
         await _run(zones, "z1", "/bin/sh", "-c", f"{hungry} & {hungry} & {hungry} & wait", memory=memory)
         ended = await zones.wait()
         assert (ended.reason, ended.message) == ("OOMKilled", message)
