@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
@@ -27,16 +26,17 @@ from protect.model.toolstack import (
 from protect.model.transport import Transport
 from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
-from protect.toolstack.completion import Completing, completed
+from protect.toolstack.completion import completed
 from protect.toolstack.console import Consoles
 from protect.toolstack.libxl import boot as booting
-from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, domain_info
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
+from protect.toolstack.libxl.room.admit import Admission, capabilities
+from protect.toolstack.libxl.room.host import AsksHost, XenHost
 from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
@@ -50,7 +50,7 @@ from xenbind.raw import Unavailable
 _TRIM_SECONDS = 30.0
 
 
-class LibxlToolstack(Consoles, Completing):
+class LibxlToolstack(AsksHost, Consoles):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -87,6 +87,8 @@ class LibxlToolstack(Consoles, Completing):
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         self._capabilities = await capabilities(self._workers, self._boot)
         self._admission = Admission(self._workers, self._capabilities)
+        self._host = XenHost(self._workers, self._boot, self._sharing, self._capabilities)
+        await self._host.open()
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
@@ -110,7 +112,8 @@ class LibxlToolstack(Consoles, Completing):
         with xen_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
             notices = (*await self._admission.notices(), *await self._scheduling.notices())
-        guests = sum(domain.memory_bytes for domain in await self.list())
+        zones = [domain for domain in await self.list() if is_zone_domain(domain.name, domain.uuid)]
+        guests = sum(domain.memory_bytes for domain in zones)
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
             free_memory_bytes=info.free_bytes,
@@ -153,7 +156,7 @@ class LibxlToolstack(Consoles, Completing):
 
     async def _add_devices(self, domid: int, spec: DomainSpec) -> None:
         """Give it a seed, its interfaces, which libxl has made, and the disk of its kernel's addons."""
-        await self._store.write(f"/local/domain/{domid}/{booting.SEED}", secrets.token_hex(32))
+        await self._store.seed(domid)
         for interface in await self._workers.ask(nic.nics, domid) if spec.interfaces else []:
             await self._store.write(f"{interface.backend}/hotplug-status", "connected")
             if spec.netns:
@@ -179,8 +182,7 @@ class LibxlToolstack(Consoles, Completing):
 
     @completed
     async def destroy(self, domain: DomainId) -> None:
-        known = self._registry.get(domain)
-        if known is None:
+        if (known := self._registry.get(domain)) is None:
             return
         known.abandoned.set()
         with xen_faults("destroy domain", str(domain)):
@@ -275,8 +277,7 @@ class LibxlToolstack(Consoles, Completing):
         return self._sharing.listen()
 
     def console_log(self, domain: DomainId) -> Path:
-        known = self._registry.get(domain)
-        if known is None:
+        if (known := self._registry.get(domain)) is None:
             raise DomainGone("read console", f"domain {domain}", "no such domain")
         return self._logs.console(known.name)
 

@@ -46,6 +46,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
         """The statistics of each zone."""
         self.workload_stats = pb.WorkloadStatsRow(cpu_usage_ns=5_000_000, pids_current=2)
         self.bounds: list[pb.ProfileBounds] = []
+        self.preflight: list[pb.HostNotice] = []
         self.capabilities: pb.HostCapabilities | None = pb.HostCapabilities(pv=True)
         """None: protectd does not say."""
         self.seclabels: set[str] = set()
@@ -122,13 +123,14 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             await self.tell(pb.WatchEvent(zone_gone=request.id))
         return pb.DestroyZoneResponse()
 
-    async def crash_zone(self, zone_id: str, reason: str) -> None:
-        """Let the zone die by itself."""
+    async def crash_zone(self, zone_id: str, reason: str, *, told: bool = True) -> None:
+        """Let the zone die by itself; ``told``: who watches is told of its workloads first."""
         zone = self._zone(zone_id)
-        for workload in self.workloads.values():
+        for workload in self.workloads.values() if told else ():
             if workload.zone_id == zone_id and workload.state != pb.WORKLOAD_STATE_EXITED:
-                await self.exit(workload.id, 255, "ZoneCrashed")
+                await self.exit(workload.id, 255, "ZoneKernelPanic")
         zone.state, zone.death_reason = pb.ZONE_STATE_DEAD, reason
+        zone.death_kind, zone.console = "KernelPanic", "one\ntwo"
         await self.tell(pb.WatchEvent(zone=zone))
 
     # workloads
@@ -267,6 +269,7 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             user_namespaces=self.user_namespaces,
             selinux=self.selinux,
             capabilities=self.capabilities,
+            preflight=self.preflight,
             unknown_seclabels=[label for label in request.seclabels if label not in self.seclabels],
         )
 

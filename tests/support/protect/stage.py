@@ -120,6 +120,7 @@ class Stage(Protocol):
     toolstack: Toolstack
     guest_dir: Path
     folder: Path
+    mode: Mode
     many: int
     """How many domains at once this host can be asked for."""
 
@@ -144,6 +145,8 @@ class Stage(Protocol):
     async def create(self, **more: object) -> DomainInfo: ...
 
     async def boot(self, **more: object) -> Agent: ...
+
+    async def connect(self, domain: DomainId) -> Agent: ...
 
     async def info(self, uuid: UUID) -> DomainInfo | None: ...
 

@@ -18,11 +18,12 @@ from protect.model.toolstack import DomainSpec, Mode
 from protect.model.zone import domain_name
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.toolstack.libxl.boot import SEED
 from protect.toolstack.libxl.settings import LibxlSettings
+from protect.toolstack.libxl.store import SEED
 from protect.toolstack.libxl.toolstack import LibxlToolstack
 from protect.volumes.host import HostVolumes
-from protect.zones import clock, launch
+from protect.zones import launch
+from protect.zones.upkeep import clock
 from tests.support.agent.zone import BUILD
 from tests.support.protect.protect_node import hasten, running, zone_spec
 from tests.xen import machine

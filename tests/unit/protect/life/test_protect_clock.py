@@ -12,7 +12,8 @@ import pytest
 from daemonkit.config import Seconds
 from protect.model.toolstack import Capabilities
 from protect.state.manager import ZoneManager
-from protect.zones import clock, launch
+from protect.zones import launch
+from protect.zones.upkeep import clock
 from tests.support.agent.agent_sim import SimAgent
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import hasten, running, until, zone_spec

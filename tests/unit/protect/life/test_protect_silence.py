@@ -12,7 +12,8 @@ from protect.model.events import ZoneSeen
 from protect.model.toolstack import DomainState
 from protect.model.zone import ZoneState
 from protect.state.manager import ZoneManager
-from protect.zones import launch, silence
+from protect.zones import launch
+from protect.zones.upkeep import silence
 from tests.support.protect.memory_toolstack import MemoryToolstack
 from tests.support.protect.protect_node import hasten, running, until, zone_spec
 
