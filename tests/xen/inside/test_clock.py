@@ -171,12 +171,12 @@ async def test_the_first_random_bytes_do_not_wait(kernels: Path, mode: Mode) -> 
         with Xenstore() as store:
             assert len(store.read(node) or b"") == 64
             await toolstack.unpause(domain)
-            said = await until_console(toolstack, domain, b"zone zone is up", PATIENCE)
+            said = await until_console(toolstack, domain, b"(unnamed) is up", PATIENCE)
             assert store.read(node) is None, "the seed can be read again"
             assert b"have to wait" not in said and b"no seed" not in said
             await toolstack.destroy(domain)
             other = await toolstack.create(bare)
             store.remove(f"/local/domain/{other}/{SEED}")
             await toolstack.unpause(other)
-            said = await until_console(toolstack, other, b"zone zone is up", PATIENCE)
+            said = await until_console(toolstack, other, b"(unnamed) is up", PATIENCE)
         assert b"data/seed: the host gave no seed" in said
