@@ -33,6 +33,7 @@ from protect.volumes.host import HostVolumes
 from protect.workloads import sharing
 from protect.zones import capacity, deaths, preflight, reconcile
 from protect.zones.size.follow import MemoryFollower
+from protect.zones.upkeep import clock
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +69,8 @@ async def serve(config: ProtectdConfig, stop: asyncio.Event) -> None:
         stack.callback(shares.cancel)
         sizing = asyncio.ensure_future(MemoryFollower(manager).run())
         stack.callback(sizing.cancel)
+        clocks = asyncio.ensure_future(clock.keep(manager))
+        stack.callback(clocks.cancel)
         following = asyncio.ensure_future(capacity.follow(manager))
         stack.callback(following.cancel)
         copying = asyncio.ensure_future(_checkpoint_store(store))

@@ -6,6 +6,7 @@ Replies to calls and the stream of changes both come here, in any order: records
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -17,7 +18,10 @@ from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 log = logging.getLogger(__name__)
 
-REASONS = frozenset({"Completed", "Error", "OOMKilled", "StartError", "VolumesLost", "ZoneCrashed"})
+REASONS = frozenset({"Completed", "Error", "OOMKilled", "StartError", "VolumesLost"})
+_ZONE_REASON = re.compile(r"Zone[A-Z][A-Za-z]{1,40}")
+"""How the zone of a container ended: what protectd calls the kind of its death."""
+_MESSAGE_LIMIT = 4000
 UNKNOWN_EXIT = 255
 _MARKED: Mapping[SandboxPhase, SandboxPhase] = {
     SandboxPhase.CREATING: SandboxPhase.CREATING,  # RunPodSandbox checks death_reason before READY
@@ -45,10 +49,11 @@ class StateChanges:
 
     async def zone(self, zone: pb.Zone) -> None:
         if zone.state == pb.ZONE_STATE_DEAD:
-            await self._ended(zone.id, zone.death_reason or "the zone ended")
+            kind = f"Zone{zone.death_kind or 'Crashed'}"
+            await self._ended(zone.id, zone.death_reason or "the zone ended", kind, zone.console)
 
     async def zone_gone(self, zone_id: str) -> None:
-        await self._ended(zone_id, "the zone is gone")
+        await self._ended(zone_id, "the zone is gone", "ZoneVanished")
 
     async def workload(self, workload: pb.Workload) -> None:
         if not self._containers.has(workload.id):
@@ -65,13 +70,14 @@ class StateChanges:
         if container.live and not self._stopping(container.sandbox_id):
             await self.lost(workload_id, "Unknown", "protectd does not know it any more")
 
-    async def _ended(self, zone_id: str, reason: str) -> None:
+    async def _ended(self, zone_id: str, reason: str, kind: str, console: str = "") -> None:
         """Note that a zone has ended: its sandbox is not ready, and nothing in it runs."""
         if not self._sandboxes.has(zone_id) or self._stopping(zone_id):
             return
+        message = f"{reason}\n{console}".strip()[:_MESSAGE_LIMIT]
         for container in self._containers.all():
             if container.sandbox_id == zone_id and container.live:
-                await self.lost(container.id, "ZoneCrashed", reason)
+                await self.lost(container.id, kind, message)
         sandbox = self._sandboxes.get(zone_id)
         if sandbox.phase in _MARKED:
             log.warning("a zone ended by itself", extra=fields(sandbox=zone_id, reason=reason))
@@ -95,7 +101,8 @@ def advanced(container: Container, workload: pb.Workload) -> Container:
     if workload.state == pb.WORKLOAD_STATE_RUNNING and container.phase is ContainerPhase.CREATED:
         return replace(container, phase=ContainerPhase.RUNNING, started_ns=workload.started_at_ns)
     if workload.state == pb.WORKLOAD_STATE_EXITED:
-        reason = workload.reason if workload.reason in REASONS else "Unknown"
+        known = workload.reason in REASONS or _ZONE_REASON.fullmatch(workload.reason)
+        reason = workload.reason if known else "Unknown"
         code = min(workload.exit_code, 2**31 - 1)
         end = ContainerExit(workload.finished_at_ns, code, reason, workload.message)
         started = workload.started_at_ns or container.started_ns

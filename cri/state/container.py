@@ -48,7 +48,7 @@ class ContainerExit:
     finished_ns: int
     code: int
     reason: str
-    """Completed, Error, OOMKilled, StartError, VolumesLost, ZoneCrashed or Unknown."""
+    """Completed, Error, OOMKilled, StartError, VolumesLost, Unknown, or "Zone" and how its zone died."""
     message: str = ""
 
 

@@ -30,7 +30,6 @@ from protect.model.process import (
     Streams,
     ZoneFacts,
 )
-from protect.model.statistics import StatsKind, ZoneStats
 from protect.model.zone import GuestNetwork, ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
@@ -120,17 +119,16 @@ class AgentClient:
         reply = await self._call(pb.Request(get_facts=pb.GetFacts()))
         return replies.facts(reply.facts, agent_version)
 
-    def ask_stats(self, kind: StatsKind, known: Callable[[str], bool]) -> asyncio.Future[ZoneStats]:
-        """Ask for statistics; the future has the answer, or why there is none.
+    def ask(self, request: pb.Request, read: Callable[[pb.Reply], T]) -> asyncio.Future[T]:
+        """Ask a question; the future has the answer, or why there is none.
 
         Without a task: there may be hundreds of zones.  A question is open until the agent answers or its
-        connection ends, so that a silent zone has one and not many.  ``known``: whether the zone has this
-        workload; the agent's others are left out.
+        connection ends, so that a silent zone has one and not many.
         """
         self._end.check("use", f"zone {self._zone_id}")
         if not self._serving.is_set():
             raise self._silent()
-        answer: asyncio.Future[ZoneStats] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
         def take(reply: asyncio.Future[pb.Reply]) -> None:
             fault = reply.exception()
@@ -139,9 +137,9 @@ class AgentClient:
             if fault:
                 answer.set_exception(fault)
             else:
-                answer.set_result(replies.stats(reply.result().stats, known))
+                answer.set_result(read(reply.result()))
 
-        self._linked().ask(requests.STATS[kind]).add_done_callback(take)
+        self._linked().ask(request).add_done_callback(take)
         self._end.fail(answer, "use", f"zone {self._zone_id}")
         return answer
 

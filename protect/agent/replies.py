@@ -85,7 +85,9 @@ def _process(untrusted: pb.Process) -> ListedProcess:
 
 def _exited(untrusted: pb.ProcessExited) -> ProcessExited:
     name = ProcessName(untrusted.process.container_id, untrusted.process.exec_id)
-    return ProcessExited(name, untrusted.exit_code, untrusted.oom_killed, untrusted.exited_at_ns)
+    return ProcessExited(
+        name, untrusted.exit_code, untrusted.oom_killed, untrusted.exited_at_ns, untrusted.zone_oom
+    )
 
 
 def guest_size(untrusted: pb.Reply) -> GuestSize:

@@ -15,8 +15,8 @@ from protect.channel.messages import printable
 from protect.model.errors import CannotStart
 from xenpod_proto.channel.v1 import channel_pb2
 
-MOST_QUESTIONS = 3
-"""One for each kind of statistics."""
+MOST_QUESTIONS = 4
+"""One for each kind of statistics, and one for the clock."""
 MOST_OPEN = 64 - MOST_QUESTIONS
 """Other calls; the agent takes 64 of all kinds at once."""
 LONGEST_MESSAGE = 4096
@@ -30,6 +30,7 @@ RESULTS: Mapping[str, str] = {
     "resize_zone": "size",
     "dial": "dialed",
     "read_file": "content",
+    "sync_clock": "clock",
 }
 """The result that answers an operation; all other operations are answered by ``done``."""
 CREATING = frozenset({"create_container", "exec_process", "dial"})

@@ -218,6 +218,7 @@ class Link:
             for task in tasks:
                 task.cancel()
             self._streams.disconnected()
+            self._events.disconnected()
             connection.calls.fail(_as_fault(end, self._zone_id))
             if asyncio.get_running_loop().time() - began > STEADY:
                 self._backoff.reset()

@@ -88,4 +88,5 @@ def checked_exit(untrusted: channel_pb2.ProcessExited) -> ProcessExited:
         exit_code=untrusted.exit_code,
         oom_killed=untrusted.oom_killed,
         exited_at_ns=untrusted.exited_at_ns,
+        zone_oom=untrusted.zone_oom,
     )

@@ -59,10 +59,17 @@ def parser() -> argparse.ArgumentParser:
     )
     common.add_argument("--output", choices=("table", "json"), default="table")
     nouns = top.add_subparsers(required=True, metavar="COMMAND")
-    zone = nouns.add_parser("zone", help="list, inspect, resize, destroy zones").add_subparsers(required=True)
+    zone = nouns.add_parser(
+        "zone", help="list, inspect, resize, destroy zones; their consoles"
+    ).add_subparsers(required=True)
     _verb(zone, common, "zone list", "every zone")
     inspecting = _verb(zone, common, "zone inspect", "one zone, and what it says of itself")
     inspecting.add_argument("id", help=_ID)
+    text = "what a zone wrote to its console: of a dead one, its last lines"
+    reading = _verb(zone, common, "zone console", text)
+    reading.add_argument("id", help=_ID)
+    reading.add_argument("--lines", "-n", type=_count, default=50, help="how many; 0: all (default: 50)")
+    reading.add_argument("--follow", "-f", action="store_true", help="and what comes, until the zone ends")
     destroying = _verb(zone, common, "zone destroy", "end zones and what runs in them")
     destroying.add_argument("ids", nargs="+", metavar="id", help=_ID)
     resize.add_arguments(_verb(zone, common, resize.COMMAND, "change a zone's size while it runs"), _ID)
@@ -147,6 +154,13 @@ def _image_files(
     exporting.add_argument("path", metavar="PATH", help="-: standard output")
     text = "write an OCI layout (directory) instead"
     exporting.add_argument("--directory", action="store_true", help=text)
+
+
+def _count(text: str) -> int:
+    count = int(text)
+    if not 0 <= count < 1 << 31:
+        raise ValueError(text)
+    return count
 
 
 def _cri_socket(verb: argparse.ArgumentParser) -> None:

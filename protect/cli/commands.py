@@ -61,6 +61,17 @@ async def zone_inspect(options: argparse.Namespace) -> None:
         show.zone(zone, facts, stats, options.output)
 
 
+async def zone_console(options: argparse.Namespace) -> None:
+    """Show a zone's console, with ``--follow`` until the zone ends."""
+    async with _zones(options) as zones:
+        zone_id = find.one_of(await _zone_ids(zones), options.id, "zone")
+        request = pb.ZoneConsoleRequest(id=zone_id, lines=options.lines, follow=options.follow)
+        shown = show.ConsoleText()
+        async for piece in zones.ZoneConsole(request, timeout=None if options.follow else _TIMEOUT):
+            shown.write(piece.data)
+        shown.end()
+
+
 async def zone_destroy(options: argparse.Namespace) -> None:
     """Destroy zones, once all of them have been found."""
     async with _zones(options) as zones:
@@ -97,6 +108,7 @@ async def watch(options: argparse.Namespace) -> None:
 COMMANDS: Mapping[str, images.Command] = {
     "zone list": zone_list,
     "zone inspect": zone_inspect,
+    "zone console": zone_console,
     "zone destroy": zone_destroy,
     resize.COMMAND: resize.resize,
     "workload list": workload_list,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ def zone(
         ("name", answer.name),
         ("state", _zone_state(answer.state)),
         ("death reason", answer.death_reason),
+        ("last lines", answer.console),
         ("toolstack", answer.toolstack),
         ("domain", str(answer.domain_id)),
         ("profile", answer.profile),
@@ -143,6 +145,27 @@ def note(text: str) -> None:
 def plain(untrusted: str) -> str:
     """The text with control characters escaped: text from zones and registries could control a terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in untrusted)
+
+
+class ConsoleText:
+    """Prints a console as it comes: lines stay lines, and nothing in them controls the terminal."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._ended = True
+        """Whether what has been printed ends with a line's end."""
+
+    def write(self, untrusted: bytes) -> None:
+        text = self._decoder.decode(untrusted).replace("\r", "")
+        if text:
+            sys.stdout.write("".join(c if c in "\n\t" else plain(c) for c in text))
+            sys.stdout.flush()
+            self._ended = text.endswith("\n")
+
+    def end(self) -> None:
+        """End the last line."""
+        if not self._ended:
+            sys.stdout.write("\n")
 
 
 def _event_line(answer: pb.WatchEvent) -> str:

@@ -128,13 +128,11 @@ def printable(untrusted: str, limit: int) -> str:
     return kept if len(kept) <= limit else kept[: limit - 1] + "…"
 
 
-def last_lines(untrusted: bytes, lines: int, limit: int) -> str:
-    """The last lines of a console as one bounded line of plain text, `` | `` between them."""
+def plain_lines(untrusted: bytes, lines: int) -> list[str]:
+    """The last lines of a console that are not empty, each as plain text."""
     text = untrusted.decode("utf-8", "replace")
     kept = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
-    plain = [_plain(line) for line in kept[-lines:]]
-    joined = " | ".join(plain)
-    return joined if len(joined) <= limit else "…" + joined[-(limit - 1) :]
+    return [_plain(line) for line in kept[-lines:]]
 
 
 def _plain(line: str) -> str:

@@ -1,13 +1,44 @@
-"""The end of a zone or of the daemon, for work that must not go on beyond it."""
+"""Ends: of domains and what serves them, as toolstacks tell them; of a zone or the daemon, for work in it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import Enum
 from typing import Any, NoReturn
+from uuid import UUID
 
 from daemonkit.faults import Fault, Refused
+
+
+class ShutdownReason(Enum):
+    """Why a domain ended."""
+
+    POWEROFF = "poweroff"
+    REBOOT = "reboot"
+    CRASH = "crash"
+    DESTROYED = "destroyed"
+    RECONNECTED = "its kernel connected a disk anew, which sheds its rates"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class DomainDeath:
+    """A domain ended (it may still have to be destroyed)."""
+
+    uuid: UUID
+    reason: ShutdownReason
+
+
+@dataclass(frozen=True, slots=True)
+class ShareEnd:
+    """What served a domain's shared directory ended by itself, and with it the session."""
+
+    uuid: UUID
+    session: str
+    reason: str
 
 
 class End:

@@ -57,6 +57,10 @@ class LinkEvents(Protocol):
         """A process ended; may come twice, and may be lost with a connection (list after each)."""
         ...
 
+    def disconnected(self) -> None:
+        """A connection that ``connected`` was told of, or was about to be, has ended."""
+        ...
+
     def violation(self, cause: str) -> None:
         """The agent broke the rules and is cut off until ``open`` is called again; told once."""
         ...

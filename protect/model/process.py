@@ -43,6 +43,8 @@ class ProcessExited:
     exit_code: int
     oom_killed: bool = False
     exited_at_ns: int = 0
+    zone_oom: bool = False
+    """With ``oom_killed``: the zone had no memory left; its own limit was not reached."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,9 @@ from protect.model.domain.boot import DomainKernel as DomainKernel
 from protect.model.domain.resizing import DomainId as DomainId
 from protect.model.domain.resizing import Resizable
 from protect.model.domain.shares import DiskRates
+from protect.model.lifetime import DomainDeath as DomainDeath
+from protect.model.lifetime import ShareEnd as ShareEnd
+from protect.model.lifetime import ShutdownReason as ShutdownReason
 from protect.model.room.host import Capabilities as Capabilities
 from protect.model.room.host import HostPort
 from protect.model.room.host import Mode as Mode
@@ -85,17 +88,6 @@ class DomainState(Enum):
     """The domain has ended by itself, and waits to be destroyed."""
 
 
-class ShutdownReason(Enum):
-    """Why a domain ended."""
-
-    POWEROFF = "poweroff"
-    REBOOT = "reboot"
-    CRASH = "crash"
-    DESTROYED = "destroyed"
-    RECONNECTED = "its kernel connected a disk anew, which sheds its rates"
-    UNKNOWN = "unknown"
-
-
 @dataclass(frozen=True, slots=True)
 class DomainInfo:
     """A domain as the hypervisor sees it.
@@ -114,23 +106,6 @@ class DomainInfo:
     shutdown_reason: ShutdownReason | None = None
     held_bytes: int = 0
     vcpus_online: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DomainDeath:
-    """A domain ended (it may still have to be destroyed)."""
-
-    uuid: UUID
-    reason: ShutdownReason
-
-
-@dataclass(frozen=True, slots=True)
-class ShareEnd:
-    """What served a domain's shared directory ended by itself, and with it the session."""
-
-    uuid: UUID
-    session: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,4 +233,11 @@ class Toolstack(HostPort, Resizable, Protocol):
 
     async def console(self, domain: DomainId, limit: int) -> bytes:
         """The last ``limit`` bytes of a domain's console (untrusted)."""
+        ...
+
+    def console_log(self, domain: DomainId) -> Path:
+        """The file, perhaps of the future, that its console is written to (untrusted).
+
+        It grows, and is cut down from its beginning, in place; ``destroy`` removes it.
+        """
         ...

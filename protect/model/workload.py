@@ -42,8 +42,25 @@ class Reason(Enum):
     ERROR = "Error"
     OOM_KILLED = "OOMKilled"
     START_ERROR = "StartError"
-    ZONE_CRASHED = "ZoneCrashed"
     VOLUMES_LOST = "VolumesLost"
+    # Its zone ended first: "Zone" and a DeathKind.
+    ZONE_KERNEL_PANIC = "ZoneKernelPanic"
+    ZONE_AGENT_CRASHED = "ZoneAgentCrashed"
+    ZONE_OUT_OF_MEMORY = "ZoneOutOfMemory"
+    ZONE_CRASHED = "ZoneCrashed"
+    ZONE_POWERED_OFF = "ZonePoweredOff"
+    ZONE_REBOOTED = "ZoneRebooted"
+    ZONE_DESTROYED = "ZoneDestroyed"
+    ZONE_VANISHED = "ZoneVanished"
+    ZONE_RULES_BROKEN = "ZoneRulesBroken"
+    ZONE_AGENT_REPLACED = "ZoneAgentReplaced"
+    ZONE_CHANNEL_LOST = "ZoneChannelLost"
+    ZONE_UNKNOWN = "ZoneUnknown"
+
+    @property
+    def of_zone(self) -> bool:
+        """Whether its zone ended first."""
+        return self.name.startswith("ZONE_")
 
 
 NEXT: Mapping[WorkloadState, frozenset[WorkloadState]] = {
@@ -69,6 +86,17 @@ class WorkloadExit:
     code: int
     oom_killed: bool
     at_ns: int
+    zone_oom: bool = False
+    """With ``oom_killed``: its own limit was not reached, but its zone had no memory left."""
+
+    @property
+    def message(self) -> str:
+        """What its reason leaves open."""
+        if not self.oom_killed:
+            return ""
+        if self.zone_oom:
+            return "the zone had no memory left; the container's own limit was not reached"
+        return "it reached its memory limit"
 
     @property
     def reason(self) -> Reason:
@@ -116,6 +144,6 @@ class Workload:
             WorkloadState.EXITED,
             exit_code=end.code,
             reason=reason or end.reason,
-            message=message,
+            message=message or end.message,
             finished_at_ns=end.at_ns,
         )

@@ -119,11 +119,16 @@ class Zone:
     boot_id: str = ""
     agent_version: str = ""
     death_reason: str = ""
+    """Its kind and cause, one line."""
     died_at_ns: int = 0
     file_volumes: bool = False
     """Whether its agent knows them."""
     resizes: bool = False
     """Whether its agent can say how large it is."""
+    death_kind: str = ""
+    """The value of its ``DeathKind``; "" if it lives, or died under an earlier version."""
+    console: str = ""
+    """Of a dead zone: the last lines of its console, as plain text."""
 
     @property
     def id(self) -> str:

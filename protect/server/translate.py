@@ -64,6 +64,8 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         created_at_ns=value.created_at_ns,
         domain_id=value.domain_id,
         death_reason=value.death_reason,
+        death_kind=value.death_kind,
+        console=value.console,
         died_at_ns=value.died_at_ns,
         toolstack=toolstack,
         channel_connected=connected,

@@ -16,7 +16,7 @@ from protect.model.statistics import StatsKind
 from protect.server import statistics, translate, zone_requests
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
-from protect.zones import connect, destroy, dial, disk_rates, inspect, launch, reservations, stats
+from protect.zones import connect, console, destroy, dial, disk_rates, inspect, launch, reservations, stats
 from protect.zones.size import resize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
@@ -61,6 +61,15 @@ class ZonesServicer(protect_pb2_grpc.ZonesServicer):
     async def DestroyZone(self, request: pb.DestroyZoneRequest, context: Context) -> pb.DestroyZoneResponse:
         await destroy.destroy(self._manager, checks.identifier("destroy zone", "zone", request.id))
         return pb.DestroyZoneResponse()
+
+    async def ZoneConsole(
+        self, request: pb.ZoneConsoleRequest, context: Context
+    ) -> AsyncIterator[pb.ZoneConsoleResponse]:
+        zone_id = checks.identifier(console.OPERATION, "zone", request.id)
+        shown = console.console(self._manager, zone_id, request.lines, following=request.follow)
+        async with aclosing(shown) as pieces:
+            async for piece in pieces:
+                yield pb.ZoneConsoleResponse(data=piece)
 
     @read_only
     async def ZoneFacts(self, request: pb.ZoneFactsRequest, context: Context) -> pb.ZoneFactsResponse:

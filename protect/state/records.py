@@ -100,7 +100,10 @@ def _json_converter() -> Converter:
         ),
     )
     converter.register_unstructure_hook(
-        Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare, resizes=rare)
+        Zone,
+        make_dict_unstructure_fn(
+            Zone, converter, file_volumes=rare, resizes=rare, death_kind=rare, console=rare
+        ),
     )
     converter.register_unstructure_hook(
         Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare, command=rare, files=rare)

@@ -12,6 +12,7 @@ from protect.model.ports import Input
 from protect.model.statistics import StatsKind, ZoneStats
 from protect.model.workload import Workload, WorkloadExit
 from protect.model.zone import Zone, ZoneState
+from protect.state.death import Death
 from protect.state.exec_run import ExecRun
 from protect.state.files import ZoneFiles
 from protect.state.outputs import Outputs
@@ -33,6 +34,17 @@ class StatsAnswers:
     last: dict[StatsKind, tuple[float, ZoneStats]] = field(default_factory=dict)
 
 
+@dataclass(slots=True)
+class ZoneClock:
+    """How far the zone's clock is being held against the host's."""
+
+    busy: bool = False
+    again: bool = False
+    """Once more, since the host's clock has been set meanwhile."""
+    fixed: bool = False
+    """Its agent does not let the clock be set."""
+
+
 class ZoneRuntime:
     """A zone, with what cannot be stored."""
 
@@ -41,12 +53,17 @@ class ZoneRuntime:
         self.lock = asyncio.Lock()
         """Held while the zone changes as a whole."""
         self.end = End()
+        self.death: Death | None = None
+        """How it has died, if it did so by itself under this daemon."""
+        self.heard = asyncio.Event()
+        """Set while its channel is connected and set up."""
         self.client = AgentClient(zone.id, self.end, call_timeout, self._streams_taken)
         self.workloads: dict[str, WorkloadRuntime] = {}
         self.execs: dict[str, ExecRun] = {}
         self.sharing = asyncio.Lock()
         """Held by whoever has the zone see its shared directory."""
         self.stats = StatsAnswers()
+        self.clock = ZoneClock()
         self.files = ZoneFiles()
         self.dialling = 0
         """Number of callers of dial, connected or not yet."""

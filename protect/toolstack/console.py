@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import aiofiles
+
+from protect.model.toolstack import DomainId
 
 
 async def read_tail(log: Path, limit: int) -> bytes:
@@ -17,3 +20,14 @@ async def read_tail(log: Path, limit: int) -> bytes:
             return await file.read(limit)
     except FileNotFoundError:
         return b""
+
+
+class Consoles(ABC):
+    """Base of the toolstacks: reads consoles where they say that they are."""
+
+    @abstractmethod
+    def console_log(self, domain: DomainId) -> Path: ...
+
+    async def console(self, domain: DomainId, limit: int) -> bytes:
+        """The last ``limit`` bytes of a domain's console (untrusted)."""
+        return await read_tail(self.console_log(domain), limit)

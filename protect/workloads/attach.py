@@ -9,7 +9,7 @@ from daemonkit.tasks import race
 from protect.agent.client import AgentClient
 from protect.model.ports import Subscription
 from protect.model.process import ProcessName
-from protect.model.workload import Reason, WorkloadState
+from protect.model.workload import WorkloadState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime
 from protect.workloads.exec import Output
@@ -35,8 +35,9 @@ async def attach(
         async for chunk in subscription:
             yield chunk
         await race(runtime.ended.wait(), manager.stopping.raised("use", f"workload {workload_id}"))
-        if runtime.workload.reason is Reason.ZONE_CRASHED:
-            raise Broken("attach", f"workload {workload_id}", runtime.workload.message)
+        if runtime.workload.reason and runtime.workload.reason.of_zone:
+            cause = runtime.workload.message.partition("\n")[0]
+            raise Broken("attach", f"workload {workload_id}", cause)
         yield runtime.workload.exit_code
     finally:
         feeding.cancel()

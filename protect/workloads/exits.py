@@ -10,6 +10,7 @@ from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from protect.model.process import ProcessExited
 from protect.model.workload import KILLED, Reason, Workload, WorkloadExit, WorkloadState
+from protect.state.death import Death, with_console
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.workloads import files
@@ -44,7 +45,8 @@ def _status_of(workload: Workload, untrusted: ProcessExited) -> WorkloadExit:
     at_ns = untrusted.exited_at_ns
     if not max(workload.created_at_ns, workload.started_at_ns) <= at_ns <= now + _CLOCK_SLACK_NS:
         at_ns = now
-    return WorkloadExit(min(untrusted.exit_code, _CODE_LIMIT), untrusted.oom_killed, at_ns)
+    code = min(untrusted.exit_code, _CODE_LIMIT)
+    return WorkloadExit(code, untrusted.oom_killed, at_ns, untrusted.zone_oom)
 
 
 async def _finish(manager: ZoneManager, runtime: WorkloadRuntime, end: WorkloadExit) -> None:
@@ -76,7 +78,7 @@ async def _drain(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
         log.warning("an ended workload's output stays open: given up", extra=fields(workload=runtime.id))
 
 
-async def mark_killed(manager: ZoneManager, runtime: WorkloadRuntime, cause: str) -> None:
+async def mark_killed(manager: ZoneManager, runtime: WorkloadRuntime, death: Death) -> None:
     """Record the end of a workload whose zone died: its own exit status if known, else that it was killed."""
     async with runtime.lock:
         if runtime.gone or runtime.workload.state in (WorkloadState.EXITED, WorkloadState.CREATING):
@@ -86,8 +88,9 @@ async def mark_killed(manager: ZoneManager, runtime: WorkloadRuntime, cause: str
             manager.note_workload(runtime, runtime.workload.exited(runtime.exit))
             return
         end = WorkloadExit(KILLED, oom_killed=False, at_ns=now_ns())
-        message = f"the zone ended: {cause}"
-        manager.note_workload(runtime, runtime.workload.exited(end, Reason.ZONE_CRASHED, message))
+        message = with_console(f"the zone ended: {death.cause}", death.console)
+        reason = Reason(f"Zone{death.kind.value}")
+        manager.note_workload(runtime, runtime.workload.exited(end, reason, message))
 
 
 async def release_volumes(manager: ZoneManager, runtime: WorkloadRuntime) -> None:

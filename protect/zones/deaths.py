@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from daemonkit.faults import Fault
+from daemonkit.faults import Fault, TooLate
 from daemonkit.logs import fields
-from protect.model.checks import last_lines
-from protect.model.toolstack import DomainDeath, ShutdownReason
+from protect.model.checks import plain_lines
+from protect.model.errors import DomainGone
+from protect.model.toolstack import DomainDeath
 from protect.model.zone import ZoneState
+from protect.state.death import CONSOLE_BYTES, CONSOLE_LINES, Death, DeathKind, judge, with_console
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.workloads.exits import mark_killed
@@ -17,11 +19,10 @@ from protect.zones.destroy import quiesce
 
 log = logging.getLogger(__name__)
 
-_CONSOLE_BYTES = 4096
-_CONSOLE_LINES = 6
-_REASON_LIMIT = 1024
 _DRAIN = 0.5
 """Seconds for which a dead zone's channel is read for what is still in it."""
+_TOLD = 5.0
+"""Seconds within which the end of a domain is told, once its channel says that it has ended."""
 
 
 async def watch(manager: ZoneManager) -> None:
@@ -34,27 +35,50 @@ async def watch(manager: ZoneManager) -> None:
 
 async def on_death(manager: ZoneManager, runtime: ZoneRuntime, death: DomainDeath) -> None:
     """Mark the zone DEAD, its workloads EXITED, and free what its domain still holds."""
+    # A domain that others destroyed may take its console with it, and another one's is not whole yet.
+    first = await _console(manager, runtime)
     await _drain(runtime)
-    await kill(manager, runtime, await describe(manager, runtime, death.reason))
+    console = await _console(manager, runtime) or first
+    await kill(manager, runtime, judge(death.reason, console))
 
 
-async def kill(manager: ZoneManager, runtime: ZoneRuntime, reason: str) -> None:
-    """End a zone whose domain has ended, or cannot be trusted any more."""
-    manager.declare_end(runtime, f"it is dead: {reason}")
+async def condemn(manager: ZoneManager, runtime: ZoneRuntime, kind: DeathKind, cause: str) -> None:
+    """End a zone whose domain runs, but cannot be trusted or reached any more."""
+    lines = plain_lines(await _console(manager, runtime), CONSOLE_LINES)
+    await kill(manager, runtime, Death(kind, cause, "\n".join(lines)))
+
+
+async def kill(manager: ZoneManager, runtime: ZoneRuntime, death: Death) -> None:
+    """End a zone that has died this way."""
+    if runtime.death is None:
+        runtime.death = death
+    manager.declare_end(runtime, f"it is dead: {death.reason}")
     async with runtime.lock:
         if runtime.zone.state is ZoneState.RUNNING:
-            log.warning("zone died", extra=fields(zone=runtime.id, reason=reason))
-            await mark_dead(manager, runtime, reason)
+            log.warning(
+                "zone died",
+                extra=fields(
+                    zone=runtime.id, kind=death.kind.value, cause=death.cause, console=death.console
+                ),
+            )
+            await mark_dead(manager, runtime, death)
             await manager.toolstack.destroy(runtime.zone.domain_id)
             manager.ledger.release(runtime.id)
 
 
-async def mark_dead(manager: ZoneManager, runtime: ZoneRuntime, reason: str) -> None:
+async def mark_dead(manager: ZoneManager, runtime: ZoneRuntime, death: Death) -> None:
     """Record the end of a running zone and of what ran in it; its lock is held."""
     await quiesce(runtime)
     for workload in list(runtime.workloads.values()):
-        await mark_killed(manager, workload, reason)
-    manager.note_zone(runtime, runtime.zone.to(ZoneState.DEAD, death_reason=reason, died_at_ns=now_ns()))
+        await mark_killed(manager, workload, death)
+    dead = runtime.zone.to(
+        ZoneState.DEAD,
+        death_kind=death.kind.value,
+        death_reason=death.reason,
+        console=death.console,
+        died_at_ns=now_ns(),
+    )
+    manager.note_zone(runtime, dead)
 
 
 async def _drain(runtime: ZoneRuntime) -> None:
@@ -73,31 +97,34 @@ async def _drain(runtime: ZoneRuntime) -> None:
         log.debug("a dead zone's workloads had no end of their own", extra=fields(zone=runtime.id))
 
 
-async def describe(manager: ZoneManager, runtime: ZoneRuntime, reason: ShutdownReason) -> str:
-    """The reason of a death as bounded plain text: ``crash: last console line | ...``."""
+async def explain(manager: ZoneManager, runtime: ZoneRuntime, fault: Fault) -> Fault:
+    """The fault of a launch: how the zone died, or that it never booted, with its console's last lines."""
+    if not runtime.zone.domain_id or (runtime.end and runtime.death is None):
+        # Not booted at all, or ended by a caller.
+        return fault
+    if isinstance(fault, DomainGone):
+        await _told(runtime)
+    if runtime.death:
+        cause, console = f"it died: {runtime.death.reason}", runtime.death.console
+    else:
+        cause = f"it does not boot: {fault.cause}" if isinstance(fault, TooLate) else fault.cause
+        console = "\n".join(plain_lines(await _console(manager, runtime), CONSOLE_LINES))
+    return type(fault)(fault.operation, fault.subject, with_console(cause, console), fault.hint)
+
+
+async def _told(runtime: ZoneRuntime) -> None:
+    """Wait for what the toolstack tells of the end of the zone's domain."""
     try:
-        lines = await _console(manager, runtime)
+        async with asyncio.timeout(_TOLD):
+            await runtime.end.wait()
+    except TimeoutError:
+        log.warning("a domain has ended, and its end is not told", extra=fields(zone=runtime.id))
+
+
+async def _console(manager: ZoneManager, runtime: ZoneRuntime) -> bytes:
+    """The end of the zone's console (untrusted); empty where there is none any more."""
+    try:
+        return await manager.toolstack.console(runtime.zone.domain_id, CONSOLE_BYTES)
     except Fault as fault:
-        log.info("no console of a dead zone: %s", fault)
-        return reason.value
-    return f"{reason.value}: {lines}" if lines else reason.value
-
-
-async def with_console(manager: ZoneManager, runtime: ZoneRuntime, fault: Fault) -> Fault:
-    """The fault of a launch, with the last lines of the zone's console."""
-    if not runtime.zone.domain_id or runtime.end:
-        # Not booted at all, or the cause says it already.
-        return fault
-    try:
-        lines = await _console(manager, runtime)
-    except Fault:
-        # Secondary: the launch's own fault is what matters.
-        return fault
-    if not lines:
-        return fault
-    return type(fault)(fault.operation, fault.subject, f"{fault.cause}; its console: {lines}", fault.hint)
-
-
-async def _console(manager: ZoneManager, runtime: ZoneRuntime) -> str:
-    untrusted = await manager.toolstack.console(runtime.zone.domain_id, _CONSOLE_BYTES)
-    return last_lines(untrusted, _CONSOLE_LINES, _REASON_LIMIT)
+        log.info("no console of a zone that has ended: %s", fault, extra=fields(zone=runtime.id))
+        return b""

@@ -10,10 +10,12 @@ from protect.agent.link import AgentLink
 from protect.model.checks import printable
 from protect.model.events import ZoneSeen
 from protect.model.process import AgentHello, ProcessExited
+from protect.state.death import DeathKind
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
 from protect.workloads import exits
 from protect.zones import deaths, resync
+from protect.zones.upkeep import clock, silence
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +41,24 @@ class ZoneEvents:
         if runtime.zone.boot_id != hello.boot_id.hex():
             # One domain boots once; another agent in it has none of our workloads.
             log.error("another agent answers in the zone", extra=fields(zone=runtime.id))
-            killing = deaths.kill(self._manager, runtime, "another agent answers in it")
-            tasks.spawn(killing, f"end zone {runtime.id}")
+            ending = deaths.condemn(
+                self._manager, runtime, DeathKind.AGENT_REPLACED, "another agent answers in it"
+            )
+            tasks.spawn(ending, f"end zone {runtime.id}")
             return
         await resync.resync(self._manager, runtime)
         tasks.spawn(resync.finish_intents(self._manager, runtime), f"finish in zone {runtime.id}")
+        runtime.heard.set()
+        clock.begin(self._manager, runtime)
         self._manager.hub.publish(ZoneSeen(runtime.zone, runtime.connected))
+
+    def disconnected(self) -> None:
+        """Tell those who watch, and give the agent of a running zone some time to come back."""
+        runtime, manager = self._runtime, self._manager
+        runtime.heard.clear()
+        if runtime.running and not manager.stopping:
+            manager.hub.publish(ZoneSeen(runtime.zone, connected=False))
+            manager.tasks.spawn(silence.wait(manager, runtime), f"wait for the agent of {runtime.id}")
 
     def process_exited(self, exited: ProcessExited) -> None:
         exits.on_exit(self._manager, self._runtime, exited)
@@ -54,4 +68,5 @@ class ZoneEvents:
         runtime = self._runtime
         reason = f"its agent broke the channel's rules: {printable(cause, 200)}"
         log.warning("zone cut off", extra=fields(zone=runtime.id, reason=reason))
-        self._manager.tasks.spawn(deaths.kill(self._manager, runtime, reason), f"end zone {runtime.id}")
+        ending = deaths.condemn(self._manager, runtime, DeathKind.RULES_BROKEN, reason)
+        self._manager.tasks.spawn(ending, f"end zone {runtime.id}")

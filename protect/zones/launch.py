@@ -20,9 +20,10 @@ from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
 from protect.zones import capacity, kernel, preflight
-from protect.zones.deaths import with_console
+from protect.zones.deaths import explain
 from protect.zones.destroy import dismantle
 from protect.zones.events import new_link
+from protect.zones.upkeep import clock
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     client, toolstack = runtime.client, manager.toolstack
     async with runtime.lock, AsyncExitStack() as undo:
         undo.push_async_callback(_undo, manager, runtime)
-        async with _console_in_fault(manager, runtime):
+        async with _explained(manager, runtime):
             await manager.volumes.open(spec.id)
             checkpoint("zone-create.sharing")
             # A destroy may be waiting already: no domain is made for it.
@@ -74,6 +75,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             )
             manager.put_zone(runtime, running)
             checkpoint("zone-create.running")
+            clock.begin(manager, runtime)
         undo.pop_all()
     log.info("zone runs", extra=fields(zone=runtime.id, seconds=time.monotonic() - begin))
     return runtime.zone
@@ -110,12 +112,12 @@ async def _undo(manager: ZoneManager, runtime: ZoneRuntime) -> None:
 
 
 @asynccontextmanager
-async def _console_in_fault(manager: ZoneManager, runtime: ZoneRuntime) -> AsyncIterator[None]:
-    """Add the last lines of the zone's console to a fault of the launch."""
+async def _explained(manager: ZoneManager, runtime: ZoneRuntime) -> AsyncIterator[None]:
+    """Add to a fault of the launch how the zone died, and its console's last lines."""
     try:
         yield
     except Fault as fault:
-        raise await with_console(manager, runtime, fault) from fault
+        raise await explain(manager, runtime, fault) from fault
 
 
 def domain_spec(zone: Zone, shared: Path) -> DomainSpec:

@@ -20,6 +20,7 @@ from protect.model.errors import DomainGone, ProtocolViolation
 from protect.model.toolstack import DomainInfo, DomainState
 from protect.model.workload import WorkloadState
 from protect.model.zone import ZoneState
+from protect.state.death import Death, DeathKind
 from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
@@ -29,6 +30,7 @@ from protect.zones.capacity import refresh, reservation_promise, zone_promise
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
 from protect.zones.size import sizing
+from protect.zones.upkeep import silence
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +97,8 @@ async def _lost(manager: ZoneManager, runtime: ZoneRuntime) -> None:
     """Handle a zone without its domain: the host has booted, or somebody else has destroyed it."""
     runtime.end.declare("its domain is gone")
     async with runtime.lock:
-        await deaths.mark_dead(manager, runtime, "its domain was gone when protectd started")
+        lost = Death(DeathKind.VANISHED, "its domain was gone when protectd started")
+        await deaths.mark_dead(manager, runtime, lost)
         manager.ledger.release(runtime.id)
     checkpoint("reconcile.marked-dead")
     await _clean_up(manager, runtime)
@@ -129,6 +132,7 @@ async def _adopt(manager: ZoneManager, recorded: RecordedZone, domain: DomainInf
     checkpoint("reconcile.shared")
     if domain.state is DomainState.PAUSED:
         await manager.toolstack.unpause(domain.id)
+    manager.tasks.spawn(silence.wait(manager, runtime), f"wait for the agent of {runtime.id}")
     link = new_link(manager, runtime)
     while True:
         try:

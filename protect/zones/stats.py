@@ -10,6 +10,7 @@ from functools import partial
 
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
+from protect.agent import questions
 from protect.model.statistics import StatsKind, WorkloadStats, ZoneStats
 from protect.model.toolstack import DomainInfo
 from protect.model.workload import WorkloadState
@@ -66,7 +67,7 @@ def _ask(zone: ZoneRuntime, kind: StatsKind) -> StatsQuestion | None:
     question = zone.stats.open.get(kind)
     if question is None:
         try:
-            answer = zone.agent.ask_stats(kind, zone.workloads.__contains__)
+            answer = questions.stats(zone.agent, kind, zone.workloads.__contains__)
         except Fault as fault:
             _log_failure(zone, fault)
             return None

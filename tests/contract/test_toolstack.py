@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -24,6 +25,7 @@ from protect.model.toolstack import (
     ShutdownReason,
 )
 from protect.network.splice import splice, unsplice
+from protect.state.death import CONSOLE_BYTES, DeathKind, judge
 from tests.support.protect.pod_network import MTU, PodNetwork
 from tests.support.protect.stage import PATIENCE, Agent, Stage, soon, until
 from xenpod_proto.channel.v1 import channel_pb2 as pb
@@ -153,6 +155,23 @@ async def test_it_runs_the_modes_that_it_says(stage: Stage) -> None:
         assert await stage.info(wanted.uuid) is None
 
 
+async def test_a_clock_of_its_own_or_the_hosts(stage: Stage) -> None:
+    """``own_clocks`` is what the agent does: one that says no is never asked to set the host's."""
+    own = stage.toolstack.capabilities().own_clocks
+    assert own == (stage.toolstack.name == "libxl")
+    agent = await stage.boot()
+    hour = 3_600_000_000_000
+    change = pb.SyncClock(add_ns=hour, step=True)
+    before = time.time_ns()
+    if own:
+        reading = (await agent.call(sync_clock=change)).clock
+        assert reading.realtime_ns - time.time_ns() > hour // 2
+    else:
+        with pytest.raises(Refused, match="it is the host's"):
+            await agent.call(sync_clock=change)
+    assert time.time_ns() - before < hour // 2, "the host's clock was set"
+
+
 async def test_a_label_or_a_word_about_it(stage: Stage) -> None:
     """Where nothing would enforce it: libxl by itself makes such a domain, with a warning in its log."""
     wanted = stage.spec(seclabel="nobody_u:nobody_r:nothing_t")
@@ -267,6 +286,20 @@ async def test_the_end_by_a_crash(stage: Stage) -> None:
     await stage.crash(info.id)
     assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.CRASH)
     assert (await stage.info(info.uuid)).shutdown_reason is ShutdownReason.CRASH
+    death = judge(ShutdownReason.CRASH, await stage.toolstack.console(info.id, CONSOLE_BYTES))
+    # The fake's guests have no kernel that could panic by itself.
+    wanted = {"fake": DeathKind.AGENT_CRASHED, "libxl": DeathKind.KERNEL_PANIC}
+    assert death.kind is wanted[stage.toolstack.name], death
+
+
+async def test_the_end_by_others(stage: Stage) -> None:
+    agent = await stage.boot()
+    deaths = stage.toolstack.deaths()
+    info = next(i for i in await stage.toolstack.list() if i.id == agent.domain)
+    await stage.destroy_behind(info.id)
+    assert await soon(anext(deaths)) == DomainDeath(info.uuid, ShutdownReason.DESTROYED)
+    await stage.toolstack.destroy(info.id)
+    await _silent(deaths)
 
 
 async def test_the_end_by_destroy_is_told_to_all_who_listen(stage: Stage) -> None:

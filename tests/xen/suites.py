@@ -22,7 +22,7 @@ _FAKE = (
     "--toolstack=fake",
 )
 _EVERY, _FULL = frozenset({"quick", "full"}), frozenset({"full"})
-_PVH = "paused or crash or seen or spliced"
+_PVH = "paused or crash or seen or spliced or clock"
 """What the mode can make a difference for."""
 _CONTRACT_FIRST = (
     "paused or frees_everything or own_will or by_a_crash or comes_and_goes or beside or spliced_interface "
@@ -84,6 +84,8 @@ SUITES = (
     Suite("fake-on-v2", (*_FAKE, "-k", "not many_at_once"), 250),
     Suite("agent", (*_AGENT, "-k", "not pvh"), 80, tiers=_EVERY),
     Suite("agent-pvh", (*_AGENT, "-k", "pvh"), 100),
+    Suite("clock", ("tests/xen/inside/test_clock.py",), 250),
+    Suite("deaths", ("tests/xen/inside/test_deaths.py",), 250),
     Suite("host", ("tests/xen/inside/test_host.py",), 180, hypervisor="gnttab_max_maptrack_frames=10"),
     Suite("kernel", ("tests/xen/inside/test_kernel.py",), 240),
     Suite("conformance", ("tests/conformance", "--toolstack=libxl"), 1500),

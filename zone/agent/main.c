@@ -8,6 +8,7 @@
 
 #include "boot/addons.h"
 #include "boot/boot.h"
+#include "boot/seed.h"
 #include "boot/shared.h"
 #include "channel/call.h"
 #include "channel/link.h"
@@ -48,6 +49,7 @@ static verb *const verbs[] = {
 	[OP(READ_FILE)] = read_file,
 	[OP(MOUNT_SHARED)] = mount_shared,
 	[OP(RESIZE_ZONE)] = resize_zone,
+	[OP(SYNC_CLOCK)] = sync_clock,
 };
 
 static const char *setting(const char *name, const char *otherwise)
@@ -106,6 +108,7 @@ int main(void)
 	    addons_mount(setting("XENPOD_ADDONS", "")) < 0 || boot_devices() < 0 ||
 	    shared_prepare(setting("XENPOD_SHARED", "")) < 0 || cpus_prepare(setting("XENPOD_CPUS", "")) < 0)
 		return 1;
+	seed_take(setting("XENPOD_SEED", ""));
 	set_first_name(setting("XENPOD_ZONE", "zone"));
 
 	/* 2. Open the loop, and collect signals and children in it. */

@@ -147,6 +147,15 @@ static const char *ending(int status)
 	}
 }
 
+/* What a guest's kernel says when its first process ends, with the same status (do_exit of Linux); a zone that was
+ * killed from outside has no time for a word. */
+static void panic_word(const struct zone *zone, int status)
+{
+	if (strcmp(ending(status), "crash\n") == 0)
+		dprintf(zone->log, "Kernel panic - not syncing: Attempted to kill init! exitcode=0x%08x\n",
+			(unsigned int)status);
+}
+
 static void watch_over(const struct zone *zone)
 {
 	struct pollfd console = { .fd = zone->console, .events = POLLIN };
@@ -163,6 +172,7 @@ static void watch_over(const struct zone *zone)
 	while (waitpid(zone->pid, &status, 0) < 0)
 		if (errno != EINTR)
 			return;
+	panic_word(zone, status);
 	(void)publish(zone->directory, "status", ending(status), &reason);
 }
 

@@ -53,6 +53,8 @@ class Capabilities:
     kernel_modes: frozenset[Mode] = frozenset(Mode)
     flask: bool = False
     disk_rates: bool = False
+    own_clocks: bool = False
+    """Each guest has its own clock, which its agent may set; false: it is the host's, which nobody sets."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,14 +20,14 @@ import aiofiles
 
 from protect.host.loops import Loop
 from protect.model.toolstack import DomainId, DomainInfo, DomainSpec, DomainState, Mode, ShutdownReason
-from protect.toolstack.console import read_tail
 from protect.toolstack.process import PidfdProcess
 
 _REASONS = {
     "poweroff": ShutdownReason.POWEROFF,
     "reboot": ShutdownReason.REBOOT,
     "crash": ShutdownReason.CRASH,
-    "killed": ShutdownReason.CRASH,
+    # From outside, as a domain can be destroyed: nobody within can kill its first process.
+    "killed": ShutdownReason.DESTROYED,
 }
 
 
@@ -50,6 +50,11 @@ class Domain:
     """Why it ended; None while it lives."""
     killed: bool = False
     """Whether it ended because we destroyed it."""
+
+    @property
+    def console(self) -> Path:
+        """What its agent writes; it is the zone's, and untrusted."""
+        return self.directory / "console.log"
 
     @property
     def state(self) -> DomainState:
@@ -144,11 +149,6 @@ def read_pid(directory: Path) -> tuple[int, int] | None:
         pid, starttime = (directory / "pid").read_text().split()
         return int(pid), int(starttime)
     return None
-
-
-async def read_console(directory: Path, limit: int) -> bytes:
-    """The last ``limit`` bytes of what its agent wrote; it is the zone's, and untrusted."""
-    return await read_tail(directory / "console.log", limit)
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -33,9 +33,10 @@ from protect.model.toolstack import (
 )
 from protect.model.transport import Transport
 from protect.toolstack.completion import completed
+from protect.toolstack.console import Consoles
 from protect.toolstack.deaths import Deaths, Listeners
 from protect.toolstack.fake import channel, create, disks, faultplan, interfaces, sharing
-from protect.toolstack.fake.domain import Domain, read_console, read_spec
+from protect.toolstack.fake.domain import Domain, read_spec
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
 from protect.toolstack.fake.resizing.sizes import FakeResizing
@@ -48,7 +49,7 @@ NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of t
 _END_SECONDS = 10.0
 
 
-class FakeToolstack(FakeResizing):
+class FakeToolstack(FakeResizing, Consoles):
     """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
@@ -231,11 +232,11 @@ class FakeToolstack(FakeResizing):
     def share_ends(self) -> AsyncIterator[ShareEnd]:
         return self._share_ends.listen(())
 
-    async def console(self, domain: DomainId, limit: int) -> bytes:
+    def console_log(self, domain: DomainId) -> Path:
         found = self._by_id(domain)
         if found is None:
             raise DomainGone("read console", str(domain), "no such domain")
-        return await read_console(found.directory, limit)
+        return found.console
 
     # -- inside
 

@@ -18,6 +18,8 @@ from protect.toolstack.libxl.kernel import (
 )
 from protect.toolstack.libxl.settings import LibxlSettings
 
+OWN = ("XENPOD_CHANNEL=vchan", "XENPOD_CLOCK=own", "XENPOD_SEED=xenstore")
+"""What every agent in a domain is told."""
 _BOOT = Path("/boot")
 _CMDLINE_LIMIT = 1023  # MAX_GUEST_CMDLINE of xen.h, with its NUL
 _SLACK = 12 << 20
@@ -91,7 +93,7 @@ def _newest(guest_dir: Path) -> Path:
 
 def command_line(arguments: str, environment: Mapping[str, str]) -> str:
     """The kernel's command line; what the kernel does not know it hands to the agent as environment."""
-    words = ["console=hvc0", "panic=1", *arguments.split(), "XENPOD_CHANNEL=vchan"]
+    words = ["console=hvc0", "panic=1", *arguments.split(), *OWN]
     for name, value in environment.items():
         if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
             raise Invalid(

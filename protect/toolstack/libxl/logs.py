@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from protect.toolstack.console import read_tail
-
 _LONGEST = 1 << 20
 _KEPT = 256 << 10
 _TRIM_SECONDS = 30.0
@@ -30,15 +28,15 @@ class GuestLogs:
             return ()
         return (f"consoles of zones are not kept: no {self._consoles} (run xenconsoled with --log=guest)",)
 
-    async def console(self, name: str, limit: int) -> bytes:
-        """The last ``limit`` bytes (untrusted); empty if there is no log."""
-        return await read_tail(self._console(name), limit)
+    def console(self, name: str) -> Path:
+        """The log of a zone (untrusted); there may be none."""
+        return self._consoles / f"guest-{name.replace('/', '_')}.log"
 
     def trim(self, names: Iterable[str]) -> None:
         """Cut long logs down to their newest part."""
         for name in names:
             with suppress(FileNotFoundError):
-                _trim(self._console(name))
+                _trim(self.console(name))
 
     async def trim_for_ever(self, names: Callable[[], Iterable[str]]) -> None:
         """Trim those of the domains that there are, now and then: xenconsoled takes 300 KB/s at most."""
@@ -48,10 +46,7 @@ class GuestLogs:
 
     def forget(self, name: str) -> None:
         """Remove the logs of a zone that is gone: names are not used again, so nobody else would."""
-        self._console(name).unlink(missing_ok=True)
-
-    def _console(self, name: str) -> Path:
-        return self._consoles / f"guest-{name.replace('/', '_')}.log"
+        self.console(name).unlink(missing_ok=True)
 
 
 def _trim(log: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
@@ -11,6 +12,8 @@ from typing import ParamSpec, TypeVar
 from daemonkit.tasks import complete
 from xenbind.xenstore import Xenstore
 
+SEED = "data/seed"
+"""Node of a domain's own part of xenstore."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -31,6 +34,10 @@ class AsyncStore:
     async def write(self, path: str, value: str) -> None:
         """Write a node."""
         await self._run(self._store.write, path, value.encode())
+
+    async def seed(self, domid: int) -> None:
+        """Give a domain the seed of its random numbers; its agent takes it and removes it."""
+        await self.write(f"/local/domain/{domid}/{SEED}", secrets.token_hex(32))
 
     async def list(self, path: str) -> list[str]:
         """The names of a node's children."""

@@ -27,6 +27,7 @@ from protect.model.transport import Transport
 from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
 from protect.toolstack.completion import completed
+from protect.toolstack.console import Consoles
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, domain_info, first_vcpus
@@ -48,7 +49,7 @@ from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
 
 
-class LibxlToolstack(AsksHost, LibxlResizing):
+class LibxlToolstack(AsksHost, LibxlResizing, Consoles):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -162,7 +163,8 @@ class LibxlToolstack(AsksHost, LibxlResizing):
         return DomainId(domid)
 
     async def _add_devices(self, domid: int, spec: DomainSpec) -> None:
-        """Connect the interfaces that libxl has made, and attach the disk of the kernel's addons."""
+        """Give it a seed, its interfaces, which libxl has made, and the disk of its kernel's addons."""
+        await self._store.seed(domid)
         for interface in await self._workers.ask(nic.nics, domid) if spec.interfaces else []:
             await self._store.write(f"{interface.backend}/hotplug-status", "connected")
             if spec.netns:
@@ -189,8 +191,7 @@ class LibxlToolstack(AsksHost, LibxlResizing):
 
     @completed
     async def destroy(self, domain: DomainId) -> None:
-        known = self._registry.get(domain)
-        if known is None:
+        if (known := self._registry.get(domain)) is None:
             return
         known.abandoned.set()
         with xen_faults("destroy domain", str(domain)):
@@ -284,11 +285,10 @@ class LibxlToolstack(AsksHost, LibxlResizing):
     def share_ends(self) -> AsyncIterator[ShareEnd]:
         return self._sharing.listen()
 
-    async def console(self, domain: DomainId, limit: int) -> bytes:
-        known = self._registry.get(domain)
-        if known is None:
+    def console_log(self, domain: DomainId) -> Path:
+        if (known := self._registry.get(domain)) is None:
             raise DomainGone("read console", f"domain {domain}", "no such domain")
-        return await self._logs.console(known.name, limit)
+        return self._logs.console(known.name)
 
     # -- inside
 

@@ -345,7 +345,7 @@ async def test_a_host_that_rebooted(bench: Bench) -> None:
     assert (await client.runtime.PodSandboxStatus(request)).status.state == cri.SANDBOX_NOTREADY
     assert (await container_status(client, ended)).exit_code == 9
     status = await container_status(client, container)
-    assert status.state == cri.CONTAINER_EXITED and status.reason in ("ZoneCrashed", "Unknown")
+    assert status.state == cri.CONTAINER_EXITED and status.reason in ("ZoneDestroyed", "Unknown")
     await client.remove_pod(pod.id)
     await _nothing_left(bench)
 

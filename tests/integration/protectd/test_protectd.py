@@ -358,10 +358,10 @@ async def test_a_zone_that_is_killed(zones: Zones) -> None:
     await zones.run("/bin/sleep", "100")
     waiting = asyncio.create_task(zones.wait())
     await asyncio.sleep(0.1)
-    # What a crash of the guest's kernel is to a domain.
+    # As somebody destroys a domain behind protectd's back.
     os.kill(zone.domain_id, signal.SIGKILL)
     ended = await waiting
-    assert (ended.exit_code, ended.reason) == (137, "ZoneCrashed")
+    assert (ended.exit_code, ended.reason) == (137, "ZoneDestroyed")
     dead = await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"), timeout=TIMEOUT)
     assert dead.state == pb.ZONE_STATE_DEAD and dead.death_reason and dead.died_at_ns
     async with failing(grpc.StatusCode.FAILED_PRECONDITION):

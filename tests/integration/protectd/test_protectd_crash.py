@@ -308,7 +308,7 @@ async def test_restart_while_burying(zones: Zones) -> None:
     zones.protectd.configure(faults={"kill_at": "workload-exit.heard"})
     await zones.protectd.daemon.start()
     ended = await zones.wait()
-    assert (ended.exit_code, ended.reason) == (137, "ZoneCrashed")
+    assert (ended.exit_code, ended.reason) == (137, "ZoneDestroyed")
     assert (await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"))).state == pb.ZONE_STATE_DEAD
 
 

@@ -194,7 +194,7 @@ async def test_every_end_lets_go(zones: Zones, source: DiskSource, end: str) -> 
     else:
         zone = (await zones.clients.zones.GetZone(pb.GetZoneRequest(id="z1"))).domain_id
         os.kill(zone, 9)
-        assert (await zones.wait()).reason == "ZoneCrashed"
+        assert (await zones.wait()).reason == "ZoneDestroyed"
     await source.freed()
 
 

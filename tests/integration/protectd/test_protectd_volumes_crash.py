@@ -132,5 +132,5 @@ async def test_a_zone_that_ended_while_protectd_was_away(zones: Zones, source: D
     await zones.protectd.daemon.crash()
     os.kill(zone.domain_id, 9)
     await zones.protectd.daemon.start()
-    assert (await zones.wait()).reason == "ZoneCrashed"
+    assert (await zones.wait()).reason == "ZoneDestroyed"
     await source.freed()

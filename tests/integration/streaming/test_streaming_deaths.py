@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 
 from localnode.client import Client, Pod
-from tests.support.cri.conformance import kill_zone
+from tests.support.cri.conformance import crash_zone
 from tests.support.cri.cri_daemons import CriNode, in_step, needs_node, pulled
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
@@ -85,8 +85,8 @@ async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage
         await node.close()
 
 
-async def _kill_zone(stage: Stage, pod: Pod) -> None:
-    kill_zone(stage.node, pod)
+async def _crash_zone(stage: Stage, pod: Pod) -> None:
+    crash_zone(stage.node, pod)
 
 
 async def _kill_protectd(stage: Stage, pod: Pod) -> None:
@@ -106,7 +106,7 @@ async def _stop_cri(stage: Stage, pod: Pod) -> None:
 
 
 DEATHS: Mapping[str, Callable[[Stage, Pod], Awaitable[None]]] = {
-    "zone killed": _kill_zone,
+    "zone crashed": _crash_zone,
     "protectd killed": _kill_protectd,
     "protectd stopped": _stop_protectd,
     "xenpod-cri killed": _kill_cri,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 
@@ -44,6 +45,10 @@ class SimAgent:
         self.resizes = True
         self.size = pb.GuestSize()
         """The answer to resize_zone."""
+        self.ahead_ns = 0
+        """By how much its clock is wrong."""
+        self.clock_lag: Callable[[], float] = lambda: 0.0
+        """Seconds that the next answer about its clock takes."""
         self.left = b""
         """The answer to read_file."""
         self._chunk = chunk
@@ -280,6 +285,14 @@ class SimAgent:
             reply = self._create(execute.process, execute.tty, execute.stdin)
         elif operation == "dial":
             reply = pb.Reply(dialed=self._dial())
+        elif operation == "sync_clock":
+            self.ahead_ns += request.sync_clock.add_ns
+            now = time.time_ns() + self.ahead_ns
+            reply = pb.Reply(clock=pb.ClockReading(realtime_ns=now))
+            if lag := self.clock_lag():
+                late = Frame(Type.REPLY, frame.stream, reply.SerializeToString())
+                asyncio.get_running_loop().call_later(lag, self.send, late)
+                return
         elif operation == "read_file":
             reply = pb.Reply(content=pb.FileContent(content=self.left))
         elif operation == "list_processes":

@@ -68,6 +68,8 @@ def _legal_control() -> list[dict[str, Any]]:
         ("hello-agent", "agent", HELLO, 0, agent),
         ("call-start", "host", CALL, 7, pb.Request(start_container=pb.StartContainer(id="c1"))),
         ("call-list", "host", CALL, 0xFFFFFFFF, pb.Request(list_processes=pb.ListProcesses())),
+        ("call-clock", "host", CALL, 8, pb.Request(sync_clock=pb.SyncClock(add_ns=-5, step=True))),
+        ("reply-clock", "agent", REPLY, 8, pb.Reply(clock=pb.ClockReading(realtime_ns=1 << 60))),
         ("reply-done", "agent", REPLY, 7, pb.Reply(done=pb.Empty())),
         ("reply-created", "agent", REPLY, 8, pb.Reply(created=created)),
         ("reply-error", "agent", REPLY, 9, pb.Reply(error=error)),

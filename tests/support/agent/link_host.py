@@ -52,6 +52,9 @@ class LogHost:
     def process_exited(self, exited: ProcessExited) -> None:
         self.exits.append(exited)
 
+    def disconnected(self) -> None:
+        """The link connects again by itself."""
+
     def violation(self, cause: str) -> None:
         self.violations.append(cause)
 

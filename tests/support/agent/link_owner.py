@@ -32,6 +32,9 @@ class Owner:
     def process_exited(self, exited: ProcessExited) -> None:
         self.exits.append(exited)
 
+    def disconnected(self) -> None:
+        """The link connects again by itself."""
+
     def violation(self, cause: str) -> None:
         self.violations.append(cause)
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import subprocess
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -22,6 +20,7 @@ from localnode.client import Client, Pod
 from localnode.images import PushedImage
 from localnode.layers import LayerEntry
 from tests.support.cri.cri_daemons import IMAGE, CriNode
+from tests.support.protect.agent_crash import crash_agent
 from xenpod_proto.cri.v1 import runtime_pb2 as cri
 
 PATIENCE = 300.0
@@ -165,11 +164,11 @@ class Stage:
             await self.client.remove_container(self.made.pop())
 
     async def crash(self, pod: Pod) -> None:
-        """The kernel of the pod's zone panics; on the fake its first process is killed."""
+        """The kernel of the pod's zone panics; on the fake its agent crashes."""
         if self.toolstack == "libxl":
             await asyncio.to_thread(_panic, _named(pod))
         else:
-            kill_zone(self.node, pod)
+            crash_zone(self.node, pod)
 
 
 def _named(pod: Pod) -> str:
@@ -177,11 +176,11 @@ def _named(pod: Pod) -> str:
     return f"-{pod.config.metadata.name}."
 
 
-def kill_zone(node: CriNode, pod: Pod) -> None:
-    """Kill the first process of a pod's zone on the fake."""
+def crash_zone(node: CriNode, pod: Pod) -> None:
+    """Crash the agent of a pod's zone on the fake."""
     specs = (node.protectd.run_dir / "fake" / "domains").glob("*/spec.json")
     (folder,) = [spec.parent for spec in specs if _named(pod) in spec.read_text()]
-    os.kill(int((folder / "pid").read_text().split()[0]), signal.SIGKILL)
+    crash_agent(int((folder / "pid").read_text().split()[0]), folder)
 
 
 def linux(resources: cri.LinuxContainerResources | None = None, **security: Any) -> cri.LinuxContainerConfig:

@@ -123,13 +123,14 @@ class FakeProtect(rpc.ZonesServicer, rpc.WorkloadsServicer, rpc.HostServicer):
             await self.tell(pb.WatchEvent(zone_gone=request.id))
         return pb.DestroyZoneResponse()
 
-    async def crash_zone(self, zone_id: str, reason: str) -> None:
-        """Let the zone die by itself."""
+    async def crash_zone(self, zone_id: str, reason: str, *, told: bool = True) -> None:
+        """Let the zone die by itself; ``told``: who watches is told of its workloads first."""
         zone = self._zone(zone_id)
-        for workload in self.workloads.values():
+        for workload in self.workloads.values() if told else ():
             if workload.zone_id == zone_id and workload.state != pb.WORKLOAD_STATE_EXITED:
-                await self.exit(workload.id, 255, "ZoneCrashed")
+                await self.exit(workload.id, 255, "ZoneKernelPanic")
         zone.state, zone.death_reason = pb.ZONE_STATE_DEAD, reason
+        zone.death_kind, zone.console = "KernelPanic", "one\ntwo"
         await self.tell(pb.WatchEvent(zone=zone))
 
     # workloads

@@ -6,6 +6,7 @@ import asyncio
 import builtins
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from uuid import UUID
 
 from daemonkit.faults import Exists
@@ -94,6 +95,7 @@ class MemoryToolstack:
         self.can = Capabilities()
         self.share_listeners = Listeners[ShareEnd]()
         self.seclabels: set[str] = set()
+        self.consoles = Path("/nonexistent")
         self.host_memory = 1 << 34
         self.foreign_memory = 0
         """Of this, what domains have that are not ours."""
@@ -271,6 +273,10 @@ class MemoryToolstack:
 
     async def console(self, domain: DomainId, limit: int) -> bytes:
         return self._get(domain).console[-limit:]
+
+    def console_log(self, domain: DomainId) -> Path:
+        self._get(domain)
+        return self.consoles / f"{domain}.log"
 
     # What a test does to a domain.
 

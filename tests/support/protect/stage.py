@@ -23,6 +23,7 @@ from protect.toolstack.fake import FakeSettings, FakeToolstack, FaultPlan
 from protect.toolstack.fake.home import Home
 from tests.support.images import busybox
 from tests.support.protect import leftovers
+from tests.support.protect.agent_crash import crash_agent
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 MIB = 1 << 20
@@ -60,6 +61,9 @@ class Agent:
 
     def process_exited(self, exited: ProcessExited) -> None:
         self._exit(exited.process.container_id).set_result(exited.exit_code)
+
+    def disconnected(self) -> None:
+        """The link connects again by itself."""
 
     def violation(self, cause: str) -> None:
         self.violations.append(cause)
@@ -141,6 +145,10 @@ class Stage(Protocol):
     async def restart(self) -> None: ...
 
     async def crash(self, domain: DomainId) -> None: ...
+
+    async def destroy_behind(self, domain: DomainId) -> None:
+        """End it as somebody does who does not ask the toolstack."""
+        ...
 
     async def shares(self, info: DomainInfo) -> CpuShares:
         """What the host holds of it, read where the host has it."""
@@ -270,7 +278,11 @@ class FakeStage(_Common):
         return FakeToolstack(self.run_dir, self.guest_dir, self.settings, self.faults)
 
     async def crash(self, domain: DomainId) -> None:
-        """Kill the first process of the domain, which ends it as a kernel panic would."""
+        """Crash the first process of the domain."""
+        uuid = next(info.uuid for info in await self.toolstack.list() if info.id == domain)
+        await asyncio.to_thread(crash_agent, domain, self.run_dir / "domains" / str(uuid))
+
+    async def destroy_behind(self, domain: DomainId) -> None:
         os.kill(domain, signal.SIGKILL)
 
     async def shares(self, info: DomainInfo) -> CpuShares:
@@ -318,6 +330,9 @@ class LibxlStage(_Common):
     async def crash(self, domain: DomainId) -> None:
         """Crash the guest by its own SysRq."""
         await asyncio.to_thread(subprocess.run, ["xl", "sysrq", str(domain), "c"], check=True, timeout=60)
+
+    async def destroy_behind(self, domain: DomainId) -> None:
+        await asyncio.to_thread(subprocess.run, ["xl", "destroy", str(domain)], check=True, timeout=60)
 
     async def shares(self, info: DomainInfo) -> CpuShares:
         """As xl shows them: the weight is one vCPU's."""

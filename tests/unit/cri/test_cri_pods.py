@@ -231,14 +231,16 @@ async def test_an_undo_that_fails_is_finished_later(node: Rig, monkeypatch: pyte
     await node.pod()
 
 
-async def test_a_zone_that_dies_makes_its_pod_not_ready(node: Rig) -> None:
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_zone_that_dies_makes_its_pod_not_ready(node: Rig, told: bool) -> None:
     pod = await node.pod()
     container = await node.started(pod)
-    await node.protect.crash_zone(pod, "crash: out of memory")
+    await node.protect.crash_zone(pod, "KernelPanic: out of memory", told=told)
     await until(lambda: node.node.sandboxes.get(pod).death_reason != "")
     assert (await node.pod_status(pod)).state == cri.SANDBOX_NOTREADY
     status = await node.status(container)
-    assert (status.state, status.reason) == (cri.CONTAINER_EXITED, "ZoneCrashed")
+    assert (status.state, status.reason) == (cri.CONTAINER_EXITED, "ZoneKernelPanic")
+    assert told or status.message == "KernelPanic: out of memory\none\ntwo"
     with pytest.raises(grpc.aio.AioRpcError) as raised:
         await node.container(pod, "other")
     assert raised.value.code() is grpc.StatusCode.FAILED_PRECONDITION

@@ -186,20 +186,25 @@ async def test_death_of_a_running_zone(
     await launch.launch(manager, zone_spec())
     await create.create(manager, workload_spec(tmp_path))
     await start.start(manager, "w1")
-    toolstack.of_zone("z1").console = b"\n".join(b"line %d" % n for n in range(1000))
+    lines = [*(b"line %d" % n for n in range(1000)), b"Kernel panic - not syncing: Fatal exception"]
+    toolstack.of_zone("z1").console = b"\n".join(lines)
     toolstack.kill("z1")
     await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
     zone = manager.zones["z1"].zone
-    assert zone.death_reason.startswith("crash: ") and zone.death_reason.endswith("line 999")
+    assert (zone.death_kind, zone.console.count("\n")) == ("KernelPanic", 49)
+    assert zone.death_reason == "KernelPanic: its kernel panicked: Fatal exception"
+    assert zone.console.startswith("line 951") and zone.console.endswith("not syncing: Fatal exception")
     assert zone.died_at_ns >= zone.created_at_ns
     workload = manager.workloads["w1"].workload
     assert (workload.state, workload.reason, workload.exit_code) == (
         WorkloadState.EXITED,
-        Reason.ZONE_CRASHED,
+        Reason.ZONE_KERNEL_PANIC,
         137,
     )
+    assert workload.message.startswith("the zone ended: its kernel panicked: Fatal exception\nits console")
+    assert "\nline 999\n" in workload.message
     await until(lambda: not toolstack.domains and manager.ledger.reserved_bytes == 0)
-    with pytest.raises(Refused, match="crash"):
+    with pytest.raises(Refused, match="KernelPanic"):
         await create.create(manager, workload_spec(tmp_path, "w2"))
     await destroy.destroy(manager, "z1")
     assert nothing_left(manager, toolstack)
@@ -287,7 +292,7 @@ async def test_a_restart_without_the_domain(tmp_path: Path, toolstack: MemoryToo
     toolstack.domains.clear()
     async with running(tmp_path, toolstack) as manager:
         await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
-        assert manager.workloads["w1"].workload.reason is Reason.ZONE_CRASHED
+        assert manager.workloads["w1"].workload.reason is Reason.ZONE_VANISHED
         await until(lambda: manager.ledger.reserved_bytes == 0)
         await destroy.destroy(manager, "z1")
         assert nothing_left(manager, toolstack)
@@ -373,7 +378,7 @@ async def test_a_domain_that_ended_meanwhile(tmp_path: Path, toolstack: MemoryTo
     toolstack.kill("z1", ShutdownReason.POWEROFF)
     async with running(tmp_path, toolstack) as manager:
         await until(lambda: manager.zones["z1"].zone.state is ZoneState.DEAD)
-        assert manager.zones["z1"].zone.death_reason == "poweroff"
+        assert manager.zones["z1"].zone.death_kind == "PoweredOff"
 
 
 # -- watching

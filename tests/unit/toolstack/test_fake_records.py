@@ -64,7 +64,7 @@ def test_the_pid(tmp_path: Path) -> None:
         ("poweroff\n", ShutdownReason.POWEROFF),
         ("reboot\n", ShutdownReason.REBOOT),
         ("crash\n", ShutdownReason.CRASH),
-        ("killed\n", ShutdownReason.CRASH),
+        ("killed\n", ShutdownReason.DESTROYED),
         ("\xff?", ShutdownReason.UNKNOWN),
     ],
 )

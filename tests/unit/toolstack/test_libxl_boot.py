@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from daemonkit.faults import Fault, Invalid, Missing
 from protect.model.toolstack import DomainSpec, Mode
+from protect.toolstack.console import read_tail
 from protect.toolstack.libxl import boot
 from protect.toolstack.libxl.config import NO_SCRIPT, domain_config, map_bytes
 from protect.toolstack.libxl.kernel import kernel_version, unpack, unpacked_kernel
@@ -158,7 +159,8 @@ def test_a_domain_in_libxls_words() -> None:
         "kernel": "/k",
         "ramdisk": "/i",
         "cmdline": "console=hvc0 panic=1 xen_blkfront.max_queues=1 xen_blkfront.max_indirect_segments=11 "
-        "xen_blkfront.feature_persistent=0 quiet XENPOD_CHANNEL=vchan XENPOD_ZONE=z1 XENPOD_CPUS=hotplug",
+        "xen_blkfront.feature_persistent=0 quiet XENPOD_CHANNEL=vchan XENPOD_CLOCK=own XENPOD_CPUS=hotplug "
+        "XENPOD_SEED=xenstore XENPOD_ZONE=z1",
         "claim_mode": True,
     }
     assert config["nics"] == [{"devid": n, "nictype": "vif", "script": NO_SCRIPT} for n in range(2)]
@@ -211,12 +213,12 @@ async def test_logs_of_guests(tmp_path: Path) -> None:
     consoles.mkdir()
     logs = GuestLogs(consoles)
     assert logs.notices() == ()
-    assert await logs.console("z", 10) == b""
+    assert await read_tail(logs.console("z"), 10) == b""
     (consoles / "guest-z.log").write_bytes(b"0123456789abcdef")
-    assert await logs.console("z", 6) == b"abcdef"
-    assert await logs.console("z", 600) == b"0123456789abcdef"
+    assert await read_tail(logs.console("z"), 6) == b"abcdef"
+    assert await read_tail(logs.console("z"), 600) == b"0123456789abcdef"
     logs.trim(["z", "unknown"])
-    assert await logs.console("z", 600) == b"0123456789abcdef"
+    assert await read_tail(logs.console("z"), 600) == b"0123456789abcdef"
     path = consoles / "guest-z.log"
     with path.open("ab") as log:
         log.write(bytes(2 << 20) + b"newest")

@@ -151,6 +151,8 @@ PROTECTD: Mapping[str, list[str]] = {
     "timeouts.stop": TIME,
     "timeouts.resize": TIME,
     "memory.policy_period": TIME,
+    "timeouts.silence": DELAY,
+    "timeouts.clock": TIME,
     "libxl.kernel": PATH,
     "libxl.initramfs": PATH,
     "libxl.kernel_arguments": ['"two\\nlines"', f"'{'x' * 513}'", "3"],

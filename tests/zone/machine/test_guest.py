@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.agent.zone import ZONE
-from tests.support.agent.zone_client import Client, Closed
+from tests.support.agent.zone_client import Client, Closed, Failed
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 pytestmark = [pytest.mark.slow, pytest.mark.root]
@@ -66,7 +66,7 @@ class Guest:
         self.log = folder / "console"
         self.log.touch()
         port = folder / "port"
-        arguments = "XENPOD_ZONE=z1" + (" XENPOD_ADDONS=vdb" if addons else "")
+        arguments = "XENPOD_ZONE=z1 XENPOD_CLOCK=own" + (" XENPOD_ADDONS=vdb" if addons else "")
         disks = [image, addons] if addons else [image]
         self.machine = subprocess.Popen(
             [
@@ -120,8 +120,59 @@ def test_out_of_memory(guest: Guest) -> None:
     client = guest.client
     client.start("c2", "dd", "if=/dev/zero", "of=/dev/null", "bs=60M", "count=1", memory=24 << 20, disk="vda")
     exited = client.exited("c2")
-    assert exited.oom_killed and exited.exit_code == 137
+    assert exited.oom_killed and exited.exit_code == 137 and not exited.zone_oom
     client.delete("c2")
+
+
+def test_a_zone_out_of_memory(guest: Guest) -> None:
+    """The container has no limit, so what was reached is not its own."""
+    client = guest.client
+    hungry = "dd if=/dev/zero of=/dev/null bs=100M count=3"
+    client.start("c4", "sh", "-c", f"{hungry} & {hungry} & {hungry} & wait", disk="vda")
+    exited = client.exited("c4")
+    assert exited.oom_killed and exited.zone_oom
+    client.delete("c4")
+
+
+def _ahead(client: Client) -> tuple[float, float]:
+    """By how many seconds the guest's clock differs from our steady one, and the error of that."""
+    before = time.monotonic()
+    reading = client.call(sync_clock=pb.SyncClock()).clock.realtime_ns
+    half = (time.monotonic() - before) / 2
+    return reading / 1e9 - (before + half), half
+
+
+def _until_ahead(client: Client, wanted: float, tolerance: float) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        seen, error = _ahead(client)
+        if error < tolerance and abs(seen - wanted) < tolerance:
+            return
+        assert time.monotonic() < deadline, (seen - wanted, error)
+        time.sleep(0.1)
+
+
+def test_a_clock_of_its_own_is_stepped(guest: Guest) -> None:
+    client = guest.client
+    for seconds in (3600, -7200):
+        first, _ = _ahead(client)
+        reading = client.call(sync_clock=pb.SyncClock(add_ns=seconds * 10**9, step=True)).clock.realtime_ns
+        assert reading
+        _until_ahead(client, first + seconds, 1.0)
+    for no_time in (-(2**62), -(2**63), 2**63 - 1):
+        with pytest.raises(Failed) as failed:
+            client.call(sync_clock=pb.SyncClock(add_ns=no_time, step=True))
+        assert failed.value.code == 3 and failed.value.message.endswith("no such time")
+
+
+def test_a_clock_of_its_own_is_slewed(guest: Guest) -> None:
+    """Never faster than the kernel does it, and to its end."""
+    client = guest.client
+    first, _ = _ahead(client)
+    client.call(sync_clock=pb.SyncClock(add_ns=30_000_000))
+    after, error = _ahead(client)
+    assert after - first < 0.02 + error, "it was stepped"
+    _until_ahead(client, first + 0.03, 0.008)
 
 
 def test_an_exec_and_a_terminal(guest: Guest) -> None:

@@ -41,6 +41,8 @@ typedef Xenpod__Channel__V1__Pressure Pressure;
 typedef Xenpod__Channel__V1__UpdateContainer UpdateContainer;
 typedef Xenpod__Channel__V1__Facts Facts;
 typedef Xenpod__Channel__V1__GuestSize GuestSize;
+typedef Xenpod__Channel__V1__SyncClock SyncClock;
+typedef Xenpod__Channel__V1__ClockReading ClockReading;
 typedef Xenpod__Channel__V1__Dial Dial;
 typedef Xenpod__Channel__V1__Dialed Dialed;
 
@@ -68,6 +70,7 @@ enum {
 #define GUEST_SIZE_INIT XENPOD__CHANNEL__V1__GUEST_SIZE__INIT
 #define FACTS_INIT XENPOD__CHANNEL__V1__FACTS__INIT
 #define FILE_CONTENT_INIT XENPOD__CHANNEL__V1__FILE_CONTENT__INIT
+#define CLOCK_READING_INIT XENPOD__CHANNEL__V1__CLOCK_READING__INIT
 #define DIALED_INIT XENPOD__CHANNEL__V1__DIALED__INIT
 
 #endif

@@ -100,6 +100,7 @@ void process_exited(struct process *process, int status, int64_t at_ns)
 	process->exit_code = (uint32_t)(WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status));
 	process->oom_killed = (first || killed) &&
 			      cgroup_oom_kills(process->container_id) > process->oom_kills_before;
+	process->zone_oom = process->oom_killed && !cgroup_limit_reached(process->container_id);
 	input_finish(process->in);
 	/* Processes that an exec leaves behind may write on; they end with the container. */
 	if (first)
@@ -159,6 +160,7 @@ void process_fill_exited(const struct process *process, ProcessRef *ref, Process
 	message->exit_code = process->exit_code;
 	message->oom_killed = process->oom_killed;
 	message->exited_at_ns = process->exited_ns;
+	message->zone_oom = process->zone_oom;
 }
 
 void call_reply_created(struct call *call, const struct process *process)

@@ -35,6 +35,7 @@ struct process {
 	uint32_t exit_code;
 	bool oom_killed;
 	uint64_t oom_kills_before;
+	bool zone_oom; /* with oom_killed: the container's own limit was not reached */
 };
 
 /* `container_id` must outlive the process. */

@@ -73,6 +73,22 @@ uint64_t cgroup_oom_kills(const char *id)
 	return cgroup_number(group, "memory", v2 ? "memory.events" : "memory.oom_control", "oom_kill");
 }
 
+/* A kill is counted for the group of the process that was killed; "oom", for the group whose limit was reached.
+ * Version 1 counts there how often the limit was met, also if memory could then be freed. */
+bool cgroup_limit_reached(const char *id)
+{
+	char group[GROUP_SIZE], text[32];
+	uint64_t met;
+
+	cgroup_name(group, id);
+	if (v2)
+		return cgroup_number(group, "memory", "memory.events", "oom") > 0;
+	if (!cgroup_read(group, "memory", "memory.failcnt", text, sizeof(text)))
+		return false;
+	text[strcspn(text, "\n")] = '\0';
+	return number_parse(text, UINT64_MAX, &met) && met > 0;
+}
+
 void cgroup_forget(const char *id)
 {
 	char group[GROUP_SIZE];

@@ -26,6 +26,8 @@ FILE *cgroup_procs_open(const char *group);
 
 /* How often the OOM killer struck in a container; 0 if unknown. */
 uint64_t cgroup_oom_kills(const char *id);
+/* Whether a container has ever been at its own limit of memory. */
+bool cgroup_limit_reached(const char *id);
 /* Closes what is open of a container's group. */
 void cgroup_forget(const char *id);
 /* Sends a signal to all processes of a container.  A group that is gone has none.  -1 with errno. */

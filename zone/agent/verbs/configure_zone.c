@@ -1,10 +1,12 @@
-/* ConfigureZone: host name, user namespace, kernel parameters. */
+/* ConfigureZone: host name, user namespace, kernel parameters.  SyncClock: the clock. */
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "channel/call.h"
+#include "sys/clock.h"
 #include "sys/file.h"
+#include "sys/loop.h"
 #include "sys/name.h"
 #include "sys/pod_userns.h"
 #include "verbs/verbs.h"
@@ -69,4 +71,21 @@ void configure_zone(struct call *call)
 	struct fault fault;
 
 	call_end(call, configure(call->request->configure_zone, &fault), &fault);
+}
+
+void sync_clock(struct call *call)
+{
+	const SyncClock *request = call->request->sync_clock;
+	ClockReading reading = CLOCK_READING_INIT;
+	Reply reply = REPLY_INIT;
+	struct fault fault;
+
+	if (request->add_ns && clock_add(request->add_ns, request->step, &fault) < 0) {
+		call_fail(call, &fault);
+		return;
+	}
+	reply.result_case = XENPOD__CHANNEL__V1__REPLY__RESULT_CLOCK;
+	reply.clock = &reading;
+	reading.realtime_ns = wall_ns();
+	call_reply(call, &reply);
 }

@@ -1,5 +1,6 @@
 #include "verbs/facts.h"
 
+#include <errno.h>
 #include <string.h>
 #include <sys/random.h>
 #include <sys/utsname.h>
@@ -30,6 +31,8 @@ const Hello *facts_hello(void)
 	static struct utsname system;
 	static char hypervisor[64];
 
+	if (getrandom(boot_id, sizeof(boot_id), GRND_NONBLOCK) < 0 && errno == EAGAIN)
+		log_line("the first random bytes have to wait");
 	if (getrandom(boot_id, sizeof(boot_id), 0) != (ssize_t)sizeof(boot_id)) {
 		log_errno("getrandom", "boot id");
 		return NULL;

@@ -22,5 +22,6 @@ verb put_files;
 verb read_file;
 verb resize_zone;
 verb power_off;
+verb sync_clock;
 
 #endif

@@ -36,7 +36,8 @@ async def capabilities(workers: Workers, boot: Boot) -> Capabilities:
         host.release,
         boot.modes,
         enforcing is not None,
-        can_hold_rates(),
+        disk_rates=can_hold_rates(),
+        own_clocks=True,
     )
 
 

@@ -159,6 +159,7 @@ class Request(_message.Message):
     READ_FILE_FIELD_NUMBER: _builtins.int
     MOUNT_SHARED_FIELD_NUMBER: _builtins.int
     RESIZE_ZONE_FIELD_NUMBER: _builtins.int
+    SYNC_CLOCK_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def configure_zone(self) -> Global___ConfigureZone: ...
     @_builtins.property
@@ -197,6 +198,8 @@ class Request(_message.Message):
     def mount_shared(self) -> Global___MountShared: ...
     @_builtins.property
     def resize_zone(self) -> Global___ResizeZone: ...
+    @_builtins.property
+    def sync_clock(self) -> Global___SyncClock: ...
     def __init__(
         self,
         *,
@@ -219,12 +222,13 @@ class Request(_message.Message):
         read_file: Global___ReadFile | None = ...,
         mount_shared: Global___MountShared | None = ...,
         resize_zone: Global___ResizeZone | None = ...,
+        sync_clock: Global___SyncClock | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "sync_clock", b"sync_clock", "update_container", b"update_container"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "update_container", b"update_container"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["configure_network", b"configure_network", "configure_zone", b"configure_zone", "create_container", b"create_container", "delete_container", b"delete_container", "delete_exec", b"delete_exec", "dial", b"dial", "exec_process", b"exec_process", "get_facts", b"get_facts", "get_stats", b"get_stats", "list_processes", b"list_processes", "mount_shared", b"mount_shared", "op", b"op", "power_off", b"power_off", "put_files", b"put_files", "read_file", b"read_file", "resize_terminal", b"resize_terminal", "resize_zone", b"resize_zone", "signal_process", b"signal_process", "start_container", b"start_container", "sync_clock", b"sync_clock", "update_container", b"update_container"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "put_files", "read_file", "mount_shared", "resize_zone"]  # noqa: Y015
+    _WhichOneofReturnType_op: _TypeAlias = _typing.Literal["configure_zone", "configure_network", "create_container", "start_container", "signal_process", "delete_container", "exec_process", "delete_exec", "resize_terminal", "list_processes", "get_stats", "get_facts", "power_off", "update_container", "dial", "put_files", "read_file", "mount_shared", "resize_zone", "sync_clock"]  # noqa: Y015
     _WhichOneofArgType_op: _TypeAlias = _typing.Literal["op", b"op"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_op) -> _WhichOneofReturnType_op | None: ...
 
@@ -244,6 +248,7 @@ class Reply(_message.Message):
     DIALED_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     SIZE_FIELD_NUMBER: _builtins.int
+    CLOCK_FIELD_NUMBER: _builtins.int
     pid: _builtins.int
     """Of StartContainer: the process's pid, as seen in the zone."""
     @_builtins.property
@@ -266,6 +271,8 @@ class Reply(_message.Message):
     def content(self) -> Global___FileContent: ...
     @_builtins.property
     def size(self) -> Global___GuestSize: ...
+    @_builtins.property
+    def clock(self) -> Global___ClockReading: ...
     def __init__(
         self,
         *,
@@ -279,12 +286,13 @@ class Reply(_message.Message):
         dialed: Global___Dialed | None = ...,
         content: Global___FileContent | None = ...,
         size: Global___GuestSize | None = ...,
+        clock: Global___ClockReading | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["clock", b"clock", "content", b"content", "created", b"created", "dialed", b"dialed", "done", b"done", "error", b"error", "facts", b"facts", "pid", b"pid", "processes", b"processes", "result", b"result", "size", b"size", "stats", b"stats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed", "content", "size"]  # noqa: Y015
+    _WhichOneofReturnType_result: _TypeAlias = _typing.Literal["done", "created", "processes", "stats", "facts", "dialed", "content", "size", "clock"]  # noqa: Y015
     _WhichOneofArgType_result: _TypeAlias = _typing.Literal["result", b"result"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_result) -> _WhichOneofReturnType_result | None: ...
 
@@ -896,6 +904,52 @@ class MountShared(_message.Message):
 Global___MountShared: _TypeAlias = MountShared  # noqa: Y015
 
 @_typing.final
+class SyncClock(_message.Message):
+    """Corrects the zone's clock, then reads it.  FAILED_PRECONDITION of a correction where the zone shares the host's."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADD_NS_FIELD_NUMBER: _builtins.int
+    STEP_FIELD_NUMBER: _builtins.int
+    add_ns: _builtins.int
+    """What to add to CLOCK_REALTIME; 0: nothing."""
+    step: _builtins.bool
+    """At once; else little by little, as adjtime(3) does it, instead of what is left of the last such correction."""
+    def __init__(
+        self,
+        *,
+        add_ns: _builtins.int = ...,
+        step: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["add_ns", b"add_ns", "step", b"step"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SyncClock: _TypeAlias = SyncClock  # noqa: Y015
+
+@_typing.final
+class ClockReading(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REALTIME_NS_FIELD_NUMBER: _builtins.int
+    realtime_ns: _builtins.int
+    """CLOCK_REALTIME when the reply was made, ns since the epoch."""
+    def __init__(
+        self,
+        *,
+        realtime_ns: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["realtime_ns", b"realtime_ns"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ClockReading: _TypeAlias = ClockReading  # noqa: Y015
+
+@_typing.final
 class StartContainer(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1185,11 +1239,14 @@ class ProcessExited(_message.Message):
     EXIT_CODE_FIELD_NUMBER: _builtins.int
     OOM_KILLED_FIELD_NUMBER: _builtins.int
     EXITED_AT_NS_FIELD_NUMBER: _builtins.int
+    ZONE_OOM_FIELD_NUMBER: _builtins.int
     exit_code: _builtins.int
     """0..255; 128+n after signal n."""
     oom_killed: _builtins.bool
     """Set when the kernel's OOM killer ended it or a process of its container's cgroup."""
     exited_at_ns: _builtins.int
+    zone_oom: _builtins.bool
+    """With oom_killed: not its container's limit was reached, but the zone had no memory left."""
     @_builtins.property
     def process(self) -> Global___ProcessRef: ...
     def __init__(
@@ -1199,10 +1256,11 @@ class ProcessExited(_message.Message):
         exit_code: _builtins.int = ...,
         oom_killed: _builtins.bool = ...,
         exited_at_ns: _builtins.int = ...,
+        zone_oom: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["process", b"process"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["exit_code", b"exit_code", "exited_at_ns", b"exited_at_ns", "oom_killed", b"oom_killed", "process", b"process"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["exit_code", b"exit_code", "exited_at_ns", b"exited_at_ns", "oom_killed", b"oom_killed", "process", b"process", "zone_oom", b"zone_oom"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

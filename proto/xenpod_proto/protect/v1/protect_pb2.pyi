@@ -35,7 +35,7 @@ class _ZoneStateEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ZoneState.V
     ZONE_STATE_CREATING: _ZoneState.ValueType  # 1
     ZONE_STATE_RUNNING: _ZoneState.ValueType  # 2
     ZONE_STATE_DEAD: _ZoneState.ValueType  # 3
-    """The domain is gone or does not run any more; death_reason says why."""
+    """The domain is gone or does not run any more; death_kind and death_reason say why."""
     ZONE_STATE_DESTROYING: _ZoneState.ValueType  # 4
 
 class ZoneState(_ZoneState, metaclass=_ZoneStateEnumTypeWrapper):
@@ -45,7 +45,7 @@ ZONE_STATE_UNSPECIFIED: ZoneState.ValueType  # 0
 ZONE_STATE_CREATING: ZoneState.ValueType  # 1
 ZONE_STATE_RUNNING: ZoneState.ValueType  # 2
 ZONE_STATE_DEAD: ZoneState.ValueType  # 3
-"""The domain is gone or does not run any more; death_reason says why."""
+"""The domain is gone or does not run any more; death_kind and death_reason say why."""
 ZONE_STATE_DESTROYING: ZoneState.ValueType  # 4
 Global___ZoneState: _TypeAlias = ZoneState  # noqa: Y015
 
@@ -406,6 +406,8 @@ class Zone(_message.Message):
     DISK_RATES_FIELD_NUMBER: _builtins.int
     CPUPOOL_FIELD_NUMBER: _builtins.int
     RESIZABLE_FIELD_NUMBER: _builtins.int
+    DEATH_KIND_FIELD_NUMBER: _builtins.int
+    CONSOLE_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___ZoneState.ValueType
@@ -430,6 +432,13 @@ class Zone(_message.Message):
     """"": the hypervisor's choice."""
     resizable: _builtins.bool
     """Its memory and vCPUs can be changed while it runs, up to the maxima of its resources."""
+    death_kind: _builtins.str
+    """Of a dead zone; "" of one that an earlier protectd saw die: "KernelPanic", "AgentCrashed", "OutOfMemory",
+    "Crashed", "PoweredOff", "Rebooted", "Destroyed", "Vanished", "RulesBroken", "AgentReplaced", "ChannelLost",
+    "Unknown".  What the first four tell apart is the zone's own word.  death_reason begins with it.
+    """
+    console: _builtins.str
+    """Of a dead zone: the last lines of its console, at most 50 (untrusted, but plain text)."""
     @_builtins.property
     def resources(self) -> Global___ZoneResources: ...
     @_builtins.property
@@ -457,14 +466,61 @@ class Zone(_message.Message):
         disk_rates: Global___DiskRates | None = ...,
         cpupool: _builtins.str = ...,
         resizable: _builtins.bool = ...,
+        death_kind: _builtins.str = ...,
+        console: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "console", b"console", "cpupool", b"cpupool", "created_at_ns", b"created_at_ns", "death_kind", b"death_kind", "death_reason", b"death_reason", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resizable", b"resizable", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Zone: _TypeAlias = Zone  # noqa: Y015
+
+@_typing.final
+class ZoneConsoleRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ID_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    FOLLOW_FIELD_NUMBER: _builtins.int
+    id: _builtins.str
+    lines: _builtins.int
+    """How many lines of what there is; 0: all."""
+    follow: _builtins.bool
+    def __init__(
+        self,
+        *,
+        id: _builtins.str = ...,
+        lines: _builtins.int = ...,
+        follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["follow", b"follow", "id", b"id", "lines", b"lines"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ZoneConsoleRequest: _TypeAlias = ZoneConsoleRequest  # noqa: Y015
+
+@_typing.final
+class ZoneConsoleResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ZoneConsoleResponse: _TypeAlias = ZoneConsoleResponse  # noqa: Y015
 
 @_typing.final
 class ConnectNetworkRequest(_message.Message):
@@ -1084,7 +1140,9 @@ class Workload(_message.Message):
     """Pid in the zone."""
     exit_code: _builtins.int
     reason: _builtins.str
-    """"" while it runs; "Completed", "Error", "OOMKilled", "StartError", "ZoneCrashed", "VolumesLost"."""
+    """"" while it runs; "Completed", "Error", "OOMKilled", "StartError", "VolumesLost", or if its zone ended first,
+    "Zone" and the zone's death_kind: "ZoneKernelPanic".
+    """
     message: _builtins.str
     def __init__(
         self,

@@ -59,6 +59,11 @@ class ZonesStub:
                 request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneRequest.SerializeToString,
                 response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneResponse.FromString,
                 _registered_method=True)
+        self.ZoneConsole = channel.unary_stream(
+                '/protect.v1.Zones/ZoneConsole',
+                request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneConsoleRequest.SerializeToString,
+                response_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneConsoleResponse.FromString,
+                _registered_method=True)
         self.ZoneFacts = channel.unary_unary(
                 '/protect.v1.Zones/ZoneFacts',
                 request_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneFactsRequest.SerializeToString,
@@ -112,6 +117,14 @@ class ZonesServicer:
 
     def DestroyZone(self, request, context):
         """Ends the zone and its workloads, frees everything; the zone is forgotten.  Unknown ids succeed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ZoneConsole(self, request, context):
+        """The end of what the zone wrote to its console, and with follow what it writes from then on, until it ends.
+        Untrusted: it may hold what controls a terminal.  Of a zone that is dead, its last lines.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -174,6 +187,11 @@ def add_ZonesServicer_to_server(servicer, server):
                     servicer.DestroyZone,
                     request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneRequest.FromString,
                     response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneResponse.SerializeToString,
+            ),
+            'ZoneConsole': grpc.unary_stream_rpc_method_handler(
+                    servicer.ZoneConsole,
+                    request_deserializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneConsoleRequest.FromString,
+                    response_serializer=xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneConsoleResponse.SerializeToString,
             ),
             'ZoneFacts': grpc.unary_unary_rpc_method_handler(
                     servicer.ZoneFacts,
@@ -331,6 +349,33 @@ class Zones:
             '/protect.v1.Zones/DestroyZone',
             xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneRequest.SerializeToString,
             xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.DestroyZoneResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ZoneConsole(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/protect.v1.Zones/ZoneConsole',
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneConsoleRequest.SerializeToString,
+            xenpod__proto_dot_protect_dot_v1_dot_protect__pb2.ZoneConsoleResponse.FromString,
             options,
             channel_credentials,
             insecure,

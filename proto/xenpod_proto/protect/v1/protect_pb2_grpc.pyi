@@ -45,6 +45,10 @@ class ZonesStub:
     ListZones: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ListZonesRequest, _protect_pb2.ListZonesResponse]
     DestroyZone: _grpc.UnaryUnaryMultiCallable[_protect_pb2.DestroyZoneRequest, _protect_pb2.DestroyZoneResponse]
     """Ends the zone and its workloads, frees everything; the zone is forgotten.  Unknown ids succeed."""
+    ZoneConsole: _grpc.UnaryStreamMultiCallable[_protect_pb2.ZoneConsoleRequest, _protect_pb2.ZoneConsoleResponse]
+    """The end of what the zone wrote to its console, and with follow what it writes from then on, until it ends.
+    Untrusted: it may hold what controls a terminal.  Of a zone that is dead, its last lines.
+    """
     ZoneFacts: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ZoneFactsRequest, _protect_pb2.ZoneFactsResponse]
     """What the zone says of itself: its kernel, its pid 1 (untrusted)."""
     ZoneStats: _grpc.UnaryUnaryMultiCallable[_protect_pb2.ZoneStatsRequest, _protect_pb2.ZoneStatsResponse]
@@ -69,6 +73,10 @@ class ZonesAsyncStub(ZonesStub):
     ListZones: _aio.UnaryUnaryMultiCallable[_protect_pb2.ListZonesRequest, _protect_pb2.ListZonesResponse]  # type: ignore[assignment]
     DestroyZone: _aio.UnaryUnaryMultiCallable[_protect_pb2.DestroyZoneRequest, _protect_pb2.DestroyZoneResponse]  # type: ignore[assignment]
     """Ends the zone and its workloads, frees everything; the zone is forgotten.  Unknown ids succeed."""
+    ZoneConsole: _aio.UnaryStreamMultiCallable[_protect_pb2.ZoneConsoleRequest, _protect_pb2.ZoneConsoleResponse]  # type: ignore[assignment]
+    """The end of what the zone wrote to its console, and with follow what it writes from then on, until it ends.
+    Untrusted: it may hold what controls a terminal.  Of a zone that is dead, its last lines.
+    """
     ZoneFacts: _aio.UnaryUnaryMultiCallable[_protect_pb2.ZoneFactsRequest, _protect_pb2.ZoneFactsResponse]  # type: ignore[assignment]
     """What the zone says of itself: its kernel, its pid 1 (untrusted)."""
     ZoneStats: _aio.UnaryUnaryMultiCallable[_protect_pb2.ZoneStatsRequest, _protect_pb2.ZoneStatsResponse]  # type: ignore[assignment]
@@ -120,6 +128,16 @@ class ZonesServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_protect_pb2.DestroyZoneResponse, _abc.Awaitable[_protect_pb2.DestroyZoneResponse]]:
         """Ends the zone and its workloads, frees everything; the zone is forgotten.  Unknown ids succeed."""
+
+    @_abc_1.abstractmethod
+    def ZoneConsole(
+        self,
+        request: _protect_pb2.ZoneConsoleRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_protect_pb2.ZoneConsoleResponse], _abc.AsyncIterator[_protect_pb2.ZoneConsoleResponse]]:
+        """The end of what the zone wrote to its console, and with follow what it writes from then on, until it ends.
+        Untrusted: it may hold what controls a terminal.  Of a zone that is dead, its last lines.
+        """
 
     @_abc_1.abstractmethod
     def ZoneFacts(

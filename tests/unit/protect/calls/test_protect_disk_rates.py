@@ -121,5 +121,5 @@ async def test_a_zone_that_connects_a_disk_anew_is_ended(tmp_path: Path, toolsta
         death = DomainDeath(runtime.zone.uuid, ShutdownReason.RECONNECTED)
         await deaths.on_death(manager, runtime, death)
         assert runtime.zone.state is ZoneState.DEAD
-        assert runtime.zone.death_reason.startswith("its kernel connected a disk anew")
+        assert runtime.zone.death_reason.startswith("RulesBroken: its kernel connected a disk anew")
         assert toolstack.destroyed == ["z1"]

@@ -169,7 +169,7 @@ def exits(agent: SimAgent, code: int, at_ns: int, *, exec_id: str = "", oom: boo
 async def cut_off(node: Served, cause: str) -> None:
     """The zone has broken a rule: it is dead, its workload was killed, and both say so."""
     ended = await node.wait()
-    assert (ended.exit_code, ended.reason) == (137, "ZoneCrashed")
+    assert (ended.exit_code, ended.reason) == (137, "ZoneRulesBroken")
     assert cause in ended.message
     async with failing(grpc.StatusCode.FAILED_PRECONDITION) as said:
         await node.create("w2")

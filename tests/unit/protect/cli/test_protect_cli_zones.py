@@ -41,6 +41,8 @@ DEAD = pb.Zone(
     created_at_ns=CREATED * 10**9,
     died_at_ns=DIED * 10**9,
     death_reason="crash",
+    death_kind="Crashed",
+    console="one\ntwo",
 )
 FACTS = pb.ZoneFactsResponse(
     kernel_release="6.12.1",
@@ -113,6 +115,11 @@ class Daemon(
         if self.facts is None:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "no \x1banswer")
         return self.facts
+
+    async def ZoneConsole(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self.asked.append(request)
+        for data in (b"one\r\n\x1b[2J\xc3", b"\xa4\tand \xff"):
+            yield pb.ZoneConsoleResponse(data=data)
 
     async def DestroyZone(self, request: Any, context: Any) -> Any:  # noqa: N802
         self.asked.append(request)
@@ -235,9 +242,22 @@ async def test_a_zone_that_says_nothing_of_itself(protect: Command) -> None:
     assert len(await protect.json("zone", "inspect", "z1")) == 1
 
 
+async def test_a_console(protect: Command) -> None:
+    """Its lines as they come; nothing of them controls the terminal."""
+    assert await protect.raw("zone", "console", "z1") == "one\n\\x1b[2J\xe4\tand \ufffd\n"
+    await protect.raw("zone", "console", "z1", "--follow", "--lines", "0")
+    assert protect.daemon.asked == [
+        pb.ZoneConsoleRequest(id="z1", lines=50),
+        pb.ZoneConsoleRequest(id="z1", follow=True),
+    ]
+    for wrong in ("-1", "many", str(1 << 31)):
+        with pytest.raises(SystemExit):
+            await protect.raw("zone", "console", "z1", "--lines", wrong)
+
+
 async def test_a_dead_zone(protect: Command) -> None:
     lines = await protect.lines("zone", "inspect", "z2")
-    assert lines[:3] == ["id z2", "state dead", "death reason crash"]
+    assert lines[:5] == ["id z2", "state dead", "death reason crash", "last lines one", "two"]
     assert lines[-3:] == [f"created {at(CREATED)}", f"died {at(DIED)}", "channel not connected"]
     assert protect.daemon.asked == [] and protect.error == ""
 

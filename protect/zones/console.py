@@ -1,0 +1,50 @@
+"""ZoneConsole: shows what a zone wrote to its console, and what it goes on to write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from daemonkit.faults import Broken, Missing, Refused
+from daemonkit.tasks import race
+from protect.host.tail import follow
+from protect.model.zone import ZoneState
+from protect.state.manager import ZoneManager
+from protect.state.runtime import ZoneRuntime
+
+OPERATION = "read console"
+
+
+async def console(
+    manager: ZoneManager, zone_id: str, lines: int, *, following: bool
+) -> AsyncGenerator[bytes, None]:
+    """Yield pieces of the console (untrusted): the last ``lines`` lines, 0 for all, then what is added."""
+    runtime = manager.zone(OPERATION, zone_id)
+    subject = f"zone {zone_id}"
+    if runtime.zone.state is ZoneState.DEAD:
+        kept = runtime.zone.console.splitlines(keepends=True)
+        yield "".join(kept[-lines:] if lines else kept).encode() + b"\n" * bool(kept)
+        return
+    if not runtime.zone.domain_id:
+        raise Refused(OPERATION, subject, "it has no domain yet", "try again")
+    log = manager.toolstack.console_log(runtime.zone.domain_id)
+    over = asyncio.Event() if following else None
+    ending = asyncio.ensure_future(_end(manager, runtime, over)) if over else None
+    try:
+        async with aclosing(follow(log, lines, over)) as pieces:
+            async for piece in pieces:
+                yield piece
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            raise Broken(OPERATION, subject, str(error)) from error
+        hint = "on Xen: run xenconsoled with --log=guest"
+        raise Missing(OPERATION, subject, f"its console is not kept: no {log}", hint) from None
+    finally:
+        if ending is not None:
+            ending.cancel()
+
+
+async def _end(manager: ZoneManager, runtime: ZoneRuntime, over: asyncio.Event) -> None:
+    await race(runtime.end.wait(), manager.stopping.wait())
+    over.set()

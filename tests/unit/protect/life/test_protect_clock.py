@@ -1,0 +1,210 @@
+"""Clocks of zones: measured within a bracket, slewed or stepped, at once after a pause of the zone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from daemonkit.config import Seconds
+from protect.model.toolstack import Capabilities
+from protect.state.manager import ZoneManager
+from protect.zones import launch
+from protect.zones.upkeep import clock
+from tests.support.agent.agent_sim import SimAgent
+from tests.support.protect.memory_toolstack import MemoryToolstack
+from tests.support.protect.protect_node import hasten, running, until, zone_spec
+from xenpod_proto.channel.v1 import channel_pb2 as pb
+
+MS = 1_000_000
+
+
+@pytest.fixture
+async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
+    toolstack.can = Capabilities(own_clocks=True)
+    async with running(tmp_path, toolstack) as manager:
+        hasten(manager, clock=600.0)
+        yield manager
+
+
+async def _launched(manager: ZoneManager, toolstack: MemoryToolstack) -> SimAgent:
+    await launch.launch(manager, zone_spec())
+    await _settled(manager)
+    return toolstack.of_zone("z1").agent
+
+
+async def _settled(manager: ZoneManager) -> None:
+    await until(lambda: not manager.zones["z1"].clock.busy)
+
+
+def _asked(agent: SimAgent) -> list[pb.SyncClock]:
+    return [request.sync_clock for request in agent.requests if request.HasField("sync_clock")]
+
+
+async def _corrected(manager: ZoneManager, agent: SimAgent, ahead_ns: int) -> list[pb.SyncClock]:
+    agent.requests.clear()
+    agent.ahead_ns = ahead_ns
+    clock.begin(manager, manager.zones["z1"])
+    await _settled(manager)
+    return [asked for asked in _asked(agent) if asked.add_ns]
+
+
+@pytest.mark.parametrize("ahead_ns", [-3600_000 * MS, -60 * MS, 60 * MS, 10**9 * MS])
+async def test_a_large_error_is_stepped(
+    manager: ZoneManager, toolstack: MemoryToolstack, ahead_ns: int
+) -> None:
+    agent = await _launched(manager, toolstack)
+    assert await _corrected(manager, agent, 0) == []
+    (asked,) = await _corrected(manager, agent, ahead_ns)
+    assert asked.step and abs(agent.ahead_ns) <= 10 * MS
+
+
+@pytest.mark.parametrize("ahead_ns", [-15 * MS, 15 * MS])
+async def test_a_small_error_is_slewed(
+    manager: ZoneManager, toolstack: MemoryToolstack, ahead_ns: int
+) -> None:
+    agent = await _launched(manager, toolstack)
+    (asked,) = await _corrected(manager, agent, ahead_ns)
+    assert not asked.step and abs(asked.add_ns + ahead_ns) <= 8 * MS
+
+
+async def test_it_is_set_when_the_zone_is_made(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    entered, gate = toolstack.gate("unpause")
+    launching = asyncio.create_task(launch.launch(manager, zone_spec()))
+    await entered.wait()
+    agent = toolstack.of_zone("z1").agent
+    agent.ahead_ns = -5000 * MS
+    gate.set()
+    await launching
+    await until(lambda: abs(agent.ahead_ns) <= 10 * MS)
+
+
+async def test_late_answers_count_less(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    """Halved, a round trip of 2 s would say that the zone is a second wrong."""
+    agent = await _launched(manager, toolstack)
+    lags: Iterator[float] = iter((2.0, 0.5))
+    agent.clock_lag = lambda: next(lags, 0.0)
+    assert await _corrected(manager, agent, 0) == []
+    assert len(_asked(agent)) >= 3
+
+
+async def test_nothing_but_late_answers_corrects_nothing_that_may_be_right(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
+    agent = await _launched(manager, toolstack)
+    agent.clock_lag = lambda: 0.15
+    assert await _corrected(manager, agent, 0) == []
+    assert len(_asked(agent)) == clock.READINGS
+    agent.clock_lag = lambda: 0.15
+    (asked,) = await _corrected(manager, agent, 5000 * MS)
+    assert asked.step and abs(agent.ahead_ns) <= 100 * MS
+
+
+async def test_after_a_pause_it_is_set_at_once(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    """A paused zone answers nothing; its clock has stood still when it goes on."""
+    agent = await _launched(manager, toolstack)
+    agent.reading.clear()
+    clock.begin(manager, manager.zones["z1"])
+    await asyncio.sleep(0.3)
+    assert manager.zones["z1"].clock.busy
+    agent.ahead_ns = -30_000 * MS
+    resumed = time.monotonic()
+    agent.reading.set()
+    await until(lambda: abs(agent.ahead_ns) <= 10 * MS)
+    assert time.monotonic() - resumed < manager.config.timeouts.clock / 2, "only by the next turn"
+
+
+async def test_now_and_then_and_when_the_hosts_is_set(
+    manager: ZoneManager, toolstack: MemoryToolstack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That the host's is set can only be shown where it may be: tests/xen/inside/test_clock.py."""
+    from contextlib import contextmanager
+
+    changed = asyncio.Event()
+
+    @contextmanager
+    def told() -> Iterator[asyncio.Event]:
+        yield changed
+
+    monkeypatch.setattr(clock, "clock_set", told)
+    agent = await _launched(manager, toolstack)
+    keeping = asyncio.create_task(clock.keep(manager))
+    agent.ahead_ns = -5000 * MS
+    await asyncio.sleep(0.3)
+    assert agent.ahead_ns == -5000 * MS
+    changed.set()
+    await until(lambda: abs(agent.ahead_ns) <= 10 * MS)
+    keeping.cancel()
+    hasten(manager, clock=0.1)
+    keeping = asyncio.create_task(clock.keep(manager))
+    await asyncio.sleep(0)
+    await _settled(manager)
+    agent.ahead_ns = -5000 * MS
+    await until(lambda: abs(agent.ahead_ns) <= 10 * MS)
+    keeping.cancel()
+
+
+async def test_a_host_that_is_set_meanwhile_is_asked_again(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
+    agent = await _launched(manager, toolstack)
+    agent.reading.clear()
+    agent.requests.clear()
+    for _ in range(3):
+        clock.begin(manager, manager.zones["z1"])
+    await asyncio.sleep(0.1)
+    agent.reading.set()
+    await _settled(manager)
+    assert 2 <= len(_asked(agent)) <= 2 * clock.READINGS
+
+
+@pytest.mark.parametrize("code", [9, 12])
+async def test_an_agent_that_cannot_is_asked_once(
+    manager: ZoneManager, toolstack: MemoryToolstack, code: int
+) -> None:
+    agent = await _launched(manager, toolstack)
+    agent.errors["sync_clock"] = pb.Error(code=code, message="no")
+    await _corrected(manager, agent, -5000 * MS)
+    assert len(_asked(agent)) == 1 and agent.ahead_ns == -5000 * MS
+    await _corrected(manager, agent, -5000 * MS)
+    assert not _asked(agent)
+
+
+async def test_where_zones_have_the_hosts_clock_nobody_asks(
+    tmp_path: Path, toolstack: MemoryToolstack
+) -> None:
+    async with running(tmp_path, toolstack) as manager:
+        hasten(manager, clock=0.05)
+        agent = await _launched(manager, toolstack)
+        await asyncio.wait_for(clock.keep(manager), 60)
+        agent.ahead_ns = -5000 * MS
+        clock.begin(manager, manager.zones["z1"])
+        await asyncio.sleep(0.2)
+        assert not _asked(agent)
+
+
+async def test_a_lost_channel_and_the_daemons_end_end_a_round(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
+    agent = await _launched(manager, toolstack)
+    agent.unanswered.add("sync_clock")
+    clock.begin(manager, manager.zones["z1"])
+    await asyncio.sleep(0.1)
+    agent.unanswered.clear()
+    agent.ahead_ns = -5000 * MS
+    agent.cut()
+    await until(lambda: abs(agent.ahead_ns) <= 10 * MS), "the next connection asks"
+    agent.unanswered.add("sync_clock")
+    clock.begin(manager, manager.zones["z1"])
+    assert manager.zones["z1"].clock.busy
+    manager.stop()
+    await _settled(manager)
+
+
+def test_the_bounds_keep_it_within_50_ms() -> None:
+    """What is not stepped is slewed within less than two turns of the default, at the kernel's rate."""
+    slewed = float(Seconds(30.0)) * 500e-6 * 1e9
+    assert clock.STEP_NS + slewed < 50 * MS and clock.STEP_NS <= 2 * slewed

@@ -1,0 +1,85 @@
+"""A zone whose agent cannot be reached: told at once, and ended when it lasts, unless it is paused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from protect.model.events import ZoneSeen
+from protect.model.toolstack import DomainState
+from protect.model.zone import ZoneState
+from protect.state.manager import ZoneManager
+from protect.zones import launch
+from protect.zones.upkeep import silence
+from tests.support.protect.memory_toolstack import MemoryToolstack
+from tests.support.protect.protect_node import hasten, running, until, zone_spec
+
+
+@pytest.fixture
+async def manager(tmp_path: Path, toolstack: MemoryToolstack) -> AsyncIterator[ZoneManager]:
+    async with running(tmp_path, toolstack) as manager:
+        yield manager
+
+
+def _cut(toolstack: MemoryToolstack) -> None:
+    agent = toolstack.of_zone("z1").agent
+    agent.available.clear()
+    agent.cut()
+
+
+async def test_a_lost_channel_is_told_and_then_ends_the_zone(
+    manager: ZoneManager, toolstack: MemoryToolstack
+) -> None:
+    hasten(manager, silence=0.3)
+    await launch.launch(manager, zone_spec())
+    watch = manager.hub.watch()
+    seen = [await anext(watch) for _ in range(2)]
+    assert isinstance(seen[0], ZoneSeen) and seen[0].connected
+    _cut(toolstack)
+    lost = await anext(watch)
+    assert isinstance(lost, ZoneSeen) and not lost.connected and lost.zone.state is ZoneState.RUNNING
+    dead = await anext(watch)
+    assert isinstance(dead, ZoneSeen) and dead.zone.death_kind == "ChannelLost"
+    assert dead.zone.death_reason.endswith("could not be reached for 0.3 s, although its domain runs")
+    await until(lambda: toolstack.destroyed == ["z1"])
+
+
+async def test_one_that_comes_back_lives_on(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    hasten(manager, silence=1.0)
+    await launch.launch(manager, zone_spec())
+    _cut(toolstack)
+    await until(lambda: not manager.zones["z1"].connected)
+    toolstack.of_zone("z1").agent.available.set()
+    await until(lambda: manager.zones["z1"].heard.is_set())
+    await asyncio.sleep(1.5)
+    assert manager.zones["z1"].zone.state is ZoneState.RUNNING
+
+
+@pytest.mark.parametrize("limit", [0.2, 0.0])
+async def test_a_paused_one_and_one_without_limit_live_on(
+    manager: ZoneManager, toolstack: MemoryToolstack, limit: float
+) -> None:
+    hasten(manager, silence=limit)
+    await launch.launch(manager, zone_spec())
+    if limit:
+        toolstack.of_zone("z1").state = DomainState.PAUSED
+    _cut(toolstack)
+    await asyncio.sleep(1.0)
+    assert manager.zones["z1"].zone.state is ZoneState.RUNNING
+    toolstack.of_zone("z1").state = DomainState.RUNNING
+    if limit:
+        await until(lambda: manager.zones["z1"].zone.death_kind == "ChannelLost")
+
+
+async def test_the_wait_ends_with_the_daemon(manager: ZoneManager, toolstack: MemoryToolstack) -> None:
+    await launch.launch(manager, zone_spec())
+    _cut(toolstack)
+    await until(lambda: not manager.zones["z1"].connected)
+    waiting = asyncio.create_task(silence.wait(manager, manager.zones["z1"]))
+    await asyncio.sleep(0)
+    manager.stop()
+    await asyncio.wait_for(waiting, 60)
+    assert manager.zones["z1"].zone.state is ZoneState.RUNNING

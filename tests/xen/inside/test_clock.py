@@ -1,0 +1,182 @@
+"""Clocks of real zones beside dom0's, whatever happens to either; and their first random bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from protect.agent import questions
+from protect.model.toolstack import DomainSpec, Mode
+from protect.model.zone import domain_name
+from protect.state.manager import ZoneManager
+from protect.state.runtime import ZoneRuntime
+from protect.toolstack.libxl.settings import LibxlSettings
+from protect.toolstack.libxl.store import SEED
+from protect.toolstack.libxl.toolstack import LibxlToolstack
+from protect.volumes.host import HostVolumes
+from protect.zones import launch
+from protect.zones.upkeep import clock
+from tests.support.agent.zone import BUILD
+from tests.support.protect.protect_node import hasten, running, zone_spec
+from tests.xen import machine
+from tests.xen.inside.conftest import MIB, until, until_console
+from xenbind.xenstore import Xenstore
+
+PATIENCE = 300.0
+MS = 1_000_000
+BOUND_NS = 50 * MS
+"""What a zone's clock may be wrong."""
+NOW = 10.0
+"""Seconds that "at once" may take in emulation, where a turn of the clock comes after minutes."""
+
+
+@asynccontextmanager
+async def _toolstack(kernels: Path, arguments: str = "quiet") -> AsyncIterator[LibxlToolstack]:
+    """One whose domains boot the real agent."""
+    settings = LibxlSettings(kernel=machine.zone_kernel(), kernel_arguments=arguments)
+    toolstack = LibxlToolstack(kernels, BUILD, settings)
+    await toolstack.start()
+    before = {info.id for info in await toolstack.list()}
+    try:
+        yield toolstack
+    finally:
+        for info in await toolstack.list():
+            if info.id not in before:
+                await toolstack.destroy(info.id)
+        await toolstack.close()
+
+
+async def _offset(runtime: ZoneRuntime) -> int:
+    """By how much the zone is ahead, in ns, from a reading that is good enough to tell."""
+    while True:
+        reading = await clock._measure(runtime)
+        if reading.error_ns <= BOUND_NS // 5:
+            return reading.offset_ns
+
+
+async def _right(runtime: ZoneRuntime, seconds: float = NOW, bound_ns: int = BOUND_NS) -> None:
+    """Its clock becomes right within this time."""
+    seen = []
+    try:
+        async with asyncio.timeout(seconds):
+            while abs(offset := await _offset(runtime)) > bound_ns:
+                seen.append(offset)
+                await asyncio.sleep(0.05)
+    except TimeoutError:
+        raise AssertionError(f"ahead by {[offset / MS for offset in seen[-5:]]} ms") from None
+
+
+@contextmanager
+def _host_clock() -> Iterator[Callable[[float], None]]:
+    """Sets dom0's clock forward or back, and right again in the end."""
+    wrong = 0.0
+
+    def move(seconds: float) -> None:
+        nonlocal wrong
+        time.clock_settime_ns(time.CLOCK_REALTIME, time.time_ns() + int(seconds * 1e9))
+        wrong += seconds
+
+    try:
+        yield move
+    finally:
+        move(-wrong)
+
+
+async def _xl(verb: str, runtime: ZoneRuntime) -> None:
+    command = ["xl", verb, str(runtime.zone.domain_id)]
+    await asyncio.to_thread(subprocess.run, command, check=True, timeout=60)
+
+
+@pytest.mark.parametrize("mode", Mode)
+async def test_a_zone_keeps_the_hosts_time(kernels: Path, tmp_path: Path, mode: Mode) -> None:
+    async with _toolstack(kernels) as toolstack:
+        volumes = HostVolumes(tmp_path / "volumes", BUILD / "lookup")
+        async with running(tmp_path, toolstack, volumes=volumes) as manager:  # type: ignore[arg-type]
+            hasten(manager, boot=PATIENCE, call=PATIENCE, clock=600.0)
+            await launch.launch(manager, replace(zone_spec("z1", 160 * MIB), mode=mode))
+            keeping = asyncio.create_task(clock.keep(manager))
+            try:
+                runtime = manager.zones["z1"]
+                await _right(runtime)
+                await _when_the_hosts_is_set(runtime)
+                await _after_pauses(manager, runtime)
+                await _when_the_zones_is_set(manager, runtime)
+            finally:
+                keeping.cancel()
+
+
+async def _when_the_hosts_is_set(runtime: ZoneRuntime) -> None:
+    with _host_clock() as move:
+        for seconds in (100.0, -3600.0, 0.2):
+            move(seconds)
+            await _right(runtime)
+    await _right(runtime)
+
+
+async def _after_pauses(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+    """The host's time is another one when the zone goes on."""
+    with _host_clock() as move:
+        await _xl("pause", runtime)
+        move(30.0)
+        await until(_busy(runtime))
+        await asyncio.sleep(3)
+        assert runtime.clock.busy, "a paused zone has answered"
+        await _xl("unpause", runtime)
+        await _right(runtime)
+    await _right(runtime)
+    await _xl("pause", runtime)
+    await asyncio.sleep(5)
+    await _xl("unpause", runtime)
+    # Nobody was asked meanwhile, and nothing had to be set.
+    assert abs(await _offset(runtime)) <= BOUND_NS
+
+
+def _busy(runtime: ZoneRuntime) -> Callable[[], Awaitable[bool]]:
+    async def busy() -> bool:
+        return runtime.clock.busy
+
+    return busy
+
+
+async def _when_the_zones_is_set(manager: ZoneManager, runtime: ZoneRuntime) -> None:
+    """As by a privileged container; and so little that it is slewed."""
+    await questions.clock(runtime.client, 7_200_000 * MS, step=True)
+    assert abs(await _offset(runtime)) > 7_000_000 * MS
+    clock.begin(manager, runtime)
+    await _right(runtime)
+    await questions.clock(runtime.client, 15 * MS, step=True)
+    clock.begin(manager, runtime)
+    # 15 ms at 500 parts in a million take half a minute.
+    await _right(runtime, 120.0, 5 * MS)
+
+
+@pytest.mark.parametrize("mode", Mode)
+async def test_the_first_random_bytes_do_not_wait(kernels: Path, mode: Mode) -> None:
+    """Where the CPU's own are not trusted the kernel has none of its own so early."""
+    async with _toolstack(kernels, "random.trust_cpu=off") as toolstack:
+        seeded, bare = [
+            DomainSpec(uuid := uuid4(), domain_name(name, uuid), 160 * MIB, 1, mode)
+            for name in ("seeded", "bare")
+        ]
+        domain = await toolstack.create(seeded)
+        node = f"/local/domain/{domain}/{SEED}"
+        with Xenstore() as store:
+            assert len(store.read(node) or b"") == 64
+            await toolstack.unpause(domain)
+            said = await until_console(toolstack, domain, b"(unnamed) is up", PATIENCE)
+            assert store.read(node) is None, "the seed can be read again"
+            assert b"have to wait" not in said and b"no seed" not in said
+            await toolstack.destroy(domain)
+            other = await toolstack.create(bare)
+            store.remove(f"/local/domain/{other}/{SEED}")
+            await toolstack.unpause(other)
+            said = await until_console(toolstack, other, b"(unnamed) is up", PATIENCE)
+        assert b"data/seed: the host gave no seed" in said

@@ -1,0 +1,153 @@
+"""How real zones die, and what protectd says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from protect.model.toolstack import DomainSpec, Mode, ShutdownReason
+from protect.model.zone import domain_name
+from protect.state.death import CONSOLE_BYTES, Death, DeathKind, judge
+from protect.toolstack.libxl.settings import LibxlSettings
+from protect.toolstack.libxl.toolstack import LibxlToolstack
+from tests.support.agent.zone import BUILD
+from tests.support.images import busybox
+from tests.support.protect import zones as support
+from tests.support.protect.zones import Zones
+from tests.xen import machine
+from tests.xen.inside.conftest import MIB
+from xenpod_proto.protect.v1 import protect_pb2 as pb
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+PATIENCE = 300.0
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def zones(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Zones]:
+    """A protectd whose zones take the crash key from the host."""
+    folder = tmp_path_factory.mktemp("deaths")
+    image = busybox.build(folder / "busybox.squashfs", folder / "scratch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(support, "TIMEOUT", PATIENCE)
+        async with support.serving(
+            folder,
+            image,
+            toolstack="libxl",
+            profiles={"default": {"memory": "128MiB", "mode": "pv"}},
+            libxl={"kernel_arguments": "quiet sysrq_always_enabled"},
+            timeouts={"boot": f"{PATIENCE:.0f}s"},
+        ) as made:
+            yield made
+
+
+async def _dead(zones: Zones, zone_id: str) -> pb.Zone:
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            zone = await zones.clients.zones.GetZone(pb.GetZoneRequest(id=zone_id), timeout=PATIENCE)
+            if zone.state == pb.ZONE_STATE_DEAD:
+                return zone
+            await asyncio.sleep(0.1)
+
+
+async def _run(zones: Zones, zone_id: str, *args: str, memory: int = 0) -> None:
+    config = busybox.config("w1", args, memory=memory)
+    await zones.run(*args, zone_id=zone_id, oci_config=config)
+
+
+@pytest.mark.parametrize(
+    ("command", "mode", "kind", "cause"),
+    [
+        (
+            ("sysrq", "c"),
+            pb.ZONE_MODE_PV,
+            "KernelPanic",
+            "its kernel panicked: sysrq triggered crash",
+        ),
+        (
+            ("sysrq", "c"),
+            pb.ZONE_MODE_PVH,
+            "KernelPanic",
+            "its kernel panicked: sysrq triggered crash",
+        ),
+        (
+            ("destroy", ""),
+            pb.ZONE_MODE_PV,
+            "Destroyed",
+            "its domain was destroyed, and not by protectd",
+        ),
+    ],
+    ids=["panic", "panic-pvh", "destroy"],
+)
+async def test_how_it_died(
+    zones: Zones, command: tuple[str, str], mode: pb.ZoneMode.ValueType, kind: str, cause: str
+) -> None:
+    zone = await zones.create_zone("z1", mode=mode)
+    await _run(zones, "z1", "/bin/sleep", "1000")
+    request = pb.ZoneConsoleRequest(id="z1", lines=1, follow=True)
+    followed = zones.clients.zones.ZoneConsole(request, timeout=PATIENCE)
+    pieces = aiter(followed)
+    assert (await anext(pieces)).data
+    verb, key = command
+    xl = ["xl", verb, str(zone.domain_id), *key]
+    await asyncio.to_thread(subprocess.run, xl, check=True, timeout=60)
+    ended = await zones.wait()
+    assert (ended.exit_code, ended.reason) == (137, f"Zone{kind}")
+    assert ended.message.startswith(f"the zone ended: {cause}\nits console's last lines:\n")
+    dead = await _dead(zones, "z1")
+    assert (dead.death_kind, dead.death_reason) == (kind, f"{kind}: {cause}")
+    assert 0 < len(dead.console.splitlines()) <= 50
+    rest = b"".join([piece.data async for piece in pieces])
+    if kind == "KernelPanic":
+        assert "Kernel panic - not syncing: sysrq triggered crash" in dead.console
+        assert b"sysrq triggered crash" in rest
+    await zones.delete()
+    await zones.destroy_zone("z1")
+
+
+async def test_memory_of_a_container_and_of_its_zone(zones: Zones) -> None:
+    await zones.create_zone("z1")
+    for memory, message in (
+        (32 * MIB, "it reached its memory limit"),
+        (0, "the zone had no memory left; the container's own limit was not reached"),
+    ):
+        hungry = "dd if=/dev/zero of=/dev/null bs=50M count=3"
+        await _run(zones, "z1", "/bin/sh", "-c", f"{hungry} & {hungry} & {hungry} & wait", memory=memory)
+        ended = await zones.wait()
+        assert (ended.reason, ended.message) == ("OOMKilled", message)
+        await zones.delete()
+    await zones.destroy_zone("z1")
+
+
+async def _end(toolstack: LibxlToolstack, memory: int, **environment: str) -> Death:
+    """How a domain dies that boots so."""
+    uuid = uuid4()
+    spec = DomainSpec(uuid, domain_name("dying", uuid), memory, 1, Mode.PV, environment=environment)
+    deaths = toolstack.deaths()
+    domain = await toolstack.create(spec)
+    try:
+        await toolstack.unpause(domain)
+        async with asyncio.timeout(PATIENCE):
+            death = await anext(deaths)
+        assert (death.uuid, death.reason) == (uuid, ShutdownReason.CRASH)
+        return judge(death.reason, await toolstack.console(domain, CONSOLE_BYTES))
+    finally:
+        await toolstack.destroy(domain)
+
+
+async def test_an_agent_that_ends_while_it_boots(tmp_path: Path) -> None:
+    settings = LibxlSettings(kernel=machine.zone_kernel())
+    toolstack = LibxlToolstack(tmp_path, BUILD, settings)
+    await toolstack.start()
+    try:
+        ended = await _end(toolstack, 160 * MIB, XENPOD_CHANNEL="nonsense")
+        assert (ended.kind, ended.cause) == (DeathKind.AGENT_CRASHED, "its agent ended with exit status 1")
+        assert "agent: XENPOD_CHANNEL: nonsense: neither vchan" in ended.console
+    finally:
+        await toolstack.close()
