@@ -137,12 +137,14 @@ class ShareEnd:
 class DiskSpec:
     """A read-only or writable disk: ``path`` is a file or a block device, ``vdev`` e.g. ``xvda``.
 
-    From ``xvdza`` on names are the toolstack's own.
+    From ``xvdza`` on names are the toolstack's own.  ``exclusive``: a block device of the host that nobody else
+    of it may use meanwhile, other zones among them; read-only ones may be read by others.
     """
 
     vdev: str
     path: Path
     readonly: bool = True
+    exclusive: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +251,7 @@ class Toolstack(Protocol):
         """Attach a disk, which appears as ``/dev/<vdev>`` in the guest.
 
         Exists: vdev is taken; Invalid: not a name like ``xvda``, or not a file of whole sectors;
-        Missing: no such file.
+        Missing: no such file; Refused: it is to be exclusive, and somebody has it.
         """
         ...
 

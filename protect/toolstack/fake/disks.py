@@ -6,6 +6,9 @@ by the zone while it has it mounted; it frees itself when neither does.  So when
 * a disk that the zone has mounted stays, and is held again by the next daemon (``adopt``);
 * a disk that was attached but not yet mounted is gone: ``disks()`` does not name it any more, its
   node is removed, and the attach has to be done again, as must everything that was under way.
+
+An exclusive disk is a loop device on the host's, too: what the zone mounts would else be refused because of our
+own claim.  It stays until it is detached, since containers have nodes of it that are not open.
 """
 
 from __future__ import annotations
@@ -18,10 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from daemonkit.faults import Exists
-from protect.host.loops import Loop, adopt_loop, backing_file
+from protect.host.loops import Loop, adopt_loop, attach_device, backing_file, keep
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.toolstack import DiskSpec
-from protect.toolstack.disks import VDEV, open_disk
+from protect.toolstack.disks import VDEV, check_name, open_disk
 from protect.toolstack.fake import devnodes
 from protect.toolstack.fake.domain import Domain, write_atomically
 
@@ -35,13 +38,15 @@ class DiskRecord:
     device: str
     file: tuple[int, ...]
     readonly: bool
+    exclusive: bool = False
 
 
 async def attach(domain: Domain, disk: DiskSpec) -> None:
     """Attach a disk; every step is undone if a later one fails."""
     if disk.vdev in domain.loops:
         raise Exists("attach disk", f"{disk.vdev} of {domain.spec.name}", "attached already")
-    loop = await open_disk(disk)
+    check_name(disk)
+    loop = await (attach_device(disk.path, disk.readonly) if disk.exclusive else open_disk(disk))
     # from here on destroy and detach find it
     domain.loops[disk.vdev] = loop
     try:
@@ -59,6 +64,13 @@ async def detach(domain: Domain, vdev: str) -> None:
     loop = domain.loops.pop(vdev)
     if loop is not None:
         loop.close()
+
+
+def let_go(domain: Domain) -> None:
+    """Let the disks of a domain that has ended go with the last who has them open."""
+    for loop in domain.loops.values():
+        if loop is not None:
+            keep(loop, kept=False)
 
 
 def adopt(domain: Domain) -> None:
@@ -82,10 +94,12 @@ def adopt(domain: Domain) -> None:
 
 def _publish(domain: Domain, disk: DiskSpec, loop: Loop | None) -> None:
     device = loop.path if loop else disk.path
-    record = DiskRecord(str(device), backing_file(loop) if loop else (), disk.readonly)
+    record = DiskRecord(str(device), backing_file(loop) if loop else (), disk.readonly, disk.exclusive)
     directory = domain.directory / "disks"
     directory.mkdir(exist_ok=True)
     write_atomically(directory / disk.vdev, json.dumps(asdict(record)))
+    if loop and disk.exclusive:
+        keep(loop, kept=True)  # from here on the record finds it
     number = os.makedev(loop.major, loop.minor) if loop else os.stat(device).st_rdev
     devnodes.make_node(domain.id, disk.vdev, number, disk.readonly)
 
@@ -99,4 +113,6 @@ def _withdraw(domain: Domain, vdev: str) -> None:
         log.debug("%s ended while %s was detached", domain.spec.name, vdev)
     except ToolstackError as error:
         log.warning("device node %s stays in %s: %s", vdev, domain.spec.name, error)
+    if loop := domain.loops.get(vdev):
+        keep(loop, kept=False)
     (domain.directory / "disks" / vdev).unlink(missing_ok=True)

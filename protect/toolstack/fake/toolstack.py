@@ -170,6 +170,7 @@ class FakeToolstack(Completing):
                 await self._kill(found)
                 checkpoint("fake-destroy.killed")
                 faultplan.after(fault, "destroy domain", name)
+                await asyncio.to_thread(disks.let_go, found)
                 found.release()
                 await create.remove(self._home, found.spec)
                 del self._domains[found.spec.uuid]

@@ -6,15 +6,17 @@ libxl would run Debian's block script for that, which takes seconds and serialis
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from contextlib import suppress
 from pathlib import Path
 
-from daemonkit.faults import Exists
+from daemonkit.faults import Exists, Fault
 from daemonkit.tasks import join, race
+from protect.host.blockdev import Claim, claim
 from protect.host.loops import Loop
 from protect.model.toolstack import DiskSpec
-from protect.toolstack.disks import open_disk
+from protect.toolstack.disks import check_name, open_disk
 from protect.toolstack.libxl.config import NO_SCRIPT
 from protect.toolstack.libxl.deaths import Known
 from protect.toolstack.libxl.store import AsyncStore
@@ -22,13 +24,15 @@ from protect.toolstack.libxl.workers import Workers
 from xenbind import disk as vbd
 from xenbind import errors
 
+log = logging.getLogger(__name__)
+
 _CLOSING, _CLOSED = "5", b"6"
 """enum xenbus_state, xen/include/public/io/xenbus.h."""
 
 
 class Disks:
     """Attaches and detaches.  A loop device is held here until then; after a restart blkback alone
-    holds it, which is enough to keep it."""
+    holds it, which is enough to keep it.  A claim is ours alone: blkback opens devices for anybody."""
 
     def __init__(self, workers: Workers, store: AsyncStore, patience: float) -> None:
         """``patience``: seconds that a guest has to let go of a disk."""
@@ -36,11 +40,11 @@ class Disks:
         self._store = store
         self._patience = patience
         self._leaving: dict[tuple[int, str], asyncio.Future[None]] = {}
-        self._loops: dict[int, dict[str, Loop]] = {}
+        self._loops: dict[int, dict[str, Loop | Claim]] = {}
 
     async def attach(self, domid: int, disk: DiskSpec) -> None:
         """Attach a disk.  Exists: the domain has such a vdev; Missing, Invalid: about the file; XenError."""
-        loop = await open_disk(disk)
+        loop = await _open(disk)
         device = loop.path if loop else disk.path
         try:
             await self._attach(domid, disk, device)
@@ -116,6 +120,18 @@ class Disks:
                 await changed.wait()
                 changed.clear()
 
+    async def claim_again(self, domid: int) -> None:
+        """Claim the writable disks of a domain that an earlier process made."""
+        for disk in await self._workers.ask(vbd.disks, domid):
+            if disk.readonly or disk.vdev in self._loops.get(domid, {}):
+                continue
+            try:
+                held = await asyncio.to_thread(claim, Path(disk.device), readonly=False)
+            except Fault as fault:
+                log.error("%s of domain %d may have another user: %s", disk.vdev, domid, fault)
+            else:
+                self._loops.setdefault(domid, {})[disk.vdev] = held
+
     async def list(self, domid: int) -> list[str]:
         """The vdevs that are attached now."""
         return sorted(disk.vdev for disk in await self._workers.ask(vbd.disks, domid))
@@ -129,3 +145,11 @@ class Disks:
         """Close all loop devices; blkback keeps those that domains use."""
         for domid in list(self._loops):
             self.forget(domid)
+
+
+async def _open(disk: DiskSpec) -> Loop | Claim | None:
+    """What holds the host's side of a disk until it is detached.  Missing, Invalid, Refused."""
+    if not disk.exclusive:
+        return await open_disk(disk)
+    check_name(disk)
+    return await asyncio.to_thread(claim, disk.path, readonly=disk.readonly)

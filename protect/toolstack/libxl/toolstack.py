@@ -70,6 +70,8 @@ class LibxlToolstack(Completing):
                 await self._open(undo)
                 self._closing = undo.pop_all()
             await self._sharing.adopt({domain.uuid for domain in await self.list()})
+            for domid in self._registry.domids():
+                await self._disks.claim_again(domid)
         except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
         except (errors.XenError, OSError) as error:
