@@ -20,6 +20,7 @@ verb get_facts;
 verb dial;
 verb put_files;
 verb read_file;
+verb find_device;
 verb power_off;
 
 #endif
