@@ -17,6 +17,7 @@ from daemonkit.tasks import complete, race
 from protect.agent import replies, requests
 from protect.agent.link import AgentLink
 from protect.model.container import ContainerSpec
+from protect.model.device import GuestDevice
 from protect.model.files import FilePart
 from protect.model.lifetime import End
 from protect.model.ports import Input, Sink
@@ -110,6 +111,14 @@ class AgentClient:
     async def mount_shared(self, session: str) -> None:
         """Mount what this session's server serves, unless that is mounted.  Unsupported: an old agent."""
         await self._call(pb.Request(mount_shared=pb.MountShared(session=session)))
+
+    async def find_device(self, name: str, *, gone: bool = False) -> GuestDevice:
+        """What a disk is in the zone, once it is there, or that it is gone (all is 0 then).
+
+        TooLate: that has not come true in the agent's 20 s.  Unsupported: an old agent.
+        """
+        reply = await self._call(pb.Request(find_device=pb.FindDevice(name=name, gone=gone)))
+        return replies.device(self._zone_id, reply.device)
 
     async def list_processes(self) -> ProcessList:
         """List all processes, as a part of setting up a connection, before ``serve``."""

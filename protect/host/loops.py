@@ -1,7 +1,7 @@
 """Loop devices: a file as a read-only or writable block device, freed by itself when nobody uses it.
 
-``take_device`` makes one of a block device, whose claim it holds.  It is not always open while somebody has it,
-so it can be kept (``keep``) until it is let go.
+``take_device`` makes one of a block device, whose claim it holds.  It is not always open while somebody has
+it, so it can be kept (``keep``) until it is let go.
 
 A device is configured with LO_FLAGS_AUTOCLEAR, so it lives exactly as long as somebody has it open:
 this process by ``Loop``, or whoever mounted it.  A daemon that is killed therefore leaks none; a
@@ -96,7 +96,8 @@ def take_loop(path: Path, readonly: bool = True, direct: bool = False) -> Loop:
 
 
 async def attach_device(path: Path, readonly: bool) -> Loop:
-    """Claim the block device ``path`` for a loop device on it.  Faults as of ``claim`` and ``attach_loop``."""
+    """Claim the block device ``path`` for a loop device on it.  Faults as of ``claim`` and
+    ``attach_loop``."""
     attempt = asyncio.get_running_loop().run_in_executor(None, _take_device, path, readonly)
     try:
         return await join(attempt)

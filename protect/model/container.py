@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from protect.model.device import DeviceRequest
 from protect.model.files import FileVolume
 from protect.model.volume import Volume
 
@@ -77,6 +78,7 @@ class WorkloadSpec:
     image_volumes: Sequence[ImageVolume] = ()
     memory_volumes: Sequence[MemoryVolume] = ()
     file_volumes: Sequence[FileVolume] = ()
+    devices: Sequence[DeviceRequest] = ()
 
     @property
     def stacks(self) -> tuple[Stack, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
+from protect.model.device import ZoneDevice
 from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainKernel, Mode
 
@@ -73,6 +74,8 @@ class ZoneSpec:
     shares: CpuShares = CpuShares()
     seclabel: str = ""
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
+    device_names: tuple[str, ...] = ()
+    """Names of devices of the host that it has from its launch on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,8 @@ class Zone:
     died_at_ns: int = 0
     file_volumes: bool = False
     """Whether its agent knows them."""
+    devices: tuple[ZoneDevice, ...] = ()
+    """Devices of the host that it has, or whose attach or detach is under way."""
 
     @property
     def id(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protect.model import events
+from protect.model.device import DeviceKind, ZoneDevice
 from protect.model.modes import WantedMode
 from protect.model.toolstack import Mode
 from protect.model.workload import Workload, WorkloadState
@@ -55,6 +56,26 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         mode=ZONE_MODES[value.spec.mode],
         file_volumes=value.file_volumes,
         seclabel=value.spec.seclabel,
+        devices=[device(one, value.id) for one in value.devices],
+    )
+
+
+DEVICE_KINDS: Mapping[DeviceKind, pb.DeviceKind.ValueType] = {
+    DeviceKind.BLOCK: pb.DEVICE_KIND_BLOCK,
+    DeviceKind.PCI: pb.DEVICE_KIND_PCI,
+}
+
+
+def device(value: ZoneDevice, zone_id: str) -> pb.Device:
+    return pb.Device(
+        name=value.name,
+        kind=DEVICE_KINDS[value.kind],
+        place=value.place,
+        readonly=value.readonly,
+        zone_id=zone_id,
+        disk=value.vdev,
+        attached=value.ready,
+        workloads=value.users,
     )
 
 

@@ -11,7 +11,7 @@ from protect.model.modes import WantedMode, choose, refuse_impossible_label, ref
 from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.zone import ZoneIdMapping, ZoneSpec
-from protect.server import translate
+from protect.server import device_requests, translate
 from protect.zones.resize import ZoneSize
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
@@ -50,6 +50,7 @@ def zone_spec(config: ProtectdConfig, request: pb.CreateZoneRequest, capabilitie
         kernel=_kernel(operation, zone_id, request.kernel) if request.HasField("kernel") else None,
         shares=size(operation, zone_id, request.resources).shares(CpuShares()),
         seclabel=seclabel,
+        device_names=device_requests.names(operation, zone_id, request.devices),
     )
 
 

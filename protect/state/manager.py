@@ -15,6 +15,7 @@ from daemonkit.logs import fields
 from daemonkit.tasks import Background
 from protect.agent.link import LinkFactory
 from protect.config import ProtectdConfig
+from protect.model.device import HostDevices
 from protect.model.events import Change, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.model.lifetime import End
 from protect.model.ports import HostFiles, LogFactory, Splice, ZoneVolumes
@@ -42,6 +43,7 @@ class ZoneManager:
     ledger: Ledger
     volumes: ZoneVolumes
     files: HostFiles
+    devices: HostDevices
     tasks: Background = field(default_factory=Background)
     zones: dict[str, ZoneRuntime] = field(default_factory=dict)
     workloads: dict[str, WorkloadRuntime] = field(default_factory=dict)
@@ -84,6 +86,12 @@ class ZoneManager:
     def put_zone(self, runtime: ZoneRuntime, zone: Zone, intent: Intent | None = None) -> None:
         """Record, then believe, then tell."""
         self.store.save_zone(zone, intent)
+        runtime.zone = zone
+        self.hub.publish(ZoneSeen(zone, runtime.connected))
+
+    def update_zone(self, runtime: ZoneRuntime, zone: Zone) -> None:
+        """Record a change beside the operation that is under way, if there is one."""
+        self.store.update_zone(zone)
         runtime.zone = zone
         self.hub.publish(ZoneSeen(zone, runtime.connected))
 

@@ -71,9 +71,11 @@ def _json_converter() -> Converter:
     converter.register_structure_hook(WorkloadDisk, lambda value, _: _disk(converter, value))
     rare = override(omit_if_default=True)
     converter.register_unstructure_hook(
-        ZoneSpec, make_dict_unstructure_fn(ZoneSpec, converter, seclabel=rare, shares=rare)
+        ZoneSpec, make_dict_unstructure_fn(ZoneSpec, converter, seclabel=rare, shares=rare, device_names=rare)
     )
-    converter.register_unstructure_hook(Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare))
+    converter.register_unstructure_hook(
+        Zone, make_dict_unstructure_fn(Zone, converter, file_volumes=rare, devices=rare)
+    )
     converter.register_unstructure_hook(
         Workload, make_dict_unstructure_fn(Workload, converter, start_error=rare, command=rare, files=rare)
     )

@@ -14,6 +14,8 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete_all, gather
+from protect.devices.find import find as find_devices
+from protect.devices.give import give
 from protect.model.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
 from protect.model.errors import CannotStart
@@ -48,6 +50,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
     # Before the record: a file system that does not answer holds up nothing but this call.
     ids = zone.zone.spec.id_mapping
     taken = await copies.take(manager, zone, spec)
+    found = await find_devices(manager, zone, spec.devices)
     sources: Sequence[VolumeSource] = ()
     try:
         wanted = [*spec.volumes, *taken.shared]
@@ -56,6 +59,7 @@ async def create(manager: ZoneManager, spec: WorkloadSpec) -> Workload:
         table = disks.DiskTable.of(runtime.workload.disks, files)
         async with runtime.lock, AsyncExitStack() as undo:
             undo.push_async_callback(undo_create, manager, runtime)
+            spec = await give(manager, zone, spec, found)
             await manager.volumes.attach(spec.zone_id, spec.id, sources)
             checkpoint("workload-create.volumes-attached")
             await copies.put(manager, runtime, taken)

@@ -10,6 +10,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Missing, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete, complete_all
+from protect.devices.attach import release
 from protect.model.process import ProcessName
 from protect.model.workload import WorkloadState
 from protect.state.manager import ZoneManager
@@ -79,6 +80,8 @@ async def dismantle(manager: ZoneManager, runtime: WorkloadRuntime) -> None:
     checkpoint("workload-delete.container-deleted")
     if runtime.zone.running:
         await complete_all(_detach(manager, runtime, vdev) for vdev in release_disks(runtime))
+    await release(manager, runtime.zone, runtime.id)
+    checkpoint("workload-delete.devices-released")
     await manager.volumes.detach(runtime.zone.id, runtime.id)
     checkpoint("workload-delete.volumes-detached")
     if runtime.outputs is not None:

@@ -14,6 +14,8 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
+from protect.devices import find
+from protect.devices.zone import give_devices, may_pass_functions
 from protect.model.toolstack import DomainSpec
 from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
 from protect.state.manager import ZoneManager, now_ns
@@ -35,6 +37,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
     Exists, Exhausted, Refused (destroyed or dead meanwhile), TooLate (does not boot), ToolstackError.
     """
     begin = time.monotonic()
+    find.check(manager, spec)
     if spec.kernel:
         await asyncio.to_thread(kernel.check, spec.id, spec.kernel)
     runtime = admit(manager, spec)
@@ -46,7 +49,8 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             checkpoint("zone-create.sharing")
             # A destroy may be waiting already: no domain is made for it.
             runtime.end.check("use", f"zone {spec.id}")
-            domain = await toolstack.create(domain_spec(runtime.zone, manager.volumes.shared(spec.id)))
+            shared, passthrough = manager.volumes.shared(spec.id), may_pass_functions(manager, spec)
+            domain = await toolstack.create(domain_spec(runtime.zone, shared, passthrough=passthrough))
             # In memory only: should we die here, the domain is found again by its uuid.
             runtime.zone = replace(runtime.zone, domain_id=domain)
             checkpoint("zone-create.domain-created")
@@ -62,6 +66,7 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
                 await toolstack.set_shares(domain, spec.shares)
             checkpoint("zone-create.capped")
             client.serve()
+            await give_devices(manager, runtime)
             running = runtime.zone.to(
                 ZoneState.RUNNING,
                 boot_id=hello.boot_id.hex(),
@@ -111,7 +116,7 @@ async def _console_in_fault(manager: ZoneManager, runtime: ZoneRuntime) -> Async
         raise await with_console(manager, runtime, fault) from fault
 
 
-def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
+def domain_spec(zone: Zone, shared: Path, *, passthrough: bool = False) -> DomainSpec:
     """The spec of a zone's domain."""
     spec = zone.spec
     return DomainSpec(
@@ -126,4 +131,5 @@ def domain_spec(zone: Zone, shared: Path) -> DomainSpec:
         shared=shared,
         kernel=spec.kernel,
         seclabel=spec.seclabel,
+        passthrough=passthrough,
     )

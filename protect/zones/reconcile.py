@@ -16,6 +16,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from daemonkit.tasks import race
+from protect.devices.attach import settle
 from protect.model.errors import DomainGone, ProtocolViolation
 from protect.model.toolstack import DomainInfo, DomainState
 from protect.model.workload import WorkloadState
@@ -134,6 +135,7 @@ async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo)
             await _close_outputs(runtime)
             await asyncio.sleep(_PAUSE)
     await _release_ended(manager, runtime)
+    await settle(manager, runtime)
     checkpoint("reconcile.adopted")
     log.info("zone adopted", extra=fields(zone=runtime.id, workloads=len(runtime.workloads)))
 

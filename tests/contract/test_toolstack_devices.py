@@ -49,9 +49,7 @@ async def test_a_hot_attached_device_is_written_and_read_back(
 ) -> None:
     agent = await stage.boot()
     await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvda", images[0]))
-    await stage.toolstack.attach_disk(
-        agent.domain, DiskSpec("xvdb", device, readonly=False, exclusive=True)
-    )
+    await stage.toolstack.attach_disk(agent.domain, DiskSpec("xvdb", device, readonly=False, exclusive=True))
     script = "echo written by the zone | dd of=/disk bs=512 conv=notrunc,fsync 2>/dev/null; head -c 19 /disk"
     assert await _shell(agent, "c1", script) == (0, b"written by the zone")
     assert not _claimable(device)

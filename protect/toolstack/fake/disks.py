@@ -7,8 +7,8 @@ by the zone while it has it mounted; it frees itself when neither does.  So when
 * a disk that was attached but not yet mounted is gone: ``disks()`` does not name it any more, its
   node is removed, and the attach has to be done again, as must everything that was under way.
 
-An exclusive disk is a loop device on the host's, too: what the zone mounts would else be refused because of our
-own claim.  It stays until it is detached, since containers have nodes of it that are not open.
+An exclusive disk is a loop device on the host's, too: what the zone mounts would else be refused because of
+our own claim.  It stays until it is detached, since containers have nodes of it that are not open.
 """
 
 from __future__ import annotations

@@ -102,6 +102,7 @@ def write_spec(directory: Path, spec: DomainSpec) -> None:
         "netns": spec.netns,
         "shared": str(spec.shared) if spec.shared else "",
         "seclabel": spec.seclabel,
+        "passthrough": spec.passthrough,
     }
     write_atomically(directory / "spec.json", json.dumps(values))
 
@@ -124,6 +125,7 @@ async def read_spec(directory: Path) -> DomainSpec | None:
         netns=values.get("netns", ""),
         shared=Path(values["shared"]) if values.get("shared") else None,
         seclabel=values.get("seclabel", ""),
+        passthrough=values.get("passthrough", False),
     )
 
 

@@ -11,6 +11,7 @@ from daemonkit.config import Bytes, at_least, longer_than_nothing
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.model.checks import seclabel
+from protect.model.device import PCI_ADDRESS
 from protect.model.toolstack import Capabilities, PhysicalInfo
 
 MIB = 1 << 20
@@ -24,7 +25,8 @@ class FakeSettings:
     """``memory`` is what all zones may have together; 0 means this machine's less ``reserve``.
 
     ``hvm``, ``hap``, ``iommu`` and ``hypervisor_version`` are what it says it has, for tests of what asks;
-    so are ``seclabels``, the labels of its policy: with none it has no FLASK.
+    so are ``seclabels``, the labels of its policy: with none it has no FLASK; and ``pci``, the addresses of
+    functions of which domains get nothing but the record.
     """
 
     memory: Bytes = Bytes(0)
@@ -34,6 +36,7 @@ class FakeSettings:
     iommu: bool = False
     hypervisor_version: str = ""
     seclabels: tuple[str, ...] = ()
+    pci: tuple[str, ...] = ()
     pids_limit: int = 4096
     """Most processes and threads of one zone."""
     launch_seconds: float = 30.0
@@ -44,6 +47,9 @@ class FakeSettings:
         longer_than_nothing(self, "launch_seconds")
         if self.hypervisor_version and not re.fullmatch(r"\d{1,4}\.\d{1,4}", self.hypervisor_version):
             raise WrongKey("hypervisor_version", f"{self.hypervisor_version!r:.80} is not <major>.<minor>")
+        for address in self.pci:
+            if not PCI_ADDRESS.fullmatch(address):
+                raise WrongKey("pci", f"{address!r:.80} is not a PCI address such as 0000:65:00.0")
         for label in self.seclabels:
             try:
                 seclabel("read configuration", label)

@@ -23,9 +23,10 @@ def domain_config(spec: DomainSpec, boot: Boot, arguments: str) -> dict[str, obj
     addons = {"XENPOD_ADDONS": ADDONS} if spec.kernel and spec.kernel.addons else {}
     environment = {**spec.environment, **(ENVIRONMENT if spec.shared else {}), **addons}
     label = {"ssid_label": spec.seclabel} if spec.seclabel else {}
+    passthrough = {"passthrough": "enabled"} if spec.passthrough else {}
     memory = spec.memory_bytes // _KIB
     return {
-        "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid), **label},
+        "c_info": {"type": kind, "name": spec.name, "uuid": str(spec.uuid), **label, **passthrough},
         "b_info": {
             f"type.{kind}": {},
             "max_vcpus": spec.vcpus,

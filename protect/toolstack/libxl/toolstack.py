@@ -35,6 +35,7 @@ from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.disks import Disks
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
+from protect.toolstack.libxl.pci import PciFunctions
 from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
@@ -94,6 +95,7 @@ class LibxlToolstack(Completing):
         undo.callback(self._channels.close)
         self._disks = Disks(self._workers, self._store, self._settings.disk_patience)
         undo.callback(self._disks.close)
+        self._pci = PciFunctions(self._workers, iommu=self._capabilities.iommu)
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
@@ -239,6 +241,26 @@ class LibxlToolstack(Completing):
         self._living("list disks", domain)
         with xen_faults("list disks", str(domain)):
             return [vdev for vdev in await self._disks.list(domain) if vdev != ADDONS]
+
+    @completed
+    async def attach_pci(self, domain: DomainId, address: str) -> None:
+        known = self._living("attach PCI function", domain)
+        with xen_faults("attach PCI function", f"{address} of domain {domain}"):
+            async with known.lock:
+                await self._pci.attach(domain, address)
+
+    @completed
+    async def detach_pci(self, domain: DomainId, address: str) -> None:
+        if (known := self._registry.get(domain)) is not None:
+            with xen_faults("detach PCI function", f"{address} of domain {domain}"):
+                async with known.lock:
+                    await self._pci.detach(domain, address)
+
+    @completed
+    async def pci_functions(self, domain: DomainId) -> builtins.list[str]:
+        self._living("list PCI functions", domain)
+        with xen_faults("list PCI functions", str(domain)):
+            return await self._pci.list(domain)
 
     @completed
     async def share(self, domain: DomainId) -> str:

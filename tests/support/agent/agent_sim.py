@@ -41,6 +41,7 @@ class SimAgent:
         self.errors: dict[str, pb.Error] = {}
         """Operations that fail."""
         self.file_volumes = True
+        self.device_in_use = False
         self.left = b""
         """The answer to read_file."""
         self._chunk = chunk
@@ -277,6 +278,9 @@ class SimAgent:
             reply = self._create(execute.process, execute.tty, execute.stdin)
         elif operation == "dial":
             reply = pb.Reply(dialed=self._dial())
+        elif operation == "find_device":
+            there = pb.DeviceFound(major=202, minor=16, size_bytes=1 << 20, in_use=self.device_in_use)
+            reply = pb.Reply(device=pb.DeviceFound() if request.find_device.gone else there)
         elif operation == "read_file":
             reply = pb.Reply(content=pb.FileContent(content=self.left))
         elif operation == "list_processes":

@@ -159,6 +159,7 @@ class Protectd:
                 zones=protect_pb2_grpc.ZonesStub(link),
                 workloads=protect_pb2_grpc.WorkloadsStub(link),
                 host=protect_pb2_grpc.HostStub(link),
+                devices=protect_pb2_grpc.DevicesStub(link),
             )
 
 
@@ -169,6 +170,7 @@ class Clients:
     zones: protect_pb2_grpc.ZonesAsyncStub
     workloads: protect_pb2_grpc.WorkloadsAsyncStub
     host: protect_pb2_grpc.HostAsyncStub
+    devices: protect_pb2_grpc.DevicesAsyncStub
 
 
 def _code(checkout: Path) -> dict[str, str]:
