@@ -29,6 +29,7 @@ RESULTS: Mapping[str, str] = {
     "get_facts": "facts",
     "dial": "dialed",
     "read_file": "content",
+    "find_device": "device",
 }
 """The result that answers an operation; all other operations are answered by ``done``."""
 CREATING = frozenset({"create_container", "exec_process", "dial"})

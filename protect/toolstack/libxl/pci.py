@@ -55,7 +55,7 @@ class PciFunctions:
         if not await self._workers.ask(functions.is_pv, domid):
             cause = "its zone is pvh, and Xen gives PCI functions to pv guests alone"
             raise Refused(_OPERATION, address, cause, 'mode = "pv" for its profile or handler')
-        if not _PCIBACK.exists():
+        if not await asyncio.to_thread(_PCIBACK.exists):
             raise Refused(_OPERATION, address, "dom0 has no pciback", "modprobe xen-pciback")
 
     async def _withdraw(self, domid: int, address: str, *, fresh: bool) -> None:

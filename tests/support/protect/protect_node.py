@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from daemonkit.config import Seconds
 from daemonkit.faults import Broken
 from protect.channel.link import Link
-from protect.config import HostConfig, ProtectdConfig, Timeouts, ZoneLimits
+from protect.config import HostConfig, Profile, ProtectdConfig, Timeouts, ZoneLimits
 from protect.model.container import ImageFilesystem, WorkloadSpec
 from protect.model.device import BlockDevice
 from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
@@ -138,12 +138,14 @@ async def running(
     host: HostConfig | None = None,
 ) -> AsyncIterator[ZoneManager]:
     """A daemon without its server; leaving is its orderly stop, and entering again a restart."""
+    named = host.devices.values() if host else ()
     config = ProtectdConfig(
         run_dir=folder / "run",
         state_dir=folder / "state",
         limits=limits or ZoneLimits(),
         timeouts=FAST,
         host=host or HostConfig(),
+        profiles={name: Profile() for device in named for name in device.profiles},
     )
     config.state_dir.mkdir(parents=True, exist_ok=True)
     store = SqliteStore(config.state_dir / "protect.db")
