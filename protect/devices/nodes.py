@@ -1,8 +1,8 @@
 """The device nodes of a container: what its OCI configuration says of them.
 
-A container has a node of its own, with the number that the disk has in its zone, and may open nothing else.
-One that has the zone's whole /dev has the zone's node at another path: a node of its own would stay there
-after it.
+A container has a node of its own, with the number that the disk has in its zone, and may open nothing
+else.  Where that cannot be, the zone's own node is shown, which only root may open: in a container that has
+the zone's whole /dev, where a node would stay after it; and outside /dev, where no node can be opened.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def with_nodes(workload_id: str, config: bytes, nodes: Sequence[Node]) -> bytes:
             cause = "it has a user namespace, whose root owns no device"
             raise Invalid(_OPERATION, workload_id, cause, "leave out the devices, or the user namespace")
         for node in nodes:
-            if _has_zones_dev(oci):
-                oci["mounts"].append(_mount(node))
+            if _has_zones_dev(oci) or not node.request.container_path.startswith("/dev/"):
+                oci["mounts"].append(_mount(workload_id, node))
             else:
                 linux.setdefault("devices", []).append(_made(node))
             linux.setdefault("resources", {}).setdefault("devices", []).append(_rule(node))
@@ -56,7 +56,11 @@ def _has_zones_dev(oci: dict[str, Any]) -> bool:
     )
 
 
-def _mount(node: Node) -> dict[str, Any]:
+def _mount(workload_id: str, node: Node) -> dict[str, Any]:
+    if node.request.uid:
+        cause = f"device {node.request.container_path}: here only root can open it, and it is for user"
+        hint = "put it below /dev, in a container that is not privileged"
+        raise Invalid(_OPERATION, workload_id, f"{cause} {node.request.uid}", hint)
     return {
         "destination": node.request.container_path,
         "type": "bind",
