@@ -27,5 +27,5 @@ async def give(
         if device.kind is DeviceKind.BLOCK and request.container_path:
             nodes.append(Node(request, device, await zone.agent.find_device(device.vdev)))
     if found:
-        checkpoint("workload-create.devices-given")
+        checkpoint("device-give.given")
     return replace(spec, oci_config=with_nodes(spec.id, spec.oci_config, nodes))

@@ -30,4 +30,4 @@ async def give_devices(manager: ZoneManager, zone: ZoneRuntime) -> None:
     names = zone.zone.spec.device_names
     for wanted in await find(manager, zone, [DeviceRequest(name=name) for name in names]):
         await acquire(manager, zone, wanted)
-        checkpoint("zone-create.device-attached")
+        checkpoint("device-give.of-zone")
