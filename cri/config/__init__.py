@@ -12,6 +12,7 @@ from cri.config.file import (
 from cri.config.handlers import (
     ANNOTATIONS,
     DEFAULT_HANDLER,
+    DEVICES,
     KERNEL,
     MEMORY,
     VCPUS,
@@ -24,6 +25,7 @@ from cri.config.requirements import Requirement, RequirementKind, version
 
 __all__ = [
     "ANNOTATIONS",
+    "DEVICES",
     "DEFAULT_HANDLER",
     "KERNEL",
     "MEMORY",

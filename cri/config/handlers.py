@@ -18,9 +18,11 @@ DEFAULT_HANDLER = "xenpod"
 MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
 KERNEL = "xenpod.dev/kernel"
-ANNOTATIONS = (MEMORY, VCPUS, KERNEL)
+DEVICES = "xenpod.dev/devices"
+ANNOTATIONS = (MEMORY, VCPUS, KERNEL, DEVICES)
 """All our annotations of pods."""
 
+_DEVICE = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SECLABEL = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,-]+){2,4}")
 _MOST_VCPUS = 1024
@@ -58,7 +60,7 @@ class HandlerConfig:
     the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.  ``spoof_check``:
     zones send and see frames of the pod's own addresses only.  ``empty_dir_size`` is of each emptyDir
     that a zone has in place of one on disk; 0: half of the zone's memory.  Bandwidths, in bits per second,
-    are what a pod has at most; 0 for no limit.
+    are what a pod has at most; 0 for no limit.  ``devices`` are names of the host's that each zone has.
     """
 
     profile: str = "default"
@@ -79,12 +81,9 @@ class HandlerConfig:
     egress_bandwidth: int = 0
     annotations: tuple[str, ...] = (KERNEL,)
     requires: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
 
     NOT_YET: ClassVar[Mapping[str, str]] = {
-        "devices": (
-            "zones cannot be given devices of the host yet."
-            ' requires = ["device:NAME"] keeps a handler to hosts that have one'
-        ),
         "sharing": "there is one way in which zones share the host's files, and nothing to choose",
     }
 
@@ -100,6 +99,9 @@ class HandlerConfig:
                 raise WrongKey("kernel", str(fault)) from None
         if self.seclabel and not _SECLABEL.fullmatch(self.seclabel):
             raise WrongKey("seclabel", f"{self.seclabel!r:.80} is not user:role:type, of [A-Za-z0-9_.,:-]")
+        for name in self.devices:
+            if not _DEVICE.fullmatch(name):
+                raise WrongKey("devices", f"{name!r:.80} is not 1 to 63 of [a-z0-9._-]")
         for key in self.annotations:
             if key not in ANNOTATIONS:
                 raise WrongKey("annotations", f"{key!r:.80} is none of {', '.join(ANNOTATIONS)}")
@@ -125,12 +127,14 @@ class HandlerConfig:
     @property
     def asks_host(self) -> bool:
         """Whether it wants something that a host may lack, beyond what its profile says."""
-        return bool(self.requires or self.seclabel) or self.mode is not HandlerMode.PROFILE
+        return bool(self.requires or self.seclabel or self.devices) or self.mode is not HandlerMode.PROFILE
 
     @property
     def needs_fresh_facts(self) -> bool:
         """Whether it wants what comes and goes while the host runs: devices, and a policy's labels."""
-        return bool(self.seclabel) or any(one.kind is RequirementKind.DEVICE for one in self.requirements)
+        return bool(self.seclabel or self.devices) or any(
+            one.kind is RequirementKind.DEVICE for one in self.requirements
+        )
 
 
 def _check_reserve(reserve: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from cri.checks import devices
 from cri.checks import sandbox as request
 from cri.checks.fields import RUN
 from cri.checks.handlers import MODES, unmet
@@ -129,6 +130,7 @@ async def _create_zone(
             kernel=found,
             mode=MODES[handler.mode],
             seclabel=handler.seclabel,
+            devices=devices.of_pod(sandbox.config.annotations, handler),
         )
     )
     runtime.shares[sandbox.id] = (shares.weight, shares.cap)

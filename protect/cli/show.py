@@ -50,6 +50,7 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
         ("vcpus", str(answer.resources.vcpus)),
         ("cpu weight", str(answer.resources.weight) if answer.resources.HasField("weight") else ""),
         ("cpu cap", f"{answer.resources.cap}%" if answer.resources.cap else ""),
+        *(("device", _device(one)) for one in answer.devices),
         ("created", when(answer.created_at_ns)),
         ("died", when(answer.died_at_ns)),
         ("channel", "connected" if answer.channel_connected else "not connected"),
@@ -185,6 +186,11 @@ def pairs(rows: Sequence[tuple[str, str]]) -> None:
 def console() -> Console:
     """The console to print to; lines are cut to its width only on a terminal."""
     return Console() if sys.stdout.isatty() else Console(width=400)
+
+
+def _device(one: pb.Device) -> str:
+    parts = (one.name, one.place, one.disk, "" if one.attached else "changing")
+    return " ".join(part for part in parts if part)
 
 
 def _zone_state(state: pb.ZoneState.ValueType) -> str:

@@ -44,7 +44,7 @@ async def settled(zones: Zones, *names: str) -> None:
     """Nothing is under way any more, and zones have these devices."""
     await connected(zones)
     async with asyncio.timeout(TIMEOUT):
-        while await held(zones) != dict.fromkeys(names, True):
+        while await held(zones) != dict.fromkeys(names, True):  # noqa: ASYNC110 - the list tells no changes
             await asyncio.sleep(0.02)
 
 
