@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+
+import grpc.aio
 
 from daemonkit.grpc_server import channel
 from protect.cli import find, show
@@ -68,8 +70,9 @@ async def device_detach(options: argparse.Namespace) -> None:
         raise CommandFailed("the host has it back, but the zone has not confirmed that it is gone")
 
 
-async def _zones(link: object) -> Iterable[str]:
-    answer = await protect_pb2_grpc.ZonesStub(link).ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT)  # type: ignore[arg-type]
+async def _zones(link: grpc.aio.Channel) -> list[str]:
+    zones = protect_pb2_grpc.ZonesStub(link)
+    answer = await zones.ListZones(pb.ListZonesRequest(), timeout=_TIMEOUT)
     return [zone.id for zone in answer.zones]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,11 +12,14 @@ import pytest
 
 from daemonkit.faults import Invalid, Missing, Refused
 from protect.host.loops import take_loop
+from protect.model.errors import DomainGone
 from protect.model.toolstack import DiskSpec
+from tests.contract.conftest import IN_DOM0
 from tests.support.protect.stage import Agent, Stage
 
 pytestmark = pytest.mark.root
 _SIZE = 8 << 20
+NO_FUNCTION = "0000:ff:1f.7"
 
 
 @pytest.fixture
@@ -94,6 +98,23 @@ async def test_what_the_host_or_another_zone_uses_is_refused(
     assert subprocess.run(["mount", str(device), str(place)], check=False, capture_output=True).returncode
     await stage.toolstack.destroy(first.id)
     await stage.toolstack.attach_disk(second.id, wanted)
+
+
+async def test_pci_functions_that_cannot_be(stage: Stage) -> None:
+    """Neither host has an IOMMU here; that one works is shown where there is one."""
+    info = await stage.create()
+    here = sorted(entry.name for entry in Path("/sys/bus/pci/devices").iterdir()) if IN_DOM0 else []
+    for address in [*here, NO_FUNCTION]:
+        with pytest.raises((Refused, Missing)) as refused:
+            await stage.toolstack.attach_pci(info.id, address)
+        reasons = "no such function" if address == NO_FUNCTION else "no IOMMU|cannot be reset|is a bridge"
+        assert re.search(reasons, str(refused.value)), refused.value
+        await stage.toolstack.detach_pci(info.id, address)
+    assert await stage.toolstack.pci_functions(info.id) == []
+    await stage.toolstack.destroy(info.id)
+    with pytest.raises(DomainGone):
+        await stage.toolstack.attach_pci(info.id, NO_FUNCTION)
+    await stage.toolstack.detach_pci(info.id, NO_FUNCTION)
 
 
 async def test_what_is_no_device_is_refused(stage: Stage, images: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Devices of the host in pods, asked for in each way: block volumes, device plugins, CDI, annotation, handler."""
+"""Devices of the host in pods: block volumes, by device plugins, CDI names, annotation and handler."""
 
 from __future__ import annotations
 
@@ -35,20 +35,21 @@ async def stage(tmp_path: Path, device: Path) -> AsyncIterator[Watched]:
         await node.daemon.stop()
         await node.protectd.daemon.stop()
         node.protectd.configure(host={"devices": {"fast": str(device), "lost": "/dev/no-such"}})
-        handlers = {
-            "disk": {"devices": ["fast"]},
-            "asks": {"annotations": [ANNOTATION]},
-            "bad": {"devices": ["lost"]},
-        }
-        node.configure(handlers=handlers)
+        node.configure(
+            handlers={
+                "disk": {"devices": ["fast"]},
+                "asks": {"annotations": [ANNOTATION]},
+                "bad": {"devices": ["lost"]},
+            }
+        )
         await node.start()
         yield made
 
 
-async def run_pod(stage: Watched, handler: str = "", **notes: str) -> Pod:
+async def run_pod(stage: Watched, handler: str = "", devices: str = "", name: str = "web") -> Pod:
     config = cri.PodSandboxConfig(
-        metadata=cri.PodSandboxMetadata(name="web", namespace="default", uid="u1"),
-        annotations={ANNOTATION: value for value in notes.values()},
+        metadata=cri.PodSandboxMetadata(name=name, namespace="default", uid=name),
+        annotations={ANNOTATION: devices} if devices else {},
     )
     request = cri.RunPodSandboxRequest(config=config, runtime_handler=handler)
     reply = await stage.client.runtime.RunPodSandbox(request, timeout=DEADLINE)
@@ -102,11 +103,8 @@ async def test_one_that_is_only_read(stage: Watched, device: Path) -> None:
 @pytest.mark.parametrize("way", ["plugin", "cdi", "annotation", "handler"])
 async def test_a_named_device(stage: Watched, device: Path, way: str) -> None:
     where = "/dev/xenpod/fast"
-    pod = await run_pod(
-        stage,
-        {"annotation": "asks", "handler": "disk"}.get(way, ""),
-        **({"devices": " fast "} if way == "annotation" else {}),
-    )
+    handler = {"annotation": "asks", "handler": "disk"}.get(way, "")
+    pod = await run_pod(stage, handler, devices=" fast " if way == "annotation" else "")
     asked = {
         "plugin": {"devices": [block(where, "/dev/mine")]},
         "cdi": {"CDI_devices": [cri.CDIDevice(name="xenpod.dev/device=fast")]},
@@ -132,13 +130,5 @@ async def test_who_may_not(stage: Watched, device: Path) -> None:
         await run_pod(stage, "asks", devices="Fast")
     pod = await run_pod(stage, "disk")
     async with failing(grpc.StatusCode.FAILED_PRECONDITION) as said:
-        await run_pod_again(stage)
+        await run_pod(stage, "disk", name="second")
     assert f"zone {pod.id} has it" in said[0]
-
-
-async def run_pod_again(stage: Watched) -> None:
-    config = cri.PodSandboxConfig(
-        metadata=cri.PodSandboxMetadata(name="second", namespace="default", uid="u2")
-    )
-    request = cri.RunPodSandboxRequest(config=config, runtime_handler="disk")
-    await stage.client.runtime.RunPodSandbox(request, timeout=DEADLINE)
