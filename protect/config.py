@@ -78,7 +78,7 @@ class NamedDevice:
 
     SHORT: ClassVar[str] = "place"
 
-    place: str
+    place: str = ""
     profiles: tuple[str, ...] = ()
     readonly: bool = False
 

@@ -17,7 +17,6 @@ from daemonkit.tasks import complete, race
 from protect.agent import replies, requests
 from protect.agent.link import AgentLink
 from protect.model.container import ContainerSpec
-from protect.model.device import GuestDevice
 from protect.model.files import FilePart
 from protect.model.lifetime import End
 from protect.model.ports import Input, Sink
@@ -31,20 +30,17 @@ from protect.model.process import (
     ZoneFacts,
 )
 from protect.model.statistics import StatsKind, ZoneStats
+from protect.model.volume import GuestDevice
 from protect.model.zone import GuestNetwork, ZoneSpec
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 T = TypeVar("T")
 
-_ADOPTION = 5.0
-"""Seconds a call waits for a zone that is just being adopted."""
-_DIAL = 15.0
-"""Seconds: longer than the agent's own deadline of 10."""
+_ADOPTION = 5.0  # seconds a call waits for a zone that is just being adopted
+_DIAL = 15.0  # seconds: longer than the agent's own deadline of 10
 _START = 130.0
-"""Seconds: longer than the agent's own deadlines of 60 for what is left of a creation, and 60 for the start.
-
-Whoever gave up earlier would not learn that the container runs.
-"""
+"""Seconds: longer than the agent's 60 for what is left of a creation and 60 for the start: whoever gave up
+earlier would not learn that the container runs."""
 
 
 class AgentClient:
@@ -113,12 +109,9 @@ class AgentClient:
         await self._call(pb.Request(mount_shared=pb.MountShared(session=session)))
 
     async def find_device(self, name: str, *, gone: bool = False) -> GuestDevice:
-        """What a disk is in the zone, once it is there, or that it is gone (all is 0 then).
-
-        TooLate: that has not come true in the agent's 20 s.  Unsupported: an old agent.
-        """
-        reply = await self._call(pb.Request(find_device=pb.FindDevice(name=name, gone=gone)))
-        return replies.device(self._zone_id, reply.device)
+        """A disk as the zone has it, once it is there; or, all 0, once it is gone.  TooLate: not in 20 s."""
+        asked = pb.FindDevice(name=name, gone=gone)
+        return replies.device(self._zone_id, (await self._call(pb.Request(find_device=asked))).device)
 
     async def list_processes(self) -> ProcessList:
         """List all processes, as a part of setting up a connection, before ``serve``."""
@@ -166,12 +159,10 @@ class AgentClient:
 
     async def start_container(self, container_id: str) -> int:
         """Start a container: the pid of its first process, 0 if not told.  CannotStart as above."""
-        request = pb.Request(start_container=pb.StartContainer(id=container_id))
-        return (await self._call(request, max(_START, self.call_timeout))).pid
+        return (await self._call(requests.start(container_id), max(_START, self.call_timeout))).pid
 
     async def update_container(self, container_id: str, resources: bytes) -> None:
-        asked = pb.UpdateContainer(id=container_id, resources_json=resources)
-        await self._call(pb.Request(update_container=asked))
+        await self._call(requests.update_container(container_id, resources))
 
     async def delete_container(self, container_id: str) -> None:
         """Delete a container; an unknown one succeeds."""

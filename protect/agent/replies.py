@@ -10,7 +10,6 @@ from typing import TypeVar
 
 from daemonkit import logs
 from protect.model.checks import printable
-from protect.model.device import GuestDevice
 from protect.model.errors import ProtocolViolation
 from protect.model.process import (
     DialedConnection,
@@ -23,6 +22,7 @@ from protect.model.process import (
     ZoneFacts,
 )
 from protect.model.statistics import InterfaceStats, Pressure, WorkloadStats, ZoneFigures, ZoneStats, plain
+from protect.model.volume import GuestDevice
 from xenpod_proto.channel.v1 import channel_pb2 as pb
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 
-from protect.model.device import PCI_ADDRESS
+from protect.model.volume import PCI_ADDRESS
 
 PCI = Path("/sys/bus/pci/devices")
 

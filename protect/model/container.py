@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from protect.model.device import DeviceRequest
 from protect.model.files import FileVolume
-from protect.model.volume import Volume
+from protect.model.volume import DeviceRequest, Volume
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,18 +15,13 @@ from pathlib import Path
 from typing import NewType, Protocol
 from uuid import UUID
 
+from protect.model.modes import Capabilities as Capabilities
+from protect.model.modes import Mode as Mode
 from protect.model.shares import CpuShares
 from protect.model.transport import Transport
 
 DomainId = NewType("DomainId", int)
 """The hypervisor's number of a domain; on the fake, the pid of its first process."""
-
-
-class Mode(Enum):
-    """Virtualisation mode of a domain."""
-
-    PV = "pv"
-    PVH = "pvh"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,25 +160,6 @@ class PhysicalInfo:
     """Whether the guests' kernel enforces an SELinux policy.  An agent loads none."""
     kernels: bool = False
     """Whether guests can have kernels of their own."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What the hypervisor can do on this machine; constant while it runs.
-
-    ``hvm``: guests with hardware-assisted virtualisation (PVH); ``hap``: such guests with hardware-assisted
-    paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
-    "<major>.<minor>" of Xen, "" where there is none.  ``kernel_modes``: in which the toolstack's own kernel
-    can boot.  ``flask``: the hypervisor has that security module, so domains can have labels.
-    """
-
-    pv: bool = True
-    hvm: bool = False
-    hap: bool = False
-    iommu: bool = False
-    hypervisor_version: str = ""
-    kernel_modes: frozenset[Mode] = frozenset(Mode)
-    flask: bool = False
 
 
 class Toolstack(Protocol):

@@ -16,9 +16,9 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.model.device import ZoneDevice
 from protect.model.shares import CpuShares
 from protect.model.toolstack import DomainId, DomainKernel, Mode
+from protect.model.volume import ZoneDevice
 
 
 class ZoneState(Enum):

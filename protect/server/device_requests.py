@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from daemonkit.faults import Invalid
 from protect.model import checks
-from protect.model.device import DeviceRequest
+from protect.model.volume import DeviceRequest
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 DEVICES_LIMIT = 32

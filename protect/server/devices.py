@@ -11,13 +11,13 @@ import grpc.aio
 from daemonkit.faults import Invalid
 from daemonkit.interceptors import read_only
 from daemonkit.tasks import complete
-from protect.devices.attach import acquire, detach
-from protect.devices.find import find, kind_of
 from protect.host import devices
 from protect.model import checks
-from protect.model.device import PCI_ADDRESS, DeviceRequest
+from protect.model.volume import PCI_ADDRESS, DeviceRequest
 from protect.server import translate
 from protect.state.manager import ZoneManager
+from protect.workloads.devices.attach import acquire, detach
+from protect.workloads.devices.find import find, kind_of
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 from xenpod_proto.protect.v1 import protect_pb2_grpc
 

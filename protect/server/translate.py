@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protect.model import events
-from protect.model.device import DeviceKind, ZoneDevice
 from protect.model.modes import WantedMode
 from protect.model.toolstack import Mode
+from protect.model.volume import DeviceKind, ZoneDevice
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone, ZoneState
 from xenpod_proto.protect.v1 import protect_pb2 as pb

@@ -15,11 +15,11 @@ from daemonkit.logs import fields
 from daemonkit.tasks import Background
 from protect.agent.link import LinkFactory
 from protect.config import ProtectdConfig
-from protect.model.device import HostDevices
 from protect.model.events import Change, WorkloadGone, WorkloadSeen, ZoneGone, ZoneSeen
 from protect.model.lifetime import End
 from protect.model.ports import HostFiles, LogFactory, Splice, ZoneVolumes
 from protect.model.toolstack import Toolstack
+from protect.model.volume import HostDevices
 from protect.model.workload import Workload, WorkloadState
 from protect.model.zone import Zone
 from protect.state.hub import Hub

@@ -10,18 +10,18 @@ from pathlib import Path
 
 from daemonkit.faults import Broken, Invalid, Missing, Refused, TooLate
 from daemonkit.host.lookup import Lookup, Lookups
-from protect.model.device import BlockDevice
+from protect.model.volume import HostBlockDevice
 
 _OPERATION = "find block device"
 
 
 class HostBlockDevices:
-    """``protect.model.device.HostDevices``; paths are looked up by processes that can be left behind."""
+    """``protect.model.volume.HostDevices``; paths are looked up by processes that can be left behind."""
 
     def __init__(self, lookups: Lookups) -> None:
         self._lookups = lookups
 
-    async def find(self, zone_id: str, paths: Sequence[str], timeout: float) -> list[BlockDevice]:
+    async def find(self, zone_id: str, paths: Sequence[str], timeout: float) -> list[HostBlockDevice]:
         if not paths:
             return []
         try:
@@ -32,7 +32,7 @@ class HostBlockDevices:
             raise TooLate(_OPERATION, f"{', '.join(paths):.400}", cause) from None
 
 
-async def _find(lookup: Lookup, path: str) -> BlockDevice:
+async def _find(lookup: Lookup, path: str) -> HostBlockDevice:
     try:
         with await lookup.find(path) as place:
             if not stat.S_ISBLK(place.mode):
@@ -45,7 +45,7 @@ async def _find(lookup: Lookup, path: str) -> BlockDevice:
         raise Missing(_OPERATION, path, "there is none") from None
     except OSError as error:
         raise Refused(_OPERATION, path, error.strerror or str(error)) from error
-    return BlockDevice(_openable(path, real, number), number)
+    return HostBlockDevice(_openable(path, real, number), number)
 
 
 def _openable(path: str, real: str, number: int) -> Path:

@@ -14,8 +14,6 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete_all, gather
-from protect.devices.find import find as find_devices
-from protect.devices.give import give
 from protect.model.checks import printable
 from protect.model.container import ContainerSpec, MemoryVolume, WorkloadSpec
 from protect.model.errors import CannotStart
@@ -31,6 +29,8 @@ from protect.state.store import Intent
 from protect.workloads import disks, sharing
 from protect.workloads import files as copies
 from protect.workloads.delete import delete_container, undo_create
+from protect.workloads.devices.find import find as find_devices
+from protect.workloads.devices.give import give
 from protect.workloads.start import start_error
 
 log = logging.getLogger(__name__)

@@ -10,12 +10,12 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault, Missing, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete, complete_all
-from protect.devices.attach import release
 from protect.model.process import ProcessName
 from protect.model.workload import WorkloadState
 from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime
 from protect.state.store import Intent
+from protect.workloads.devices.attach import release
 from protect.workloads.disks import release_disks
 
 log = logging.getLogger(__name__)

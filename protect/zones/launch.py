@@ -14,13 +14,13 @@ from pathlib import Path
 from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Exists, Fault
 from daemonkit.logs import fields
-from protect.devices import find
-from protect.devices.zone import give_devices, may_pass_functions
 from protect.model.toolstack import DomainSpec
 from protect.model.zone import Zone, ZoneSpec, ZoneState, domain_name
 from protect.state.manager import ZoneManager, now_ns
 from protect.state.runtime import ZoneRuntime
 from protect.state.store import Intent
+from protect.workloads.devices import find
+from protect.workloads.devices.zone import give_devices, may_pass_functions
 from protect.zones import kernel
 from protect.zones.deaths import with_console
 from protect.zones.destroy import dismantle

@@ -16,7 +16,6 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Fault
 from daemonkit.logs import fields
 from daemonkit.tasks import race
-from protect.devices.attach import settle
 from protect.model.errors import DomainGone, ProtocolViolation
 from protect.model.toolstack import DomainInfo, DomainState
 from protect.model.workload import WorkloadState
@@ -25,6 +24,7 @@ from protect.state.manager import ZoneManager
 from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
 from protect.workloads import exits
+from protect.workloads.devices.attach import settle
 from protect.zones import connect, deaths, resync
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link

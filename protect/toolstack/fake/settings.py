@@ -11,8 +11,8 @@ from daemonkit.config import Bytes, at_least, longer_than_nothing
 from daemonkit.convert import WrongKey
 from daemonkit.faults import Invalid
 from protect.model.checks import seclabel
-from protect.model.device import PCI_ADDRESS
 from protect.model.toolstack import Capabilities, PhysicalInfo
+from protect.model.volume import PCI_ADDRESS
 
 MIB = 1 << 20
 _USERS = Path("/proc/self/ns/user")

@@ -33,9 +33,9 @@ from protect.model.toolstack import (
     ShutdownReason,
 )
 from protect.model.transport import Transport
-from protect.toolstack.completion import Completing, completed
+from protect.toolstack.completion import completed
 from protect.toolstack.deaths import Deaths, Listeners
-from protect.toolstack.fake import channel, create, disks, faultplan, interfaces, pci, sharing
+from protect.toolstack.fake import channel, create, disks, faultplan, interfaces, sharing
 from protect.toolstack.fake.domain import Domain, read_console, read_spec
 from protect.toolstack.fake.faultplan import FaultInjector, FaultKind, FaultPlan
 from protect.toolstack.fake.home import Home
@@ -48,7 +48,7 @@ NOTICE = "the fake toolstack has NO SECURITY BOUNDARY: zones are namespaces of t
 _END_SECONDS = 10.0
 
 
-class FakeToolstack(Completing):
+class FakeToolstack(disks.FakePciVerbs):
     """A ``Toolstack`` on namespaces; ``run_dir`` keeps what must outlive the daemon."""
 
     name = "fake"
@@ -198,22 +198,6 @@ class FakeToolstack(Completing):
 
     async def disks(self, domain: DomainId) -> builtins.list[str]:
         return sorted(self._living("list disks", domain).loops)
-
-    @completed
-    async def attach_pci(self, domain: DomainId, address: str) -> None:
-        found = self._living("attach PCI function", domain)
-        async with self._changing(found, "attach_pci", f"attach PCI function {address}"):
-            pci.attach(self._settings, found, address, self._domains.values())
-
-    @completed
-    async def detach_pci(self, domain: DomainId, address: str) -> None:
-        found = self._by_id(domain)
-        if found is not None:
-            async with self._changing(found, "detach_pci", f"detach PCI function {address}"):
-                pci.detach(found, address)
-
-    async def pci_functions(self, domain: DomainId) -> builtins.list[str]:
-        return pci.functions(self._living("list PCI functions", domain))
 
     async def share(self, domain: DomainId) -> str:
         return await sharing.share(self._living("share", domain), self._faults, self._share_ends)

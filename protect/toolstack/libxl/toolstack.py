@@ -26,16 +26,16 @@ from protect.model.toolstack import (
 from protect.model.transport import Transport
 from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
-from protect.toolstack.completion import Completing, completed
+from protect.toolstack.completion import completed
 from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, domain_info
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
-from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.devices.disks import Disks
+from protect.toolstack.libxl.devices.pci import PciFunctions, PciVerbs
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
-from protect.toolstack.libxl.pci import PciFunctions
 from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
@@ -49,7 +49,7 @@ from xenbind.raw import Unavailable
 _TRIM_SECONDS = 30.0
 
 
-class LibxlToolstack(Completing):
+class LibxlToolstack(PciVerbs):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -241,26 +241,6 @@ class LibxlToolstack(Completing):
         self._living("list disks", domain)
         with xen_faults("list disks", str(domain)):
             return [vdev for vdev in await self._disks.list(domain) if vdev != ADDONS]
-
-    @completed
-    async def attach_pci(self, domain: DomainId, address: str) -> None:
-        known = self._living("attach PCI function", domain)
-        with xen_faults("attach PCI function", f"{address} of domain {domain}"):
-            async with known.lock:
-                await self._pci.attach(domain, address)
-
-    @completed
-    async def detach_pci(self, domain: DomainId, address: str) -> None:
-        if (known := self._registry.get(domain)) is not None:
-            with xen_faults("detach PCI function", f"{address} of domain {domain}"):
-                async with known.lock:
-                    await self._pci.detach(domain, address)
-
-    @completed
-    async def pci_functions(self, domain: DomainId) -> builtins.list[str]:
-        self._living("list PCI functions", domain)
-        with xen_faults("list PCI functions", str(domain)):
-            return await self._pci.list(domain)
 
     @completed
     async def share(self, domain: DomainId) -> str:

@@ -15,11 +15,10 @@ from daemonkit.faults import Broken
 from protect.channel.link import Link
 from protect.config import HostConfig, Profile, ProtectdConfig, Timeouts, ZoneLimits
 from protect.model.container import ImageFilesystem, WorkloadSpec
-from protect.model.device import BlockDevice
 from protect.model.files import FileChunk, FileTree, FileVolume, FoundFiles, WantedFiles
 from protect.model.ports import HostFiles
 from protect.model.toolstack import Mode
-from protect.model.volume import Volume, VolumeSource
+from protect.model.volume import HostBlockDevice, Volume, VolumeSource
 from protect.model.zone import GuestNetwork, GuestRoute, ZoneIdMapping, ZoneSpec
 from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
@@ -120,9 +119,9 @@ class MemoryDevices:
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
 
-    async def find(self, zone_id: str, paths: Sequence[str], timeout: float) -> list[BlockDevice]:
+    async def find(self, zone_id: str, paths: Sequence[str], timeout: float) -> list[HostBlockDevice]:
         return [
-            BlockDevice(Path(path), self._numbers.setdefault(path, 0x1000 + len(self._numbers)))
+            HostBlockDevice(Path(path), self._numbers.setdefault(path, 0x1000 + len(self._numbers)))
             for path in paths
         ]
 

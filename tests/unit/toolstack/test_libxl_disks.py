@@ -11,7 +11,7 @@ import pytest
 
 from protect.toolstack.libxl import disks as module
 from protect.toolstack.libxl.deaths import Known
-from protect.toolstack.libxl.disks import Disks
+from protect.toolstack.libxl.devices.disks import Disks
 from xenbind import errors
 
 

@@ -15,8 +15,8 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Exhausted, Fault, Refused
 from daemonkit.logs import fields
 from daemonkit.tasks import complete
-from protect.model.device import DeviceKind, ZoneDevice
 from protect.model.toolstack import DiskSpec
+from protect.model.volume import DeviceKind, ZoneDevice
 from protect.model.zone import ZoneState
 from protect.state import disk_names
 from protect.state.manager import ZoneManager

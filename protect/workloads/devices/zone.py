@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from daemonkit.checkpoints import checkpoint
-from protect.devices.attach import acquire
-from protect.devices.find import find, kind_of
-from protect.model.device import DeviceKind, DeviceRequest
 from protect.model.toolstack import Mode
+from protect.model.volume import DeviceKind, DeviceRequest
 from protect.model.zone import ZoneSpec
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
+from protect.workloads.devices.attach import acquire
+from protect.workloads.devices.find import find, kind_of
 
 
 def may_pass_functions(manager: ZoneManager, spec: ZoneSpec) -> bool:

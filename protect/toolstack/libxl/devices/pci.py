@@ -12,7 +12,10 @@ from pathlib import Path
 
 from daemonkit.faults import Exists, Refused
 from protect.host import pci as host
-from protect.toolstack.libxl.workers import Workers
+from protect.model.toolstack import DomainId
+from protect.toolstack.completion import Completing, completed
+from protect.toolstack.libxl.deaths import DomainRegistry, Known
+from protect.toolstack.libxl.workers import Workers, xen_faults
 from xenbind import errors
 from xenbind import pci as functions
 
@@ -93,3 +96,33 @@ class PciFunctions:
         with suppress(errors.DomainNotFound):
             return await self._workers.ask(functions.functions, domid)
         return []
+
+
+class PciVerbs(Completing):
+    """The verbs of the port that have to do with PCI functions."""
+
+    _pci: PciFunctions
+    _registry: DomainRegistry
+
+    def _living(self, operation: str, domain: DomainId) -> Known:
+        raise NotImplementedError
+
+    @completed
+    async def attach_pci(self, domain: DomainId, address: str) -> None:
+        known = self._living("attach PCI function", domain)
+        with xen_faults("attach PCI function", f"{address} of domain {domain}"):
+            async with known.lock:
+                await self._pci.attach(domain, address)
+
+    @completed
+    async def detach_pci(self, domain: DomainId, address: str) -> None:
+        if (known := self._registry.get(domain)) is not None:
+            with xen_faults("detach PCI function", f"{address} of domain {domain}"):
+                async with known.lock:
+                    await self._pci.detach(domain, address)
+
+    @completed
+    async def pci_functions(self, domain: DomainId) -> list[str]:
+        self._living("list PCI functions", domain)
+        with xen_faults("list PCI functions", str(domain)):
+            return await self._pci.list(domain)

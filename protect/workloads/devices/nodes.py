@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from daemonkit.faults import Invalid
-from protect.model.device import DeviceRequest, GuestDevice, ZoneDevice
+from protect.model.volume import DeviceRequest, GuestDevice, ZoneDevice
 
 _OPERATION = "create workload"
 _MODE = 0o660

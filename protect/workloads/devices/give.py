@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from daemonkit.checkpoints import checkpoint
-from protect.devices.attach import acquire
-from protect.devices.nodes import Node, with_nodes
 from protect.model.container import WorkloadSpec
-from protect.model.device import DeviceKind, ZoneDevice
+from protect.model.volume import DeviceKind, ZoneDevice
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
+from protect.workloads.devices.attach import acquire
+from protect.workloads.devices.nodes import Node, with_nodes
 
 
 async def give(

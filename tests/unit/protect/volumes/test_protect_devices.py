@@ -12,14 +12,14 @@ import pytest
 
 from daemonkit.faults import Denied, Exhausted, Invalid, Missing, Refused
 from protect.config import HostConfig, NamedDevice, ZoneLimits
-from protect.devices import attach, find
 from protect.model.container import WorkloadSpec
-from protect.model.device import DeviceRequest, ZoneDevice
 from protect.model.errors import ToolstackError
 from protect.model.toolstack import Capabilities, Mode
+from protect.model.volume import DeviceRequest, ZoneDevice
 from protect.state.manager import ZoneManager
 from protect.state.records import of_zone, zone
 from protect.workloads import create, delete
+from protect.workloads.devices import attach, find
 from protect.zones import destroy, launch
 from tests.support.protect.memory_toolstack import MemoryDomain, MemoryToolstack
 from tests.support.protect.protect_node import running, until, workload_spec, zone_spec

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from daemonkit.faults import Denied, Missing
 from protect.config import NamedDevice
-from protect.model.device import PCI_ADDRESS, DeviceKind, DeviceRequest, ZoneDevice
+from protect.model.volume import PCI_ADDRESS, DeviceKind, DeviceRequest, ZoneDevice
 from protect.model.zone import ZoneSpec
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
