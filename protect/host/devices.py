@@ -11,6 +11,11 @@ from protect.model.volume import PCI_ADDRESS
 PCI = Path("/sys/bus/pci/devices")
 
 
+def is_pci(place: str) -> bool:
+    """Whether a device's place is a PCI address."""
+    return bool(PCI_ADDRESS.fullmatch(place))
+
+
 def is_place(text: str) -> bool:
     """Whether a text is a PCI address or a normalized path below /dev."""
     return bool(PCI_ADDRESS.fullmatch(text)) or (

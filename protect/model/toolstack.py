@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import NewType, Protocol
 from uuid import UUID
 
-from protect.model.modes import Capabilities as Capabilities
-from protect.model.modes import Mode as Mode
+from protect.model.room.host import Capabilities as Capabilities
+from protect.model.room.host import HostPort
+from protect.model.room.host import Mode as Mode
+from protect.model.room.host import PhysicalInfo as PhysicalInfo
 from protect.model.shares import CpuShares
 from protect.model.transport import Transport
 
@@ -144,25 +146,7 @@ class DiskSpec:
     exclusive: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class PhysicalInfo:
-    """The host: the memory that zones can have in all, and that no domain has now."""
-
-    total_memory_bytes: int
-    free_memory_bytes: int
-    cpus: int
-    version: str
-    security_boundary: bool
-    notices: tuple[str, ...] = ()
-    user_namespaces: bool = False
-    """Whether the guests' kernel has user namespaces."""
-    selinux: bool = False
-    """Whether the guests' kernel enforces an SELinux policy.  An agent loads none."""
-    kernels: bool = False
-    """Whether guests can have kernels of their own."""
-
-
-class Toolstack(Protocol):
+class Toolstack(HostPort, Protocol):
     """Domains and their devices.  Errors are ``protect.model.errors`` (ToolstackError and kin).
 
     A domain that ended, or that there never was, is DomainGone to every method but ``destroy``,

@@ -28,7 +28,6 @@ from protect.model.zone import is_zone_domain
 from protect.network.splice import move_interface
 from protect.toolstack.completion import completed
 from protect.toolstack.libxl import boot as booting
-from protect.toolstack.libxl.admit import Admission, capabilities
 from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, domain_info
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
@@ -36,6 +35,8 @@ from protect.toolstack.libxl.devices.disks import Disks
 from protect.toolstack.libxl.devices.pci import PciFunctions, PciVerbs
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
+from protect.toolstack.libxl.room.admit import Admission, capabilities
+from protect.toolstack.libxl.room.host import AsksHost, XenHost
 from protect.toolstack.libxl.scheduling import Scheduling
 from protect.toolstack.libxl.settings import LibxlSettings
 from protect.toolstack.libxl.sharing import Sharing
@@ -49,7 +50,7 @@ from xenbind.raw import Unavailable
 _TRIM_SECONDS = 30.0
 
 
-class LibxlToolstack(PciVerbs):
+class LibxlToolstack(AsksHost, PciVerbs):
     """Domains by libxl.  ``state_dir`` caches the unpacked kernel, and has a mount point."""
 
     name = "libxl"
@@ -71,8 +72,7 @@ class LibxlToolstack(PciVerbs):
                 await self._open(undo)
                 self._closing = undo.pop_all()
             await self._sharing.adopt({domain.uuid for domain in await self.list()})
-            for domid in self._registry.domids():
-                await self._disks.claim_again(domid)
+            await self._disks.claim_again(self._registry.domids())
         except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
         except (errors.XenError, OSError) as error:
@@ -88,6 +88,8 @@ class LibxlToolstack(PciVerbs):
         undo.push_async_callback(asyncio.to_thread, self._workers.close)
         self._capabilities = await capabilities(self._workers, self._boot)
         self._admission = Admission(self._workers, self._capabilities)
+        self._host = XenHost(self._workers, self._boot, self._sharing, self._capabilities)
+        await self._host.open()
         self._scheduling = Scheduling(self._workers, await self._workers.ask(sched.scheduler))
         self._store = await asyncio.to_thread(AsyncStore)
         undo.callback(self._store.close)
@@ -112,7 +114,8 @@ class LibxlToolstack(PciVerbs):
         with xen_faults("read host info", ""):
             info = await self._workers.ask(physinfo.physinfo)
             notices = (*await self._admission.notices(), *await self._scheduling.notices())
-        guests = sum(domain.memory_bytes for domain in await self.list())
+        zones = [domain for domain in await self.list() if is_zone_domain(domain.name, domain.uuid)]
+        guests = sum(domain.memory_bytes for domain in zones)
         return PhysicalInfo(
             total_memory_bytes=info.free_bytes + guests,
             free_memory_bytes=info.free_bytes,
@@ -259,8 +262,6 @@ class LibxlToolstack(PciVerbs):
             raise Invalid("find interface", f"{index} of domain {domain}", "it has no such interface")
         return f"vif{domain}.{index}"
 
-    # -- watching
-
     async def open_channel(self, domain: DomainId) -> Transport:
         known = self._living("open channel", domain)
         with xen_faults("open channel", f"domain {domain}"):
@@ -280,8 +281,6 @@ class LibxlToolstack(PciVerbs):
         if known is None:
             raise DomainGone("read console", f"domain {domain}", "no such domain")
         return await self._logs.console(known.name, limit)
-
-    # -- inside
 
     async def trim_logs(self) -> None:
         """Cut the logs of zones down: a zone must not fill the host's disk by its console."""

@@ -21,6 +21,7 @@ from protect.model.zone import ZoneState
 from protect.state import disk_names
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
+from protect.workloads.disks import limit
 
 log = logging.getLogger(__name__)
 
@@ -120,10 +121,10 @@ def _refuse_taken(manager: ZoneManager, zone: ZoneRuntime, wanted: ZoneDevice) -
 
 
 def _vdev(manager: ZoneManager, zone: ZoneRuntime) -> str:
-    taken, limit = disk_names.taken(zone), manager.config.limits.disks_per_zone
-    if len(taken) >= limit:
-        cause = f"zone {zone.id} has {len(taken)} disks, as many as it may"
-        raise Exhausted(_OPERATION, zone.id, cause, "limits.disks_per_zone of protectd.toml says how many")
+    taken, most = disk_names.taken(zone), limit(manager, zone)
+    if len(taken) >= most.disks:
+        cause = f"zone {zone.id} has {len(taken)} disks, as many as it may: {most.bound}"
+        raise Exhausted(_OPERATION, zone.id, cause, "a larger zone can have more")
     return next(disk_names.free(taken))
 
 

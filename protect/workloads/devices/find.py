@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from daemonkit.faults import Denied, Missing
 from protect.config import NamedDevice
-from protect.model.volume import PCI_ADDRESS, DeviceKind, DeviceRequest, ZoneDevice
+from protect.host.devices import is_pci
+from protect.model.volume import DeviceKind, DeviceRequest, ZoneDevice
 from protect.model.zone import ZoneSpec
 from protect.state.manager import ZoneManager
 from protect.state.runtime import ZoneRuntime
@@ -67,4 +68,4 @@ def _configured(manager: ZoneManager, name: str) -> NamedDevice:
 
 def kind_of(named: NamedDevice) -> DeviceKind:
     """Whether a place is a PCI address or a path."""
-    return DeviceKind.PCI if PCI_ADDRESS.fullmatch(named.place) else DeviceKind.BLOCK
+    return DeviceKind.PCI if is_pci(named.place) else DeviceKind.BLOCK

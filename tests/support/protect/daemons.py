@@ -16,7 +16,7 @@ from pathlib import Path
 import grpc.aio
 
 from daemonkit.grpc_server import channel
-from xenpod_proto.protect.v1 import protect_pb2_grpc
+from xenpod_proto.protect.v1 import protect_pb2_grpc, reservations_pb2_grpc
 
 ROOT = Path(__file__).parents[3]
 GUEST = ROOT / "zone" / "build"
@@ -160,6 +160,7 @@ class Protectd:
                 workloads=protect_pb2_grpc.WorkloadsStub(link),
                 host=protect_pb2_grpc.HostStub(link),
                 devices=protect_pb2_grpc.DevicesStub(link),
+                reservations=reservations_pb2_grpc.ReservationsStub(link),
             )
 
 
@@ -171,6 +172,7 @@ class Clients:
     workloads: protect_pb2_grpc.WorkloadsAsyncStub
     host: protect_pb2_grpc.HostAsyncStub
     devices: protect_pb2_grpc.DevicesAsyncStub
+    reservations: reservations_pb2_grpc.ReservationsAsyncStub
 
 
 def _code(checkout: Path) -> dict[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -120,8 +121,12 @@ class Disks:
                 await changed.wait()
                 changed.clear()
 
-    async def claim_again(self, domid: int) -> None:
-        """Claim the writable disks of a domain that an earlier process made."""
+    async def claim_again(self, domids: Iterable[int]) -> None:
+        """Claim the writable disks of domains that an earlier process made."""
+        for domid in domids:
+            await self._claim(domid)
+
+    async def _claim(self, domid: int) -> None:
         for disk in await self._workers.ask(vbd.disks, domid):
             if disk.readonly or disk.vdev in self._loops.get(domid, {}):
                 continue

@@ -1,38 +1,11 @@
-"""Virtualisation modes: what a host can do, and which mode a zone has by that and by what is asked for."""
+"""Chooses a zone's virtualisation mode, by what is asked for and what the host can do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from daemonkit.faults import Refused
-
-
-class Mode(Enum):
-    """Virtualisation mode of a domain."""
-
-    PV = "pv"
-    PVH = "pvh"
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """What the hypervisor can do on this machine; constant while it runs.
-
-    ``hvm``: guests with hardware-assisted virtualisation (PVH); ``hap``: such guests with hardware-assisted
-    paging; ``iommu``: one is in use, so devices can be handed out safely.  ``hypervisor_version`` is
-    "<major>.<minor>" of Xen, "" where there is none.  ``kernel_modes``: in which the toolstack's own kernel
-    can boot.  ``flask``: the hypervisor has that security module, so domains can have labels.
-    """
-
-    pv: bool = True
-    hvm: bool = False
-    hap: bool = False
-    iommu: bool = False
-    hypervisor_version: str = ""
-    kernel_modes: frozenset[Mode] = frozenset(Mode)
-    flask: bool = False
-
+from protect.model.toolstack import Capabilities, Mode
 
 _BOOTED_BY = {Mode.PV: "CONFIG_XEN_PV", Mode.PVH: "CONFIG_XEN and CONFIG_PVH"}
 
