@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from protect.toolstack.libxl import disks as module
+from protect.toolstack.libxl.devices import disks as module
 from protect.toolstack.libxl.deaths import Known
 from protect.toolstack.libxl.devices.disks import Disks
 from xenbind import errors
