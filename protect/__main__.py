@@ -23,7 +23,7 @@ from protect.model.room.modes import choose, kernel_lacks
 from protect.model.toolstack import Capabilities, Toolstack
 from protect.network.splice import splice
 from protect.server import services
-from protect.server.host import mode_notices
+from protect.server.host import mode_notices, rate_notices
 from protect.state.ledger import Ledger
 from protect.state.manager import ZoneManager
 from protect.state.store import LOG_LIMIT, SqliteStore
@@ -101,7 +101,7 @@ async def _manager(
         raise WrongKey("memory.reserve", f"{config.memory.reserve} is all the memory that zones could have")
     can = toolstack.capabilities()
     check_modes(config, can)
-    for notice in mode_notices(config, can):
+    for notice in [*mode_notices(config, can), *rate_notices(config, can)]:
         log.warning("%s", notice)
     return ZoneManager(
         config=config,

@@ -19,13 +19,21 @@ MEMORY = "xenpod.dev/memory"
 VCPUS = "xenpod.dev/vcpus"
 KERNEL = "xenpod.dev/kernel"
 DEVICES = "xenpod.dev/devices"
-ANNOTATIONS = (MEMORY, VCPUS, KERNEL, DEVICES)
+DISK_RATES: Mapping[str, str] = {
+    "xenpod.dev/disk-read-rate": "disk_read_rate",
+    "xenpod.dev/disk-write-rate": "disk_write_rate",
+    "xenpod.dev/disk-read-operations": "disk_read_operations",
+    "xenpod.dev/disk-write-operations": "disk_write_operations",
+}
+"""Annotations, and the handler's keys that they lower."""
+ANNOTATIONS = (MEMORY, VCPUS, KERNEL, DEVICES, *DISK_RATES)
 """All our annotations of pods."""
 
 _DEVICE = re.compile(r"[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?")
 _PROFILE = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 _SECLABEL = re.compile(r"(?=.{1,255}\Z)[A-Za-z0-9_.-]+(?::[A-Za-z0-9_.,-]+){2,4}")
 _MOST_VCPUS = 1024
+MOST_RATE = 2**50
 
 
 class HostNamespaces(Enum):
@@ -60,7 +68,8 @@ class HandlerConfig:
     the bounds are 0 for the profile's.  Sizes are of whole zones, their kernels included.  ``spoof_check``:
     zones send and see frames of the pod's own addresses only.  ``empty_dir_size`` is of each emptyDir
     that a zone has in place of one on disk; 0: half of the zone's memory.  Bandwidths, in bits per second,
-    are what a pod has at most; 0 for no limit.  ``devices`` are names of the host's that each zone has.
+    are what a pod has at most; 0 for no limit.  So are the rates of each of its zone's disks, in bytes and
+    operations per second.  ``devices`` are names of the host's that each zone has.
     """
 
     profile: str = "default"
@@ -79,6 +88,10 @@ class HandlerConfig:
     empty_dir_size: Bytes = Bytes(0)
     ingress_bandwidth: int = 0
     egress_bandwidth: int = 0
+    disk_read_rate: Bytes = Bytes(0)
+    disk_write_rate: Bytes = Bytes(0)
+    disk_read_operations: int = 0
+    disk_write_operations: int = 0
     annotations: tuple[str, ...] = (KERNEL,)
     requires: tuple[str, ...] = ()
     devices: tuple[str, ...] = ()
@@ -112,7 +125,8 @@ class HandlerConfig:
 
     def _check_sizes(self) -> None:
         at_least(0, self, "memory", "memory_min", "memory_max", "vcpus", "vcpus_max", "empty_dir_size")
-        at_least(0, self, "ingress_bandwidth", "egress_bandwidth")
+        at_least(0, self, "ingress_bandwidth", "egress_bandwidth", *DISK_RATES.values())
+        at_most(MOST_RATE, self, *DISK_RATES.values())
         at_most(_MOST_VCPUS, self, "vcpus", "vcpus_max")
         pairs = (("memory_min", "memory"), ("memory", "memory_max"), ("memory_min", "memory_max"))
         for less, more in (*pairs, ("vcpus", "vcpus_max")):
@@ -127,7 +141,13 @@ class HandlerConfig:
     @property
     def asks_host(self) -> bool:
         """Whether it wants something that a host may lack, beyond what its profile says."""
-        return bool(self.requires or self.seclabel or self.devices) or self.mode is not HandlerMode.PROFILE
+        plain = self.mode is HandlerMode.PROFILE and not self.has_disk_rates
+        return bool(self.requires or self.seclabel or self.devices) or not plain
+
+    @property
+    def has_disk_rates(self) -> bool:
+        """Whether the host has to hold rates of its zones' disks."""
+        return any(getattr(self, key) for key in DISK_RATES.values())
 
     @property
     def needs_fresh_facts(self) -> bool:

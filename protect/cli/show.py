@@ -16,7 +16,7 @@ from protect.cli import find
 from xenpod_proto.protect.v1 import protect_pb2 as pb
 
 _NS = 1_000_000_000
-_MIB = 1 << 20
+_KIB, _MIB = 1 << 10, 1 << 20
 _STATE_STYLES = {"running": "green", "dead": "red", "creating": "yellow", "destroying": "yellow"}
 
 
@@ -51,6 +51,7 @@ def zone(answer: pb.Zone, facts: pb.ZoneFactsResponse | None, output: str) -> No
         ("cpu weight", str(answer.resources.weight) if answer.resources.HasField("weight") else ""),
         ("cpu cap", f"{answer.resources.cap}%" if answer.resources.cap else ""),
         *(("device", _device(one)) for one in answer.devices),
+        ("disk rates", _rates(answer.disk_rates)),
         ("created", when(answer.created_at_ns)),
         ("died", when(answer.died_at_ns)),
         ("channel", "connected" if answer.channel_connected else "not connected"),
@@ -210,6 +211,15 @@ def _workload_state(state: pb.WorkloadState.ValueType) -> str:
 
 def _end(one: pb.Workload) -> str:
     return f"{one.exit_code} {one.reason}" if one.state == pb.WORKLOAD_STATE_EXITED else ""
+
+
+def _rates(rates: pb.DiskRates) -> str:
+    said = []
+    for way in ("read", "write"):
+        size, operations = (getattr(rates, f"{way}_{unit}") for unit in ("bytes", "operations"))
+        said += [f"{way} {size / _KIB:.0f} KiB/s"] if size else []
+        said += [f"{way} {operations} operations/s"] if operations else []
+    return ", ".join(said)
 
 
 def mib(size_bytes: int) -> str:

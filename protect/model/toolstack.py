@@ -19,7 +19,7 @@ from protect.model.room.host import Capabilities as Capabilities
 from protect.model.room.host import HostPort
 from protect.model.room.host import Mode as Mode
 from protect.model.room.host import PhysicalInfo as PhysicalInfo
-from protect.model.shares import CpuShares
+from protect.model.shares import CpuShares, DiskRates
 from protect.model.transport import Transport
 
 DomainId = NewType("DomainId", int)
@@ -51,16 +51,13 @@ class DomainSpec:
     namespace at the path ``netns``, "" for the host's own.
 
     ``shared``: a mount namespace (an absolute path of its nsfs file, namespaces(7)) whose root directory the
-    guest sees at ``/run/xenpod/shared``, live: files that come and go, and what is mounted there or
-    unmounted, before the domain's start or at any time while it runs.  The root is a shared mount
-    (mount_namespaces(7)) and read-only.  The namespace stays the caller's, and has to outlive the domain.
-    What is mounted in it may be writable, and is then written by the guest as the host's root; what is
-    read-only there stays so whatever the guest does, if there is a security boundary.  None: the guest has
-    no such directory.
+    guest sees at ``/run/xenpod/shared`` from ``share`` on, live, with what is mounted there or unmounted at
+    any time.  The root is a shared mount (mount_namespaces(7)) and read-only.  The namespace stays the
+    caller's, and has to outlive the domain.  What is writable in it is written by the guest as the host's
+    root; what is read-only stays so if there is a security boundary.  None: there is no such directory.
 
-    It is seen from ``share`` on.  The agent learns how to reach it from ``XENPOD_SHARED``, which the
-    toolstack sets: ``vchan``, a server to mount when told to (MountShared of channel.proto), or
-    ``fd:<number>``, a descriptor of a mount that it attaches when it starts.
+    The agent learns how to reach it from ``XENPOD_SHARED``, which the toolstack sets: ``vchan``, a server to
+    mount when told to (MountShared of channel.proto), or ``fd:<number>``, a mount to attach when it starts.
     """
 
     uuid: UUID
@@ -98,6 +95,7 @@ class ShutdownReason(Enum):
     REBOOT = "reboot"
     CRASH = "crash"
     DESTROYED = "destroyed"
+    RECONNECTED = "its kernel connected a disk anew, which sheds its rates"
     UNKNOWN = "unknown"
 
 
@@ -194,6 +192,9 @@ class Toolstack(HostPort, Protocol):
     async def set_shares(self, domain: DomainId, shares: CpuShares) -> None:
         """Hold its share of CPUs from now on; where that cannot be, ``physical_info`` has a notice."""
 
+    async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        """Hold them for disks that it has, and gets until a restart.  Refused: ``capabilities`` says so."""
+
     def abandon(self, domain: DomainId) -> None:
         """Stop waiting for the domain's guest, since its end is declared; an unknown domain is fine."""
         ...
@@ -245,8 +246,7 @@ class Toolstack(HostPort, Protocol):
     async def share(self, domain: DomainId) -> str:
         """Have the domain's shared directory (``DomainSpec.shared``) served, unless it is.
 
-        The session, by which the agent finds the server; "": the agent has nothing to do.  It outlives this
-        process, and ends with its domain.  Refused: the domain shares nothing.
+        The session, by which the agent finds the server; "": nothing is to be done.  Refused: it has none.
         """
         ...
 
@@ -269,10 +269,9 @@ class Toolstack(HostPort, Protocol):
         ...
 
     def share_ends(self) -> AsyncIterator[ShareEnd]:
-        """The end of each server from now on, but for those that ended with their domains.
+        """The end of each server from now on, or not replaced yet, unless its domain's end was the reason.
 
-        First those that have ended, of domains that have no other one yet.  Whoever uses the directory gets
-        errors from then on; the next ``share`` begins another session.
+        Whoever uses the directory gets errors; the next ``share`` begins another session.
         """
         ...
 

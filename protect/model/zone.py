@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from daemonkit.faults import Refused
-from protect.model.shares import CpuShares
+from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainId, DomainKernel, Mode
 from protect.model.volume import ZoneDevice
 
@@ -78,6 +78,7 @@ class ZoneSpec:
     """Label of its domain in the hypervisor's policy; "" for the hypervisor's choice."""
     device_names: tuple[str, ...] = ()
     """Names of devices of the host that it has from its launch on."""
+    disk_rates: DiskRates = DiskRates()
 
 
 @dataclass(frozen=True, slots=True)

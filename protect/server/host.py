@@ -53,6 +53,7 @@ class HostServicer(protect_pb2_grpc.HostServicer):
                 *physical.notices,
                 *mode_notices(manager.config, can),
                 *(notice.text for notice in manager.preflight),
+                *rate_notices(manager.config, can),
             ],
             preflight=[translate.host_notice(notice) for notice in manager.preflight],
             zones_most=room.domains,
@@ -115,6 +116,13 @@ def mode_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str
     return [f"profile {name}: mode auto gives pv zones, as {why}" for name in automatic if why]
 
 
+def rate_notices(config: ProtectdConfig, capabilities: Capabilities) -> list[str]:
+    """A notice if zones are to have rates of disks that nothing holds."""
+    if capabilities.disk_rates or not config.limits.disk_rates:
+        return []
+    return ["limits.disk_* are not held: the kernel of this host has no controller for rates of disks"]
+
+
 async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabilities:
     """What the host can do; only its devices change while it runs."""
     places = {name: device.place for name, device in config.devices.items()}
@@ -130,4 +138,5 @@ async def _capabilities(config: HostConfig, can: Capabilities) -> pb.HostCapabil
         labels=config.labels,
         kernel_lacks=[translate.ZONE_MODES[mode] for mode in Mode if mode not in can.kernel_modes],
         flask=can.flask,
+        disk_rates=can.disk_rates,
     )

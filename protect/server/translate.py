@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 
 from protect.model import events
 from protect.model.room.host import HostNotice
 from protect.model.room.modes import WantedMode
+from protect.model.shares import DiskRates
 from protect.model.toolstack import Mode
 from protect.model.volume import DeviceKind, ZoneDevice
 from protect.model.workload import Workload, WorkloadState
@@ -35,6 +37,10 @@ WANTED_MODES: Mapping[WantedMode, pb.ZoneMode.ValueType] = {
 }
 
 
+def disk_rates(asked: pb.DiskRates) -> DiskRates:
+    return DiskRates(asked.read_bytes, asked.write_bytes, asked.read_operations, asked.write_operations)
+
+
 def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
     return pb.Zone(
         id=value.id,
@@ -57,6 +63,7 @@ def zone(value: Zone, *, connected: bool, toolstack: str) -> pb.Zone:
         mode=ZONE_MODES[value.spec.mode],
         file_volumes=value.file_volumes,
         seclabel=value.spec.seclabel,
+        disk_rates=pb.DiskRates(**asdict(value.spec.disk_rates)) if value.spec.disk_rates else None,
         devices=[device(one, value.id) for one in value.devices],
     )
 

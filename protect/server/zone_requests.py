@@ -7,8 +7,14 @@ from pathlib import Path
 from daemonkit.faults import Invalid, Refused
 from protect.config import DEFAULT_PROFILE, Profile, ProtectdConfig
 from protect.model import checks
-from protect.model.room.modes import WantedMode, choose, refuse_impossible_label, refuse_impossible_mode
-from protect.model.shares import CPU_PERCENT, WEIGHTS, CpuShares
+from protect.model.room.modes import (
+    WantedMode,
+    choose,
+    refuse_impossible_label,
+    refuse_impossible_mode,
+    refuse_impossible_rates,
+)
+from protect.model.shares import CPU_PERCENT, MOST_DISK_RATE, WEIGHTS, CpuShares, DiskRates
 from protect.model.toolstack import Capabilities, DomainKernel
 from protect.model.zone import ZoneIdMapping, ZoneSpec
 from protect.server import device_requests, translate
@@ -61,6 +67,7 @@ def zone_spec(
         seclabel=seclabel,
         device_names=device_requests.names(operation, zone_id, request.devices),
         reservations=reserved.reservations if reserved else (),
+        disk_rates=disk_rates(operation, zone_id, config, request.disk_rates, capabilities),
     )
 
 
@@ -102,6 +109,20 @@ def size(operation: str, zone_id: str, asked: pb.ZoneResources) -> ZoneSize:
         weight=asked.weight if asked.HasField("weight") else None,
         cap=asked.cap if asked.HasField("cap") else None,
     )
+
+
+def disk_rates(
+    operation: str, zone_id: str, config: ProtectdConfig, asked: pb.DiskRates, capabilities: Capabilities
+) -> DiskRates:
+    """What the request asks for, and no more than the configuration allows.
+
+    Refused: the request asks, and the host cannot.  For the configuration alone it has a notice.
+    """
+    wanted = translate.disk_rates(asked)
+    if wanted.exceeds(DiskRates(*[MOST_DISK_RATE] * 4)):
+        raise Invalid(operation, zone_id, f"a rate of its disks is more than {MOST_DISK_RATE}")
+    refuse_impossible_rates(operation, zone_id, wanted, possible=capabilities.disk_rates)
+    return wanted.within(config.limits.disk_rates) if capabilities.disk_rates else DiskRates()
 
 
 def _id_mapping(operation: str, zone_id: str, asked: pb.IdMapping) -> ZoneIdMapping:

@@ -7,7 +7,7 @@ version, has its default.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any, TypeVar
 
 from cattrs import Converter
@@ -17,7 +17,7 @@ from daemonkit.convert import expect, strict_converter, structure, wrong
 from daemonkit.faults import Broken
 from protect.model.process import Streams
 from protect.model.room.reservation import Reservation
-from protect.model.shares import CpuShares
+from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainKernel
 from protect.model.workload import Reason, Workload, WorkloadDisk
 from protect.model.zone import Zone, ZoneIdMapping, ZoneSpec
@@ -73,6 +73,7 @@ def _json_converter() -> Converter:
     _as_array(converter, Streams, lambda streams: [streams.stdin, streams.stdout, streams.stderr])
     _as_array(converter, ZoneIdMapping, lambda mapping: [mapping.host_id, mapping.length])
     _as_array(converter, CpuShares, lambda shares: [shares.weight, shares.cap])
+    _as_array(converter, DiskRates, lambda rates: list(astuple(rates)))
     kernel = make_dict_unstructure_fn(DomainKernel, converter, _cattrs_omit_if_default=True)
     converter.register_unstructure_hook(DomainKernel, kernel)
     _optional(converter, ZoneIdMapping, absent=[])
@@ -84,7 +85,13 @@ def _json_converter() -> Converter:
     converter.register_unstructure_hook(
         ZoneSpec,
         make_dict_unstructure_fn(
-            ZoneSpec, converter, seclabel=rare, shares=rare, device_names=rare, reservations=rare
+            ZoneSpec,
+            converter,
+            seclabel=rare,
+            shares=rare,
+            device_names=rare,
+            reservations=rare,
+            disk_rates=rare,
         ),
     )
     converter.register_unstructure_hook(

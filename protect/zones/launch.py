@@ -56,6 +56,9 @@ async def launch(manager: ZoneManager, spec: ZoneSpec) -> Zone:
             checkpoint("zone-create.domain-created")
             # It boots without its cap: with a tenth of a CPU that would take ten times as long.
             await toolstack.set_shares(domain, replace(spec.shares, cap=0))
+            if spec.disk_rates:
+                await toolstack.set_disk_rates(domain, spec.disk_rates)
+            checkpoint("zone-create.shared-out")
             await toolstack.unpause(domain)
             checkpoint("zone-create.unpaused")
             hello = await client.connect(new_link(manager, runtime), manager.config.timeouts.boot)

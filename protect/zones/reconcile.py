@@ -25,7 +25,7 @@ from protect.state.runtime import WorkloadRuntime, ZoneRuntime
 from protect.state.store import Intent, Saved
 from protect.workloads import exits
 from protect.workloads.devices.attach import settle
-from protect.zones import connect, deaths, resync
+from protect.zones import connect, deaths, disk_rates, resync
 from protect.zones.capacity import refresh, reservation_promise, zone_promise
 from protect.zones.destroy import dismantle, find_domain
 from protect.zones.events import new_link
@@ -124,6 +124,7 @@ async def _adopt(manager: ZoneManager, runtime: ZoneRuntime, domain: DomainInfo)
     """Connect to the agent again; retry for as long as the zone lives."""
     runtime.zone = replace(runtime.zone, domain_id=domain.id)
     await restore_shares(manager, runtime)
+    await disk_rates.restore(manager, runtime)
     checkpoint("reconcile.shared")
     if domain.state is DomainState.PAUSED:
         await manager.toolstack.unpause(domain.id)

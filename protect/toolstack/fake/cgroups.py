@@ -17,7 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from daemonkit.faults import Broken, Unsupported
-from protect.model.shares import CpuShares
+from protect.host.disk_rates.throttle import can_throttle, lift, throttle
+from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import DomainSpec
 from protect.toolstack.fake.hierarchies import Hierarchy, read, write
 from protect.toolstack.fake.limits import CgroupLimits, limit, share
@@ -56,6 +57,26 @@ class Cgroups:
         """Set the share of the host's CPUs of a domain that has groups."""
         for hierarchy in self._hierarchies:
             share(hierarchy, hierarchy.base / self._instance / str(spec.uuid), spec.vcpus, shares)
+
+    @property
+    def can_throttle(self) -> bool:
+        """Whether this kernel can hold rates of disks for them."""
+        return any(
+            "blkio" in one.controllers or "io" in read(one.base / "cgroup.controllers").split()
+            for one in self._hierarchies
+        )
+
+    def throttle(self, domain: str, device: int, rates: DiskRates) -> None:
+        """Set the rates of a disk (its st_rdev) of a domain that has groups."""
+        for group in self.groups(domain):
+            if can_throttle(group):
+                throttle(group, device, rates)
+
+    def lift(self, domain: str) -> None:
+        """Take all rates off a domain's disks: its end would wait for what they hold back."""
+        for top in self.groups(domain):
+            for group in _bottom_up(top):
+                lift(group)
 
     def cpu_time_ns(self, domain: str) -> int:
         """CPU time that the domain has used, 0 when its groups are gone."""

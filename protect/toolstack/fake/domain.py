@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +42,8 @@ class Domain:
     """Its first process; None when that had ended before we came to look."""
     monitor: PidfdProcess | None
     loops: dict[str, Loop | None] = field(default_factory=dict)
+    throttle: Callable[[int], None] = lambda device: None
+    """Holds the rates of a disk that is being attached (its st_rdev), once it has been given any."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by verbs that change the domain."""
     reason: ShutdownReason | None = None

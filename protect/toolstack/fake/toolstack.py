@@ -12,6 +12,7 @@ import logging
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
@@ -19,7 +20,7 @@ from daemonkit.checkpoints import checkpoint
 from daemonkit.faults import Invalid
 from daemonkit.tasks import join
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.shares import CpuShares
+from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -116,7 +117,7 @@ class FakeToolstack(SaysRoom, disks.FakePciVerbs):
         return physical_info(total, (await self.memory()).free, NOTICE)
 
     def capabilities(self) -> Capabilities:
-        return self._settings.capabilities
+        return replace(self._settings.capabilities, disk_rates=self._home.cgroups.can_throttle)
 
     async def has_seclabel(self, label: str) -> bool:
         return label in self._settings.seclabels
@@ -156,6 +157,12 @@ class FakeToolstack(SaysRoom, disks.FakePciVerbs):
             await asyncio.to_thread(self._home.cgroups.share, found.spec, shares)
 
     @completed
+    async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        found = self._living("set disk rates", domain)
+        async with self._changing(found, "set_disk_rates", "set disk rates"):
+            await asyncio.to_thread(disks.hold_rates, found, self._home.cgroups, rates)
+
+    @completed
     async def destroy(self, domain: DomainId) -> None:
         found = self._by_id(domain)
         if found is None:
@@ -167,6 +174,7 @@ class FakeToolstack(SaysRoom, disks.FakePciVerbs):
                     return  # another destroy was faster
                 fault = self._faults.take("destroy", name)
                 await faultplan.before(fault, "destroy domain", name)
+                await asyncio.to_thread(self._home.cgroups.lift, str(found.spec.uuid))
                 await self._kill(found)
                 checkpoint("fake-destroy.killed")
                 faultplan.after(fault, "destroy domain", name)

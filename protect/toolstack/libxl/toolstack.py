@@ -12,7 +12,7 @@ from uuid import UUID
 from daemonkit.faults import Invalid
 from daemonkit.tasks import race
 from protect.model.errors import DomainGone, ToolstackError
-from protect.model.shares import CpuShares
+from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -31,7 +31,7 @@ from protect.toolstack.libxl import boot as booting
 from protect.toolstack.libxl.channel import VchanChannels
 from protect.toolstack.libxl.config import domain_config, domain_info
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
-from protect.toolstack.libxl.devices.disks import Disks
+from protect.toolstack.libxl.devices.disks import Disks, backend_rates
 from protect.toolstack.libxl.devices.pci import PciFunctions, PciVerbs
 from protect.toolstack.libxl.kernels import ADDONS, KernelCache
 from protect.toolstack.libxl.logs import GuestLogs
@@ -46,8 +46,6 @@ from protect.toolstack.libxl.workers import Workers, xen_faults
 from xenbind import domain as xen
 from xenbind import errors, flask, nic, physinfo, sched
 from xenbind.raw import Unavailable
-
-_TRIM_SECONDS = 30.0
 
 
 class LibxlToolstack(AsksHost, PciVerbs):
@@ -71,7 +69,9 @@ class LibxlToolstack(AsksHost, PciVerbs):
             async with AsyncExitStack() as undo:
                 await self._open(undo)
                 self._closing = undo.pop_all()
-            await self._sharing.adopt({domain.uuid for domain in await self.list()})
+            mine = {domain.uuid for domain in await self.list()}
+            await self._sharing.adopt(mine)
+            await self._disks.remove_strays(mine)
             await self._disks.claim_again(self._registry.domids())
         except Unavailable as error:
             raise ToolstackError("start", "libxl", str(error)) from error
@@ -95,19 +95,19 @@ class LibxlToolstack(AsksHost, PciVerbs):
         undo.callback(self._store.close)
         self._channels = VchanChannels(self._store, self._settings.stale_channel)
         undo.callback(self._channels.close)
-        self._disks = Disks(self._workers, self._store, self._settings.disk_patience)
+        rates = backend_rates(self._store, lambda domid: self._registry.reconnected(domid))
+        undo.push_async_callback(rates.close)
+        self._disks = Disks(self._workers, self._store, self._settings.disk_patience, rates)
         undo.callback(self._disks.close)
         self._pci = PciFunctions(self._workers, iommu=self._capabilities.iommu)
         self._logs = GuestLogs(self._settings.console_dir)
         self._registry = DomainRegistry(lambda known: self._channels.ended(known.domid))
         undo.push_async_callback(asyncio.to_thread, self._registry.close)
-        undo.callback(asyncio.ensure_future(self._trim_for_ever()).cancel)
+        undo.callback(asyncio.ensure_future(self._logs.trim_for_ever(self._registry.names)).cancel)
 
     async def close(self) -> None:
         await self.idle()
         await self._closing.aclose()
-
-    # -- domains
 
     @completed
     async def physical_info(self) -> PhysicalInfo:
@@ -177,6 +177,13 @@ class LibxlToolstack(AsksHost, PciVerbs):
         with xen_faults("set CPU shares", f"domain {domain}"):
             await self._scheduling.set(domain, shares)
 
+    @completed
+    async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        known = self._living("set disk rates", domain)
+        with xen_faults("set disk rates", f"domain {domain}"):
+            async with known.lock:
+                await self._disks.hold_rates(known, rates)
+
     def abandon(self, domain: DomainId) -> None:
         if (known := self._registry.get(domain)) is not None:
             known.abandoned.set()
@@ -194,6 +201,7 @@ class LibxlToolstack(AsksHost, PciVerbs):
                 # Xen cannot end a domain quickly while others have its pages.
                 self._channels.disconnect(domain)
                 self._sharing.abandon(known.uuid)
+                await self._disks.lift_rates(known)
                 with suppress(errors.DomainNotFound):  # it is gone already
                     await self._workers.run(xen.destroy, domain, known.uuid)
                 await self._forget(known)
@@ -203,6 +211,7 @@ class LibxlToolstack(AsksHost, PciVerbs):
         self._registry.remove(known.domid)
         self._channels.forget(known.domid)
         self._disks.forget(known.domid)
+        await self._disks.forget_rates(known)
         await self._sharing.forget(known.uuid)
         await asyncio.to_thread(self._logs.forget, known.name)
 
@@ -223,8 +232,6 @@ class LibxlToolstack(AsksHost, PciVerbs):
 
     async def find(self, uuid: UUID) -> DomainInfo | None:
         return next((domain for domain in await self.list() if domain.uuid == uuid), None)
-
-    # -- devices
 
     @completed
     async def attach_disk(self, domain: DomainId, disk: DiskSpec) -> None:
@@ -285,11 +292,6 @@ class LibxlToolstack(AsksHost, PciVerbs):
     async def trim_logs(self) -> None:
         """Cut the logs of zones down: a zone must not fill the host's disk by its console."""
         await asyncio.to_thread(self._logs.trim, self._registry.names())
-
-    async def _trim_for_ever(self) -> None:
-        while True:
-            await asyncio.sleep(_TRIM_SECONDS)  # xenconsoled takes 300 KB/s at most
-            await self.trim_logs()
 
     def _living(self, operation: str, domain: DomainId) -> Known:
         """A domain that is alive; DomainGone otherwise."""

@@ -12,7 +12,7 @@ from daemonkit.faults import Exists
 from daemonkit.tasks import complete
 from protect.model.errors import DomainGone, ToolstackError
 from protect.model.room.host import DiskLimit, HostMemory, HostNotice, HostWants, Mode, ZoneRoom
-from protect.model.shares import CpuShares
+from protect.model.shares import CpuShares, DiskRates
 from protect.model.toolstack import (
     Capabilities,
     DiskSpec,
@@ -43,6 +43,7 @@ class MemoryDomain:
     console: bytes = b""
     cpu_shares: list[CpuShares] = field(default_factory=list)
     """All that it has been given, the last one holds."""
+    disk_rates: list[DiskRates] = field(default_factory=list)
     abandoned: asyncio.Event = field(default_factory=asyncio.Event)
     shares: int = 0
     """How often its directory was asked for."""
@@ -142,6 +143,13 @@ class MemoryToolstack:
     async def _set_shares(self, domain: DomainId, shares: CpuShares) -> None:
         await self._step("set_shares")
         self._get(domain).cpu_shares.append(shares)
+
+    async def set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        await complete(self._set_disk_rates(domain, rates))
+
+    async def _set_disk_rates(self, domain: DomainId, rates: DiskRates) -> None:
+        await self._step("set_disk_rates")
+        self._get(domain).disk_rates.append(rates)
 
     async def destroy(self, domain: DomainId) -> None:
         await complete(self._destroy(domain))

@@ -22,6 +22,7 @@ TIME = ["0", "-1", "'soon'", "inf", "nan", "''"]
 DELAY = ["-1", "'soon'", "nan"]
 SIZE = ["-1", "'lots'", "1.5", str(2**63), "''"]
 SOME = [*SIZE, "0"]
+RATE = str(2**50 + 1)
 COUNT = ["-1", "0", "1.5", "true", "'3'", str(10**30)]
 PATTERNS = ["['']", "['two words']", "['busybox']", "['a/[b']", "['a/\u00e9']", "[3]", "'a/b'"]
 TEXT = ["3", "true"]
@@ -100,6 +101,10 @@ CRI: Mapping[str, list[str]] = {
     "handlers.x.empty_dir_size": SIZE,
     "handlers.x.ingress_bandwidth": ["-1", "'1M'"],
     "handlers.x.egress_bandwidth": ["-1", "'1M'"],
+    "handlers.x.disk_read_rate": [*SIZE, RATE],
+    "handlers.x.disk_write_rate": [*SIZE, RATE],
+    "handlers.x.disk_read_operations": ["-1", "'1k'", RATE],
+    "handlers.x.disk_write_operations": ["-1", "'1k'", RATE],
     "handlers.x.vcpus_max": ["-1", "1025", "'2'"],
     "handlers.x.mode": ["''", "'hvm'", "true"],
     "handlers.x.annotations": ["['memory']", "['xenpod.dev/memroy']", "'xenpod.dev/memory'", "[3]"],
@@ -132,6 +137,10 @@ PROTECTD: Mapping[str, list[str]] = {
     "limits.reservations": COUNT,
     "limits.workloads_per_zone": [*COUNT, str(channel.LIMIT_CONTAINERS + 1)],
     "limits.disks_per_zone": [*COUNT, "677"],
+    "limits.disk_read_rate": [*SIZE, RATE],
+    "limits.disk_write_rate": [*SIZE, RATE],
+    "limits.disk_read_operations": ["-1", "'1k'", RATE],
+    "limits.disk_write_operations": ["-1", "'1k'", RATE],
     "limits.execs_per_zone": ["-1", str(channel.LIMIT_EXECS + 1)],
     "limits.connections_per_zone": ["-1", str(channel.LIMIT_CONNECTIONS + 1)],
     "timeouts.boot": TIME,

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 from daemonkit.faults import Exhausted, Exists, Invalid
+from protect.host.disk_rates.backends import can_hold_rates
 from protect.model.room.modes import kernel_lacks, refuse_impossible_label, refuse_impossible_mode
 from protect.model.toolstack import Capabilities, DomainSpec
 from protect.toolstack.libxl.boot import Boot
@@ -28,7 +29,14 @@ async def capabilities(workers: Workers, boot: Boot) -> Capabilities:
     host = await workers.ask(physinfo.physinfo)
     enforcing = await workers.ask(flask.enforcing)
     return Capabilities(
-        host.pv, host.hvm, host.hap, host.iommu, host.release, boot.modes, enforcing is not None
+        host.pv,
+        host.hvm,
+        host.hap,
+        host.iommu,
+        host.release,
+        boot.modes,
+        enforcing is not None,
+        can_hold_rates(),
     )
 
 

@@ -155,6 +155,36 @@ class ZoneResources(_message.Message):
 Global___ZoneResources: _TypeAlias = ZoneResources  # noqa: Y015
 
 @_typing.final
+class DiskRates(_message.Message):
+    """What the zone does at most with each of its disks in a second, held by the host; 0: no limit."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    READ_BYTES_FIELD_NUMBER: _builtins.int
+    WRITE_BYTES_FIELD_NUMBER: _builtins.int
+    READ_OPERATIONS_FIELD_NUMBER: _builtins.int
+    WRITE_OPERATIONS_FIELD_NUMBER: _builtins.int
+    read_bytes: _builtins.int
+    write_bytes: _builtins.int
+    read_operations: _builtins.int
+    write_operations: _builtins.int
+    def __init__(
+        self,
+        *,
+        read_bytes: _builtins.int = ...,
+        write_bytes: _builtins.int = ...,
+        read_operations: _builtins.int = ...,
+        write_operations: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["read_bytes", b"read_bytes", "read_operations", b"read_operations", "write_bytes", b"write_bytes", "write_operations", b"write_operations"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DiskRates: _TypeAlias = DiskRates  # noqa: Y015
+
+@_typing.final
 class CreateZoneRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -192,6 +222,7 @@ class CreateZoneRequest(_message.Message):
     SECLABEL_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
     POD_UID_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     """The caller's: 1 to 64 of [a-z0-9-], e.g. the pod sandbox id."""
     name: _builtins.str
@@ -233,6 +264,10 @@ class CreateZoneRequest(_message.Message):
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names of [host.devices], at most 32: the zone has them from the beginning.  Faults as AttachDevice's."""
 
+    @_builtins.property
+    def disk_rates(self) -> Global___DiskRates:
+        """[limits] of protectd.toml may have lower ones.  FAILED_PRECONDITION where the host's kernel cannot hold them."""
+
     def __init__(
         self,
         *,
@@ -250,10 +285,11 @@ class CreateZoneRequest(_message.Message):
         seclabel: _builtins.str = ...,
         devices: _abc.Iterable[_builtins.str] | None = ...,
         pod_uid: _builtins.str = ...,
+        disk_rates: Global___DiskRates | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "id_mapping", b"id_mapping", "kernel", b"kernel", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["devices", b"devices", "disk_rates", b"disk_rates", "hostname", b"hostname", "id", b"id", "id_mapping", b"id_mapping", "interfaces", b"interfaces", "kernel", b"kernel", "mode", b"mode", "name", b"name", "netns_path", b"netns_path", "pod_uid", b"pod_uid", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "sysctls", b"sysctls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -344,6 +380,7 @@ class Zone(_message.Message):
     SECLABEL_FIELD_NUMBER: _builtins.int
     FILE_VOLUMES_FIELD_NUMBER: _builtins.int
     DEVICES_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     name: _builtins.str
     state: Global___ZoneState.ValueType
@@ -370,6 +407,10 @@ class Zone(_message.Message):
     def devices(self) -> _containers.RepeatedCompositeFieldContainer[Global___Device]:
         """Those that are attached, and those whose attach or detach is under way."""
 
+    @_builtins.property
+    def disk_rates(self) -> Global___DiskRates:
+        """Those that are in force; not set: it has none."""
+
     def __init__(
         self,
         *,
@@ -389,10 +430,11 @@ class Zone(_message.Message):
         seclabel: _builtins.str = ...,
         file_volumes: _builtins.bool = ...,
         devices: _abc.Iterable[Global___Device] | None = ...,
+        disk_rates: Global___DiskRates | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "devices", b"devices", "died_at_ns", b"died_at_ns", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["channel_connected", b"channel_connected", "created_at_ns", b"created_at_ns", "death_reason", b"death_reason", "devices", b"devices", "died_at_ns", b"died_at_ns", "disk_rates", b"disk_rates", "domain_id", b"domain_id", "file_volumes", b"file_volumes", "id", b"id", "kernel", b"kernel", "mode", b"mode", "name", b"name", "profile", b"profile", "resources", b"resources", "seclabel", b"seclabel", "state", b"state", "toolstack", b"toolstack"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2013,20 +2055,26 @@ class ResizeZoneRequest(_message.Message):
 
     ID_FIELD_NUMBER: _builtins.int
     RESOURCES_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     @_builtins.property
     def resources(self) -> Global___ZoneResources:
         """0: leave as is."""
+
+    @_builtins.property
+    def disk_rates(self) -> Global___DiskRates:
+        """Not set: leave as they are.  All four are set, within those of [limits]."""
 
     def __init__(
         self,
         *,
         id: _builtins.str = ...,
         resources: Global___ZoneResources | None = ...,
+        disk_rates: Global___DiskRates | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["resources", b"resources"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "resources", b"resources"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["id", b"id", "resources", b"resources"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_rates", b"disk_rates", "id", b"id", "resources", b"resources"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -2265,6 +2313,7 @@ class HostCapabilities(_message.Message):
     LABELS_FIELD_NUMBER: _builtins.int
     KERNEL_LACKS_FIELD_NUMBER: _builtins.int
     FLASK_FIELD_NUMBER: _builtins.int
+    DISK_RATES_FIELD_NUMBER: _builtins.int
     pv: _builtins.bool
     """Guests without and with hardware-assisted virtualisation, and the latter with hardware-assisted paging."""
     hvm: _builtins.bool
@@ -2275,6 +2324,8 @@ class HostCapabilities(_message.Message):
     """Xen's "<major>.<minor>"; "" where there is none."""
     flask: _builtins.bool
     """The hypervisor has FLASK, so zones can have labels."""
+    disk_rates: _builtins.bool
+    """The host's kernel can hold rates of zones' disks."""
     @_builtins.property
     def devices(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Names in [host.devices] of protectd.toml: those that are there now, and those that are not."""
@@ -2302,10 +2353,11 @@ class HostCapabilities(_message.Message):
         labels: _abc.Iterable[_builtins.str] | None = ...,
         kernel_lacks: _abc.Iterable[Global___ZoneMode.ValueType] | None = ...,
         flask: _builtins.bool = ...,
+        disk_rates: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "flask", b"flask", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "kernel_lacks", b"kernel_lacks", "labels", b"labels", "pv", b"pv"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["absent_devices", b"absent_devices", "devices", b"devices", "disk_rates", b"disk_rates", "flask", b"flask", "hap", b"hap", "hvm", b"hvm", "hypervisor_version", b"hypervisor_version", "iommu", b"iommu", "kernel_lacks", b"kernel_lacks", "labels", b"labels", "pv", b"pv"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
