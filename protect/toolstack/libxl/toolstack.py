@@ -62,8 +62,6 @@ class LibxlToolstack(AsksHost, PciVerbs):
         self._sharing = Sharing(launcher, shares, self._settings.share_memory)
         self._closing = AsyncExitStack()
 
-    # -- life of the toolstack
-
     async def start(self) -> None:
         try:
             async with AsyncExitStack() as undo:

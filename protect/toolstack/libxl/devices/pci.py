@@ -16,8 +16,8 @@ from protect.model.toolstack import DomainId
 from protect.toolstack.completion import Completing, completed
 from protect.toolstack.libxl.deaths import DomainRegistry, Known
 from protect.toolstack.libxl.workers import Workers, xen_faults
+from xenbind import disk as functions
 from xenbind import errors
-from xenbind import pci as functions
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ class PciFunctions:
             if fresh:
                 await self._workers.run(functions.make_assignable, address)
             try:
-                await self._workers.run(functions.add, domid, address)
+                await self._workers.run(functions.add_function, domid, address)
             except BaseException:
                 await self._withdraw(domid, address, fresh=fresh)
                 raise
@@ -65,7 +65,7 @@ class PciFunctions:
         """Leave nothing of an attach that failed; libxl's own undo may have done some of it."""
         try:
             if address in await self.list(domid):
-                await self._workers.run(functions.remove, domid, address, force=True)
+                await self._workers.run(functions.remove_function, domid, address, force=True)
             if fresh:
                 await self._workers.run(functions.give_back, address)
         except errors.XenError as error:
@@ -77,11 +77,11 @@ class PciFunctions:
             if address not in await self.list(domid):
                 return
             try:
-                await self._workers.run(functions.remove, domid, address)
+                await self._workers.run(functions.remove_function, domid, address)
             except errors.XenError as error:
                 log.warning("domain %d does not let %s go: %s", domid, address, error)
             if address in await self.list(domid):
-                await self._workers.run(functions.remove, domid, address, force=True)
+                await self._workers.run(functions.remove_function, domid, address, force=True)
         await self.reset(address)
 
     async def reset(self, address: str) -> None:
